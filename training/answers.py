@@ -1,0 +1,137 @@
+"""Held-out rows answered by the base model and by the tuned one, from the files that were saved."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from training.config import Method, RunConfig
+from training.data import prompt_of
+from training.rows import Example
+
+_BATCH_ROWS = 32
+
+
+@dataclass(frozen=True)
+class Question:
+    """A held-out row: its place in its file, what the model is given and what it should say."""
+
+    row: int
+    prompt: str
+    expected: str
+
+
+def questions(examples: Iterator[tuple[int, Example]], limit: int, tokenizer: PreTrainedTokenizerBase) -> list[Question]:
+    """The first `limit` rows that have a prompt to answer."""
+    found: list[Question] = []
+    for row, example in examples:
+        prompt, expected = prompt_of(example, tokenizer)
+        if prompt:
+            found.append(Question(row, prompt, expected))
+        if len(found) == limit:
+            break
+    return found
+
+
+def compare(
+    asked: list[Question],
+    config: RunConfig,
+    tuned: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Callable[[int, int], None],
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Greedy answers before and after tuning: the summary with exact match as a share, and one record per row.
+
+    The tuned weights are read from the folder `tuned`, so that what is measured is what can be downloaded.
+    """
+    done = 0
+
+    def step(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, 2 * len(asked))
+
+    model = _base(config, dtype, device)
+    if config.method is Method.LORA:
+        model = PeftModel.from_pretrained(model, str(tuned)).eval()
+    with model.disable_adapter() if config.method is Method.LORA else nullcontext():
+        before = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+    if config.method is Method.FULL:
+        del model
+        model = AutoModelForCausalLM.from_pretrained(str(tuned), dtype=dtype).to(device).eval()
+    after = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+    rows = [_record(*row) for row in zip(asked, before, after, strict=True)]
+    summary = {
+        "rows": len(rows),
+        "exact_match_before": sum(row["match_before"] for row in rows) / len(rows),
+        "exact_match_after": sum(row["match_after"] for row in rows) / len(rows),
+    }
+    return summary, rows
+
+
+def write_records(rows: list[dict[str, Any]], path: Path) -> None:
+    """One JSON object a line."""
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def _base(config: RunConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    model = AutoModelForCausalLM.from_pretrained(
+        config.model, revision=config.revision or "main", dtype=dtype, trust_remote_code=False, use_safetensors=True
+    )
+    return model.to(device).eval()
+
+
+def _record(question: Question, before: str, after: str) -> dict[str, Any]:
+    expected = question.expected.strip()
+    return {
+        "row": question.row,
+        "prompt": question.prompt,
+        "expected": expected,
+        "before": before,
+        "after": after,
+        "match_before": before == expected,
+        "match_after": after == expected,
+    }
+
+
+def _answer_all(
+    model: PreTrainedModel, asked: list[Question], tokenizer: PreTrainedTokenizerBase, longest: int, step: Callable[[int], None]
+) -> list[str]:
+    answers: list[str] = []
+    for start in range(0, len(asked), _BATCH_ROWS):
+        batch = asked[start : start + _BATCH_ROWS]
+        answers += _answer(model, [question.prompt for question in batch], tokenizer, longest)
+        step(len(batch))
+    return answers
+
+
+@torch.inference_mode()
+def _answer(model: PreTrainedModel, prompts: list[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> list[str]:
+    templated = tokenizer.chat_template is not None  # then the special tokens are in the text already
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=not templated)
+    inputs = inputs.to(model.device)
+    output = model.generate(
+        input_ids=inputs["input_ids"],
+        attention_mask=inputs["attention_mask"],
+        max_new_tokens=longest,
+        do_sample=False,
+        use_cache=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=_end_tokens(model, tokenizer),
+    )
+    new = output[:, inputs["input_ids"].shape[1] :]
+    return [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
+
+
+def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    configured = model.generation_config.eos_token_id
+    ends = configured if isinstance(configured, list) else [configured]
+    return sorted({end for end in (*ends, tokenizer.eos_token_id) if end is not None})

@@ -1,0 +1,54 @@
+"""RunConfig -> transformers' TrainingArguments."""
+
+from pathlib import Path
+
+from transformers import TrainingArguments
+
+from training.config import Precision, RunConfig
+from training.manifest import checkpoints_dir
+from training.rules import Machine
+from training.zero import deepspeed_config
+
+
+def training_arguments(
+    config: RunConfig, run_dir: Path, machine: Machine, precision: Precision, hidden_size: int | None, *, evaluates: bool
+) -> TrainingArguments:
+    """The arguments of a run. Made before the model is loaded: with ZeRO-3 they decide how its weights are placed."""
+    return TrainingArguments(
+        output_dir=str(checkpoints_dir(run_dir)),
+        num_train_epochs=config.epochs,
+        max_steps=config.max_steps or -1,
+        per_device_train_batch_size=config.micro_batch_size,
+        per_device_eval_batch_size=config.micro_batch_size,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.lr_scheduler.value,
+        warmup_steps=config.warmup,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        seed=config.seed,
+        bf16=precision is Precision.BF16,
+        fp16=precision is Precision.FP16,
+        gradient_checkpointing=config.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
+        logging_steps=config.logging_steps,
+        logging_first_step=True,
+        # A loss that is NaN is the news; the default would hide it behind the average of the steps before.
+        logging_nan_inf_filter=False,
+        eval_strategy="steps" if evaluates and config.eval_steps else "no",
+        eval_steps=config.eval_steps or None,
+        save_strategy="steps" if config.save_steps else "no",
+        save_steps=config.save_steps or 500,
+        # Old checkpoints go only once a newer one is sealed (training/manifest.py), which the library cannot know of.
+        save_total_limit=None,
+        deepspeed=deepspeed_config(config, hidden_size, precision),
+        ddp_find_unused_parameters=False if config.num_processes > 1 else None,
+        optim="adamw_torch",
+        use_cpu=machine.kind == "cpu" and config.strategy.zero_stage is None,
+        accelerator_config={"use_configured_state": True},
+        remove_unused_columns=False,
+        dataloader_pin_memory=machine.kind == "cuda",
+        report_to=[],
+        disable_tqdm=True,
+        log_level="warning",
+    )

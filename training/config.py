@@ -1,0 +1,150 @@
+"""Every setting of a training run, once: its type, default, bounds and the sentence that explains it.
+
+The form, the command line, the YAML format, the checks and docs/configuration.md are all derived from `RunConfig`.
+A new setting is one line in it. Nothing here imports torch.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Method(StrEnum):
+    LORA = "lora"
+    FULL = "full"
+
+
+class Strategy(StrEnum):
+    SINGLE = "single"
+    DDP = "ddp"
+    ZERO0 = "zero0"
+    ZERO1 = "zero1"
+    ZERO2 = "zero2"
+    ZERO3 = "zero3"
+
+    @property
+    def zero_stage(self) -> int | None:
+        """The DeepSpeed ZeRO stage, or None where DeepSpeed does not run."""
+        return int(self.value[-1]) if self.value.startswith("zero") else None
+
+
+class Precision(StrEnum):
+    AUTO = "auto"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+
+class Offload(StrEnum):
+    NONE = "none"
+    CPU = "cpu"
+
+
+class Scheduler(StrEnum):
+    LINEAR = "linear"
+    COSINE = "cosine"
+    CONSTANT = "constant"
+    CONSTANT_WITH_WARMUP = "constant_with_warmup"
+    COSINE_WITH_RESTARTS = "cosine_with_restarts"
+    POLYNOMIAL = "polynomial"
+    INVERSE_SQRT = "inverse_sqrt"
+
+
+class Group(StrEnum):
+    """The parts of the form, in their order."""
+
+    MODEL = "Model and data"
+    METHOD = "Method"
+    STRATEGY = "Strategy and memory"
+    OPTIMIZATION = "Optimization"
+    REPORTING = "Evaluation, logging and checkpoints"
+
+
+def setting(default: Any, sentence: str, group: Group, *, advanced: bool = False, label: str = "", **bounds: Any) -> Any:
+    """A field of RunConfig. `advanced` settings are folded away in the form; `label` overrides the one made of the name."""
+    extra = {"group": group.value, "advanced": advanced, "label": label}
+    return Field(default, description=sentence, json_schema_extra=extra, **bounds)
+
+
+def _steps_or_fraction(value: Any) -> Any:
+    """An interval or amount: a fraction below 1, or a whole number from 1 up."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return value
+    if number >= 1 and number != int(number):
+        raise ValueError("must be a fraction below 1 or a whole number from 1 up")
+    return int(number) if number >= 1 or number == 0 else number
+
+
+def _blank_to_none(value: Any) -> Any:
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+Amount = Annotated[int | float, BeforeValidator(_steps_or_fraction)]
+Text = Annotated[str | None, BeforeValidator(_blank_to_none)]
+OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
+
+
+class RunConfig(BaseModel):
+    """What a person asks of a run. Immutable; a run stores it as it was given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
+
+    name: str = setting("", "What this run is called in the history; left empty, model and data name it.", Group.MODEL, max_length=120)
+    model: str = setting(..., "A local folder with config.json and safetensors weights, or a hub id such as Qwen/Qwen3-0.6B.", Group.MODEL, min_length=1)
+    revision: Text = setting(None, "Branch, tag or commit of a hub model; empty takes its main branch.", Group.MODEL, advanced=True)
+    data: str = setting(..., "Training data: a file (JSON, JSONL, CSV, Parquet) or the id of an uploaded data set.", Group.MODEL, min_length=1)
+    validation_data: Text = setting(None, "Held-out data: a file or data set id; empty takes the share below from the training data.", Group.MODEL)
+    eval_split: Amount = setting(0.05, "Rows held out for evaluation where no validation data is given: a share below 1 or a number of rows; 0 holds out none.", Group.MODEL, ge=0)
+    max_length: int = setting(1024, "Longest sequence in tokens; what is longer is cut off at the end.", Group.MODEL, ge=8, le=1_048_576)
+    train_on_prompt: bool = setting(False, "Compute the loss on the prompt's tokens too, not on the answer alone.", Group.MODEL, advanced=True)
+
+    method: Method = setting(Method.LORA, "lora trains small low-rank matrices beside the frozen weights; full trains every weight.", Group.METHOD)
+    lora_r: int = setting(16, "Rank of the LoRA matrices: more learns more and costs more memory.", Group.METHOD, label="LoRA r", ge=1, le=1024)
+    lora_alpha: int = setting(32, "LoRA scale: the update is multiplied by alpha / r (alpha / sqrt(r) with rsLoRA).", Group.METHOD, label="LoRA alpha", ge=1, le=4096)
+    lora_dropout: float = setting(0.0, "Share of the LoRA input dropped at random while training.", Group.METHOD, label="LoRA dropout", ge=0, lt=1)
+    target_modules: str = setting("auto", "Modules that get LoRA: auto (PEFT's choice for the architecture, else all-linear), all-linear, or names separated by commas.", Group.METHOD, min_length=1)
+    use_rslora: bool = setting(False, "Rank-stabilised LoRA: scales by alpha / sqrt(r), steadier at high rank.", Group.METHOD, label="rsLoRA", advanced=True)
+    use_dora: bool = setting(False, "DoRA: learns magnitude and direction apart; often better at low rank, slower.", Group.METHOD, label="DoRA", advanced=True)
+
+    strategy: Strategy = setting(Strategy.SINGLE, "single: one device. ddp: a copy per device. zero1, zero2, zero3 shard optimizer, + gradients, + parameters across devices; zero0 is DeepSpeed without sharding.", Group.STRATEGY)
+    num_processes: int = setting(1, "Number of training processes, one per device.", Group.STRATEGY, label="Processes", ge=1, le=1024)
+    offload_optimizer: Offload = setting(Offload.NONE, "Keep the optimizer's state in host memory (ZeRO 1 to 3): less device memory, slower.", Group.STRATEGY)
+    offload_param: Offload = setting(Offload.NONE, "Keep the parameters in host memory (ZeRO-3): least device memory, slowest.", Group.STRATEGY, label="Offload parameters")
+    precision: Precision = setting(Precision.AUTO, "Number format of the forward and backward pass; auto takes bf16 where the GPU has it, fp16 on older GPUs, fp32 on CPU.", Group.STRATEGY)
+    gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass: much less memory, about a third slower.", Group.STRATEGY)
+
+    learning_rate: float = setting(2e-4, "Peak learning rate; LoRA likes 1e-4 to 1e-3, full fine-tuning 1e-5 to 5e-5.", Group.OPTIMIZATION, gt=0, le=1)
+    lr_scheduler: Scheduler = setting(Scheduler.LINEAR, "How the learning rate falls after the warmup.", Group.OPTIMIZATION, label="Scheduler")
+    warmup: Amount = setting(0.03, "Steps over which the learning rate rises from 0: a share of the run below 1 or a number of steps.", Group.OPTIMIZATION, ge=0)
+    epochs: float = setting(3.0, "Passes over the training data; max steps, where set, counts instead.", Group.OPTIMIZATION, gt=0, le=10_000)
+    max_steps: OptionalInt = setting(None, "Stop after this many optimizer steps; empty trains for the epochs above.", Group.OPTIMIZATION, ge=1)
+    micro_batch_size: int = setting(4, "Rows per device in one forward pass: the first knob for memory.", Group.OPTIMIZATION, ge=1, le=65_536)
+    gradient_accumulation_steps: int = setting(1, "Forward passes per optimizer step; global batch = micro batch x accumulation x processes.", Group.OPTIMIZATION, label="Gradient accumulation", ge=1, le=65_536)
+    weight_decay: float = setting(0.0, "AdamW's decoupled weight decay.", Group.OPTIMIZATION, advanced=True, ge=0, le=1)
+    max_grad_norm: float = setting(1.0, "Gradients are clipped to this norm; 0 clips none.", Group.OPTIMIZATION, label="Gradient clipping", advanced=True, ge=0)
+    seed: int = setting(42, "Seed of data order, initial LoRA weights and dropout.", Group.OPTIMIZATION, ge=0, le=2**32 - 1)
+
+    logging_steps: Amount = setting(1, "Log metrics every so many steps, or after this share of the run.", Group.REPORTING, gt=0)
+    eval_steps: Amount = setting(0.1, "Evaluate every so many steps, or after this share of the run; 0 evaluates at the end only.", Group.REPORTING, ge=0)
+    save_steps: Amount = setting(0.25, "Write a checkpoint every so many steps, or after this share of the run; 0 writes none before the end.", Group.REPORTING, ge=0)
+    save_total_limit: int = setting(2, "Checkpoints kept; older ones are deleted once a newer one is whole.", Group.REPORTING, label="Checkpoints kept", advanced=True, ge=1, le=1000)
+    answer_rows: int = setting(0, "Held-out rows answered by the model before and after training, compared with the expected answers (exact match); 0 answers none.", Group.REPORTING, ge=0)
+    max_new_tokens: int = setting(128, "Longest answer in tokens when held-out rows are answered.", Group.REPORTING, advanced=True, ge=1, le=32_768)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows per optimizer step, all processes together."""
+        return self.micro_batch_size * self.gradient_accumulation_steps * self.num_processes
+
+    @property
+    def title(self) -> str:
+        """The run's name, or one made of model and data."""
+        return self.name or f"{_last_part(self.model)} on {_last_part(self.data)}"
+
+
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rsplit("/", 1)[-1]
+

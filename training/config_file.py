@@ -1,0 +1,36 @@
+"""Reading and writing a RunConfig as YAML."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from training.config import RunConfig
+from training.fields import ConfigError, Problem, parse
+
+
+def read_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfig:
+    """The configuration in a YAML (or JSON) file, with `overrides` (setting name to value) on top.
+
+    Raises:
+        ConfigError: the file cannot be read, is not a mapping, or holds a setting that is wrong.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unreadable(path, f"cannot be read: {error.strerror}.", "Give the path of a YAML file.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _unreadable(path, f"is not YAML: {error}", "Each line is `setting: value`.") from None
+    if not isinstance(values, dict):
+        raise _unreadable(path, "holds no settings.", "Each line is `setting: value`, for example `learning_rate: 0.0002`.")
+    return parse({str(key): value for key, value in values.items()} | (overrides or {}))
+
+
+def to_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
+    """The configuration as YAML, in the order of the form; settings left at their default are left out unless asked for."""
+    values = config.model_dump(mode="json", exclude_defaults=only_changed)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _unreadable(path: Path, message: str, fix: str) -> ConfigError:
+    return ConfigError([Problem("configuration file", str(path), message, fix)])

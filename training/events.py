@@ -1,0 +1,207 @@
+"""What a training program reports: typed records, one JSON line each, appended to the run's events.jsonl.
+
+Every rank appends to the same file: one `write` of one line to a file opened for appending, which the kernel does not
+interleave. Lines are never rewritten, so a reader can remember its byte offset and go on from there.
+"""
+
+import dataclasses
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """The base of all records. `time` is seconds since the epoch, by the trainer's clock."""
+
+    kind: ClassVar[str]
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStarted(Event):
+    """A rank's process has begun: which process it is, so that it can be signalled."""
+
+    kind: ClassVar[str] = "rank_started"
+    rank: int
+    pid: int
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseStarted(Event):
+    """The run entered a phase: starting, loading data, loading model, preparing, training, evaluating, saving, answering."""
+
+    kind: ClassVar[str] = "phase"
+    phase: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned(Event):
+    """Known once data and model are ready: how long the run is and how it really runs.
+
+    `engine` is the class that wraps the model: DeepSpeedEngine, DistributedDataParallel, or the model's own.
+    """
+
+    kind: ClassVar[str] = "planned"
+    total_steps: int
+    start_step: int
+    train_rows: int
+    eval_rows: int
+    skipped_rows: int
+    truncated_rows: int
+    engine: str
+    zero_stage: int | None
+    world_size: int
+    precision: str
+    trainable_parameters: int
+    total_parameters: int
+    target_modules: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed(Event):
+    """What one rank holds: `parameter_shard` of `parameters` elements, optimizer state for `optimizer_shard` of `optimized`."""
+
+    kind: ClassVar[str] = "placed"
+    rank: int
+    parameter_shard: int
+    parameters: int
+    optimizer_shard: int
+    optimized: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics(Event):
+    """Numbers at a step, by name: loss, learning_rate, grad_norm, tokens_per_second, samples_per_second, eval_loss, ...
+
+    `rank` is set for what each rank measures for itself: memory_allocated, memory_reserved, memory_peak, host_rss (bytes).
+    """
+
+    kind: ClassVar[str] = "metrics"
+    step: int
+    values: dict[str, float | None]
+    rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Event):
+    """How far a phase has come, where it is not counted in steps: rows tokenised, answered, ..."""
+
+    kind: ClassVar[str] = "progress"
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A checkpoint is whole: its manifest is on disk. `path` is relative to the run's folder."""
+
+    kind: ClassVar[str] = "checkpoint"
+    step: int
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    """Training goes on from a checkpoint; `rejected` names newer ones that were not whole, each with the reason."""
+
+    kind: ClassVar[str] = "resumed"
+    step: int
+    path: str
+    rejected: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note(Event):
+    """Something a person should know; `level` is info or warning."""
+
+    kind: ClassVar[str] = "note"
+    message: str
+    level: str = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Event):
+    """A rank ended with an error. `expected` errors are a person's to mend and carry their own fix; others carry a traceback."""
+
+    kind: ClassVar[str] = "failed"
+    rank: int
+    error: str
+    message: str
+    fix: str = ""
+    traceback: str = ""
+    phase: str = ""
+    expected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished(Event):
+    """The program came to its end. `outcome` is finished, or stopped where it was asked to leave early."""
+
+    kind: ClassVar[str] = "finished"
+    outcome: str
+    step: int
+    summary: dict[str, Any]
+
+
+KINDS: dict[str, type[Event]] = {
+    cls.kind: cls
+    for cls in (RankStarted, PhaseStarted, Planned, Placed, Metrics, Progress, CheckpointSaved, Resumed, Note, Failed, Finished)
+}
+
+
+def encode(event: Event) -> bytes:
+    """One line of JSON. NaN and infinities become null: JSON has neither, and databases differ on them."""
+    values = {"kind": event.kind} | dataclasses.asdict(event)
+    try:
+        return json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    except ValueError:
+        return json.dumps(_finite(values), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Event | None:
+    """The record in a line, or None where it is not one (a later version's kind, a line cut off by a crash)."""
+    try:
+        values = json.loads(line)
+        cls = KINDS[values.pop("kind")]
+        return cls(**values)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+class EventWriter:
+    """Appends records to a file. Safe with several writers, and a line is on its way to disk when `write` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, event: Event) -> None:
+        """Appends one line.
+
+        Raises:
+            OSError: the disk is full, or the file is gone.
+        """
+        os.write(self._descriptor, encode(event))
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value if not isinstance(value, float) or value == value and abs(value) != float("inf") else None

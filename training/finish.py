@@ -1,0 +1,78 @@
+"""After the last step: the run's summary, and the held-out rows answered before and after."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import PreTrainedTokenizerBase
+
+from training.answers import compare, questions, write_records
+from training.config import Precision, RunConfig
+from training.export import weights_bytes, write_card
+from training.failure import StopRequested
+from training.model import DTYPES
+from training.prepare import Data
+from training.report import Report
+from training.stopping import StopSignal
+from training.trainer import RunTrainer
+
+
+def summarize(trainer: RunTrainer, result: Path, parameters: tuple[int, int], memory: dict[str, int]) -> dict[str, Any]:
+    """The facts of a finished run; a collective, since each rank tells its own memory."""
+    trainable, total = parameters
+    ranks = _gather({"before_bytes": trainer.memory_before} | memory)
+    return {
+        "trainable_parameters": trainable,
+        "total_parameters": total,
+        "trainable_percent": 100 * trainable / total,
+        "adapter_bytes": weights_bytes(result),
+        "memory": {name: [rank[name] for rank in ranks] for name in ("before_bytes", "after_bytes", "peak_bytes")},
+        **trainer.throughput.overall(),
+        "train_seconds": trainer.throughput.seconds,
+        "final_loss": trainer.last_loss if trainer.last_loss is not None else _last_logged(trainer),
+        "eval_loss": trainer.last_evaluation[1],
+        "steps": trainer.state.global_step,
+        "strategy": trainer.strategy,
+        "answers": None,
+    }
+
+
+def answer_held_out(
+    config: RunConfig,
+    run_dir: Path,
+    result: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    data: Data,
+    device: torch.device,
+    precision: Precision,
+    report: Report,
+    stop: StopSignal,
+    summary: dict[str, Any],
+) -> None:
+    """Answers the held-out rows asked for, adds exact match to `summary`, and writes the result's card. Rank 0 alone."""
+
+    def progress(done: int, total: int) -> None:
+        if stop.requested:
+            raise StopRequested
+        report.progress(done, total)
+
+    asked = questions(data.held_out_examples(), config.answer_rows, tokenizer) if config.answer_rows else []
+    if asked:
+        report.enter("answering")
+        summary["answers"], rows = compare(asked, config, result, tokenizer, DTYPES[precision], device, progress)
+        write_records(rows, run_dir / "answers.jsonl")
+    write_card(result, config, summary)
+
+
+def _gather(values: dict[str, int]) -> list[dict[str, int]]:
+    if not dist.is_initialized():
+        return [values]
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, values)
+    return everyone
+
+
+def _last_logged(trainer: RunTrainer) -> float | None:
+    """The last training loss of an earlier attempt, where this one had no step left to take."""
+    return next((entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry), None)

@@ -1,0 +1,116 @@
+"""Loading the tokenizer and the model, and putting LoRA on it."""
+
+import json
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from training.config import Method, Precision, RunConfig
+from training.failure import UserError
+
+DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16, Precision.FP32: torch.float32}
+
+
+def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, with a padding token (padding is masked, so the end token serves where there is none).
+
+    Raises:
+        UserError: there is no tokenizer, or it has neither a padding nor an end token.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(config.model, revision=config.revision or "main", trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise _unloadable(config, "tokenizer", error) from error
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token is None:
+            raise UserError("model", config.model, "has a tokenizer without padding and end tokens.", "Set pad_token in tokenizer_config.json.")
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def load_model(config: RunConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """The causal language model with weights of `dtype`, from safetensors only and without running any code of its own.
+
+    Raises:
+        UserError: the folder or hub id holds no model that can be loaded.
+    """
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            config.model, revision=config.revision or "main", dtype=dtype, trust_remote_code=False, use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        raise _unloadable(config, "model", error) from error
+    model.config.use_cache = False
+    return model
+
+
+def weights_dtype(config: RunConfig, precision: Precision) -> torch.dtype:
+    """The format weights are kept in.
+
+    Frozen weights (LoRA) take the compute format. Weights that all train stay in fp32 under autocast, since an update of
+    1e-5 of a weight is lost in bf16; DeepSpeed keeps such a master copy itself.
+    """
+    if config.method is Method.FULL and config.strategy.zero_stage is None:
+        return torch.float32
+    return DTYPES[precision]
+
+
+def add_lora(model: PreTrainedModel, config: RunConfig) -> PeftModel:
+    """`model` with LoRA matrices on its target modules, all else frozen.
+
+    Raises:
+        UserError: no module of the model has one of the names given.
+    """
+    lora = LoraConfig(
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules=target_modules(config.target_modules, model.config.model_type),
+        use_rslora=config.use_rslora,
+        use_dora=config.use_dora,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return get_peft_model(model, lora)
+    except ValueError as error:
+        names = sorted({name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)})
+        raise UserError(
+            "target_modules", config.target_modules, f"do not fit this model: {error}", f"Its linear layers are {', '.join(names)}."
+        ) from error
+
+
+def target_modules(wanted: str, model_type: str) -> list[str] | str | None:
+    """PEFT's `target_modules`: None leaves the choice to PEFT where it knows the architecture."""
+    if wanted == "auto":
+        return None if model_type in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING else "all-linear"
+    if wanted == "all-linear":
+        return wanted
+    return [name.strip() for name in wanted.split(",") if name.strip()]
+
+
+def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
+    """(trainable, total) parameter elements, whole even where ZeRO-3 holds only a shard of each here."""
+    sizes = [(parameter.requires_grad, int(getattr(parameter, "ds_numel", parameter.numel()))) for parameter in model.parameters()]
+    return sum(size for trains, size in sizes if trains), sum(size for _, size in sizes)
+
+
+def targeted_modules(model: torch.nn.Module) -> list[str]:
+    """The last parts of the names of the modules that carry LoRA."""
+    return sorted({name.rsplit(".", 1)[-1] for name, part in model.named_modules() if hasattr(part, "lora_A")})
+
+
+def hidden_size_of(folder: str) -> int | None:
+    """The hidden size in a local folder's config.json, if there is one."""
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        return None
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return next((values[key] for key in ("hidden_size", "n_embd", "d_model") if isinstance(values.get(key), int)), None)
+
+
+def _unloadable(config: RunConfig, what: str, error: Exception) -> UserError:
+    return UserError("model", config.model, f"has no {what} that can be loaded: {error}", "Give a folder or hub id of a transformers model.")

@@ -1,0 +1,155 @@
+"""Which settings go together. Each rule is a function that names the reason and the fix; nothing here imports torch.
+
+A new rule is one function in this file with `@rule` above it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from training.config import Method, Offload, Precision, RunConfig, Strategy
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What training runs on. `devices` counts GPUs; a machine without one is a single CPU device of any number of processes."""
+
+    kind: Literal["cuda", "cpu"] = "cpu"
+    devices: int = 1
+    names: list[str] = field(default_factory=list)
+    memory_bytes: list[int] = field(default_factory=list)
+    bf16: bool = True
+
+    @property
+    def best_precision(self) -> Precision:
+        """What `precision: auto` means here."""
+        if self.kind == "cpu":
+            return Precision.FP32
+        return Precision.BF16 if self.bf16 else Precision.FP16
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Settings that cannot (`blocking`) or should not go together, why, and `changes` (setting to value) that mend it."""
+
+    settings: tuple[str, ...]
+    reason: str
+    fix: str
+    changes: dict[str, Any]
+    blocking: bool = True
+
+
+Rule = Callable[[RunConfig, Machine], Iterator[Conflict]]
+_RULES: list[Rule] = []
+
+
+def check(config: RunConfig, machine: Machine) -> list[Conflict]:
+    """Every conflict in `config` on `machine`, in the order of the rules."""
+    return [conflict for one in _RULES for conflict in one(config, machine)]
+
+
+def rule(function: Rule) -> Rule:
+    _RULES.append(function)
+    return function
+
+
+@rule
+def one_process_needs_no_strategy(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    offloads = Offload.CPU in (config.offload_optimizer, config.offload_param) and machine.kind == "cuda"
+    if config.num_processes > 1 or config.strategy is Strategy.SINGLE or offloads:
+        return
+    what = "DDP copies the model" if config.strategy is Strategy.DDP else "ZeRO shards its state"
+    more = min(2, machine.devices) if machine.kind == "cuda" else 2
+    fix = "Set strategy to single" + (f", or num_processes to {more}." if more > 1 else ".")
+    yield Conflict(("strategy", "num_processes"), f"{what} across processes, and num_processes is 1.", fix, {"strategy": "single"})
+
+
+@rule
+def several_processes_need_a_strategy(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.num_processes > 1 and config.strategy is Strategy.SINGLE:
+        yield Conflict(
+            ("strategy", "num_processes"),
+            f"strategy single trains on one device, and num_processes is {config.num_processes}.",
+            "Set num_processes to 1, or strategy to ddp or one of zero1 to zero3.",
+            {"num_processes": 1},
+        )
+
+
+@rule
+def no_more_processes_than_devices(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if machine.kind == "cuda" and config.num_processes > machine.devices:
+        yield Conflict(
+            ("num_processes",),
+            f"{config.num_processes} processes need as many GPUs, and this machine has {machine.devices}.",
+            f"Set num_processes to at most {machine.devices}.",
+            {"num_processes": machine.devices, **({"strategy": "single"} if machine.devices == 1 else {})},
+        )
+
+
+@rule
+def optimizer_offload_needs_zero(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.offload_optimizer is Offload.CPU and (config.strategy.zero_stage or 0) < 1:
+        yield Conflict(
+            ("offload_optimizer", "strategy"),
+            "The optimizer's state is offloaded by ZeRO stages 1 to 3 only.",
+            "Set offload_optimizer to none, or strategy to zero2.",
+            {"offload_optimizer": "none"},
+        )
+
+
+@rule
+def parameter_offload_needs_zero3(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.offload_param is Offload.CPU and config.strategy is not Strategy.ZERO3:
+        yield Conflict(
+            ("offload_param", "strategy"),
+            "Parameters are offloaded by ZeRO stage 3 only.",
+            "Set offload_param to none, or strategy to zero3.",
+            {"offload_param": "none"},
+        )
+
+
+@rule
+def precision_must_exist_on_the_device(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.precision is Precision.FP16 and machine.kind == "cpu":
+        reason = "fp16 needs a GPU: its loss scaling does not run on CPU."
+    elif config.precision is Precision.BF16 and machine.kind == "cuda" and not machine.bf16:
+        reason = f"{machine.names[0] if machine.names else 'This GPU'} has no bf16."
+    else:
+        return
+    best = machine.best_precision.value
+    yield Conflict(("precision",), reason, f"Set precision to {best}, or auto.", {"precision": best})
+
+
+@rule
+def answers_need_held_out_rows(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.answer_rows and not config.validation_data and not config.eval_split:
+        yield Conflict(
+            ("answer_rows", "eval_split"),
+            "There are no held-out rows to answer: eval_split is 0 and validation_data is empty.",
+            "Set eval_split above 0, give validation_data, or set answer_rows to 0.",
+            {"answer_rows": 0},
+        )
+
+
+@rule
+def evaluation_needs_held_out_rows(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.eval_steps and not config.validation_data and not config.eval_split and "eval_steps" in config.model_fields_set:
+        yield Conflict(
+            ("eval_steps", "eval_split"),
+            "There are no held-out rows to evaluate: eval_split is 0 and validation_data is empty.",
+            "Nothing will be evaluated; set eval_split above 0 to see the evaluation loss.",
+            {"eval_split": 0.05},
+            blocking=False,
+        )
+
+
+@rule
+def full_fine_tuning_wants_a_small_learning_rate(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.method is Method.FULL and config.learning_rate >= 1e-3:
+        yield Conflict(
+            ("learning_rate", "method"),
+            f"A learning rate of {config.learning_rate:g} is likely to destroy what the model knows when every weight trains.",
+            "Full fine-tuning mostly uses 1e-5 to 5e-5.",
+            {"learning_rate": 2e-5},
+            blocking=False,
+        )

@@ -1,0 +1,131 @@
+"""The training program: `python -m accelerate.commands.launch --module training.train RUN_FOLDER`.
+
+It obeys RUN_FOLDER/config.json, says what it does in RUN_FOLDER/events.jsonl, and goes on from the newest whole checkpoint
+it finds there. It knows neither queue nor database.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from training.config import RunConfig
+from training.events import Finished, Note, Resumed
+from training.failure import StopRequested, UserError
+from training.report import Report, peak_bytes, used_bytes
+from training.stopping import StopSignal, die_with_parent
+
+
+def main() -> None:
+    """Runs one rank and ends its process: 0 when finished or stopped as asked, 1 after an error (which is in the report)."""
+    die_with_parent()
+    run_dir = Path(sys.argv[1]).resolve()
+    report, stop = Report(run_dir, rank=int(os.environ.get("RANK", "0"))), StopSignal()
+    try:
+        stop.install()
+        report.started(device=os.environ.get("CUDA_VISIBLE_DEVICES", "") or "cpu")
+        report.enter("starting")
+        config = RunConfig.model_validate_json((run_dir / "config.json").read_text(encoding="utf-8"))
+        train(config, run_dir, report, stop)
+    except StopRequested:
+        report.once(Finished(outcome="stopped", step=0, summary={}))
+        os._exit(0)  # other ranks may be gone already; nothing is left to put in order
+    except Exception as error:
+        report.failed(error)
+        raise
+
+
+def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) -> None:
+    """The story of a run, the same on every rank."""
+    # Heavy imports wait until the first record is written, so that the page says "starting" meanwhile.
+    from transformers import set_seed
+
+    from training import distributed
+    from training.arguments import training_arguments
+    from training.data import Collator, TokenDataset
+    from training.export import save_result
+    from training.finish import answer_held_out, summarize
+    from training.model import add_lora, hidden_size_of, load_model, load_tokenizer, parameter_counts, targeted_modules, weights_dtype
+    from training.prepare import prepare_data, prepare_resume
+    from training.trainer import RunTrainer
+
+    machine = distributed.local_machine()
+    refuse_conflicts(config, machine)
+    precision = machine.best_precision if config.precision == "auto" else config.precision
+    state = distributed.start(config, machine)
+    set_seed(config.seed)
+
+    report.enter("loading data")
+    tokenizer = load_tokenizer(config)
+    data = prepare_data(config, run_dir, tokenizer, state, report)
+
+    report.enter("loading model")
+    arguments = training_arguments(
+        config, run_dir, machine, precision, hidden_size_of(config.model), evaluates=data.held_out is not None
+    )
+    model = load_model(config, weights_dtype(config, precision))
+    if config.method == "lora":
+        model = add_lora(model, config)
+    trainable, total = parameter_counts(model)
+
+    report.enter("preparing")
+    trainer = RunTrainer(
+        run_dir=run_dir,
+        report=report,
+        stop=stop,
+        keep_checkpoints=config.save_total_limit,
+        plan={
+            "train_rows": data.train.num_rows,
+            "eval_rows": data.held_out.num_rows if data.held_out else 0,
+            "skipped_rows": data.skipped_rows,
+            "truncated_rows": data.truncated_rows,
+            "precision": precision.value,
+            "trainable_parameters": trainable,
+            "total_parameters": total,
+            "target_modules": targeted_modules(model),
+        },
+        model=model,
+        args=arguments,
+        processing_class=tokenizer,
+        data_collator=Collator(tokenizer.pad_token_id),
+        train_dataset=TokenDataset(data.train),
+        eval_dataset=TokenDataset(data.held_out) if data.held_out else None,
+    )
+    checkpoint, rejected = prepare_resume(run_dir, state)
+    if checkpoint:
+        report.once(Resumed(step=int(checkpoint.name.split("-")[1]), path=checkpoint.name, rejected=rejected))
+    elif rejected:
+        report.once(Note(message=f"No checkpoint is whole, so training starts again: {'; '.join(rejected)}", level="warning"))
+
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if data.held_out and not stop.agreed() and trainer.last_evaluation[0] != trainer.state.global_step:
+        trainer.evaluate()
+    if stop.agreed():
+        report.once(Finished(outcome="stopped", step=trainer.state.global_step, summary={}))
+        return
+
+    report.enter("saving")
+    after = used_bytes()
+    memory = {"after_bytes": after, "peak_bytes": max(peak_bytes(), after)}
+    result = save_result(trainer, config, run_dir)
+    summary = summarize(trainer, result, (trainable, total), memory)
+    device, step = arguments.device, trainer.state.global_step
+    del trainer, model
+    distributed.leave()
+    if report.rank == 0:
+        answer_held_out(config, run_dir, result, tokenizer, data, device, precision, report, stop, summary)
+        report.once(Finished(outcome="finished", step=step, summary=summary))
+
+
+def refuse_conflicts(config: RunConfig, machine: object) -> None:
+    """Raises UserError for the first pair of settings that cannot go together on this machine."""
+    from training.rules import Machine, check
+
+    assert isinstance(machine, Machine)
+    for conflict in check(config, machine):
+        if conflict.blocking:
+            name = conflict.settings[0]
+            raise UserError(name, getattr(config, name), conflict.reason, conflict.fix)
+
+
+if __name__ == "__main__":
+    main()

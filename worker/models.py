@@ -1,0 +1,171 @@
+"""The tables. A run's row is the truth about it; everything else is what it reported.
+
+Times are seconds since the epoch (float), by the database's clock where they decide anything. Sizes are bytes.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Column, Index, Text
+from sqlmodel import Field, SQLModel
+
+
+class Status(StrEnum):
+    """The life of a run.
+
+    queued -> running -> finished | failed | stopped
+    A running run goes back to queued when its machine stops or its supervisor is lost; it resumes from its last
+    checkpoint. Resume puts a failed or stopped run back to queued.
+    """
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def ended(self) -> bool:
+        return self in (Status.FINISHED, Status.FAILED, Status.STOPPED)
+
+
+class Request(StrEnum):
+    """What a person or the machine asks of a running run; the supervisor obeys."""
+
+    STOP = "stop"
+    REQUEUE = "requeue"
+
+
+class Run(SQLModel, table=True):
+    """One training run and where it stands."""
+
+    id: str = Field(primary_key=True, max_length=32)
+    name: str = Field(max_length=200)
+    status: Status = Field(default=Status.QUEUED, index=True, max_length=16)
+    config: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    dataset_id: str | None = Field(default=None, foreign_key="dataset.id", index=True)
+    parent_id: str | None = Field(default=None, max_length=32, description="the run this one was cloned from")
+    owner: str = Field(default="", max_length=120, description="the account that queued it; empty until accounts exist")
+    created_at: float = Field(index=True)
+    queued_at: float = Field(index=True, description="its place in the queue")
+    started_at: float | None = None
+    finished_at: float | None = None
+
+    attempt: int = Field(default=0, description="counts claims; reports of an older attempt are refused")
+    lease_owner: str | None = Field(default=None, max_length=200, description="host:pid:start of the supervisor")
+    lease_expires_at: float | None = None
+    request: Request | None = Field(default=None, max_length=16)
+    devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    event_offset: int = Field(default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of events.jsonl stored")
+    log_offset: int = Field(default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of output.log stored")
+
+    phase: str = Field(default="", max_length=40)
+    step: int = 0
+    total_steps: int | None = None
+    phase_done: int | None = Field(default=None, description="progress of a phase that is not counted in steps")
+    phase_total: int | None = None
+    seconds_per_step: float | None = Field(default=None, description="smoothed; the ETA is made of it")
+    final_loss: float | None = None
+    best_loss: float | None = Field(default=None, description="lowest evaluation loss")
+    diverged: bool = Field(default=False, description="a loss was NaN or infinite")
+    peak_bytes: int | None = Field(default=None, sa_column=Column(BigInteger), description="highest device (CPU: host) memory of any rank")
+    plan: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON), description="events.Planned, as reported")
+    summary: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+    error: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON), description="message, fix, phase, rank, traceback, log tail")
+
+
+class Attempt(SQLModel, table=True):
+    """One start of a run, with how it ended."""
+
+    run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    number: int = Field(primary_key=True)
+    host: str = Field(max_length=200)
+    devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    started_at: float
+    ended_at: float | None = None
+    outcome: str = Field(default="", max_length=40, description="finished, failed, stopped, requeued, lost")
+    exit_code: int | None = None
+    reason: str = Field(default="", sa_column=Column(Text, nullable=False))
+
+
+class DeviceLease(SQLModel, table=True):
+    """A device in use: one row per device, gone when free."""
+
+    __tablename__ = "device_lease"
+
+    device: str = Field(primary_key=True, max_length=200, description="host/index, for example node1/cuda:0 or laptop/cpu:0")
+    run_id: str = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
+    attempt: int
+
+
+class Metric(SQLModel, table=True):
+    """One number of a series. A step reported again after a resume replaces the old value. `rank` is -1 for the whole run."""
+
+    run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    name: str = Field(primary_key=True, max_length=60)
+    rank: int = Field(primary_key=True, default=-1)
+    step: int = Field(primary_key=True)
+    time: float
+    value: float | None = Field(default=None, description="null where it was NaN or infinite")
+
+
+class MetricRollup(SQLModel, table=True):
+    """A bucket of steps of a series: level 1 holds 64 steps, each further level 16 times as many."""
+
+    __tablename__ = "metric_rollup"
+
+    run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    name: str = Field(primary_key=True, max_length=60)
+    rank: int = Field(primary_key=True, default=-1)
+    level: int = Field(primary_key=True)
+    bucket: int = Field(primary_key=True)
+    step: int = Field(description="last step in the bucket")
+    time: float
+    count: int
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class RunEvent(SQLModel, table=True):
+    """Something that happened: a phase, a checkpoint, a resume, a note, a stop, a failure."""
+
+    __tablename__ = "run_event"
+    __table_args__ = (Index("ix_run_event_run_id_id", "run_id", "id"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: str = Field(foreign_key="run.id", ondelete="CASCADE")
+    attempt: int
+    time: float
+    kind: str = Field(max_length=20)
+    level: str = Field(default="info", max_length=10, description="info, warning or error")
+    step: int | None = None
+    message: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class LogLine(SQLModel, table=True):
+    """One line of what the training process printed."""
+
+    __tablename__ = "log_line"
+    __table_args__ = (Index("ix_log_line_run_id_id", "run_id", "id"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: str = Field(foreign_key="run.id", ondelete="CASCADE")
+    attempt: int
+    time: float
+    text: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class Dataset(SQLModel, table=True):
+    """An uploaded file, kept once per content under a name of ours; `name` is the uploader's, for people only."""
+
+    id: str = Field(primary_key=True, max_length=32, description="the first 16 hex digits of the content's SHA-256")
+    sha256: str = Field(max_length=64, unique=True)
+    name: str = Field(max_length=200)
+    format: str = Field(max_length=20, description="json, jsonl, csv or parquet")
+    shape: str = Field(max_length=40, description="messages, prompt/completion, instruction/output or text")
+    rows: int
+    bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    columns: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    sample: list[dict[str, Any]] = Field(default_factory=list, sa_column=Column(JSON, nullable=False), description="the first rows, cut short")
+    created_at: float = Field(index=True)
