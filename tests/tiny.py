@@ -21,7 +21,9 @@ def make_model(folder: Path, *, template: bool = True, hidden_size: int = 64, la
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>", extra_special_tokens=SPECIAL[2:])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>", extra_special_tokens=SPECIAL[2:]
+    )
     fast.chat_template = TEMPLATE if template else None
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -43,6 +45,9 @@ def make_model(folder: Path, *, template: bool = True, hidden_size: int = 64, la
 
 def make_data(file: Path, rows: int = 64) -> Path:
     """Rows of prompt and completion: a number in words that follow from it."""
-    lines = [json.dumps({"prompt": f"count {n}: ", "completion": " ".join("abcdefghij"[int(d)] for d in str(n * 37))}) for n in range(rows)]
+    lines = [
+        json.dumps({"prompt": f"count {n}: ", "completion": " ".join("abcdefghij"[int(d)] for d in str(n * 37))})
+        for n in range(rows)
+    ]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return file

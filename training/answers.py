@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from training.config import Method, RunConfig
 from training.data import prompt_of
-from training.rows import Example
+from training.shapes import Example
 
 _BATCH_ROWS = 32
 
@@ -27,7 +27,9 @@ class Question:
     expected: str
 
 
-def questions(examples: Iterator[tuple[int, Example]], limit: int, tokenizer: PreTrainedTokenizerBase) -> list[Question]:
+def questions(
+    examples: Iterator[tuple[int, Example]], limit: int, tokenizer: PreTrainedTokenizerBase
+) -> list[Question]:
     """The first `limit` rows that have a prompt to answer."""
     found: list[Question] = []
     for row, example in examples:
@@ -103,7 +105,11 @@ def _record(question: Question, before: str, after: str) -> dict[str, Any]:
 
 
 def _answer_all(
-    model: PreTrainedModel, asked: list[Question], tokenizer: PreTrainedTokenizerBase, longest: int, step: Callable[[int], None]
+    model: PreTrainedModel,
+    asked: list[Question],
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int,
+    step: Callable[[int], None],
 ) -> list[str]:
     answers: list[str] = []
     for start in range(0, len(asked), _BATCH_ROWS):
@@ -116,7 +122,9 @@ def _answer_all(
 @torch.inference_mode()
 def _answer(model: PreTrainedModel, prompts: list[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> list[str]:
     templated = tokenizer.chat_template is not None  # then the special tokens are in the text already
-    inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=not templated)
+    inputs = tokenizer(
+        prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=not templated
+    )
     inputs = inputs.to(model.device)
     output = model.generate(
         input_ids=inputs["input_ids"],

@@ -11,7 +11,13 @@ from training.zero import deepspeed_config
 
 
 def training_arguments(
-    config: RunConfig, run_dir: Path, machine: Machine, precision: Precision, hidden_size: int | None, *, evaluates: bool
+    config: RunConfig,
+    run_dir: Path,
+    machine: Machine,
+    precision: Precision,
+    hidden_size: int | None,
+    *,
+    evaluates: bool,
 ) -> TrainingArguments:
     """The arguments of a run. Made before the model is loaded: with ZeRO-3 they decide how its weights are placed."""
     return TrainingArguments(

@@ -63,7 +63,7 @@ class Group(StrEnum):
 
 def setting(default: Any, sentence: str, group: Group, *, advanced: bool = False, label: str = "", **bounds: Any) -> Any:
     """A field of RunConfig. `advanced` settings are folded away in the form; `label` overrides the one made of the name."""
-    extra = {"group": group.value, "advanced": advanced, "label": label}
+    extra: dict[str, Any] = {"group": group.value, "advanced": advanced, "label": label}
     return Field(default, description=sentence, json_schema_extra=extra, **bounds)
 
 

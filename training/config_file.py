@@ -22,7 +22,9 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _unreadable(path, f"is not YAML: {error}", "Each line is `setting: value`.") from None
     if not isinstance(values, dict):
-        raise _unreadable(path, "holds no settings.", "Each line is `setting: value`, for example `learning_rate: 0.0002`.")
+        raise _unreadable(
+            path, "holds no settings.", "Each line is `setting: value`, for example `learning_rate: 0.0002`."
+        )
     return parse({str(key): value for key, value in values.items()} | (overrides or {}))
 
 

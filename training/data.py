@@ -10,11 +10,14 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from training.config import RunConfig
-from training.rows import DataError, Example, Message, read_examples
+from training.failure import DataError
+from training.rows import read_examples
+from training.shapes import Example, Message
 
 IGNORED = -100  # the label that cross-entropy leaves out
 _PAD_MULTIPLE = 8
 _CHUNK_ROWS = 512
+_CLOSING_CHARACTERS = 16  # how far behind an answer its end token may stand
 # `row` is the row's place in its file, from 0.
 _SCHEMA = pa.schema([("row", pa.int64()), ("input_ids", pa.list_(pa.int32())), ("labels", pa.list_(pa.int32()))])
 
@@ -79,7 +82,9 @@ class Collator:
         return batch
 
 
-def tokenize_file(source: Path, target: Path, tokenizer: PreTrainedTokenizerBase, config: RunConfig, progress: Progress) -> None:
+def tokenize_file(
+    source: Path, target: Path, tokenizer: PreTrainedTokenizerBase, config: RunConfig, progress: Progress
+) -> None:
     """Tokenizes every row of `source` into the Arrow file `target` (written aside and renamed, so that it is whole or absent).
 
     Raises:
@@ -94,14 +99,20 @@ def tokenize_file(source: Path, target: Path, tokenizer: PreTrainedTokenizerBase
             counts["rows"] += len(rows)
             counts["skipped_rows"] += len(rows) - len(kept)
             counts["truncated_rows"] += sum(row.truncated for row in rows)
-            columns = [[number for number, _ in kept], [cut.input_ids for _, cut in kept], [cut.labels for _, cut in kept]]
+            columns = [
+                [number for number, _ in kept],
+                [cut.input_ids for _, cut in kept],
+                [cut.labels for _, cut in kept],
+            ]
             arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
             writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
             progress(counts["rows"])
     if counts["skipped_rows"] == counts["rows"]:
         temporary.unlink()
         raise DataError(
-            f"has no row with an answer left within max_length {config.max_length}.", "Raise max_length.", file=source.name
+            f"has no row with an answer left within max_length {config.max_length}.",
+            "Raise max_length.",
+            file=source.name,
         )
     target.with_suffix(".counts").write_text(f"{counts['truncated_rows']} {counts['skipped_rows']}")
     temporary.rename(target)
@@ -136,7 +147,9 @@ def tokenize(examples: list[Example], tokenizer: PreTrainedTokenizerBase, config
     ]
 
 
-def _fit(ids: list[int], offsets: list[tuple[int, int]], spans: list[tuple[int, int]], end: int | None, config: RunConfig) -> Fitted:
+def _fit(
+    ids: list[int], offsets: list[tuple[int, int]], spans: list[tuple[int, int]], end: int | None, config: RunConfig
+) -> Fitted:
     every = config.train_on_prompt
     labels = [token if every or _within(offset, spans) else IGNORED for token, offset in zip(ids, offsets, strict=True)]
     if end is not None and ids[-1:] != [end]:
@@ -171,35 +184,44 @@ def _render_chat(messages: list[Message], tokenizer: PreTrainedTokenizerBase) ->
     for index, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        span = _span_by_prefix(messages, index, text, tokenizer) or _span_by_content(message["content"], text, cursor, tokenizer)
+        span = _span_by_prefix(messages, index, text, tokenizer) or _span_by_content(
+            message["content"], text, cursor, tokenizer
+        )
         if span:
             spans.append(span)
             cursor = span[1]
     return text, spans
 
 
-def _span_by_prefix(messages: list[Message], index: int, text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None:
+def _span_by_prefix(
+    messages: list[Message], index: int, text: str, tokenizer: PreTrainedTokenizerBase
+) -> tuple[int, int] | None:
     """From the generation prompt's end to the turn's end, where the template renders a conversation piece by piece."""
     before = _apply(messages[:index], tokenizer, add_generation_prompt=True) if index else ""
     through = _apply(messages[: index + 1], tokenizer)
     return (len(before), len(through)) if text.startswith(through) and through.startswith(before) else None
 
 
-def _span_by_content(content: str, text: str, cursor: int, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int] | None:
+def _span_by_content(
+    content: str, text: str, cursor: int, tokenizer: PreTrainedTokenizerBase
+) -> tuple[int, int] | None:
     """Templates that rewrite earlier turns: the answer where it stands in the text, with the token that ends the turn."""
     start = text.find(content.strip(), cursor)
     if start < 0:
         return None
     end = start + len(content.strip())
     eos = str(tokenizer.eos_token or "")
-    return (start, end + len(eos)) if eos and text.startswith(eos, end) else (start, end)
+    closed = text.find(eos, end, end + _CLOSING_CHARACTERS + len(eos)) if eos else -1
+    return (start, closed + len(eos)) if closed >= 0 else (start, end)
 
 
 def _apply(messages: list[Message], tokenizer: PreTrainedTokenizerBase, *, add_generation_prompt: bool = False) -> str:
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt))
     except Exception as error:  # a template is a program and raises what it likes
-        raise DataError(f"cannot be rendered by the model's chat template: {error}.", "Change the roles or their order.") from error
+        raise DataError(
+            f"cannot be rendered by the model's chat template: {error}.", "Change the roles or their order."
+        ) from error
 
 
 # For a model without a chat template: headings in plain words, each answer ended by a blank line.
@@ -244,7 +266,9 @@ def split(table: pa.Table, held_out: int | float, seed: int) -> tuple[pa.Table, 
     if held_out and not count:
         count = min(1, rows - 1)
     if count >= rows:
-        raise DataError(f"has {rows} rows that train, and eval_split holds out {count}.", "Lower eval_split.", field="eval_split")
+        raise DataError(
+            f"has {rows} rows that train, and eval_split holds out {count}.", "Lower eval_split.", field="eval_split"
+        )
     if not count:
         return table, None
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).tolist()

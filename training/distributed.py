@@ -55,12 +55,13 @@ def describe(model: torch.nn.Module) -> dict[str, Any]:
     `parameter_shard` counts parameter elements on this rank of `parameters` in all; `optimizer_shard` the elements whose
     optimizer state this rank keeps of `optimized` in all.
     """
+    engine: Any = model
     world = int(os.environ.get("WORLD_SIZE", "1"))
     parameters = list(model.parameters())
     held = [parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter for parameter in parameters]
     whole = [int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in parameters]
     trainable = sum(size for parameter, size in zip(parameters, whole, strict=True) if parameter.requires_grad)
-    stage = model.zero_optimization_stage() if hasattr(model, "zero_optimization_stage") else None
+    stage = engine.zero_optimization_stage() if hasattr(engine, "zero_optimization_stage") else None
     return {
         "engine": type(model).__name__,
         "stage": stage,

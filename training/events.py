@@ -6,6 +6,7 @@ interleave. Lines are never rewritten, so a reader can remember its byte offset 
 
 import dataclasses
 import json
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -152,7 +153,19 @@ class Finished(Event):
 
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
-    for cls in (RankStarted, PhaseStarted, Planned, Placed, Metrics, Progress, CheckpointSaved, Resumed, Note, Failed, Finished)
+    for cls in (
+        RankStarted,
+        PhaseStarted,
+        Planned,
+        Placed,
+        Metrics,
+        Progress,
+        CheckpointSaved,
+        Resumed,
+        Note,
+        Failed,
+        Finished,
+    )
 }
 
 
@@ -195,7 +208,9 @@ class EventWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -204,4 +219,4 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
-    return value if not isinstance(value, float) or value == value and abs(value) != float("inf") else None
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -54,10 +54,16 @@ def write_card(folder: Path, config: RunConfig, summary: dict[str, Any]) -> None
         ("Ran as", f"{strategy['engine']}, {strategy['world_size']} process(es), {strategy['precision']}"),
     ]
     if answers:
-        rows.append(("Exact match on held-out rows", f"{answers['exact_match_before']:.1%} before, {answers['exact_match_after']:.1%} after"))
+        rows.append(
+            (
+                "Exact match on held-out rows",
+                f"{answers['exact_match_before']:.1%} before, {answers['exact_match_after']:.1%} after",
+            )
+        )
     rows += [(f"{name}", version(name)) for name in _PACKAGES]
     library = "peft" if config.method is Method.LORA else "transformers"
-    text = f"---\nbase_model: {config.model}\nlibrary_name: {library}\n---\n\n# {config.title}\n\nThis {kind} was fine-tuned with Lathe.\n\n"
+    text = f"---\nbase_model: {config.model}\nlibrary_name: {library}\n---\n\n# {config.title}\n\n"
+    text += f"This {kind} was fine-tuned with Lathe.\n\n"
     text += "| | |\n| --- | --- |\n" + "".join(f"| {name} | {value} |\n" for name, value in rows)
     text += f"\n## Configuration\n\n```yaml\n{to_yaml(config)}```\n"
     (folder / "README.md").write_text(text, encoding="utf-8")

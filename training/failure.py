@@ -11,5 +11,14 @@ class UserError(Exception):
         self.field, self.value, self.fix = field, value, fix
 
 
+class DataError(ValueError):
+    """A data set that cannot train: where (`file`, `line` from 1, `field`), what (`message`) and what to do (`fix`)."""
+
+    def __init__(self, message: str, fix: str, *, file: str = "", line: int | None = None, field: str = "") -> None:
+        place = ", ".join(part for part in (file, f"row {line}" if line else "", field) if part)
+        super().__init__(f"{place + ': ' if place else ''}{message} {fix}".strip())
+        self.file, self.line, self.field, self.message, self.fix = file, line, field, message, fix
+
+
 class StopRequested(Exception):  # noqa: N818 - it is no error
     """The run was asked to leave."""

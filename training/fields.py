@@ -37,8 +37,14 @@ class Setting:
     @property
     def bounds(self) -> str:
         """The bounds in words: "1 to 1024", "above 0, at most 1", or empty."""
-        low = f"{'above' if self.open_minimum else 'at least'} {_number(self.minimum)}" if self.minimum is not None else ""
-        high = f"{'below' if self.open_maximum else 'at most'} {_number(self.maximum)}" if self.maximum is not None else ""
+        low = (
+            f"{'above' if self.open_minimum else 'at least'} {_number(self.minimum)}"
+            if self.minimum is not None
+            else ""
+        )
+        high = (
+            f"{'below' if self.open_maximum else 'at most'} {_number(self.maximum)}" if self.maximum is not None else ""
+        )
         if low and high and not self.open_minimum and not self.open_maximum:
             return f"{_number(self.minimum)} to {_number(self.maximum)}"
         return ", ".join(part for part in (low, high) if part)
@@ -89,7 +95,9 @@ def _setting(name: str, field: FieldInfo) -> Setting:
     extra = field.json_schema_extra
     if not isinstance(extra, dict):
         raise TypeError(f"RunConfig.{name} is not declared with setting()")
-    bounds = {key: getattr(item, key) for item in field.metadata for key in ("ge", "gt", "le", "lt") if hasattr(item, key)}
+    bounds = {
+        key: getattr(item, key) for item in field.metadata for key in ("ge", "gt", "le", "lt") if hasattr(item, key)
+    }
     required = field.default is PydanticUndefined
     return Setting(
         name=name,
@@ -146,7 +154,10 @@ def _message(detail: Any, known: Setting) -> tuple[str, str]:
         case "boolean":
             return "is neither true nor false.", "Give true or false."
         case "number" | "integer" if detail["type"].endswith(("_parsing", "_type", "_from_float")):
-            return f"is not {'a whole number' if known.kind == 'integer' else 'a number'}.", f"Give a number{bounds}{default}."
+            return (
+                f"is not {'a whole number' if known.kind == 'integer' else 'a number'}.",
+                f"Give a number{bounds}{default}.",
+            )
         case "number" | "integer" if detail["type"] == "value_error":
             return f"{detail['ctx']['error']}.", f"Give a number{bounds}{default}."
         case "number" | "integer":

@@ -61,7 +61,7 @@ def fault(checkpoint: Path) -> str:
 
 def newest_checkpoint(run_dir: Path) -> tuple[Path | None, list[str]]:
     """The newest whole checkpoint of a run, and why each newer one was passed over."""
-    rejected = []
+    rejected: list[str] = []
     for checkpoint in _newest_first(run_dir):
         reason = fault(checkpoint)
         if not reason:
@@ -90,7 +90,11 @@ def unsealed(run_dir: Path) -> list[Path]:
 
 
 def _newest_first(run_dir: Path) -> list[Path]:
-    folders = [path for path in checkpoints_dir(run_dir).glob(f"{_PREFIX}*") if path.is_dir() and path.name[len(_PREFIX) :].isdigit()]
+    folders = [
+        path
+        for path in checkpoints_dir(run_dir).glob(f"{_PREFIX}*")
+        if path.is_dir() and path.name[len(_PREFIX) :].isdigit()
+    ]
     return sorted(folders, key=step_of, reverse=True)
 
 

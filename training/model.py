@@ -21,12 +21,19 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
         UserError: there is no tokenizer, or it has neither a padding nor an end token.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(config.model, revision=config.revision or "main", trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(
+            config.model, revision=config.revision or "main", trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         raise _unloadable(config, "tokenizer", error) from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
-            raise UserError("model", config.model, "has a tokenizer without padding and end tokens.", "Set pad_token in tokenizer_config.json.")
+            raise UserError(
+                "model",
+                config.model,
+                "has a tokenizer without padding and end tokens.",
+                "Set pad_token in tokenizer_config.json.",
+            )
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"
     return tokenizer
@@ -77,9 +84,14 @@ def add_lora(model: PreTrainedModel, config: RunConfig) -> PeftModel:
     try:
         return get_peft_model(model, lora)
     except ValueError as error:
-        names = sorted({name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)})
+        names = sorted(
+            {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)}
+        )
         raise UserError(
-            "target_modules", config.target_modules, f"do not fit this model: {error}", f"Its linear layers are {', '.join(names)}."
+            "target_modules",
+            config.target_modules,
+            f"do not fit this model: {error}",
+            f"Its linear layers are {', '.join(names)}.",
         ) from error
 
 
@@ -94,7 +106,10 @@ def target_modules(wanted: str, model_type: str) -> list[str] | str | None:
 
 def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
     """(trainable, total) parameter elements, whole even where ZeRO-3 holds only a shard of each here."""
-    sizes = [(parameter.requires_grad, int(getattr(parameter, "ds_numel", parameter.numel()))) for parameter in model.parameters()]
+    sizes = [
+        (parameter.requires_grad, int(getattr(parameter, "ds_numel", parameter.numel())))
+        for parameter in model.parameters()
+    ]
     return sum(size for trains, size in sizes if trains), sum(size for _, size in sizes)
 
 
@@ -113,4 +128,9 @@ def hidden_size_of(folder: str) -> int | None:
 
 
 def _unloadable(config: RunConfig, what: str, error: Exception) -> UserError:
-    return UserError("model", config.model, f"has no {what} that can be loaded: {error}", "Give a folder or hub id of a transformers model.")
+    return UserError(
+        "model",
+        config.model,
+        f"has no {what} that can be loaded: {error}",
+        "Give a folder or hub id of a transformers model.",
+    )

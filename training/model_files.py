@@ -44,7 +44,11 @@ def describe_model(model: str) -> ModelFacts:
     if path.exists():
         raise ModelError(model, "is a file.", "Give the folder that holds config.json and the safetensors weights.")
     if not _HUB_ID.match(model):
-        raise ModelError(model, "is no folder on this machine.", "Give a folder with config.json, or a hub id such as Qwen/Qwen3-0.6B.")
+        raise ModelError(
+            model,
+            "is no folder on this machine.",
+            "Give a folder with config.json, or a hub id such as Qwen/Qwen3-0.6B.",
+        )
     return ModelFacts(None, "", None, None, is_local=False)
 
 
@@ -53,15 +57,22 @@ def _describe_folder(model: str, path: Path) -> ModelFacts:
     weights = sorted(path.glob("*.safetensors"))
     if not weights:
         pickled = any(path.glob("*.bin")) or any(path.glob("*.pt"))
-        fix = "Convert its .bin files to safetensors; pickled weights can run code and are not loaded." if pickled else "Copy the weights beside config.json."
+        fix = (
+            "Convert its .bin files to safetensors; pickled weights can run code and are not loaded."
+            if pickled
+            else "Copy the weights beside config.json."
+        )
         raise ModelError(model, "holds no .safetensors weights.", fix)
-    text = values.get("text_config") if isinstance(values.get("text_config"), dict) else values
+    nested = values.get("text_config")  # models that see or hear keep their language part here
+    text = nested if isinstance(nested, dict) else values
     hidden = next((text[key] for key in ("hidden_size", "n_embd", "d_model") if isinstance(text.get(key), int)), None)
     names = values.get("architectures") or [values.get("model_type", "")]
     try:
         parameters = sum(count_parameters(file) for file in weights)
     except (OSError, ValueError, KeyError, struct.error):
-        raise ModelError(model, "holds a .safetensors file that is cut off or damaged.", "Copy or download the model again.") from None
+        raise ModelError(
+            model, "holds a .safetensors file that is cut off or damaged.", "Copy or download the model again."
+        ) from None
     return ModelFacts(path.resolve(), str(names[0]), hidden, parameters, is_local=True)
 
 
@@ -69,11 +80,17 @@ def _read_config(model: str, path: Path) -> dict[str, Any]:
     try:
         values = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelError(model, "is a folder without config.json.", "Give the folder that holds a model's config.json and weights.") from None
+        raise ModelError(
+            model, "is a folder without config.json.", "Give the folder that holds a model's config.json and weights."
+        ) from None
     except (OSError, ValueError) as error:
-        raise ModelError(model, f"has a config.json that cannot be read ({error}).", "Copy or download the model again.") from None
+        raise ModelError(
+            model, f"has a config.json that cannot be read ({error}).", "Copy or download the model again."
+        ) from None
     if not isinstance(values, dict) or not (values.get("model_type") or values.get("architectures")):
-        raise ModelError(model, "has a config.json that names no model_type.", "Give the folder of a transformers model.")
+        raise ModelError(
+            model, "has a config.json that names no model_type.", "Give the folder of a transformers model."
+        )
     return values
 
 

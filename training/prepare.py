@@ -14,7 +14,8 @@ from training.config import RunConfig
 from training.data import TokenizedFile, open_tokens, split, tokenize_file
 from training.events import Note
 from training.report import Report
-from training.rows import Example, read_examples
+from training.rows import read_examples
+from training.shapes import Example
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,10 @@ def prepare_data(
     tokens = _tokens(source, run_dir / "train.arrow", config, tokenizer, state, report)
     if config.validation_data:
         held_out_file = Path(config.validation_data)
-        train, held_out = tokens.table, _tokens(held_out_file, run_dir / "heldout.arrow", config, tokenizer, state, report).table
+        train, held_out = (
+            tokens.table,
+            _tokens(held_out_file, run_dir / "heldout.arrow", config, tokenizer, state, report).table,
+        )
     else:
         held_out_file = source
         train, held_out = split(tokens.table, config.eval_split, config.seed)
@@ -62,7 +66,12 @@ def prepare_resume(run_dir: Path, state: PartialState) -> tuple[Path | None, lis
 
 
 def _tokens(
-    source: Path, target: Path, config: RunConfig, tokenizer: PreTrainedTokenizerBase, state: PartialState, report: Report
+    source: Path,
+    target: Path,
+    config: RunConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    state: PartialState,
+    report: Report,
 ) -> TokenizedFile:
     if state.is_main_process and not target.exists():
         tokenize_file(source, target, tokenizer, config, report.progress)
@@ -75,4 +84,9 @@ def _remark(tokens: TokenizedFile, config: RunConfig, report: Report) -> None:
         message = f"{tokens.skipped_rows:,} rows have no token of an answer within {config.max_length:,} tokens and are left out."
         report.once(Note(message=message, level="warning"))
     if tokens.truncated_rows:
-        report.once(Note(message=f"{tokens.truncated_rows:,} rows are longer than {config.max_length:,} tokens and are cut off.", level="warning"))
+        report.once(
+            Note(
+                message=f"{tokens.truncated_rows:,} rows are longer than {config.max_length:,} tokens and are cut off.",
+                level="warning",
+            )
+        )

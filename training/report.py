@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 
 from training.events import Event, EventWriter, Failed, Metrics, PhaseStarted, Progress, RankStarted
-from training.failure import UserError
-from training.rows import DataError
+from training.failure import DataError, UserError
 
 EVENTS_FILE = "events.jsonl"
 _SECONDS_BETWEEN_SAMPLES = 1.0
@@ -69,7 +68,7 @@ class Report:
         import torch
 
         values: dict[str, float | None] = {"host_rss": self._process.memory_info().rss}
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_available():
             values["memory_allocated"] = torch.cuda.memory_allocated()
             values["memory_reserved"] = torch.cuda.memory_reserved()
             values["memory_peak"] = torch.cuda.max_memory_allocated()
@@ -77,9 +76,7 @@ class Report:
 
     def failed(self, error: BaseException) -> None:
         """The record of an error: a person's to mend in plain words, any other with its traceback."""
-        if isinstance(error, UserError):
-            self._fail(error, str(error), error.fix, expected=True)
-        elif isinstance(error, DataError):
+        if isinstance(error, (UserError, DataError)):
             self._fail(error, str(error), error.fix, expected=True)
         elif _disk_is_full(error):
             fix = "Free some space in the data folder, then resume the run: the last whole checkpoint is kept."
@@ -106,14 +103,14 @@ def used_bytes() -> int:
     """Device memory in use now; on CPU the process's resident memory."""
     import torch
 
-    return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else psutil.Process().memory_info().rss
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else psutil.Process().memory_info().rss
 
 
 def peak_bytes() -> int:
     """The most device memory in use at any time; on CPU the process's highest resident memory."""
     import torch
 
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 

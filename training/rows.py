@@ -13,16 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-Row = dict[str, Any]
-Message = dict[str, str]
+from training.failure import DataError
+from training.shapes import Example, Row, kind_of, located, row_shape
 
 FORMATS = ("json", "jsonl", "csv", "parquet")
 SAMPLE_ROWS = 5
 SAMPLE_CHARACTERS = 400
-ROLES = ("system", "user", "assistant", "tool")
-SHAPES_FIX = (
-    "Name the columns messages (a list of {role, content}), prompt and completion, instruction (and input) and output, or text."
-)
 _MAGIC = {
     b"\x7fELF": "is a program (ELF), not data.",
     b"PK\x03\x04": "is a zip archive; archives are not unpacked.",
@@ -32,22 +28,6 @@ _MAGIC = {
     b"\xfd7zXZ": "is compressed with xz.",
     b"%PDF": "is a PDF document.",
 }
-
-
-class DataError(ValueError):
-    """A data set that cannot train: where (`file`, `line` from 1, `field`), what (`message`) and what to do (`fix`)."""
-
-    def __init__(self, message: str, fix: str, *, file: str = "", line: int | None = None, field: str = "") -> None:
-        place = ", ".join(part for part in (file, f"row {line}" if line else "", field) if part)
-        super().__init__(f"{place + ': ' if place else ''}{message} {fix}".strip())
-        self.file, self.line, self.field, self.message, self.fix = file, line, field, message, fix
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.message, self.fix, self.file, self.line, self.field))
-
-
-def _rebuild(message: str, fix: str, file: str, line: int | None, field: str) -> DataError:
-    return DataError(message, fix, file=file, line=line, field=field)
 
 
 @dataclass(frozen=True)
@@ -61,15 +41,6 @@ class Inspection:
     sample: list[Row]
 
 
-@dataclass(frozen=True)
-class Example:
-    """A row in the form the trainer takes: chat `messages`, or `prompt` and `answer` strings (`prompt` empty for plain text)."""
-
-    messages: list[Message] | None = None
-    prompt: str = ""
-    answer: str = ""
-
-
 def inspect(path: Path, name: str | None = None) -> Inspection:
     """Reads every row of a file and checks that each can train.
 
@@ -80,12 +51,12 @@ def inspect(path: Path, name: str | None = None) -> Inspection:
     try:
         kind = file_format(path, file)
         rows, sample, columns, shape = 0, [], [], ""
-        for rows, row in enumerate(read_rows(path, kind), 1):  # noqa: B007
+        for rows, row in enumerate(read_rows(path, kind), 1):
             if rows == 1:
                 shape, columns = row_shape(row), list(row)
             if rows <= SAMPLE_ROWS:
                 sample.append(_shorten(row))
-            _located(row, shape, rows)
+            located(row, shape, rows)
     except DataError as error:
         raise DataError(error.message, error.fix, file=file, line=error.line, field=error.field) from None
     if not rows:
@@ -98,7 +69,7 @@ def read_examples(path: Path) -> Iterator[Example]:
     shape = ""
     for number, row in enumerate(read_rows(path, file_format(path, path.name)), 1):
         shape = shape or row_shape(row)
-        yield _located(row, shape, number)
+        yield located(row, shape, number)
 
 
 def file_format(path: Path, name: str) -> str:
@@ -136,7 +107,9 @@ def _text_format(head: bytes, ending: str) -> str:
     if ending in ("csv", ""):
         return "csv"
     if ending in ("json", "jsonl"):
-        raise DataError(f"is named .{ending} and does not begin with an object or a list.", "Each row is one JSON object.", line=1)
+        raise DataError(
+            f"is named .{ending} and does not begin with an object or a list.", "Each row is one JSON object.", line=1
+        )
     raise DataError(f"has the ending .{ending}, which is not known.", "Give a .json, .jsonl, .csv or .parquet file.")
 
 
@@ -155,19 +128,29 @@ def read_rows(path: Path, kind: str) -> Iterator[Row]:
     try:
         yield from reader(path)
     except UnicodeDecodeError as error:
-        raise DataError(f"is not UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x}).", "Save it as UTF-8.") from None
+        raise DataError(
+            f"is not UTF-8 (byte {error.start} is 0x{error.object[error.start]:02x}).", "Save it as UTF-8."
+        ) from None
     except RecursionError:
-        raise DataError("is nested too deeply to be a row of data.", "Each row is a flat object of texts or messages.") from None
+        raise DataError(
+            "is nested too deeply to be a row of data.", "Each row is a flat object of texts or messages."
+        ) from None
 
 
 def _read_json(path: Path) -> Iterator[Row]:
     try:
         values = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        raise DataError(f"is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}).", "Mend the file there.") from None
+        raise DataError(
+            f"is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno}).", "Mend the file there."
+        ) from None
     if isinstance(values, dict):
         inner = [key for key, value in values.items() if isinstance(value, list)]
-        hint = f"Save the list under {inner[0]!r} as the whole file." if inner else "The file is a list of objects, one a row."
+        hint = (
+            f"Save the list under {inner[0]!r} as the whole file."
+            if inner
+            else "The file is a list of objects, one a row."
+        )
         raise DataError("is one object, not a list of rows.", hint)
     for number, row in enumerate(values, 1):
         yield _object(row, number)
@@ -185,8 +168,14 @@ def _parse_line(line: str, number: int) -> Any:
     try:
         return json.loads(line, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        cut = "the line is cut off" if not line.endswith("\n") and error.pos >= len(line.rstrip()) else f"{error.msg} at column {error.colno}"
-        raise DataError(f"is not valid JSON: {cut}.", "Each line is one JSON object; mend or delete this one.", line=number) from None
+        cut = (
+            "the line is cut off"
+            if not line.endswith("\n") and error.pos >= len(line.rstrip())
+            else f"{error.msg} at column {error.colno}"
+        )
+        raise DataError(
+            f"is not valid JSON: {cut}.", "Each line is one JSON object; mend or delete this one.", line=number
+        ) from None
     except DataError as error:
         raise DataError(error.message, error.fix, line=number, field=error.field) from None
 
@@ -199,15 +188,28 @@ def _read_csv(path: Path) -> Iterator[Row]:
             header = next(reader)
             doubled = [name for name in header if header.count(name) > 1]
             if doubled:
-                raise DataError(f"names the column {doubled[0]!r} twice.", "Give each column a name of its own.", line=1, field=doubled[0])
+                raise DataError(
+                    f"names the column {doubled[0]!r} twice.",
+                    "Give each column a name of its own.",
+                    line=1,
+                    field=doubled[0],
+                )
             for number, values in enumerate(reader, 1):
                 if not values:
                     continue
                 if len(values) != len(header):
-                    raise DataError(f"has {len(values)} values for {len(header)} columns.", "Quote values that hold commas or line breaks.", line=number)
+                    raise DataError(
+                        f"has {len(values)} values for {len(header)} columns.",
+                        "Quote values that hold commas or line breaks.",
+                        line=number,
+                    )
                 yield dict(zip(header, values, strict=True))
         except csv.Error as error:
-            raise DataError(f"is not valid CSV: {error}.", "Close every quote, and double quotes inside a value.", line=reader.line_num) from None
+            raise DataError(
+                f"is not valid CSV: {error}.",
+                "Close every quote, and double quotes inside a value.",
+                line=reader.line_num,
+            ) from None
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -232,106 +234,10 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> Row:
 
 def _object(row: Any, number: int) -> Row:
     if not isinstance(row, dict):
-        raise DataError(f"is {_kind_of(row)}, not an object.", "Each row is one JSON object with named values.", line=number)
+        raise DataError(
+            f"is {kind_of(row)}, not an object.", "Each row is one JSON object with named values.", line=number
+        )
     return row
-
-
-def row_shape(row: Row) -> str:
-    """messages, prompt/completion, instruction/output or text, by the columns of a row.
-
-    Raises:
-        DataError: the columns are none of these.
-    """
-    if "messages" in row:
-        return "messages"
-    if "conversations" in row:
-        return "conversations"
-    if {"prompt", "completion"} <= row.keys():
-        return "prompt/completion"
-    if {"instruction", "output"} <= row.keys():
-        return "instruction/output"
-    if "text" in row:
-        return "text"
-    raise DataError(f"has the columns {', '.join(map(repr, row)) or 'none'}, which say nothing of prompt and answer.", SHAPES_FIX, line=1)
-
-
-def _located(row: Row, shape: str, number: int) -> Example:
-    try:
-        return to_example(row, shape)
-    except DataError as error:
-        raise DataError(error.message, error.fix, line=number, field=error.field) from None
-
-
-def to_example(row: Row, shape: str) -> Example:
-    """One row in the form the trainer takes.
-
-    Raises:
-        DataError: a needed value is missing, empty or of the wrong type.
-    """
-    match shape:
-        case "messages" | "conversations":
-            return Example(messages=_messages(row, shape))
-        case "prompt/completion" if isinstance(row.get("prompt"), list):
-            return Example(messages=_messages({"messages": [*row["prompt"], *_as_list(row, "completion")]}, "messages"))
-        case "prompt/completion":
-            return Example(prompt=_text(row, "prompt"), answer=_filled(row, "completion"))
-        case "instruction/output":
-            more = row.get("input") or ""
-            prompt = _filled(row, "instruction") + (f"\n\n{_text(row, 'input')}" if more else "")
-            system = [{"role": "system", "content": _text(row, "system")}] if row.get("system") else []
-            return Example(messages=[*system, {"role": "user", "content": prompt}, {"role": "assistant", "content": _filled(row, "output")}])
-        case _:
-            return Example(answer=_filled(row, "text"))
-
-
-def _messages(row: Row, column: str) -> list[Message]:
-    listed = row.get(column)
-    if not isinstance(listed, list) or not listed:
-        raise DataError(f"{column} is {_kind_of(listed)}, not a list of messages.", "Each message is {role, content}.", field=column)
-    messages = [_message(entry, f"{column}[{index}]") for index, entry in enumerate(listed)]
-    if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
-        raise DataError("no assistant message with text in it: there is nothing to learn.", "Add the assistant's answer, or delete the row.", field=column)
-    return messages
-
-
-_SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-
-
-def _message(entry: Any, place: str) -> Message:
-    if not isinstance(entry, dict):
-        raise DataError(f"is {_kind_of(entry)}, not a message.", "Each message is {role, content}.", field=place)
-    role, content = entry.get("role", _SHAREGPT_ROLES.get(str(entry.get("from")))), entry.get("content", entry.get("value"))
-    if role not in ROLES:
-        raise DataError(f"has the role {role!r}.", f"Use one of {', '.join(ROLES)}.", field=f"{place}.role")
-    if not isinstance(content, str):
-        raise DataError(f"is {_kind_of(content)}, not text.", "Give the message's text.", field=f"{place}.content")
-    return {"role": role, "content": content}
-
-
-def _as_list(row: Row, column: str) -> list[Any]:
-    value = row.get(column)
-    return value if isinstance(value, list) else [{"role": "assistant", "content": _filled(row, column)}]
-
-
-def _text(row: Row, column: str) -> str:
-    value = row.get(column)
-    if column not in row:
-        raise DataError("is missing.", "Give every row this column, or delete the row.", field=column)
-    if not isinstance(value, str):
-        raise DataError(f"is {_kind_of(value)}, not text.", "Give text (in quotes).", field=column)
-    return value
-
-
-def _filled(row: Row, column: str) -> str:
-    value = _text(row, column)
-    if not value.strip():
-        raise DataError("is empty: there is nothing to learn.", "Fill it in, or delete the row.", field=column)
-    return value
-
-
-def _kind_of(value: Any) -> str:
-    names = {type(None): "missing (null)", bool: "true or false", list: "a list", dict: "an object", str: "text"}
-    return names.get(type(value), f"a number ({value!r})" if isinstance(value, (int, float)) else f"a {type(value).__name__}")
 
 
 def _shorten(value: Any) -> Any:
@@ -355,7 +261,13 @@ def main() -> None:
         problem = {key: getattr(error, key) for key in ("file", "line", "field", "message", "fix")}
         finding = {"ok": False, "problem": problem}
     except MemoryError:
-        problem = {"file": arguments.name or arguments.file.name, "line": None, "field": "", "message": "needs more memory than allowed.", "fix": "Save it as JSONL, which is read a row at a time."}
+        problem = {
+            "file": arguments.name or arguments.file.name,
+            "line": None,
+            "field": "",
+            "message": "needs more memory than allowed.",
+            "fix": "Save it as JSONL, which is read a row at a time.",
+        }
         finding = {"ok": False, "problem": problem}
     sys.stdout.write(json.dumps(finding) + "\n")
 

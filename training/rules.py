@@ -61,7 +61,9 @@ def one_process_needs_no_strategy(config: RunConfig, machine: Machine) -> Iterat
     what = "DDP copies the model" if config.strategy is Strategy.DDP else "ZeRO shards its state"
     more = min(2, machine.devices) if machine.kind == "cuda" else 2
     fix = "Set strategy to single" + (f", or num_processes to {more}." if more > 1 else ".")
-    yield Conflict(("strategy", "num_processes"), f"{what} across processes, and num_processes is 1.", fix, {"strategy": "single"})
+    yield Conflict(
+        ("strategy", "num_processes"), f"{what} across processes, and num_processes is 1.", fix, {"strategy": "single"}
+    )
 
 
 @rule
@@ -133,7 +135,12 @@ def answers_need_held_out_rows(config: RunConfig, machine: Machine) -> Iterator[
 
 @rule
 def evaluation_needs_held_out_rows(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.eval_steps and not config.validation_data and not config.eval_split and "eval_steps" in config.model_fields_set:
+    if (
+        config.eval_steps
+        and not config.validation_data
+        and not config.eval_split
+        and "eval_steps" in config.model_fields_set
+    ):
         yield Conflict(
             ("eval_steps", "eval_split"),
             "There are no held-out rows to evaluate: eval_split is 0 and validation_data is empty.",

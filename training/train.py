@@ -44,7 +44,15 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     from training.data import Collator, TokenDataset
     from training.export import save_result
     from training.finish import answer_held_out, summarize
-    from training.model import add_lora, hidden_size_of, load_model, load_tokenizer, parameter_counts, targeted_modules, weights_dtype
+    from training.model import (
+        add_lora,
+        hidden_size_of,
+        load_model,
+        load_tokenizer,
+        parameter_counts,
+        targeted_modules,
+        weights_dtype,
+    )
     from training.prepare import prepare_data, prepare_resume
     from training.trainer import RunTrainer
 
@@ -94,7 +102,9 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     if checkpoint:
         report.once(Resumed(step=int(checkpoint.name.split("-")[1]), path=checkpoint.name, rejected=rejected))
     elif rejected:
-        report.once(Note(message=f"No checkpoint is whole, so training starts again: {'; '.join(rejected)}", level="warning"))
+        report.once(
+            Note(message=f"No checkpoint is whole, so training starts again: {'; '.join(rejected)}", level="warning")
+        )
 
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if data.held_out and not stop.agreed() and trainer.last_evaluation[0] != trainer.state.global_step:

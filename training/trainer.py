@@ -19,11 +19,18 @@ from training.stopping import StopSignal
 _LOGGED = ("loss", "learning_rate", "grad_norm", "eval_loss")
 
 
-class RunTrainer(Trainer):
+class RunTrainer(Trainer):  # type: ignore[misc]
     """A Trainer whose numbers go to the run's report."""
 
     def __init__(
-        self, *, run_dir: Path, report: Report, stop: StopSignal, keep_checkpoints: int, plan: dict[str, Any], **arguments: Any
+        self,
+        *,
+        run_dir: Path,
+        report: Report,
+        stop: StopSignal,
+        keep_checkpoints: int,
+        plan: dict[str, Any],
+        **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
         self._run_dir, self._report, self._keep, self._plan = run_dir, report, keep_checkpoints, plan
@@ -49,7 +56,9 @@ class RunTrainer(Trainer):
             )
         )
 
-    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+    def training_step(
+        self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> torch.Tensor:
         """One forward and backward pass; counts the tokens that are not padding, without waiting for the device."""
         self.throughput.add(inputs["attention_mask"])
         loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
@@ -95,7 +104,7 @@ class RunTrainer(Trainer):
         self.throughput.go_on()
 
 
-class StepWatch(TrainerCallback):
+class StepWatch(TrainerCallback):  # type: ignore[misc]
     """Reports where each rank stands when training begins, and looks between steps whether to stop."""
 
     def __init__(self, trainer: RunTrainer, report: Report, stop: StopSignal) -> None:
@@ -104,7 +113,9 @@ class StepWatch(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._stop.training_begins()
         placement = describe(self._trainer.model_wrapped)
-        shards = {name: placement.pop(name) for name in ("parameter_shard", "parameters", "optimizer_shard", "optimized")}
+        shards = {
+            name: placement.pop(name) for name in ("parameter_shard", "parameters", "optimizer_shard", "optimized")
+        }
         self._report.each(Placed(rank=self._report.rank, **shards))
         self._trainer.begun(placement, state)
         self._report.enter("training")
@@ -115,7 +126,9 @@ class StepWatch(TrainerCallback):
             control.should_evaluate = False
             control.should_save = control.should_training_stop = True
 
-    def on_prediction_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         if self._stop.agreed():
             raise StopRequested
 
@@ -171,4 +184,7 @@ class Throughput:
 def _rates(counts: torch.Tensor, seconds: float) -> dict[str, float | None]:
     tokens, rows = counts.tolist()
     known = seconds > 0
-    return {"tokens_per_second": tokens / seconds if known else None, "samples_per_second": rows / seconds if known else None}
+    return {
+        "tokens_per_second": tokens / seconds if known else None,
+        "samples_per_second": rows / seconds if known else None,
+    }

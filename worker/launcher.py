@@ -19,7 +19,11 @@ class Launch:
 def launch(config: RunConfig, run_dir: Path, devices: list[str], cpu_count: int = 1) -> Launch:
     """The command that trains `config` in `run_dir` on leased `devices` (`host/cuda:N`, or `host/cpu`)."""
     indices = [device.rsplit(":", 1)[1] for device in devices if "/cuda:" in device]
-    env = {"PYTHONSAFEPATH": "1", "TOKENIZERS_PARALLELISM": "true", "OMP_NUM_THREADS": str(max(1, cpu_count // config.num_processes))}
+    env = {
+        "PYTHONSAFEPATH": "1",
+        "TOKENIZERS_PARALLELISM": "true",
+        "OMP_NUM_THREADS": str(max(1, cpu_count // config.num_processes)),
+    }
     if indices:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(indices)
     else:
@@ -43,7 +47,16 @@ def preview(config: RunConfig, *, on_cpu: bool = False) -> str:
 
 
 def _arguments(config: RunConfig, *, on_cpu: bool) -> list[str]:
-    shared = ["--num_processes", str(config.num_processes), "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    shared = [
+        "--num_processes",
+        str(config.num_processes),
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+    ]
     if config.strategy is Strategy.SINGLE:
         kind = ["--cpu"] if on_cpu else []
     elif config.strategy is Strategy.DDP:

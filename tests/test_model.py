@@ -1,0 +1,73 @@
+"""LoRA is put where it was asked for, and counted as it is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import make_model
+
+from training.config import RunConfig
+from training.failure import UserError
+from training.model import add_lora, load_model, load_tokenizer, parameter_counts, targeted_modules
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+def config(model: Path | str = "m", **values: Any) -> RunConfig:
+    return RunConfig.model_validate({"model": str(model), "data": "d"} | values)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def test_gpt2_with_four_more_tokens_and_rank_8_has_the_known_counts() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    with torch.device("meta"):
+        gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=50257 + 4))
+        model = add_lora(gpt2, config(lora_r=8))
+    assert parameter_counts(model) == (294_912, 124_737_792)
+    assert targeted_modules(model) == ["c_attn"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "modules"),
+    [
+        ("auto", ["q_proj", "v_proj"]),
+        ("all-linear", ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]),
+        ("k_proj, o_proj", ["k_proj", "o_proj"]),
+    ],
+)
+def test_target_modules_by_choice_by_kind_and_by_name(folder: Path, wanted: str, modules: list[str]) -> None:
+    model = add_lora(load_model(config(folder), torch.float32), config(folder, target_modules=wanted))
+    assert targeted_modules(model) == modules
+
+
+def test_a_module_the_model_has_not_names_those_it_has(folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        add_lora(load_model(config(folder), torch.float32), config(folder, target_modules="query"))
+    assert caught.value.field == "target_modules"
+    assert "q_proj" in caught.value.fix
+
+
+def test_rslora_and_dora_reach_the_adapter(folder: Path) -> None:
+    model = add_lora(load_model(config(folder), torch.float32), config(folder, use_rslora=True, use_dora=True))
+    made = model.peft_config["default"]
+    assert made.use_rslora and made.use_dora
+    plain = add_lora(load_model(config(folder), torch.float32), config(folder))
+    assert parameter_counts(model)[0] > parameter_counts(plain)[0]
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end(folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(config(folder))
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path)
+    assert load_tokenizer(config(tmp_path)).pad_token == "<|end|>"
+
+
+def test_a_folder_without_a_tokenizer_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="tokenizer"):
+        load_tokenizer(config(tmp_path))

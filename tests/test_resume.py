@@ -1,0 +1,104 @@
+"""A run that is stopped, killed or damaged goes on from its last whole checkpoint, and ends as if nothing had happened."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import make_data, make_model
+from trainer_process import Trained, start
+
+from training.events import CheckpointSaved, Event, Finished, Metrics, PhaseStarted, Resumed
+
+pytestmark = pytest.mark.train
+
+SETTINGS: dict[str, Any] = {"max_steps": 16, "save_steps": 4, "eval_steps": 0, "lora_dropout": 0.1, "lr_scheduler": "cosine"}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("inputs")
+    return make_model(folder / "model"), make_data(folder / "data.jsonl", rows=48)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]) -> Trained:
+    trained = start(tmp_path_factory.mktemp("whole"), *inputs, **SETTINGS)
+    assert trained.finish() == 0, trained.log()
+    return trained
+
+
+def at_step(step: int) -> Any:
+    return lambda event: isinstance(event, Metrics) and event.step >= step and "loss" in event.values
+
+
+def sealed(event: Event) -> bool:
+    return isinstance(event, CheckpointSaved)
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_with_the_same_losses(
+    tmp_path: Path, inputs: tuple[Path, Path], whole: Trained
+) -> None:
+    killed = start(tmp_path, *inputs, **SETTINGS)
+    killed.wait_for(at_step(6))
+    os.kill(killed.pids()[0], signal.SIGKILL)
+    assert killed.finish() != 0
+    resumed = start(tmp_path, *inputs, **SETTINGS)
+    assert resumed.finish() == 0, resumed.log()
+    first = resumed.of(Resumed)[0].step
+    assert first in (4, 8, 12)
+    assert killed.losses() | resumed.losses() == pytest.approx(whole.losses(), rel=1e-5)
+    assert min(resumed.losses()) == first + 1
+
+
+def test_a_stopped_run_of_two_ranks_saves_leaves_cleanly_and_goes_on(
+    tmp_path: Path, inputs: tuple[Path, Path], whole: Trained
+) -> None:
+    settings = SETTINGS | {"strategy": "zero2", "num_processes": 2, "micro_batch_size": 2, "save_steps": 0, "lora_dropout": 0.0}
+    stopped = start(tmp_path, *inputs, **settings)
+    stopped.wait_for(at_step(3))
+    for pid in stopped.pids():
+        os.kill(pid, signal.SIGTERM)
+    assert stopped.finish() == 0, stopped.log()
+    end = stopped.of(Finished)[0]
+    assert end.outcome == "stopped" and 3 <= end.step < 16
+    assert [event.step for event in stopped.of(CheckpointSaved)] == [end.step]
+    resumed = start(tmp_path, *inputs, **settings)
+    assert resumed.finish() == 0, resumed.log()
+    assert resumed.of(Resumed)[0].step == end.step
+    losses = stopped.losses() | resumed.losses()
+    assert sorted(losses) == list(range(1, 17))
+    assert losses[16] < losses[1]
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    tmp_path: Path, inputs: tuple[Path, Path], whole: Trained
+) -> None:
+    killed = start(tmp_path, *inputs, **SETTINGS)
+    killed.wait_for(lambda event: isinstance(event, CheckpointSaved) and event.step == 8)
+    os.kill(killed.pids()[0], signal.SIGKILL)
+    killed.finish()
+    newest = max((tmp_path / "checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
+    damaged = newest / "adapter_model.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    resumed = start(tmp_path, *inputs, **SETTINGS)
+    event = resumed.wait_for(lambda event: isinstance(event, Resumed))
+    assert isinstance(event, Resumed)
+    assert event.step < int(newest.name.split("-")[1])
+    assert event.rejected == [f"{newest.name}: adapter_model.safetensors is damaged (its hash differs)"]
+    assert resumed.finish() == 0, resumed.log()
+    assert resumed.losses()[16] == pytest.approx(whole.losses()[16], rel=1e-5)
+
+
+def test_a_stop_before_training_has_begun_leaves_at_once_with_nothing_half_made(
+    tmp_path: Path, inputs: tuple[Path, Path]
+) -> None:
+    stopped = start(tmp_path, *inputs, **SETTINGS)
+    stopped.wait_for(lambda event: isinstance(event, PhaseStarted) and event.phase == "starting")
+    os.kill(stopped.pids()[0], signal.SIGTERM)
+    assert stopped.finish() == 0, stopped.log()
+    assert stopped.of(Finished)[0].outcome == "stopped"
+    assert not (tmp_path / "adapter").exists() and not (tmp_path / "checkpoints").exists()

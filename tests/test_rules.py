@@ -1,0 +1,66 @@
+"""Settings that cannot go together are refused with a reason and a fix that mends them."""
+
+from typing import Any
+
+import pytest
+
+from training.config import RunConfig
+from training.rules import Machine, check
+
+CPU = Machine()
+FOUR_V100 = Machine("cuda", 4, ["Tesla V100"] * 4, [32 << 30] * 4, bf16=False)
+ONE_H100 = Machine("cuda", 1, ["H100"], [80 << 30], bf16=True)
+
+
+def config(**values: Any) -> RunConfig:
+    return RunConfig.model_validate({"model": "m", "data": "d"} | values)
+
+
+@pytest.mark.parametrize(
+    ("machine", "values", "setting"),
+    [
+        (CPU, {"strategy": "zero3"}, "strategy"),
+        (CPU, {"strategy": "zero3", "offload_param": "cpu"}, "strategy"),
+        (CPU, {"strategy": "ddp"}, "strategy"),
+        (CPU, {"num_processes": 2}, "strategy"),
+        (CPU, {"precision": "fp16"}, "precision"),
+        (CPU, {"answer_rows": 5, "eval_split": 0}, "answer_rows"),
+        (FOUR_V100, {"precision": "bf16"}, "precision"),
+        (FOUR_V100, {"strategy": "ddp", "num_processes": 8}, "num_processes"),
+        (ONE_H100, {"strategy": "ddp", "num_processes": 2}, "num_processes"),
+        (ONE_H100, {"strategy": "zero2"}, "strategy"),
+        (FOUR_V100, {"strategy": "ddp", "num_processes": 4, "offload_optimizer": "cpu"}, "offload_optimizer"),
+        (FOUR_V100, {"strategy": "zero2", "num_processes": 4, "offload_param": "cpu"}, "offload_param"),
+    ],
+)
+def test_a_refused_pair_names_its_setting_and_its_fix_mends_it(
+    machine: Machine, values: dict[str, Any], setting: str
+) -> None:
+    (conflict, *_) = [one for one in check(config(**values), machine) if one.blocking]
+    assert conflict.settings[0] == setting
+    mended = config(**(values | conflict.changes))
+    assert conflict.reason not in [one.reason for one in check(mended, machine)]
+
+
+@pytest.mark.parametrize(
+    ("machine", "values"),
+    [
+        (CPU, {}),
+        (CPU, {"strategy": "zero3", "num_processes": 2, "offload_param": "cpu", "offload_optimizer": "cpu"}),
+        (ONE_H100, {"strategy": "zero3", "offload_param": "cpu"}),
+        (ONE_H100, {"precision": "bf16"}),
+        (FOUR_V100, {"strategy": "zero2", "num_processes": 4, "offload_optimizer": "cpu", "precision": "fp16"}),
+    ],
+)
+def test_what_works_is_let_through(machine: Machine, values: dict[str, Any]) -> None:
+    assert check(config(**values), machine) == []
+
+
+def test_a_large_learning_rate_for_full_fine_tuning_is_advice_only() -> None:
+    (advice,) = check(config(method="full", learning_rate=1e-2), CPU)
+    assert not advice.blocking
+
+
+@pytest.mark.parametrize(("machine", "precision"), [(CPU, "fp32"), (FOUR_V100, "fp16"), (ONE_H100, "bf16")])
+def test_automatic_precision_is_the_best_the_machine_has(machine: Machine, precision: str) -> None:
+    assert machine.best_precision.value == precision

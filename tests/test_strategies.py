@@ -1,0 +1,88 @@
+"""One device, DDP and ZeRO 1 to 3 train for real, are sharded for real, and learn the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import make_data, make_model
+from trainer_process import Trained, start
+
+pytestmark = pytest.mark.train
+
+TWO = {"num_processes": 2, "micro_batch_size": 2}
+OFFLOAD = {"offload_optimizer": "cpu", "offload_param": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("inputs")
+    return make_model(folder / "model"), make_data(folder / "data.jsonl")
+
+
+def train(folder: Path, inputs: tuple[Path, Path], **settings: Any) -> Trained:
+    trained = start(folder, *inputs, **settings)
+    assert trained.finish() == 0, trained.log()
+    return trained
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]) -> Trained:
+    return train(tmp_path_factory.mktemp("single"), inputs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "stage", "parameters_shared", "optimizer_shared"),
+    [
+        ({"strategy": "ddp"}, "DistributedDataParallel", None, 1, 1),
+        ({"strategy": "zero1"}, "DeepSpeedEngine", 1, 1, 2),
+        ({"strategy": "zero2"}, "DeepSpeedEngine", 2, 1, 2),
+        ({"strategy": "zero3"}, "DeepSpeedEngine", 3, 2, 2),
+    ],
+    ids=lambda value: value["strategy"] if isinstance(value, dict) else None,
+)
+def test_two_processes_shard_as_asked_and_learn_what_one_device_learns(
+    tmp_path: Path,
+    inputs: tuple[Path, Path],
+    single: Trained,
+    settings: dict[str, str],
+    engine: str,
+    stage: int | None,
+    parameters_shared: int,
+    optimizer_shared: int,
+) -> None:
+    trained = train(tmp_path, inputs, **TWO, **settings)
+    assert trained.losses() == pytest.approx(single.losses(), rel=1e-4)
+    assert trained.evaluations() == pytest.approx(single.evaluations(), rel=1e-4)
+    strategy = trained.summary["strategy"]
+    assert (strategy["engine"], strategy["stage"], strategy["world_size"]) == (engine, stage, 2)
+    shards = trained.shards()
+    assert set(shards) == {0, 1}
+    for shard in shards.values():
+        assert shard.parameter_shard * parameters_shared == pytest.approx(shard.parameters, rel=0.01)
+        assert shard.optimizer_shard * optimizer_shared == pytest.approx(shard.optimized, rel=0.01)
+
+
+def test_zero3_with_everything_offloaded_trains_every_weight_like_one_device(
+    tmp_path: Path, inputs: tuple[Path, Path]
+) -> None:
+    full = {"method": "full", "learning_rate": 1e-3}
+    one = train(tmp_path / "one", inputs, **full)
+    offloaded = train(tmp_path / "offloaded", inputs, strategy="zero3", **TWO, **OFFLOAD, **full)
+    assert offloaded.losses() == pytest.approx(one.losses(), rel=1e-4)
+    assert offloaded.shards()[1].parameter_shard * 2 == offloaded.shards()[1].parameters
+    assert (tmp_path / "offloaded/model/model.safetensors").stat().st_size == pytest.approx(
+        (tmp_path / "one/model/model.safetensors").stat().st_size, rel=0.01
+    )
+
+
+def test_the_summary_holds_the_run_s_facts(single: Trained) -> None:
+    summary = single.summary
+    assert summary["trainable_parameters"] == 8192
+    assert summary["total_parameters"] == 123_840
+    assert summary["trainable_percent"] == pytest.approx(100 * 8192 / 123_840)
+    assert summary["adapter_bytes"] == (single.run_dir / "adapter/adapter_model.safetensors").stat().st_size
+    assert [len(summary["memory"][f"{when}_bytes"]) for when in ("before", "after", "peak")] == [1, 1, 1]
+    assert summary["memory"]["peak_bytes"][0] >= summary["memory"]["before_bytes"][0] > 0
+    assert summary["tokens_per_second"] > summary["samples_per_second"] > 0
+    assert summary["final_loss"] == pytest.approx(single.losses()[6])
+    assert summary["eval_loss"] == pytest.approx(single.evaluations()[6])
