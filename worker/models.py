@@ -6,7 +6,7 @@ Times are seconds since the epoch (float), by the database's clock where they de
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Text
+from sqlalchemy import JSON, BigInteger, Column, Enum, Index, Text
 from sqlmodel import Field, SQLModel
 
 
@@ -36,12 +36,17 @@ class Request(StrEnum):
     REQUEUE = "requeue"
 
 
+def _text(kind: type[StrEnum]) -> Enum:
+    """Stored as the value, in a plain text column: another value needs no change of the database."""
+    return Enum(kind, native_enum=False, length=16, values_callable=lambda kind: [one.value for one in kind])
+
+
 class Run(SQLModel, table=True):
     """One training run and where it stands."""
 
     id: str = Field(primary_key=True, max_length=32)
     name: str = Field(max_length=200)
-    status: Status = Field(default=Status.QUEUED, index=True, max_length=16)
+    status: Status = Field(default=Status.QUEUED, sa_column=Column(_text(Status), nullable=False, index=True))
     config: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     dataset_id: str | None = Field(default=None, foreign_key="dataset.id", index=True)
     parent_id: str | None = Field(default=None, max_length=32, description="the run this one was cloned from")
@@ -54,7 +59,7 @@ class Run(SQLModel, table=True):
     attempt: int = Field(default=0, description="counts claims; reports of an older attempt are refused")
     lease_owner: str | None = Field(default=None, max_length=200, description="host:pid:start of the supervisor")
     lease_expires_at: float | None = None
-    request: Request | None = Field(default=None, max_length=16)
+    request: Request | None = Field(default=None, sa_column=Column(_text(Request)))
     devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     event_offset: int = Field(default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of events.jsonl stored")
     log_offset: int = Field(default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of output.log stored")
@@ -101,6 +106,9 @@ class DeviceLease(SQLModel, table=True):
 class Metric(SQLModel, table=True):
     """One number of a series. A step reported again after a resume replaces the old value. `rank` is -1 for the whole run."""
 
+    # SQLite keeps the rows in the key's order: half the file, and a series lies together.
+    __table_args__ = {"sqlite_with_rowid": False}
+
     run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
     name: str = Field(primary_key=True, max_length=60)
     rank: int = Field(primary_key=True, default=-1)
@@ -110,14 +118,16 @@ class Metric(SQLModel, table=True):
 
 
 class MetricRollup(SQLModel, table=True):
-    """A bucket of steps of a series: level 1 holds 64 steps, each further level 16 times as many."""
+    """A bucket of steps of a series: level 1 holds 16 steps, each further level 4 times as many."""
 
     __tablename__ = "metric_rollup"
+    __table_args__ = {"sqlite_with_rowid": False}
 
     run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    # Before the name: the coarsest level, which says what series there are, is one short range of the key.
+    level: int = Field(primary_key=True)
     name: str = Field(primary_key=True, max_length=60)
     rank: int = Field(primary_key=True, default=-1)
-    level: int = Field(primary_key=True)
     bucket: int = Field(primary_key=True)
     step: int = Field(description="last step in the bucket")
     time: float

@@ -1,0 +1,56 @@
+# Two images from one file: `web` has the pages and the command line and no torch, `worker` trains on NVIDIA GPUs.
+#   docker build --target web .
+#   docker build --target worker .
+# Both run as the user lathe (10001), so that the data volume has one owner, and keep everything in /data.
+
+FROM scratch AS source
+COPY pyproject.toml constraints.txt README.md /
+COPY app /app
+COPY worker /worker
+COPY training /training
+COPY migrations /migrations
+COPY static /static
+
+
+FROM python:3.12-slim-bookworm AS web
+RUN useradd --create-home --uid 10001 lathe && install --directory --owner lathe --mode 700 /data
+# The dependencies make a layer of their own, which a change of the code leaves as it is.
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md ./
+RUN mkdir app worker training migrations static \
+    && python -m venv /opt/lathe \
+    && /opt/lathe/bin/pip install --no-cache-dir --constraint constraints.txt .
+COPY --from=source / ./
+RUN /opt/lathe/bin/pip install --no-cache-dir --no-deps --force-reinstall . && rm -rf /src
+ENV PATH=/opt/lathe/bin:$PATH PYTHONUNBUFFERED=1 LATHE_DATA_DIR=/data LATHE_HOST=0.0.0.0
+USER lathe
+WORKDIR /data
+VOLUME /data
+EXPOSE 7860
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:7860/healthz', timeout=4)"]
+CMD ["lathe", "web"]
+
+
+# The CUDA release is that of the torch pinned in constraints.txt. The image with the compiler is needed: DeepSpeed
+# compiles its optimizers at first use (nvcc, g++, Python's headers) and keeps them in TORCH_EXTENSIONS_DIR.
+FROM nvidia/cuda:13.0.2-devel-ubuntu24.04 AS worker
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ python3 python3-dev python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+RUN useradd --create-home --uid 10001 lathe && install --directory --owner lathe --mode 700 /data /cache
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md ./
+RUN mkdir app worker training migrations static \
+    && python3 -m venv /opt/lathe \
+    && /opt/lathe/bin/pip install --no-cache-dir --constraint constraints.txt ".[train]"
+COPY --from=source / ./
+RUN /opt/lathe/bin/pip install --no-cache-dir --no-deps --force-reinstall . && rm -rf /src
+ENV PATH=/opt/lathe/bin:$PATH PYTHONUNBUFFERED=1 LATHE_DATA_DIR=/data \
+    HF_HOME=/cache/huggingface TORCH_EXTENSIONS_DIR=/cache/torch_extensions TRITON_CACHE_DIR=/cache/triton
+USER lathe
+WORKDIR /data
+VOLUME ["/data", "/cache"]
+HEALTHCHECK --interval=30s --timeout=15s --start-period=60s --retries=3 \
+    CMD celery --app worker.tasks inspect ping --destination celery@$HOSTNAME --timeout 10
+CMD ["lathe", "worker", "--drain"]

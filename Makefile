@@ -1,0 +1,50 @@
+# make up     starts Lathe: the page, the queue, a worker. Ctrl-C stops it.
+# make test   runs every check and every test.
+# make check  lint, types and the direction of imports alone.
+# The first of each installs what it needs into .venv; afterwards only what has changed. PYTHON=python3.12 takes another Python.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: up test check chromium
+.DEFAULT_GOAL := up
+
+up: $(VENV)/.installed
+	@$(BIN)/lathe up
+
+test: $(VENV)/.installed-dev chromium check
+	@$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Lathe into $(VENV): about 1 GB the first time (several with CUDA) ..."
+	@$(PIP) --editable '.[train]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Lathe and what its tests need into $(VENV): about 1 GB the first time (several with CUDA) ..."
+	@$(PIP) --editable '.[train,dev]'
+	@touch $(VENV)/.installed $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Lathe needs Python 3.11 or newer, and '$(PYTHON)' is not that. Name one: make PYTHON=python3.12" >&2; exit 1; }
+	@command -v g++ >/dev/null \
+		|| { echo "Lathe needs g++, with which DeepSpeed builds its operators. On Debian: sudo apt-get install -y g++" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+		|| { rm -rf $(VENV); echo "No virtual environment could be made. On Debian: sudo apt-get install -y python3-venv" >&2; exit 1; }
+
+# The browser of the end-to-end test. Root on Debian gets it; others are told how.
+chromium:
+	@if command -v chromium chromium-browser google-chrome >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing chromium for the browser test ..."; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	else echo "No Chromium: the browser test is skipped. On Debian: sudo apt-get install -y chromium"; fi

@@ -1,0 +1,19 @@
+"""Where the pages are. The header, the gate and the pages themselves go by this list."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Address:
+    """A page: its path, its name, and whether the header links to it."""
+
+    path: str
+    name: str
+    in_header: bool = True
+
+
+PAGES = (
+    Address("/", "Runs"),
+    Address("/new", "New run"),
+    Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
+)

@@ -1,0 +1,135 @@
+"""The REST API: what the pages show and do, for programs. Every error is {"error": {field, value, message, fix}}."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from app.cli_document import brief, document
+from app.security import error, is_loopback
+from training.fields import ConfigError, Problem, parse
+from worker import database, metrics, runs, submit
+from worker.models import Status
+from worker.patience import UNREACHABLE
+from worker.runs import NotResumable, NotRunning, RunNotFound
+from worker.settings import get_settings
+
+router = APIRouter()
+rest = APIRouter()
+
+
+@router.get("/healthz")
+def health() -> dict[str, str]:
+    """That the server answers and its database does."""
+    with database.read() as session:
+        database.now(session=session)
+    return {"status": "ok"}
+
+
+@router.get("/api/runs")
+def list_runs(status: Status | None = None, search: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200) -> dict[str, Any]:
+    """The history, newest first."""
+    with database.read() as session:
+        found = runs.listing(session=session, status=status, search=search, limit=limit)
+    return {"runs": [brief(run) for run in found]}
+
+
+@router.post("/api/runs", status_code=201)
+def create_run(values: Annotated[Any, Body()]) -> dict[str, Any]:
+    """Queues a run: the body is a RunConfig, the settings of docs/configuration.md as a JSON object.
+
+    Raises:
+        ConfigError: answered with 422 and every problem.
+    """
+    if not isinstance(values, dict):
+        fix = 'Send the settings, for example {"model": "Qwen/Qwen3-0.6B", "data": "0123456789abcdef"}.'
+        raise ConfigError([Problem("body", None, "is not a JSON object.", fix)])
+    return _document(submit.submit(parse(values), files=is_loopback(get_settings().host)).id)
+
+
+@router.get("/api/runs/{run_id}")
+def show_run(run_id: str) -> dict[str, Any]:
+    """One run with its events, summary and latest metrics."""
+    return _document(run_id)
+
+
+@router.get("/api/runs/{run_id}/series")
+def show_series(
+    run_id: str,
+    names: str = "",
+    points: Annotated[int, Query(ge=1, le=10_000)] = 400,
+    first_step: int | None = None,
+    last_step: int | None = None,
+) -> dict[str, Any]:
+    """The run's metrics, thinned to about `points` each; `names` separated by commas, all where empty."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()] or None
+    with database.read() as session:
+        run = runs.get(session=session, run_id=run_id)
+        found = metrics.series(
+            session=session, run_id=run.id, names=wanted, points=points, first_step=first_step, last_step=last_step
+        )
+    return {"series": [vars(one) for one in found]}
+
+
+@router.post("/api/runs/{run_id}/stop")
+def stop_run(run_id: str) -> dict[str, Any]:
+    """Asks a run to stop: it saves a checkpoint at the next step."""
+    submit.stop(run_id)
+    return _document(run_id)
+
+
+@router.post("/api/runs/{run_id}/resume")
+def resume_run(run_id: str) -> dict[str, Any]:
+    """Queues a failed or stopped run again, from its last whole checkpoint."""
+    submit.resume(run_id)
+    return _document(run_id)
+
+
+@rest.api_route("/api/{path:path}", methods=["GET", "POST"], response_model=None)
+def unknown_path(path: str) -> JSONResponse:
+    """Whatever else begins with /api/, so that it is answered here and not by the pages."""
+    return error(404, "path", f"/api/{path}", "is not part of the API.", "The runs are at /api/runs.")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answers every error that a caller can cause with the field, the value, the message and the fix."""
+
+    @app.exception_handler(RunNotFound)
+    async def unknown(request: Request, problem: RunNotFound) -> JSONResponse:
+        return error(404, "run", request.path_params.get("run_id"), str(problem), "GET /api/runs lists the runs.")
+
+    @app.exception_handler(NotRunning)
+    @app.exception_handler(NotResumable)
+    async def conflict(request: Request, problem: Exception) -> JSONResponse:
+        return error(409, "run", request.path_params.get("run_id"), str(problem), "GET /api/runs/{id} shows its status.")
+
+    @app.exception_handler(ConfigError)
+    async def refused(_: Request, problem: ConfigError) -> JSONResponse:
+        found = [vars(one) for one in problem.problems]
+        return JSONResponse({"error": found[0], "problems": found}, 422)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, problem: RequestValidationError) -> JSONResponse:
+        first = problem.errors()[0]
+        place, *rest = (str(part) for part in first["loc"])
+        field = "body" if place == "body" or not rest else rest[-1]
+        given = str(first["input"]) if field != "body" else None
+        return error(422, field, given, f"{first['msg']}.", "Correct it and send the request again.")
+
+    async def database_away(_: Request, problem: Exception) -> JSONResponse:
+        cause = getattr(problem, "orig", problem)
+        return error(503, "database", None, f"The database does not answer: {cause}", "Try again in a moment.")
+
+    for kind in UNREACHABLE:
+        app.add_exception_handler(kind, database_away)
+
+    @app.exception_handler(HTTPException)
+    async def other(request: Request, problem: HTTPException) -> JSONResponse:
+        return error(problem.status_code, "request", request.url.path, str(problem.detail), "")
+
+
+def _document(run_id: str) -> dict[str, Any]:
+    with database.read() as session:
+        return document(session, run_id)

@@ -1,0 +1,168 @@
+"""The command `lathe`. Each command says what it takes and hands over; the heavy imports wait until one runs."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.cli_errors import Command
+from app.cli_settings import RunCommand, underscores_too
+
+STATUSES = ("queued", "running", "finished", "failed", "stopped")
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+host_option = click.option("--host", help="Address to listen on.  [default: LATHE_HOST or 127.0.0.1]")
+count_type = click.IntRange(1, 100_000)
+port_type = click.IntRange(1, 65535)
+port_option = click.option("--port", type=port_type, help="Port to listen on.  [default: LATHE_PORT or 7860]")
+path_type = click.Path(path_type=Path)
+run_argument = click.argument("run_id", metavar="RUN")
+
+
+class Group(click.Group):
+    """Commands in the order in which a person meets them, not the alphabet's."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.commands)
+
+
+@click.group(cls=Group, context_settings=CONTEXT)
+@click.version_option(package_name="lathe", prog_name="lathe", message="%(prog)s %(version)s")
+def main() -> None:
+    """Fine-tune language models: start Lathe, queue runs, follow them, take the adapter.
+
+    RUN is a run's id or the first four or more characters of it.
+    """
+
+
+@main.command(cls=Command)
+@host_option
+@port_option
+@click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser once it answers.")
+@click.pass_context
+def up(ctx: click.Context, host: str | None, port: int | None, open_browser: bool) -> None:
+    """Start everything on this machine.
+
+    Database, queue, one worker and the web page. Ctrl-C stops all of it: a run that trains is saved first, and goes
+    on at the next start.
+    """
+    from app import cli_serve
+
+    ctx.exit(cli_serve.up(host, port, open_browser=open_browser))
+
+
+@main.command(cls=Command)
+@host_option
+@port_option
+def web(host: str | None, port: int | None) -> None:
+    """Start the web server alone."""
+    from app import cli_serve
+
+    cli_serve.web(host, port)
+
+
+@main.command(cls=Command)
+@click.option("--drain", is_flag=True, help="When told to stop, wait until the runs here are saved and back in the queue.")
+@click.pass_context
+def worker(ctx: click.Context, drain: bool) -> None:
+    """Start a worker alone.
+
+    It takes queued runs and trains them on this machine's devices; LATHE_DEVICES narrows those. Without --drain runs
+    train on while their worker is restarted; a container, which ends as a whole, needs --drain.
+    """
+    from app import cli_serve
+
+    ctx.exit(cli_serve.worker(drain=drain))
+
+
+@main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})
+@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=path_type)
+@click.option("--follow", is_flag=True, help="Stay and show the progress: exit 0 finished, 1 failed, 3 stopped.")
+@json_option
+@click.pass_context
+def run(ctx: click.Context, config: Path | None, follow: bool, as_json: bool, overrides: dict[str, Any]) -> None:
+    """Queue a run.
+
+    Its settings are those of CONFIG.yaml, with the ones given as flags in their place.
+    """
+    from app import cli_run
+
+    ctx.exit(cli_run.run(config, overrides, follow=follow, as_json=as_json))
+
+
+@main.command(cls=Command)
+@click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
+@click.option("--search", default="", metavar="TEXT", help="Only runs with this text in their name, model or data.")
+@click.option("--limit", default=50, show_default=True, metavar="N", type=count_type, help="At most N runs.")
+@json_option
+def runs(status: str | None, search: str, limit: int, as_json: bool) -> None:
+    """List the runs, newest first."""
+    from app import cli_show
+
+    cli_show.listing(status, search, limit, as_json=as_json)
+
+
+@main.command(cls=Command)
+@run_argument
+@json_option
+def show(run_id: str, as_json: bool) -> None:
+    """Show one run: progress, results, configuration and events."""
+    from app import cli_show
+
+    cli_show.show(run_id, as_json=as_json)
+
+
+@main.command(cls=Command)
+@run_argument
+@click.option("--follow", "-f", is_flag=True, help="Go on as the run prints, until it ends.")
+@click.option("--tail", default=200, show_default=True, metavar="N", type=count_type, help="Last N lines.")
+@click.option("--json", "as_json", is_flag=True, help="Answer in JSON, one object a line.")
+@click.pass_context
+def logs(ctx: click.Context, run_id: str, follow: bool, tail: int, as_json: bool) -> None:
+    """Print what a run's training process printed."""
+    from app import cli_logs
+
+    ctx.exit(cli_logs.logs(run_id, follow=follow, tail=tail, as_json=as_json))
+
+
+@main.command(cls=Command)
+@run_argument
+@json_option
+def stop(run_id: str, as_json: bool) -> None:
+    """Stop a run.
+
+    One that trains saves a checkpoint first; `lathe resume` goes on from it.
+    """
+    from app import cli_run
+
+    cli_run.stop(run_id, as_json=as_json)
+
+
+@main.command(cls=Command)
+@run_argument
+@json_option
+def resume(run_id: str, as_json: bool) -> None:
+    """Queue a failed or stopped run again.
+
+    It goes on from its last whole checkpoint.
+    """
+    from app import cli_run
+
+    cli_run.resume(run_id, as_json=as_json)
+
+
+@main.command(cls=Command)
+@run_argument
+@click.option("--output", "-o", metavar="FILE.zip", required=True, type=path_type, help="Where to write the zip.")
+@click.option("--force", is_flag=True, help="Replace FILE.zip where it exists.")
+@json_option
+def export(run_id: str, output: Path, force: bool, as_json: bool) -> None:
+    """Copy a finished run's adapter, as a zip."""
+    from app import cli_export
+
+    cli_export.export(run_id, output, force=force, as_json=as_json)
+
+
+if __name__ == "__main__":
+    main()

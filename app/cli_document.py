@@ -1,0 +1,52 @@
+"""A run as a plain dictionary: what `--json` prints and what the readable page is made of. Read-only."""
+
+from typing import Any
+
+from sqlmodel import Session
+
+from worker import history, metrics, runs
+from worker.models import Run, Status
+
+BRIEF = (
+    "id", "name", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
+    "finished_at", "devices", "final_loss", "best_loss", "diverged", "peak_bytes", "seconds_per_step",
+)  # fmt: skip
+WHOLE = (
+    *BRIEF, "config", "summary", "error", "plan", "request", "phase_done", "phase_total", "dataset_id", "parent_id",
+)  # fmt: skip
+EVENT = ("time", "attempt", "kind", "level", "step", "message")
+
+
+def brief(run: Run) -> dict[str, Any]:
+    """A run as `lathe runs` lists it. Times are seconds since the epoch, sizes bytes."""
+    asked = {name: run.config.get(name) for name in ("model", "data", "method")}
+    return run.model_dump(mode="json", include=set(BRIEF)) | asked
+
+
+def document(session: Session, run_id: str) -> dict[str, Any]:
+    """What is known of a run: its fields, `events` oldest first, `latest` (the newest value of each metric), `queue`.
+
+    `summary` is as the training program reported it, null until it ended; `queue` is the run's place among the waiting,
+    null where it does not wait. Times are seconds since the epoch, sizes bytes.
+
+    Raises:
+        RunNotFound: no run has this id.
+    """
+    run = runs.get(session=session, run_id=run_id)
+    events = history.events(session=session, run_id=run.id)
+    latest = metrics.latest(session=session, run_id=run.id)
+    return run.model_dump(mode="json", include=set(WHOLE)) | {
+        "events": [event.model_dump(mode="json", include=set(EVENT)) for event in events],
+        "latest": {name: value for (name, rank), (_, value) in latest.items() if rank < 0},
+        "queue": place(session, run),
+    }
+
+
+def place(session: Session, run: Run) -> dict[str, int] | None:
+    """Where a queued run stands: `place` (1 is next) of `waiting`, and how many are `running`. None for other runs."""
+    if run.status is not Status.QUEUED:
+        return None
+    ids = [waiting.id for waiting in runs.waiting(session=session)]
+    position = ids.index(run.id) + 1 if run.id in ids else len(ids) + 1
+    running = runs.listing(session=session, status=Status.RUNNING)
+    return {"place": position, "waiting": max(len(ids), position), "running": len(running)}

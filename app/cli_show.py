@@ -1,0 +1,196 @@
+"""`lathe runs` and `lathe show`: what the database knows of runs, for people or as JSON."""
+
+import json
+import time
+from typing import Any
+
+import click
+
+from app import text
+from app.cli_database import ready
+from app.cli_document import brief, document
+from app.cli_settings import plain
+from worker import database, runs
+from worker.models import Status
+
+EVENTS_SHOWN = 12
+LOG_SHOWN = 15
+
+
+def listing(status: str | None, search: str, limit: int, *, as_json: bool) -> None:
+    """Prints the runs, newest first."""
+    ready()
+    with database.read() as session:
+        found = runs.listing(session=session, status=Status(status) if status else None, search=search, limit=limit)
+        rows = [brief(run) for run in found]
+    if as_json:
+        click.echo(json.dumps(rows))
+    elif rows:
+        click.echo(listing_table(rows, time.time()))
+    else:
+        click.echo(_nothing_found(filtered=bool(status or search)))
+
+
+def show(run_id: str, *, as_json: bool) -> None:
+    """Prints one run.
+
+    Raises:
+        RunNotFound: no run has this id.
+    """
+    ready()
+    with database.read() as session:
+        values = document(session, run_id)
+    click.echo(json.dumps(values) if as_json else page(values, time.time()))
+
+
+def listing_table(rows: list[dict[str, Any]], now: float) -> str:
+    """The runs as aligned columns; `now` in epoch seconds, for those that are still going."""
+    heading = ["RUN", "STATUS", "NAME", "PROGRESS", "LOSS", "BEST EVAL", "PEAK MEMORY", "TOOK", "QUEUED"]
+    return text.table([heading, *[_row(row, now) for row in rows]], right=frozenset({4, 5, 6, 7}))
+
+
+def _row(row: dict[str, Any], now: float) -> list[str]:
+    return [
+        row["id"],
+        row["status"],
+        text.shorten(row["name"], 40),
+        progress(row),
+        "diverged" if row["diverged"] else text.decimal(row["final_loss"]),
+        text.decimal(row["best_loss"]),
+        text.byte_size(row["peak_bytes"]),
+        text.duration(took(row, now)),
+        text.when(row["queued_at"]),
+    ]
+
+
+def progress(values: dict[str, Any]) -> str:
+    """How far a run is: "120 of 400 steps", or its phase before the steps are known."""
+    if values["total_steps"]:
+        return f"{values['step']:,} of {text.plural(values['total_steps'], 'step')}"
+    return values["phase"] or text.NONE
+
+
+def took(values: dict[str, Any], now: float) -> float | None:
+    """Seconds from the first start to the end, or until now."""
+    return (values["finished_at"] or now) - values["started_at"] if values["started_at"] else None
+
+
+def page(values: dict[str, Any], now: float) -> str:
+    """One run as a readable page."""
+    parts = [values["name"], text.pairs(_standing(values, now))]
+    for heading, body in (
+        ("Results", results(values)),
+        ("What went wrong", failure(values["error"])),
+        ("Configuration", _configuration(values["config"])),
+        ("Events", _events(values["events"])),
+    ):
+        if body:
+            parts += ["", heading, text.pairs(body)]
+    return "\n".join(parts)
+
+
+def _standing(values: dict[str, Any], now: float) -> list[tuple[str, str]]:
+    asked = f", asked to {values['request']}" if values["request"] else ""
+    phase = f" ({values['phase']})" if values["status"] == "running" and values["phase"] else ""
+    lines = [
+        ("Run", values["id"]),
+        ("Status", f"{values['status']}{phase}{asked}"),
+        ("Progress", progress(values)),
+        ("Attempts", str(values["attempt"])),
+        ("Queued", text.when(values["queued_at"])),
+        ("Started", text.when(values["started_at"])),
+        ("Ended", text.when(values["finished_at"])),
+        ("Took", text.duration(took(values, now))),
+        ("Devices", ", ".join(values["devices"]) or text.NONE),
+        ("Strategy", strategy(values)),
+    ]
+    return [(label, told) for label, told in lines if told != text.NONE]
+
+
+def strategy(values: dict[str, Any]) -> str:
+    """How the run really ran, as it reported: "ZeRO-2 (DeepSpeedEngine), 2 processes, bf16"."""
+    ran = (values["summary"] or {}).get("strategy")
+    if not ran and values["plan"]:
+        plan = values["plan"]
+        ran = {"stage": plan["zero_stage"], **{key: plan[key] for key in ("engine", "world_size", "precision")}}
+    if not ran:
+        return text.NONE
+    name = ran["engine"] if ran["stage"] is None else f"ZeRO-{ran['stage']} ({ran['engine']})"
+    processes = "1 process" if ran["world_size"] == 1 else f"{ran['world_size']} processes"
+    return f"{name}, {processes}, {ran['precision']}"
+
+
+def results(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """The summary's numbers with their units; empty while there is none."""
+    summary = values["summary"]
+    if not summary:
+        return []
+    trained = f"{text.count(summary.get('trainable_parameters'))} of {text.count(summary.get('total_parameters'))}"
+    speed = [text.rate(summary.get(f"{noun}_per_second"), noun) for noun in ("tokens", "samples")]
+    lines = [
+        ("Held-out exact match", exact_match(summary.get("answers"))),
+        ("Final loss", text.decimal(summary.get("final_loss"))),
+        ("Evaluation loss", text.decimal(summary.get("eval_loss"))),
+        ("Trained parameters", f"{trained} ({_four_places(summary.get('trainable_percent'))})"),
+        ("Adapter size", text.byte_size(summary.get("adapter_bytes"))),
+        ("Speed", ", ".join(speed)),
+        *_memory(summary.get("memory") or {}),
+        ("Training time", text.duration(summary.get("train_seconds"))),
+    ]
+    return [(label, told) for label, told in lines if told != text.NONE]
+
+
+def exact_match(answers: dict[str, Any] | None) -> str:
+    """Held-out answers before and after: "4.0% before, 96.0% after (50 rows)"."""
+    if not answers:
+        return text.NONE
+    before, after = (text.percent(answers.get(f"exact_match_{moment}")) for moment in ("before", "after"))
+    return f"{before} before, {after} after ({text.plural(answers.get('rows', 0), 'row')})"
+
+
+def _memory(memory: dict[str, list[int | None]]) -> list[tuple[str, str]]:
+    labels = {"before": "Memory before training", "after": "Memory after training", "peak": "Peak memory"}
+    return [(label, _per_rank(memory[f"{key}_bytes"])) for key, label in labels.items() if memory.get(f"{key}_bytes")]
+
+
+def _per_rank(sizes: list[int | None]) -> str:
+    if len(sizes) == 1:
+        return text.byte_size(sizes[0])
+    return ", ".join(f"rank {rank}: {text.byte_size(size)}" for rank, size in enumerate(sizes))
+
+
+def _four_places(percent: float | None) -> str:
+    return text.NONE if percent is None else f"{percent:.4f}%"
+
+
+def failure(error: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """What ended a run: the message, the fix, where, and the end of its traceback or log. Empty where nothing did."""
+    if not error:
+        return []
+    labels = {"message": "Error", "fix": "Fix", "phase": "Phase", "rank": "Rank"}
+    lines = [(label, str(error[key])) for key, label in labels.items() if error.get(key) not in (None, "")]
+    for key, label in (("traceback", "Traceback"), ("log_tail", "Log")):
+        if end := str(error.get(key) or "").rstrip():
+            return [*lines, (label, "\n".join(end.splitlines()[-LOG_SHOWN:]))]
+    return lines
+
+
+def _configuration(config: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, plain(value)) for name, value in config.items() if value is not None and value != ""]
+
+
+def _events(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    hidden = len(events) - EVENTS_SHOWN
+    earlier = [("", f"{text.plural(hidden, 'earlier event')}: --json has all")] if hidden > 0 else []
+    return earlier + [(text.when(event["time"]), _event(event)) for event in events[-EVENTS_SHOWN:]]
+
+
+def _event(event: dict[str, Any]) -> str:
+    level = "" if event["level"] == "info" else f"{event['level']}: "
+    return f"{level}{event['message']}"
+
+
+def _nothing_found(*, filtered: bool) -> str:
+    if filtered:
+        return "No run matches."
+    return "No runs yet. Queue one with `lathe run CONFIG.yaml`."

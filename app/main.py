@@ -1,0 +1,134 @@
+"""The web server: our security around Gradio's pages and our own routes. Reads and writes the database; trains nothing."""
+
+import asyncio
+import os
+import shutil
+import socket
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+from fastapi import FastAPI, Request
+from starlette.middleware.cors import CORSMiddleware
+
+from worker.settings import Settings, get_settings
+
+Made = TypeVar("Made")
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The web application: pages at /, /new and /run, the REST API under /api, /healthz."""
+    settings = settings or get_settings()
+    uploads = _own_upload_folder(settings.uploads_dir)
+    _prepare_gradio(uploads)
+    from app import api, downloads, security, serving
+
+    app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.uploads = uploads
+    app.include_router(api.router)
+    app.include_router(downloads.router)
+    app.include_router(api.rest)
+    api.install_error_handlers(app)
+    rules = security.Rules.of(settings)
+    # Added last is met first. Gradio leaves CORS alone where the parent has a CORSMiddleware.
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=sorted(rules.origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["Content-Type"],
+    )
+    app.state.leaving = asyncio.Event()
+    app.add_middleware(serving.Streams, leaving=app.state.leaving)
+    app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
+    app.add_middleware(security.Gate, rules=rules)
+    app.add_middleware(security.BrowserRules)
+    with warnings.catch_warnings():
+        # Said of every app of several pages, also where server-side rendering is turned off as below.
+        warnings.filterwarnings("ignore", "SSR mode is not supported", UserWarning)
+        return within_event_loop(lambda: _mount(app, settings))
+
+
+def _mount(app: FastAPI, settings: Settings) -> FastAPI:
+    import gradio as gr
+
+    from app import pages
+    from app.theme import theme
+
+    mounted: FastAPI = gr.mount_gradio_app(
+        app,
+        pages.build(),
+        path="/",
+        server_name=settings.host,
+        server_port=settings.port,
+        footer_links=[],
+        run_history=False,
+        auth_dependency=signed_in,
+        show_error=False,
+        max_file_size=settings.upload_limit_bytes,
+        ssr_mode=False,
+        enable_monitoring=False,
+        mcp_server=False,
+        theme=theme(),
+    )
+    return mounted
+
+
+def signed_in(_: Request) -> str | None:
+    """Who is calling, or None to turn them away. Without accounts everybody who reaches the server is its one user."""
+    return "local"
+
+
+def main() -> None:
+    """Serves until it is told to stop."""
+    import uvicorn
+
+    from app.serving import Server
+    from worker import database
+
+    settings = get_settings()
+    database.migrate()
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app, host=settings.host, port=settings.port, log_level="warning", server_header=False, timeout_graceful_shutdown=5
+    )
+    Server(config, app.state.leaving).run()
+
+
+def within_event_loop(make: Callable[[], Made]) -> Made:
+    """What `make` makes. Gradio's parts look for a running event loop, and open one that nobody closes where there is none."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_made(make))
+    return make()
+
+
+async def _made(make: Callable[[], Made]) -> Made:
+    return make()
+
+
+def _prepare_gradio(uploads: Path) -> None:
+    """What Gradio reads from the environment: keep what people type out of localStorage, call nobody, upload to our folder."""
+    os.environ["GRADIO_RUN_HISTORY"] = "False"
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["GRADIO_MCP_SERVER"] = "False"
+    os.environ["GRADIO_TEMP_DIR"] = str(uploads)
+
+
+def _own_upload_folder(uploads: Path) -> Path:
+    """A folder for this process's uploads. Those of processes that are gone are removed: their uploads cannot go on."""
+    uploads.mkdir(mode=0o700, parents=True, exist_ok=True)
+    host = socket.gethostname()
+    for folder in uploads.glob(f"{host}-*"):
+        pid = folder.name.removeprefix(f"{host}-")
+        if pid == str(os.getpid()) or not pid.isdigit() or not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+    own = uploads / f"{host}-{os.getpid()}"
+    own.mkdir(mode=0o700)
+    return own
+
+
+if __name__ == "__main__":
+    main()

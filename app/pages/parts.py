@@ -1,0 +1,117 @@
+"""What several pages are made of. Everything that a person or a file supplied goes through Markup.format, which escapes it."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Literal, TypedDict
+
+import gradio as gr
+from markupsafe import Markup, escape
+
+from app import text
+from worker.models import Run, Status
+
+
+class Handled(TypedDict):
+    """How our handlers are called: at once, hidden from the API, without Gradio's spinners."""
+
+    queue: bool
+    api_visibility: Literal["private"]
+    show_progress: Literal["hidden"]
+
+
+QUIET: Handled = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+
+
+def html(value: str = "", *, script: str | None = None, classes: str = "", visible: bool = True) -> gr.HTML:
+    """A piece of a page made of our own escaped HTML; `script` runs once with `element`, `trigger`, `props` and `watch`."""
+    return gr.HTML(value, js_on_load=script, elem_classes=classes or None, visible=visible, apply_default_css=False, padding=False)
+
+
+def title(heading: str, aside: Markup | str = "") -> gr.HTML:
+    """The page's heading, with something at its right."""
+    return html(Markup('<div class="title"><h1>{}</h1><div class="aside">{}</div></div>').format(heading, aside))
+
+
+def each(template: str, items: Iterable[Iterable[Any]]) -> Markup:
+    """The template filled with the values of every item, one after the other."""
+    return Markup("").join(Markup(template).format(*item) for item in items)  # noqa: S704 templates are ours; values are escaped
+
+
+def status_word(status: Status, request: str | None = None) -> Markup:
+    """The status as a coloured dot and a word; a running run that was asked to stop is stopping."""
+    word = "stopping" if status is Status.RUNNING and request == "stop" else status.value
+    return Markup('<span class="status status-{}"><i></i>{}</span>').format(status.value, word)
+
+
+def ago(epoch: float | None) -> Markup:
+    """A moment as "3 min ago", kept up to date in the browser; the full date is its tooltip."""
+    return _time(epoch, "ago")
+
+
+def clock(epoch: float | None) -> Markup:
+    """A moment as the time of day; the full date is its tooltip."""
+    return _time(epoch, "clock")
+
+
+def took(run: Run) -> Markup:
+    """How long a run trained, or has been training, first start to end."""
+    if run.started_at is None:
+        return escape(text.NONE)
+    if run.finished_at is None:
+        return Markup('<span data-since="{}"></span>').format(f"{run.started_at:.0f}")
+    return escape(text.duration(run.finished_at - run.started_at))
+
+
+def database_away() -> Markup:
+    """Said in the place of what cannot be read; a page with a timer tries again by itself."""
+    told = Markup("<b>The database does not answer.</b> Nothing is lost; try again in a moment.")
+    return Markup('<div class="alert" role="alert">{}</div>').format(told)
+
+
+def share_done(run: Run) -> float | None:
+    """How far a run is, 0 to 1: by its steps once they are known. None before."""
+    if not run.total_steps:
+        return None
+    return min(run.step / run.total_steps, 1.0)
+
+
+def bar(share: float | None, *, label: str = "", classes: str = "") -> Markup:
+    """A progress bar; `share` None is one that does not know its end."""
+    if share is None:
+        return Markup('<span class="bar unknown {}" role="progressbar" aria-label="{}"><i></i></span>').format(classes, label)
+    filled = Markup('<i style="width:{}%"></i>').format(f"{share * 100:.1f}")
+    return Markup('<span class="bar {}" role="progressbar" aria-label="{}" aria-valuenow="{}">{}</span>').format(
+        classes, label, round(share * 100), filled
+    )
+
+
+def rows(pairs: list[tuple[str, Any]]) -> Markup:
+    """A table of names and values."""
+    return each("<tr><th>{}</th><td>{}</td></tr>", pairs)
+
+
+def facts(pairs: list[tuple[str, Any]]) -> Markup:
+    """Names over values, side by side."""
+    return Markup('<dl class="facts">{}</dl>').format(each("<div><dt>{}</dt><dd>{}</dd></div>", pairs))
+
+
+def table(classes: str, heads: Markup, body: Markup) -> Markup:
+    """A table in a box that scrolls sideways where it does not fit."""
+    template = Markup('<div class="table-wrap"><table class="{}"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>')
+    return template.format(classes, heads, body)
+
+
+def panel(heading: str, body: Markup, *, classes: str = "", aside: Markup | str = "") -> Markup:
+    """A box with a heading."""
+    return Markup('<section class="panel {}"><header><h2>{}</h2><div class="aside">{}</div></header>{}</section>').format(
+        classes, heading, aside, body
+    )
+
+
+def _time(epoch: float | None, form: str) -> Markup:
+    if epoch is None:
+        return escape(text.NONE)
+    moment = datetime.fromtimestamp(epoch, UTC)
+    return Markup('<time data-{}="{}" datetime="{}">{}</time>').format(
+        form, f"{epoch:.0f}", moment.isoformat(timespec="seconds"), moment.strftime("%Y-%m-%d %H:%M UTC")
+    )

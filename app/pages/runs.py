@@ -1,0 +1,232 @@
+"""The page Runs: the history, at /. Its filter and order are in the address (/?search=...&status=...&order=...)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
+from urllib.parse import urlencode
+
+import gradio as gr
+from markupsafe import Markup
+
+from app import text
+from app.cache import TimedCache
+from app.pages.parts import QUIET, ago, bar, database_away, each, html, share_done, status_word, table, title, took
+from worker import database, datasets, runs
+from worker.models import Run, Status
+from worker.patience import UNREACHABLE
+
+MOST_RUNS = 500
+ANY = "all"
+_REFRESH_SECONDS = 3.0
+
+# Heading, what the database sorts by, whether numbers.
+_COLUMNS = (
+    ("Status", "status", False),
+    ("Name", "name", False),
+    ("Model", "model", False),
+    ("Data", "data", False),
+    ("Method", "method", False),
+    ("Progress", "progress", False),
+    ("Loss", "final_loss", True),
+    ("Best eval", "best_loss", True),
+    ("Duration", "duration", True),
+    ("Memory", "peak_bytes", True),
+    ("Queued", "queued_at", True),
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """What of the history is shown, and in which order."""
+
+    search: str = ""
+    status: str = ANY
+    order: str = "queued_at"
+    descending: bool = True
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "View":
+        """The view that an address asks for; what makes no sense is left at its default."""
+        status, order = query.get("status", ANY), query.get("order", cls.order)
+        return cls(
+            search=query.get("search", "")[:200],
+            status=status if status in list(Status) else ANY,
+            order=order if order in {name for _, name, _ in _COLUMNS} else cls.order,
+            descending=query.get("ascending") != "1",
+        )
+
+    @property
+    def query(self) -> str:
+        """The view as the query of an address; empty for the default."""
+        values = {"search": self.search, "status": self.status, "order": self.order, "ascending": "" if self.descending else "1"}
+        return urlencode({name: value for name, value in values.items() if value not in ("", getattr(View, name, None))})
+
+    def ordered_by(self, order: str) -> "View":
+        """Sorted by another column, or the other way round by the same."""
+        if order == self.order:
+            return replace(self, descending=not self.descending)
+        return replace(self, order=order, descending=order not in ("name", "model", "data", "method", "status"))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a browser shows: the view, and its table as last sent."""
+
+    view: View = View()
+    table: str = ""
+
+
+_tables: TimedCache[View, str] = TimedCache(seconds=1.0)
+
+
+def build(demo: gr.Blocks) -> None:
+    """Components, handlers and wiring of the page."""
+    shown = gr.State(Shown())
+    title("Runs", Markup('<a class="button primary" href="/new">New run</a>'))
+    with gr.Row(elem_classes="filters"):
+        bare: dict[str, Any] = {"show_label": False, "container": False}
+        search = gr.Textbox(
+            label="Search", placeholder="Search name, model, data, method or id", scale=3, elem_id="search", **bare
+        )
+        status = gr.Radio(
+            [ANY, *Status], value=ANY, label="Status", scale=4, elem_classes="segmented", elem_id="status", **bare
+        )
+    history = html(script="lathe.runs(element, trigger, watch)")
+    timer = gr.Timer(_REFRESH_SECONDS)
+
+    def opened(request: gr.Request) -> tuple[Shown, str, str, str]:
+        view = View.of(request.query_params)
+        rendered = _rendered(view)
+        return Shown(view, rendered), view.search, view.status, rendered
+
+    def filtered(words: str, chosen: str, before: Shown) -> tuple[Any, Any]:
+        return _show(replace(before.view, search=(words or "").strip(), status=chosen or ANY), before)
+
+    def sorted_by(event: gr.EventData, before: Shown) -> tuple[Any, Any]:
+        order = event._data.get("order") if isinstance(event._data, dict) else None
+        return _show(before.view.ordered_by(order), before) if _known(order) else (gr.skip(), gr.skip())
+
+    def ticked(before: Shown, request: gr.Request) -> tuple[Any, Any]:
+        forgotten = not before.table  # the server was started again since the page was opened
+        return _show(View.of(request.query_params) if forgotten else before.view, before)
+
+    gr.on([search.change, status.change], filtered, [search, status, shown], [shown, history], trigger_mode="always_last", **QUIET)
+    history.select(sorted_by, shown, [shown, history], **QUIET)
+    timer.tick(ticked, shown, [shown, history], **QUIET)
+    demo.load(opened, None, [shown, search, status, history], **QUIET)
+
+
+def render(view: View) -> str:
+    """The table of runs, or what to do where there is none."""
+    with database.read() as session:
+        found = runs.listing(
+            session=session,
+            status=None if view.status == ANY else Status(view.status),
+            search=view.search,
+            order_by=view.order,
+            descending=view.descending,
+            limit=MOST_RUNS,
+        )
+        names = {item.id: item.name for item in datasets.listing(session=session)} if found else {}
+    query = Markup('<div data-query="{}">').format(view.query)
+    if not found:
+        return query + _empty(view) + Markup("</div>")
+    return query + _table(found, names, view) + _note(found) + Markup("</div>")
+
+
+def _rendered(view: View) -> str:
+    try:
+        return _tables.get(view, lambda: render(view))
+    except UNREACHABLE:
+        return database_away()
+
+
+def _show(view: View, before: Shown) -> tuple[Any, Any]:
+    rendered = _rendered(view)
+    if rendered == before.table:
+        return gr.skip(), gr.skip()
+    return Shown(view, rendered), rendered
+
+
+def _known(order: Any) -> TypeGuard[str]:
+    return any(order == name for _, name, _ in _COLUMNS)
+
+
+def _table(found: list[Run], names: dict[str, str], view: View) -> Markup:
+    heads = Markup("").join(_head(label, order, view, number=number) for label, order, number in _COLUMNS)
+    return table("runs", heads, Markup("").join(_row(run, names) for run in found))
+
+
+def _head(label: str, order: str, view: View, *, number: bool) -> Markup:
+    sort = ("descending" if view.descending else "ascending") if view.order == order else "none"
+    return Markup("""<th class="{}" aria-sort="{}"><button type="button" data-send='{{"order":"{}"}}'>{}</button></th>""").format(
+        "number" if number else "", sort, order, label
+    )
+
+
+def _row(run: Run, names: dict[str, str]) -> Markup:
+    config = run.config
+    data = names.get(run.dataset_id or "", str(config.get("data", "")))
+    loss = Markup('<span class="bad">diverged</span>') if run.diverged else text.decimal(run.final_loss)
+    cells = [
+        ("", status_word(run.status, run.request)),
+        ("name", Markup('<a href="/run?id={}" title="{}">{}</a>').format(run.id, run.name, run.name)),
+        ("clip", _clipped(str(config.get("model", "")))),
+        ("clip", _clipped(data)),
+        ("", method(config)),
+        ("", progress(run)),
+        ("number", loss),
+        ("number", text.decimal(run.best_loss)),
+        ("number", took(run)),
+        ("number", text.byte_size(run.peak_bytes)),
+        ("number", ago(run.queued_at)),
+    ]
+    return Markup("<tr>{}</tr>").format(each('<td class="{}">{}</td>', cells))
+
+
+def method(config: Mapping[str, Any]) -> Markup:
+    """How a run trains, in two words: the method and, where it is not one device alone, the strategy."""
+    name = {"lora": "LoRA", "full": "full"}.get(str(config.get("method")), str(config.get("method")))
+    processes, strategy = config.get("num_processes", 1), str(config.get("strategy"))
+    spread = "" if strategy == "single" else f"{strategy} x{processes}"
+    return Markup('{} <span class="faint">{}</span>').format(name, spread)
+
+
+def progress(run: Run) -> Markup:
+    """The bar and percentage of a run, or its phase before the number of steps is known."""
+    share = share_done(run)
+    if share is None:
+        phase = run.phase if run.status is Status.RUNNING else ""
+        return Markup('<span class="faint">{}</span>').format(phase or text.NONE)
+    label = f"step {run.step:,} of {run.total_steps:,}"
+    drawn = bar(share, label=label, classes=run.status.value)
+    return Markup('<span class="progress" title="{}">{}<b>{}</b></span>').format(label, drawn, text.percent(share, 0))
+
+
+def _clipped(path: str) -> Markup:
+    short = path.rstrip("/").rsplit("/", 1)[-1] if path.startswith(("/", ".", "~")) else path
+    return Markup('<span title="{}">{}</span>').format(path, short)
+
+
+def _note(found: list[Run]) -> Markup:
+    if len(found) < MOST_RUNS:
+        return Markup("")
+    return Markup('<p class="note">The first {} are shown; search to find others.</p>').format(MOST_RUNS)
+
+
+def _empty(view: View) -> Markup:
+    if view.search or view.status != ANY:
+        return Markup(
+            '<div class="empty"><h2>No run matches</h2><p>Nothing here is {}.</p><a class="button" href="/">Show all runs</a></div>'
+        ).format(_described(view))
+    return Markup(
+        '<div class="empty"><h2>No runs yet</h2><p>A run takes a model and your examples, and gives back an adapter. '
+        'A small model and sample data are included, so the first run needs no download.</p>'
+        '<a class="button primary" href="/new">Start a run</a></div>'
+    )
+
+
+def _described(view: View) -> str:
+    words = f"about “{view.search}”" if view.search else ""
+    state = view.status if view.status != ANY else ""
+    return " and ".join(part for part in (state, words) if part)

@@ -1,0 +1,223 @@
+"""What stands between the network and the pages: who may call, how much they may send, what a browser may run.
+
+All of it is plain ASGI, outside Gradio, so that Gradio's own answers to these questions do not matter.
+"""
+
+import re
+import secrets
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.formparsers import MultiPartException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.addresses import PAGES
+from app.theme import frame
+from worker.settings import Settings
+
+UPLOAD_PATH = "/gradio_api/upload"
+BODY_LIMIT = 4 * 1024**2
+"""Bytes of any request that is not an upload."""
+
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+# Of Gradio's routes, those that the pages use. The rest (file, proxy, info, call, monitoring, login, ...) is not served.
+_GRADIO_ROUTES = re.compile(
+    r"/(config|theme\.css|favicon\.ico|robots\.txt|manifest\.json|assets/.*|static/.*)"
+    r"|/gradio_api/(run/predict|queue/(join|data)|upload|upload_progress|heartbeat/\w+|app_id|startup-events|cancel|reset|theme\.css)/?"
+)
+_OWN_ROUTES = re.compile(r"/api(/.*)?|/healthz|/static/lathe/.*")
+_PAGES = frozenset(page.path for page in PAGES)
+
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+# Gradio compiles its templates in the browser, hence unsafe-eval; scripts written into a page run only with the nonce.
+_CONTENT_POLICY = (
+    "default-src 'self'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Who may call. `hosts` is None where the server listens to a network whose names for it are not known."""
+
+    hosts: frozenset[str] | None
+    origins: frozenset[str]
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Rules":
+        """What the settings allow: pages of this server, and origins that were named."""
+        origins = frozenset(origin.strip().rstrip("/") for origin in settings.allowed_origins.split(",") if origin.strip())
+        if not is_loopback(settings.host):
+            return cls(None, origins)
+        named = {urlsplit(origin).hostname or "" for origin in origins}
+        return cls(frozenset({"localhost", "127.0.0.1", "::1", settings.host.lower(), *named}), origins)
+
+    def knows_host(self, host: str) -> bool:
+        """Whether a Host header names this server. A page of another site that resolves its own name to us does not."""
+        return self.hosts is None or (_hostname(host) in self.hosts)
+
+    def allows_origin(self, headers: Headers) -> bool:
+        """Whether a request comes from a page of ours, of a named origin, or of no page at all (a program)."""
+        origin = headers.get("origin")
+        if origin is None:
+            return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        return origin in self.origins or _authority(urlsplit(origin).netloc) == _authority(headers.get("host", ""))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+class Gate:
+    """Refuses requests for another host, from a page of another site, or to a route that is not served."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self.app, self.rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is not None:
+            await refusal(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        headers, path = Headers(scope=scope), scope["path"]
+        host = headers.get("host", "")
+        if not self.rules.knows_host(host):
+            fix = "Open the address that the server printed, or name this one in LATHE_ALLOWED_ORIGINS."
+            return error(403, "host", host, "is not a name of this server.", fix)
+        if path not in _PAGES and not _OWN_ROUTES.fullmatch(path) and not _GRADIO_ROUTES.fullmatch(path):
+            fix = f"The pages are {', '.join(sorted(_PAGES))}; the API is under /api."
+            return error(404, "path", path, "is not served here.", fix)
+        guarded = path.startswith("/gradio_api/") or scope["method"] not in _SAFE_METHODS
+        if guarded and not self.rules.allows_origin(headers):
+            fix = "Name it in LATHE_ALLOWED_ORIGINS if it should."
+            return error(403, "origin", headers.get("origin"), "may not call this server.", fix)
+        return None
+
+
+class BodyLimit:
+    """Refuses a body that is too large, by its declared length and then by counting what comes."""
+
+    def __init__(self, app: ASGIApp, upload_limit: int) -> None:
+        self.app, self.upload_limit = app, upload_limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _SAFE_METHODS:
+            return await self.app(scope, receive, send)
+        upload = scope["path"].rstrip("/") == UPLOAD_PATH
+        limit = self.upload_limit + 1024**2 if upload else BODY_LIMIT  # a form around the file is small
+        declared = Headers(scope=scope).get("content-length", "0")
+        if not declared.isdigit() or int(declared) > limit:
+            shown = self.upload_limit if upload else limit
+            fix = "Train from a file on the server, or raise LATHE_UPLOAD_LIMIT_BYTES." if upload else ""
+            refusal = error(413, "file" if upload else "body", declared, f"is larger than {shown:,} bytes.", fix)
+            return await refusal(scope, receive, send)
+        return await self.app(scope, _Counted(receive, limit), send)
+
+
+class BrowserRules:
+    """Adds the headers that tell a browser what it may do, and puts our frame around Gradio's pages."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        nonce = secrets.token_urlsafe(16)
+        return await self.app(_uncompressed(scope), receive, _Framing(scope["path"], nonce, send))
+
+
+class _Framing:
+    """Sends a response on: headers added, and an HTML page held back until it is whole, then framed."""
+
+    def __init__(self, path: str, nonce: str, send: Send) -> None:
+        self.path, self.nonce, self.send = path, nonce, send
+        self.start: Message | None = None
+        self.body = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.update(_HEADERS)
+            if self.path.startswith("/assets/"):
+                headers["Cache-Control"] = "public, max-age=31536000, immutable"  # their names hold a hash
+            if headers.get("content-type", "").startswith("text/html"):
+                headers["Content-Security-Policy"] = _CONTENT_POLICY.format(nonce=self.nonce)
+                headers["Cache-Control"] = "no-store"
+                self.start = message
+                return
+        if self.start is None:
+            await self.send(message)
+        else:
+            await self._hold(message, self.start)
+
+    async def _hold(self, message: Message, start: Message) -> None:
+        self.body += message.get("body", b"")
+        if message.get("more_body"):
+            return
+        if self.body:
+            self.body = frame(self.body.decode(), self.path, self.nonce).encode()
+            MutableHeaders(scope=start)["Content-Length"] = str(len(self.body))
+        await self.send(start)
+        await self.send({"type": "http.response.body", "body": self.body})
+
+
+def error(status: int, field: str, value: str | None, message: str, fix: str) -> JSONResponse:
+    """An answer that says what is wrong, in the form that every error of the API has."""
+    return JSONResponse({"error": {"field": field, "value": value, "message": message, "fix": fix}}, status)
+
+
+def _uncompressed(scope: Scope) -> Scope:
+    """Pages are asked for in clear, since we write into them; the large files of a page stay compressed."""
+    if "." in scope["path"] or scope["path"].startswith(("/gradio_api/", "/api/")):
+        return scope
+    return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]}
+
+
+class _Counted:
+    """A request's body on its way in, refused once it is larger than `limit` bytes."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self.receive, self.limit = receive, limit
+        self.seen, self.whole = 0, False
+
+    async def __call__(self) -> Message:
+        message = await self.receive()
+        # MultiPartException is the one error on which Gradio's parser deletes what it has written so far.
+        if message["type"] == "http.disconnect" and not self.whole:
+            raise MultiPartException("The upload was cut off.")
+        self.seen += len(message.get("body", b""))
+        if self.seen > self.limit:
+            raise MultiPartException(f"The body is larger than the maximum allowed size of {self.limit:,} bytes.")
+        self.whole = not message.get("more_body", False)
+        return message
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # a bracket that is not closed
+        return ""
+
+
+def _authority(netloc: str) -> str:
+    return re.sub(r":(80|443)$", "", netloc.lower())

@@ -1,0 +1,119 @@
+// What a page does by itself, without asking the server: times that keep counting, the log that follows its end, dialogues
+// that close on Escape, marks on fields that are wrong. Components call in from `js_on_load`; nothing here runs twice.
+(() => {
+  "use strict";
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+  function duration(seconds) {
+    const whole = Math.max(0, Math.round(seconds));
+    const index = UNITS.findIndex(([size]) => whole >= size);
+    if (index < 0) return "0 s";
+    const [size, unit] = UNITS[index];
+    const next = UNITS[index + 1];
+    const rest = next ? Math.floor((whole % size) / next[0]) : 0;
+    return `${Math.floor(whole / size)} ${unit}` + (rest ? ` ${rest} ${next[1]}` : "");
+  }
+
+  function ago(seconds) {
+    if (seconds < 5) return "just now";
+    const [size, unit] = UNITS.find(([unitSize]) => seconds >= unitSize) ?? UNITS[3];
+    return `${Math.floor(seconds / size)} ${unit} ago`;
+  }
+
+  function setText(element, text) {
+    if (element.textContent !== text) element.textContent = text;
+  }
+
+  function nameTab() {
+    const heading = document.querySelector("h1")?.textContent;
+    const title = heading && heading !== "Runs" ? `${heading} - Lathe` : "Lathe";
+    if (document.title !== title) document.title = title;
+  }
+
+  function tellTime() {
+    const now = Date.now() / 1000;
+    nameTab();
+    for (const element of document.querySelectorAll("time[data-ago]")) {
+      const moment = Number(element.dataset.ago);
+      setText(element, ago(now - moment));
+      element.title = new Date(moment * 1000).toLocaleString();
+    }
+    for (const element of document.querySelectorAll("time[data-clock]")) {
+      const moment = new Date(Number(element.dataset.clock) * 1000);
+      setText(element, moment.toLocaleTimeString([], { hour12: false }));
+      element.title = moment.toLocaleString();
+    }
+    for (const element of document.querySelectorAll("[data-since]")) {
+      setText(element, duration(now - Number(element.dataset.since)));
+    }
+    for (const element of document.querySelectorAll("[data-until]")) {
+      setText(element, duration(Number(element.dataset.until) - now));
+    }
+  }
+
+  // A scrolling box that shows its end, until a person scrolls up.
+  function follow(element, watch) {
+    let box = null;
+    let atEnd = true;
+    function hold() {
+      const found = element.querySelector("[data-follow]");
+      if (found && found !== box) {
+        box = found;
+        box.addEventListener("scroll", () => {
+          atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 24;
+        });
+      }
+      if (box && atEnd) box.scrollTop = box.scrollHeight;
+      tellTime();
+    }
+    watch("value", hold);
+    hold();
+  }
+
+  // Sends { field: ... } of whatever element with data-send is pressed to the component's own event.
+  function sendClicks(element, trigger) {
+    element.addEventListener("click", (event) => {
+      const source = event.target.closest("[data-send]");
+      if (source && element.contains(source)) trigger("select", JSON.parse(source.dataset.send));
+    });
+  }
+
+  // Marks the fields that the list of problems names, and takes a person there.
+  function problems(element, trigger, watch) {
+    function mark() {
+      for (const field of document.querySelectorAll(".wrong")) field.classList.remove("wrong");
+      for (const item of element.querySelectorAll("[data-field]")) {
+        document.getElementById(`setting-${item.dataset.field}`)?.classList.add("wrong");
+      }
+    }
+    element.addEventListener("click", (event) => {
+      const item = event.target.closest("[data-goto]");
+      if (!item) return;
+      const field = document.getElementById(`setting-${item.dataset.goto}`);
+      field?.scrollIntoView({ behavior: "smooth", block: "center" });
+      field?.querySelector("input, textarea, select")?.focus({ preventScroll: true });
+    });
+    sendClicks(element, trigger);
+    watch("value", mark);
+    mark();
+  }
+
+  // The table of runs: its filter and order are kept in the address, so that a refresh and a shared link show the same.
+  function runs(element, trigger, watch) {
+    function keep() {
+      const query = element.querySelector("[data-query]")?.dataset.query;
+      if (query !== undefined) history.replaceState(null, "", query ? `/?${query}` : "/");
+      tellTime();
+    }
+    sendClicks(element, trigger);
+    watch("value", keep);
+    tellTime();
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") document.querySelector(".dialog .dialog-cancel")?.click();
+  });
+  setInterval(tellTime, 1000);
+
+  window.lathe = Object.assign(window.lathe ?? {}, { follow, problems, runs, sendClicks, tellTime });
+})();

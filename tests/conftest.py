@@ -1,0 +1,134 @@
+"""Fixtures for all tests: an installation of its own in a temporary folder, on SQLite or PostgreSQL."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy.engine import make_url
+
+from training.config import RunConfig
+from worker import database as db
+from worker import runs
+from worker.models import Run
+from worker.settings import PREFIX, get_settings
+
+POSTGRES_URL = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
+
+
+def use(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    """Makes these the only LATHE_ variables, here and in processes started from here."""
+    for name in [name for name in os.environ if name.startswith(PREFIX)]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(PREFIX + name, value)
+    get_settings.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file to copy: quicker than migrating for each test."""
+    folder = tmp_path_factory.mktemp("migrated")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use(monkeypatch, DATA_DIR=str(folder))
+        db.migrate()
+        db.dispose()
+    get_settings.cache_clear()
+    return folder / "lathe.db"
+
+
+@pytest.fixture
+def bare_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The data folder of an installation that was never started; no other LATHE_ variable is set."""
+    folder = tmp_path / "home"
+    use(monkeypatch, DATA_DIR=str(folder))
+    yield folder
+    db.dispose()
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def home(bare_home: Path, migrated: Path) -> Path:
+    """The data folder of an installation with a migrated SQLite database and no broker."""
+    get_settings().make_folders()
+    shutil.copy(migrated, bare_home / "lathe.db")
+    return bare_home
+
+
+@pytest.fixture(scope="session")
+def postgresql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A migrated database of our own on the PostgreSQL server that LATHE_TEST_POSTGRES_URL names."""
+    given = os.environ.get("LATHE_TEST_POSTGRES_URL")
+    server = make_url(given or POSTGRES_URL)
+    name = f"lathe_test_{os.getpid()}_{secrets.token_hex(3)}"
+    try:
+        admin = psycopg.connect(
+            _conninfo(server.render_as_string(hide_password=False)), autocommit=True, connect_timeout=3
+        )
+    except psycopg.OperationalError:
+        if given:
+            raise
+        pytest.skip(f"no PostgreSQL answers at {server.host}:{server.port}; LATHE_TEST_POSTGRES_URL names another")
+    with closing(admin):
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        admin.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(sql.Identifier(name)))
+        url = server.set(database=name).render_as_string(hide_password=False)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            use(monkeypatch, DATA_DIR=str(tmp_path_factory.mktemp("postgresql")), DATABASE_URL=url)
+            db.migrate()
+            db.dispose()
+        get_settings.cache_clear()
+        yield url
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An installation with an empty database; the test runs once on SQLite and once on PostgreSQL. The engine's name."""
+    if request.param == "sqlite":
+        yield "sqlite"
+        return
+    url = request.getfixturevalue("postgresql_url")
+    use(monkeypatch, DATA_DIR=str(home), DATABASE_URL=url)
+    yield "postgresql"
+    db.dispose()
+    _empty(url)
+
+
+@pytest.fixture
+def new_run(database: str) -> Callable[..., Run]:
+    """Queues a run with these settings; it has no data set and its model is not looked at."""
+
+    def queue(**settings: object) -> Run:
+        config = RunConfig.model_validate({"model": "models/tiny", "data": "rows.jsonl"} | settings)
+        with db.write() as session:
+            return runs.create(session=session, config=config, dataset_id=None)
+
+    return queue
+
+
+def _conninfo(url: str) -> str:
+    return url.replace("postgresql+psycopg://", "postgresql://", 1)
+
+
+def _empty(url: str) -> None:
+    """Empties all tables, of what a killed process may still hold too."""
+    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with closing(psycopg.connect(_conninfo(url), autocommit=True)) as connection:
+        connection.execute(others)
+        connection.execute("DELETE FROM run")  # takes along what belongs to it; quicker than TRUNCATE on small tables
+        connection.execute("DELETE FROM dataset")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """A folder of real data sets beside the project; tests that read it skip where it is missing."""
+    folder = Path(__file__).parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the folder of real data sets is not here")
+    return folder

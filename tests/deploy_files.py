@@ -1,0 +1,80 @@
+"""docker-compose.yml and the Dockerfile, read without a Docker engine."""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = ("web", "worker", "migrate")
+_VARIABLE = re.compile(r"\$\{(\w+)(?::([?-])([^}]*))?\}")
+
+
+@dataclass
+class Stage:
+    """A stage of the Dockerfile: its instructions in order, as (name, rest of the line)."""
+
+    name: str
+    base: str
+    instructions: list[tuple[str, str]] = field(default_factory=list)
+
+    def all(self, name: str) -> list[str]:
+        return [rest for instruction, rest in self.instructions if instruction == name]
+
+    def last(self, name: str) -> str:
+        return self.all(name)[-1]
+
+    @property
+    def health_check(self) -> list[str]:
+        """The words of HEALTHCHECK's command; those of a shell line may hold $HOSTNAME."""
+        command = self.last("HEALTHCHECK").split(" CMD ", 1)[1]
+        return list(json.loads(command)) if command.startswith("[") else shlex.split(command)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(pair.split("=", 1) for rest in self.all("ENV") for pair in shlex.split(rest))
+
+
+def stages() -> dict[str, Stage]:
+    """The Dockerfile's stages by name."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    found: dict[str, Stage] = {}
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        name, _, rest = line.strip().partition(" ")
+        if name == "FROM":
+            base, _, stage = rest.partition(" AS ")
+            found[stage] = Stage(stage, base)
+        elif name:
+            list(found.values())[-1].instructions.append((name, rest.strip()))
+    return found
+
+
+def commands(service: str) -> list[list[str]]:
+    """What a service of ours runs: its command, its image's command and health check."""
+    definition = SERVICES[service]
+    stage = stages()[definition["build"]["target"]] if "build" in definition else None
+    images = [json.loads(stage.last("CMD")), stage.health_check] if stage else []
+    return [definition["command"], *images]
+
+
+def variables(value: Any) -> list[tuple[str, str, str]]:
+    """Every ${NAME}, ${NAME:-default} and ${NAME:?message} in a part of the file, as (name, operator, text)."""
+    return [match.groups(default="") for match in _VARIABLE.finditer(json.dumps(value))]  # type: ignore[misc]
+
+
+def environment(service: str, values: dict[str, str]) -> dict[str, str]:
+    """The environment that a service gets where .env holds `values`."""
+
+    def filled(match: re.Match[str]) -> str:
+        name, operator, text = match.groups(default="")
+        return values.get(name) or (text if operator == "-" else "")
+
+    given = SERVICES[service].get("environment", {})
+    return {name: _VARIABLE.sub(filled, str(value)) for name, value in given.items()}

@@ -1,0 +1,98 @@
+"""A run played through the worker's own functions, for tests of what shows runs: no training, the same rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from training.config import RunConfig
+from training.events import Event
+from worker import database, history, logs, runs
+from worker.models import Run, Status
+
+GIB = 1024**3
+SUMMARY: dict[str, Any] = {
+    "trainable_parameters": 294_912,
+    "total_parameters": 124_737_792,
+    "trainable_percent": 0.23642554,
+    "adapter_bytes": 1_182_000,
+    "memory": {"before_bytes": [GIB, GIB], "after_bytes": [2 * GIB, 2 * GIB], "peak_bytes": [3 * GIB, 7 * GIB // 2]},
+    "tokens_per_second": 1234.5,
+    "samples_per_second": 12.34,
+    "final_loss": 0.12345,
+    "eval_loss": 0.23456,
+    "steps": 400,
+    "strategy": {"engine": "DeepSpeedEngine", "stage": 2, "world_size": 2, "precision": "bf16"},
+    "answers": {"rows": 50, "exact_match_before": 0.04, "exact_match_after": 0.96},
+    "train_seconds": 125.0,
+}
+
+
+class PlayedRun:
+    """A queued run, and what its worker and trainer would do to it."""
+
+    def __init__(self, name: str = "letters", **settings: Any) -> None:
+        config = RunConfig(name=name, model="models/tiny", data="rows.jsonl", **settings)
+        with database.write() as session:
+            self.id = runs.create(session=session, config=config, dataset_id=None).id
+        self.attempt = 0
+        self._bytes = 0
+
+    @classmethod
+    def of(cls, run_id: str) -> "PlayedRun":
+        """A run that something else has queued."""
+        run = cls.__new__(cls)
+        run.id, run.attempt, run._bytes = run_id, 0, 0
+        return run
+
+    def claim(self, *devices: str) -> "PlayedRun":
+        with database.write() as session:
+            found = runs.claim(
+                session=session,
+                run_id=self.id,
+                owner="host:1:1",
+                devices=list(devices or ("host/cpu",)),
+                lease_seconds=60,
+            )
+        assert found is not None
+        self.attempt = found.attempt
+        return self
+
+    def report(self, *events: Event) -> "PlayedRun":
+        self._bytes += 100
+        where = {"run_id": self.id, "attempt": self.attempt, "new_offset": self._bytes}
+        with database.write() as session:
+            assert history.apply(session=session, events=list(events), **where)
+        return self
+
+    def prints(self, *lines: str) -> "PlayedRun":
+        self._bytes += 100
+        where = {"run_id": self.id, "attempt": self.attempt, "new_offset": self._bytes}
+        with database.write() as session:
+            assert logs.append(session=session, lines=list(lines), **where)
+        return self
+
+    def end(self, status: Status = Status.FINISHED, **how: Any) -> "PlayedRun":
+        if status is Status.FINISHED:
+            how.setdefault("summary", SUMMARY)
+        with database.write() as session:
+            assert runs.finish(session=session, run_id=self.id, attempt=self.attempt, status=status, **how)
+        return self
+
+    def ask_to_stop(self) -> "PlayedRun":
+        with database.write() as session:
+            runs.request_stop(session=session, run_id=self.id)
+        return self
+
+    @property
+    def row(self) -> Run:
+        with database.read() as session:
+            return runs.get(session=session, run_id=self.id)
+
+
+def model_folder(folder: Path) -> Path:
+    """A folder that a submit takes for a model: configuration and weights of one number."""
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 8}))
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+    return folder

@@ -1,0 +1,191 @@
+"""Connections, transactions and migrations on both engines."""
+
+import math
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import sqlalchemy
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy import text
+from sqlmodel import SQLModel, select
+
+from worker import database as db
+from worker import metrics
+from worker.models import Dataset, Metric, MetricRollup, Run, Status
+from worker.settings import ROOT, get_settings
+
+
+def tables() -> set[str]:
+    return set(sqlalchemy.inspect(db.engine()).get_table_names())
+
+
+def test_the_migrations_make_exactly_the_tables_that_the_code_declares(database):
+    with db.engine().connect() as connection:
+        assert (
+            compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), SQLModel.metadata)
+            == []
+        )
+
+
+def test_the_migrations_can_be_taken_back_and_made_again(database):
+    with db.migrating() as connection:
+        command.downgrade(db.migration_config(connection), "base")
+    assert tables() == {"alembic_version"}
+    db.migrate()
+    assert tables() == {"alembic_version", *SQLModel.metadata.tables}
+
+
+def test_an_empty_installation_is_migrated_by_one_command(bare_home):
+    subprocess.run([sys.executable, "-m", "worker.database"], cwd=ROOT, check=True)
+    assert tables() == {"alembic_version", *SQLModel.metadata.tables}
+
+
+def test_processes_that_migrate_at_the_same_time_do_not_get_in_each_other_s_way(bare_home):
+    started = [subprocess.Popen([sys.executable, "-m", "worker.database"], cwd=ROOT) for _ in range(4)]
+    assert [process.wait() for process in started] == [0, 0, 0, 0]
+    assert "run" in tables()
+
+
+def test_migrating_again_changes_nothing(database, new_run):
+    run = new_run()
+    db.migrate()
+    with db.read() as session:
+        assert session.get(Run, run.id) is not None
+
+
+def test_changing_a_table_keeps_the_rows_that_refer_to_it(database, new_run):
+    run = new_run()
+    with db.write() as session:
+        metrics.add(session=session, run_id=run.id, points=[metrics.Point("loss", -1, 1, 0.0, 2.0)])
+    with db.migrating() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        with operations.batch_alter_table("run") as batch:
+            batch.alter_column("name", new_column_name="called")
+    with db.read() as session:
+        assert session.exec(select(Metric.value)).all() == [2.0]
+    with db.migrating() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        with operations.batch_alter_table("run") as batch:
+            batch.alter_column("called", new_column_name="name")
+
+
+def test_a_transaction_that_fails_leaves_nothing(database):
+    def fail() -> None:
+        with db.write() as session:
+            session.add(
+                Dataset(id="1", sha256="1", name="x", format="csv", shape="text", rows=1, bytes=1, created_at=0)
+            )
+            session.flush()
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        fail()
+    with db.read() as session:
+        assert session.exec(select(Dataset)).all() == []
+
+
+def test_what_was_loaded_stays_usable_after_the_session(database, new_run):
+    run = new_run(name="mine")
+    with db.read() as session:
+        read = session.get_one(Run, run.id)
+    with db.write() as session:
+        written = session.get_one(Run, run.id)
+    assert (run.name, read.name, written.name, written.status) == ("mine", "mine", "mine", Status.QUEUED)
+
+
+def test_an_action_after_commit_is_done_once_and_only_if_committed(database):
+    done: list[str] = []
+    with db.write() as session:
+        session.exec(select(Run)).all()
+        db.after_commit(session, lambda: done.append("committed"))
+        assert done == []
+    with pytest.raises(RuntimeError), db.write() as session:
+        session.exec(select(Run)).all()
+        db.after_commit(session, lambda: done.append("rolled back"))
+        raise RuntimeError
+    assert done == ["committed"]
+
+
+def test_writers_that_read_before_they_write_wait_for_each_other(database, new_run):
+    run = new_run()
+
+    def count() -> None:
+        for _ in range(10):
+            with db.write() as session:
+                found = session.exec(select(Run).where(Run.id == run.id).with_for_update()).one()
+                found.step += 1
+                session.add(found)
+
+    threads = [threading.Thread(target=count) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with db.read() as session:
+        assert session.get_one(Run, run.id).step == 60
+
+
+def test_a_reader_does_not_wait_for_a_writer(database, new_run):
+    run = new_run()
+    with db.write() as writing:
+        writing.get_one(Run, run.id).step = 7
+        writing.flush()
+        with db.read() as reading:
+            assert reading.get_one(Run, run.id).step == 0
+
+
+def test_the_clock_is_the_database_s_and_in_seconds_since_the_epoch(database):
+    with db.read() as session:
+        first, second = db.now(session=session), db.now(session=session)
+    assert math.isclose(first, time.time(), abs_tol=60)
+    assert first <= second
+
+
+def test_numbers_that_json_lacks_are_stored_as_null(database, new_run):
+    run = new_run()
+    with db.write() as session:
+        session.get_one(Run, run.id).summary = {"loss": math.nan, "list": [math.inf, 1.5]}
+    with db.read() as session:
+        assert session.get_one(Run, run.id).summary == {"loss": None, "list": [None, 1.5]}
+
+
+def test_deleting_a_run_deletes_what_belongs_to_it(database, new_run):
+    run = new_run()
+    with db.write() as session:
+        metrics.add(session=session, run_id=run.id, points=[metrics.Point("loss", -1, 1, 0.0, 2.0)])
+        session.delete(session.get_one(Run, run.id))
+    with db.read() as session:
+        left = [session.exec(select(table)).all() for table in (Metric, MetricRollup)]
+    assert left == [[], []]
+
+
+def _read_in_child(run_id: str, parent_engine: int) -> None:
+    with db.read() as session:
+        found = session.get(Run, run_id)
+    os._exit(0 if found is not None and id(db.engine()) != parent_engine else 1)
+
+
+def test_a_forked_process_opens_connections_of_its_own(database, new_run):
+    run = new_run()
+    child = multiprocessing.get_context("fork").Process(target=_read_in_child, args=(run.id, id(db.engine())))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    with db.read() as session:
+        assert session.get(Run, run.id) is not None
+
+
+def test_sqlite_keeps_a_write_ahead_log_and_checks_references(home):
+    with db.read() as session:
+        names = ("journal_mode", "foreign_keys", "synchronous")
+        pragmas = [session.connection().execute(text(f"PRAGMA {name}")).scalar() for name in names]
+    assert pragmas == ["wal", 1, 1]
+    assert get_settings().sqlalchemy_url.startswith("sqlite:///")

@@ -1,0 +1,257 @@
+"""What a run reports, on its way into the database and back."""
+
+import json
+import math
+
+import pytest
+
+from training.events import (
+    CheckpointSaved,
+    Failed,
+    Finished,
+    Metrics,
+    Note,
+    PhaseStarted,
+    Planned,
+    Progress,
+    RankStarted,
+    Resumed,
+)
+from worker import database as db
+from worker import history, logs, metrics, runs
+from worker.payload import run_payload, significant
+
+PLAN = Planned(
+    total_steps=100,
+    start_step=0,
+    train_rows=400,
+    eval_rows=20,
+    skipped_rows=0,
+    truncated_rows=1,
+    engine="DeepSpeedEngine",
+    zero_stage=2,
+    world_size=2,
+    precision="fp32",
+    trainable_parameters=10,
+    total_parameters=100,
+    target_modules=["q_proj"],
+)
+
+
+@pytest.fixture
+def run(new_run):
+    """A run in its first attempt."""
+    queued = new_run()
+    with db.write() as session:
+        runs.claim(session=session, run_id=queued.id, owner="node1:1:1", devices=["node1/cpu"], lease_seconds=60)
+    return queued
+
+
+def apply(run, *events, attempt=1, new_offset=None):
+    with db.write() as session:
+        offset = runs.get(session=session, run_id=run.id).event_offset
+        return history.apply(
+            session=session, run_id=run.id, attempt=attempt, events=events, new_offset=new_offset or offset + 100
+        )
+
+
+def now_of(run):
+    with db.read() as session:
+        return runs.get(session=session, run_id=run.id)
+
+
+def told(run):
+    with db.read() as session:
+        found = history.events(session=session, run_id=run.id)
+    return [(event.kind, event.level, event.step, event.message) for event in found if event.kind != "attempt"]
+
+
+def loss(step, value, time=0.0):
+    return Metrics(step=step, values={"loss": value}, time=time)
+
+
+def test_a_batch_brings_the_run_its_metrics_and_its_events_up_to_date(run):
+    started = (RankStarted(rank=0, pid=1, device="cpu"), PhaseStarted(phase="training"), PLAN)
+    assert apply(run, *started, loss(1, 3.0), loss(2, 2.5), new_offset=77)
+    found = now_of(run)
+    assert (found.phase, found.step, found.total_steps, found.final_loss, found.event_offset) == (
+        "training",
+        2,
+        100,
+        2.5,
+        77,
+    )
+    assert found.plan["engine"] == "DeepSpeedEngine"
+    assert told(run) == [("phase", "info", None, "training")]
+    with db.read() as session:
+        assert metrics.latest(session=session, run_id=run.id) == {("loss", -1): (2, 2.5)}
+
+
+def test_reports_of_an_older_attempt_are_refused_and_change_nothing(run):
+    with db.write() as session:
+        runs.requeue(session=session, run_id=run.id, attempt=1, reason="lost")
+        runs.claim(session=session, run_id=run.id, owner="node2:1:1", devices=["node2/cpu"], lease_seconds=60)
+    assert not apply(run, PhaseStarted(phase="training"), loss(5, 1.0), attempt=1)
+    assert (now_of(run).step, now_of(run).phase, now_of(run).event_offset) == (0, "starting", 0)
+    assert apply(run, loss(5, 1.0), attempt=2)
+
+
+def test_a_batch_that_is_stored_twice_counts_once(run):
+    for _ in range(2):
+        assert apply(run, Note(message="once"), loss(1, 1.0), new_offset=50)
+    assert told(run) == [("note", "info", None, "once")]
+
+
+def test_a_batch_that_fails_leaves_nothing(run):
+    with pytest.raises(RuntimeError), db.write() as session:
+        history.apply(session=session, run_id=run.id, attempt=1, events=[loss(1, 1.0), Note(message="x")], new_offset=9)
+        raise RuntimeError
+    assert (now_of(run).event_offset, told(run)) == (0, [])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+@pytest.mark.parametrize("name", ["loss", "eval_loss"])
+def test_a_loss_that_is_no_number_marks_the_run_as_diverged(run, name, value):
+    apply(run, loss(1, 2.0), Metrics(step=2, values={name: value}))
+    assert (now_of(run).diverged, now_of(run).final_loss, now_of(run).best_loss) == (True, 2.0, None)
+
+
+def test_a_gradient_norm_that_is_no_number_does_not(run):
+    apply(run, Metrics(step=1, values={"loss": 1.0, "grad_norm": math.inf}))
+    assert not now_of(run).diverged
+
+
+def test_the_best_loss_is_the_lowest_evaluation_loss(run):
+    apply(run, *(Metrics(step=step, values={"eval_loss": value}) for step, value in ((10, 3.0), (20, 1.5))))
+    apply(run, Metrics(step=30, values={"eval_loss": 2.0}))
+    assert now_of(run).best_loss == 1.5
+
+
+def test_the_peak_is_the_highest_of_any_rank_on_the_device_or_the_host_s_where_there_is_none(run):
+    apply(run, Metrics(step=1, rank=0, values={"host_rss": 5e9, "memory_peak": 0}))
+    apply(run, Metrics(step=1, rank=1, values={"host_rss": 6e9}))
+    assert now_of(run).peak_bytes == 6_000_000_000
+
+
+def test_on_a_device_the_host_s_memory_is_not_the_peak(run):
+    apply(run, Metrics(step=1, rank=0, values={"host_rss": 5e9, "memory_peak": 2e9}))
+    assert now_of(run).peak_bytes == 2_000_000_000
+
+
+def test_a_resumed_run_goes_back_to_the_step_it_goes_on_from(run):
+    apply(run, PLAN, loss(50, 1.0))
+    apply(
+        run,
+        Resumed(step=40, path="checkpoints/checkpoint-40", rejected=["checkpoint-50: model.safetensors is cut off"]),
+    )
+    assert now_of(run).step == 40
+    assert told(run)[-1] == (
+        "resumed",
+        "warning",
+        40,
+        "Resumed from step 40. Newer checkpoints were not whole: checkpoint-50: model.safetensors is cut off.",
+    )
+
+
+def test_ranks_that_report_out_of_order_do_not_take_the_step_back(run):
+    apply(run, loss(11, 1.0), Metrics(step=10, rank=1, values={"host_rss": 1.0}))
+    assert now_of(run).step == 11
+
+
+def test_the_time_of_a_step_is_that_of_the_latest_rows_of_this_attempt(run):
+    apply(run, PLAN, *(loss(step, 1.0, time=100.0 + 9 * step) for step in range(1, 20)))
+    assert now_of(run).seconds_per_step == pytest.approx(9.0)
+    again = Planned(**{**PLAN.__dict__, "start_step": 10})
+    apply(run, again, *(loss(step, 1.0, time=5000.0 + 2 * step) for step in range(11, 15)))
+    assert now_of(run).seconds_per_step == pytest.approx(2.0)
+
+
+def test_one_row_says_nothing_about_the_time_of_a_step(run):
+    apply(run, PLAN, loss(1, 1.0))
+    assert now_of(run).seconds_per_step is None
+
+
+def test_progress_belongs_to_its_phase(run):
+    apply(run, PhaseStarted(phase="loading data"), Progress(done=10, total=50))
+    assert (now_of(run).phase_done, now_of(run).phase_total) == (10, 50)
+    apply(run, PhaseStarted(phase="training"))
+    assert (now_of(run).phase_done, now_of(run).phase_total) == (None, None)
+
+
+def test_checkpoints_notes_and_failures_are_told_in_words_and_without_secrets(run):
+    apply(
+        run,
+        CheckpointSaved(step=25, path="checkpoints/checkpoint-25", bytes=3 * 2**20),
+        Note(message="token hf_abcdefghijkl\0", level="warning"),
+        Failed(rank=1, error="OSError", message="model (given: 'x') is gone.", fix="Give another."),
+        Finished(outcome="stopped", step=30, summary={}),
+    )
+    assert told(run) == [
+        ("checkpoint", "info", 25, "Checkpoint at step 25 (3.0 MiB)."),
+        ("note", "warning", None, "token hf_[redacted]"),
+        ("failed", "error", None, "Rank 1: model (given: 'x') is gone. Give another."),
+    ]
+    assert now_of(run).step == 30
+
+
+def test_events_are_read_from_where_a_reader_stands(run):
+    with db.write() as session:
+        for number in range(5):
+            history.note(session=session, run_id=run.id, attempt=1, message=str(number))
+    with db.read() as session:
+        first = history.events(session=session, run_id=run.id, limit=3)
+        assert [event.message for event in first] == ["2", "3", "4"]
+        assert history.events(session=session, run_id=run.id, after_id=first[-1].id) == []
+        later = history.events(session=session, run_id=run.id, after_id=first[0].id)
+        assert [event.message for event in later] == ["3", "4"]
+
+
+# What the page of a run gets
+
+
+def test_the_page_s_value_holds_the_run_its_series_on_shared_axes_its_events_and_log(run):
+    both = (Metrics(step=step, values={"loss": 1 / 3, "learning_rate": 2e-4}, time=1000.0 + step) for step in (1, 2))
+    apply(run, PLAN, *both, Metrics(step=2, values={"eval_loss": math.nan}, time=1003.04))
+    with db.write() as session:
+        logs.append(session=session, run_id=run.id, attempt=1, lines=["hello"], new_offset=6)
+    with db.read() as session:
+        found = json.loads(json.dumps(run_payload(session=session, run_id=run.id), allow_nan=False))
+    assert found["run"]["id"] == run.id and found["run"]["status"] == "running"
+    assert found["axes"] == [{"step": [2], "time": [1003.0]}, {"step": [1, 2], "time": [1001.0, 1002.0]}]
+    assert found["series"] == [
+        {"name": "eval_loss", "rank": -1, "axis": 0, "value": [None]},
+        {"name": "learning_rate", "rank": -1, "axis": 1, "value": [0.0002, 0.0002]},
+        {"name": "loss", "rank": -1, "axis": 1, "value": [0.333333, 0.333333]},
+    ]
+    assert [line["text"] for line in found["log"]] == ["hello"]
+    assert found["events"][0]["kind"] == "attempt"
+
+
+def test_the_page_s_value_stays_small_however_many_series_there_are(run):
+    points = [
+        metrics.Point("host_rss", rank, step, 1.6e9 + step, 1.234567891e9 + step * 7919 % 1000003)
+        for rank in range(40)
+        for step in range(300)
+    ]
+    with db.write() as session:
+        metrics.add(session=session, run_id=run.id, points=points)
+    with db.read() as session:
+        found = run_payload(session=session, run_id=run.id)
+    assert len(found["series"]) == 40
+    assert len(json.dumps(found, separators=(",", ":"))) < 150_000
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1234567.0, 1234570),
+        (0.000123456789, 0.000123457),
+        (0.0, 0),
+        (-2.0, -2),
+        (None, None),
+        (math.nan, None),
+        (5e-324, 5e-324),
+    ],
+)
+def test_numbers_are_rounded_to_six_significant_digits(value, expected):
+    assert significant(value) == expected

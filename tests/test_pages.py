@@ -1,0 +1,318 @@
+"""The pages in a real browser, on a server of their own whose database the tests fill."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import use
+from played_run import GIB, PlayedRun, model_folder
+from sqlmodel import delete
+from web import CHROMIUM, CHROMIUM_FLAGS, server
+
+from training.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned
+from worker import database
+from worker.models import Dataset, Run, Status
+from worker.settings import get_settings
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)"),
+]
+
+SCRIPT = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'>"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[tuple[str, Path]]:
+    """A server's address and its data folder."""
+    folder = tmp_path_factory.mktemp("site") / "home"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use(monkeypatch, DATA_DIR=str(folder))
+        database.migrate()
+        database.dispose()
+        with server(folder) as served:
+            yield served.address, folder
+    get_settings.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def window(site):
+    """One browser for all tests, so that it loads Gradio's files once."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        context = browser.new_context(base_url=site[0], viewport={"width": 1280, "height": 900})
+        context.set_default_timeout(15_000)
+        yield context
+        browser.close()
+
+
+@pytest.fixture
+def page(site, window, monkeypatch):
+    """An empty installation's page; at the end nothing outside the server was asked for and no script has failed."""
+    address, folder = site
+    use(monkeypatch, DATA_DIR=str(folder))
+    with database.write() as session:
+        session.exec(delete(Run))
+        session.exec(delete(Dataset))
+    opened = window.new_page()
+    opened.goto("/healthz")
+    opened.evaluate("localStorage.clear()")
+    outside: list[str] = []
+    errors: list[str] = []
+    opened.on("request", lambda request: None if _inside(request.url, address) else outside.append(request.url))
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    yield opened
+    assert outside == []
+    assert errors == []
+    opened.close()
+    database.dispose()
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A data set file of 20 rows."""
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{n} + 1 =", "completion": f" {n + 1}"}) + "\n" for n in range(20)))
+    return path
+
+
+def _inside(url, address):
+    return url.startswith((address, "data:", "blob:"))
+
+
+def field(page, name):
+    """The input of a setting on New run."""
+    return page.locator(f"#setting-{name} textarea, #setting-{name} input").first
+
+
+def choose(page, name, choice):
+    page.locator(f"#setting-{name} label", has_text=choice).first.click()
+
+
+def says(page, selector, *words):
+    """Waits until all words stand there."""
+    for word in words:
+        page.locator(selector, has_text=word).first.wait_for()
+
+
+def open_new_run(page, query=""):
+    page.goto(f"/new{query}")
+    says(page, ".problems, .ready", "")
+    page.locator("#command .cm-line", has_text="accelerate launch").wait_for()
+
+
+def trained(name="sums", steps=40, **settings):
+    """A run that is training: with measurements, memory of one rank, a checkpoint and a warning."""
+    plan = Planned(
+        total_steps=2 * steps, start_step=0, train_rows=19, eval_rows=1, skipped_rows=0, truncated_rows=0, world_size=1,
+        engine="LlamaForCausalLM", zero_stage=None, precision="fp32", trainable_parameters=10, total_parameters=1000,
+        target_modules=["q_proj"],
+    )  # fmt: skip
+    points = [Metrics(step=n, values={"loss": 3 - n / steps, "learning_rate": 1e-4, "grad_norm": 1.0}) for n in range(1, steps + 1)]
+    memory = [Metrics(step=n, rank=0, values={"host_rss": GIB + n}) for n in range(1, steps + 1)]
+    saved, note = CheckpointSaved(step=20, path="checkpoint-20", bytes=2**20), Note(message="2 rows cut off", level="warning")
+    return PlayedRun(name, **settings).claim().report(PhaseStarted(phase="training"), plan, *points, *memory, saved, note)
+
+
+def plotted(page):
+    """How many points the first line of the chart has."""
+    return page.evaluate("document.querySelector('#chart .chart').data[0].x.length")
+
+
+def test_an_empty_history_leads_to_a_new_run(page):
+    page.goto("/")
+    says(page, ".empty", "No runs yet")
+    page.locator(".empty a", has_text="Start a run").click()
+    says(page, ".start-card", "Start needs: model, data")
+    assert page.locator("#start").is_disabled()
+
+
+def test_full_fine_tuning_hides_the_lora_settings_and_lora_brings_them_back_as_they_were(page):
+    open_new_run(page)
+    field(page, "lora_r").fill("8")
+    choose(page, "method", "full")
+    field(page, "lora_r").wait_for(state="hidden")
+    says(page, "#command", "accelerate")
+    choose(page, "method", "lora")
+    field(page, "lora_r").wait_for()
+    assert field(page, "lora_r").input_value() == "8"
+
+
+def test_a_wrong_learning_rate_is_named_beside_start_and_at_its_field(page):
+    open_new_run(page)
+    field(page, "learning_rate").fill("abc")
+    says(page, ".problems li", "Learning rate")
+    says(page, ".problems", "abc", "is not a number", "above 0, at most 1")
+    assert page.locator("#setting-learning_rate.wrong").count() == 1
+    assert page.locator("#start").is_disabled()
+    assert field(page, "learning_rate").input_value() == "abc"
+    field(page, "learning_rate").fill("0.001")
+    page.locator("#setting-learning_rate.wrong").wait_for(state="detached")
+
+
+def test_a_draft_survives_a_refresh(page):
+    open_new_run(page)
+    field(page, "name").fill("kept")
+    field(page, "learning_rate").fill("abc")
+    choose(page, "strategy", "zero3")
+    choose(page, "offload_param", "cpu")
+    page.wait_for_timeout(700)  # what is kept is encrypted: that it is all there cannot be seen
+    page.reload()
+    page.wait_for_function("document.querySelector('#setting-name textarea')?.value === 'kept'")
+    assert field(page, "learning_rate").input_value() == "abc"
+    assert page.locator("#setting-offload_param label.selected").inner_text().strip() == "cpu"
+
+
+def test_several_processes_are_proposed_for_a_strategy_and_a_conflict_is_mended_by_one_click(page):
+    open_new_run(page)
+    choose(page, "strategy", "zero2")
+    field(page, "num_processes").wait_for()
+    page.wait_for_function("document.querySelector('#setting-num_processes textarea').value === '2'")
+    field(page, "num_processes").fill("1")
+    page.locator(".fix", has_text="Set Strategy to single").click()
+    page.locator("#setting-strategy label.selected", has_text="single").wait_for()
+    page.locator(".problems", has_text="num_processes is 1").wait_for(state="detached")
+
+
+def test_an_upload_is_described_picked_and_started_and_leads_to_the_runs_page(page, rows, tmp_path):
+    open_new_run(page)
+    page.set_input_files("#upload input[type=file]", rows)
+    says(page, ".found", "prompt/completion", "0 + 1 =")
+    page.wait_for_function("document.querySelector('#setting-data input').value.startsWith('sums.jsonl')")
+    field(page, "model").fill(str(model_folder(tmp_path / "model")))
+    field(page, "model").press("Enter")
+    field(page, "name").fill(SCRIPT)
+    says(page, ".ready", "Ready to start")
+    page.locator("#start").click()
+    page.wait_for_url("**/run?id=*")
+    says(page, ".standing", "place 1 of 1 in the queue")
+    assert page.locator("h1").inner_text() == SCRIPT
+    uploads = [path for path in get_settings().uploads_dir.rglob("*") if path.is_file()]
+    assert uploads == []
+
+
+def test_a_file_that_cannot_train_is_explained_where_it_was_dropped(page, tmp_path):
+    open_new_run(page)
+    bad = tmp_path / "<b>bad.jsonl"
+    bad.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": \n')
+    page.set_input_files("#upload input[type=file]", bad)
+    says(page, ".alert", "bad.jsonl", "row 2", "not valid JSON")
+    assert list(get_settings().data_dir.rglob("*bad*")) == []
+
+
+def test_the_history_is_filtered_by_text_and_status_and_the_address_remembers_it(page):
+    trained("sums").end()
+    trained("letters").end(Status.FAILED, reason="it broke")
+    page.goto("/")
+    says(page, "table.runs", "sums", "letters")
+    page.locator("#search textarea").fill("sum")
+    page.locator("table.runs", has_text="letters").wait_for(state="detached")
+    assert page.locator("table.runs tbody tr").count() == 1
+    page.wait_for_function("location.search === '?search=sum'")
+    page.reload()
+    says(page, "table.runs", "sums")
+    assert page.locator("table.runs tbody tr").count() == 1
+    page.locator("#status label", has_text="failed").click()
+    says(page, ".empty", "No run matches")
+
+
+def test_the_history_is_sorted_by_a_click_on_a_heading(page):
+    for name in ("b", "c", "a"):
+        PlayedRun(name)
+    page.goto("/")
+    page.locator("table.runs th button", has_text="Name").click()
+    page.locator("th[aria-sort=ascending]", has_text="Name").wait_for()
+    assert page.locator("td.name").all_inner_texts() == ["a", "b", "c"]
+
+
+def test_a_finished_run_shows_its_charts_results_and_download(page):
+    run = trained("sums")
+    folder = get_settings().runs_dir / run.id
+    folder.mkdir(parents=True)
+    (folder / "adapter.zip").write_bytes(b"PK\x05\x06" + b"\0" * 18)
+    run.end()
+    page.goto(f"/run?id={run.id}")
+    says(page, ".run-title", "finished", run.id)
+    says(page, ".panel", "4.0% before, 96.0% after", "294,912 of 124,737,792", "ZeRO-2 (DeepSpeedEngine)")
+    says(page, ".events", "Checkpoint at step 20", "2 rows cut off")
+    page.wait_for_function("document.querySelector('#chart .chart')?.data?.length >= 4")
+    assert plotted(page) == 40
+    with page.expect_download() as download:
+        page.locator("a", has_text="Download adapter").click()
+    assert download.value.suggested_filename == f"sums-{run.id}.zip"
+
+
+def test_new_points_arrive_while_it_trains_and_a_zoom_is_kept(page):
+    run = trained("sums")
+    page.goto(f"/run?id={run.id}")
+    page.wait_for_function("document.querySelector('#chart .chart')?.data?.length >= 4")
+    page.evaluate("Plotly.relayout(document.querySelector('#chart .chart'), {'xaxis.range': [5, 10]})")
+    run.report(Metrics(step=41, values={"loss": 1.9})).prints("step 41 of 80")
+    page.wait_for_function("document.querySelector('#chart .chart').data[0].x.length === 41")
+    assert page.evaluate("document.querySelector('#chart .chart').layout.xaxis.range") == [5, 10]
+    says(page, ".log", "step 41 of 80")
+    says(page, ".standing", "41 of 80")
+
+
+def test_stop_asks_first_says_what_is_kept_and_reaches_the_run(page):
+    run = trained("sums")
+    page.goto(f"/run?id={run.id}")
+    page.locator("#stop").click()
+    says(page, ".dialog", "saves a checkpoint", "Resume goes on")
+    page.keyboard.press("Escape")
+    page.locator(".dialog").wait_for(state="hidden")
+    assert run.row.request is None
+    page.locator("#stop").click()
+    page.locator("#confirm-stop").click()
+    says(page, ".run-title", "stopping")
+    assert run.row.request == "stop"
+
+
+def test_a_failed_run_says_what_went_wrong_and_what_to_do_and_can_be_resumed(page):
+    run = trained("sums").prints("last words")
+    error = {"message": "Out of memory.", "fix": "Halve micro_batch_size.", "phase": "training", "rank": 0}
+    run.end(Status.FAILED, reason="no memory", error=error)
+    page.goto(f"/run?id={run.id}")
+    says(page, ".alert", "Out of memory.", "Halve micro_batch_size.", "training, rank 0", "last words")
+    page.locator("#resume").click()
+    says(page, ".run-title", "queued")
+
+
+def test_a_clone_begins_with_the_runs_settings_and_keeps_what_is_changed_on_a_refresh(page):
+    run = trained("sums", lora_r=64, learning_rate=5e-4)
+    page.goto(f"/run?id={run.id}")
+    page.locator(".links a", has_text="Clone").click()
+    page.wait_for_function("document.querySelector('#setting-lora_r textarea')?.value === '64'")
+    says(page, ".banner", "sums")
+    field(page, "lora_r").fill("32")
+    says(page, "#command", "accelerate")
+    page.wait_for_timeout(500)
+    page.reload()
+    page.wait_for_function("document.querySelector('#setting-learning_rate textarea')?.value === '0.0005'")
+    assert field(page, "lora_r").input_value() == "32"
+
+
+def test_a_run_that_does_not_exist_is_named_and_the_way_back_is_shown(page):
+    page.goto("/run?id=<b>nosuchrun")
+    says(page, ".empty", "No such run", "<b>nosuchrun")
+    page.locator(".empty a", has_text="Show all runs").click()
+    says(page, ".empty", "No runs yet")
+
+
+def test_names_log_lines_and_notes_that_are_markup_do_nothing(page):
+    run = trained(SCRIPT).prints(SCRIPT).report(Note(message=SCRIPT, level="warning"))
+    page.goto("/")
+    says(page, "td.name", SCRIPT)
+    page.goto(f"/run?id={run.id}")
+    says(page, "h1", SCRIPT)
+    says(page, ".log", SCRIPT)
+    says(page, ".events", SCRIPT)
+    run.end(Status.FAILED, reason=SCRIPT, error={"message": SCRIPT, "fix": SCRIPT, "traceback": SCRIPT, "log_tail": SCRIPT})
+    says(page, ".alert", SCRIPT)
+    page.goto(f"/new?clone={run.id}")
+    says(page, ".banner", SCRIPT)
+    assert page.evaluate("window.harmed") is None

@@ -1,0 +1,470 @@
+"""Runs: their life from queued to ended, and who may train them."""
+
+import multiprocessing
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
+from multiprocessing.synchronize import Barrier
+
+import pytest
+from sqlmodel import col, select
+
+from worker import database as db
+from worker import history, metrics, runs
+from worker.models import Attempt, DeviceLease, Metric, Request, Run, Status
+from worker.runs import LeaseLost, NotEnded, NotResumable, NotRunning, RunNotFound
+from worker.settings import get_settings
+
+OWNER = "node1:100:5.0"
+GPU = "node1/cuda:0"
+
+
+def claim(run_id, owner=OWNER, devices=(GPU,), lease_seconds=60.0):
+    with db.write() as session:
+        return runs.claim(
+            session=session, run_id=run_id, owner=owner, devices=list(devices), lease_seconds=lease_seconds
+        )
+
+
+def finish(run, status=Status.FINISHED, **values):
+    with db.write() as session:
+        return runs.finish(session=session, run_id=run.id, attempt=run.attempt, status=status, **values)
+
+
+def requeue(run, **values):
+    with db.write() as session:
+        return runs.requeue(session=session, run_id=run.id, attempt=run.attempt, **{"reason": "it was lost"} | values)
+
+
+def renew(run, owner=OWNER, lease_seconds=60.0):
+    with db.write() as session:
+        return runs.renew(session=session, run_id=run.id, attempt=run.attempt, owner=owner, lease_seconds=lease_seconds)
+
+
+def request_stop(run):
+    with db.write() as session:
+        return runs.request_stop(session=session, run_id=run.id)
+
+
+def resume(run):
+    with db.write() as session:
+        return runs.resume(session=session, run_id=run.id)
+
+
+def now_of(run):
+    with db.read() as session:
+        return runs.get(session=session, run_id=run.id)
+
+
+def leased():
+    with db.read() as session:
+        return sorted(session.exec(select(DeviceLease.device)))
+
+
+def attempts_of(run):
+    with db.read() as session:
+        return list(session.exec(select(Attempt).where(Attempt.run_id == run.id).order_by(col(Attempt.number))))
+
+
+def told_of(run):
+    with db.read() as session:
+        return [(event.kind, event.level, event.message) for event in history.events(session=session, run_id=run.id)]
+
+
+# Ids and finding
+
+
+def test_ids_are_short_lowercase_and_sort_by_time():
+    made = [runs.new_id(1_700_000_000 + seconds) for seconds in range(100)]
+    assert made == sorted(made)
+    assert {len(one) for one in made} == {12}
+    assert set("".join(made)) <= set(runs.ID_LETTERS)
+
+
+def test_ids_of_the_same_moment_differ():
+    assert len({runs.new_id(1_700_000_000) for _ in range(100)}) == 100
+
+
+def test_a_new_run_is_queued_under_its_title(database, new_run):
+    run = new_run(model="models/tiny", data="rows.jsonl")
+    assert (run.status, run.name, run.attempt, run.queued_at) == (
+        Status.QUEUED,
+        "tiny on rows.jsonl",
+        0,
+        run.created_at,
+    )
+
+
+def test_a_run_is_found_by_its_id_or_the_beginning_of_it(database, new_run):
+    run = new_run()
+    with db.read() as session:
+        assert runs.get(session=session, run_id=run.id).id == run.id
+        assert runs.get(session=session, run_id=run.id[:8].upper()).id == run.id
+
+
+def test_a_beginning_that_several_runs_share_is_refused_with_their_ids(database, new_run):
+    first, second = new_run(), new_run()
+    with db.read() as session, pytest.raises(RunNotFound, match=f"Several runs begin with .*{second.id}, {first.id}"):
+        runs.get(session=session, run_id=first.id[:4])
+
+
+@pytest.mark.parametrize("run_id", ["nothing", "abc", "", "%%%%", "____", "ab\0cd", "\ud800\ud800"])
+def test_a_run_that_does_not_exist_is_named_and_how_to_list_them(database, new_run, run_id):
+    new_run()
+    with db.read() as session, pytest.raises(RunNotFound, match=r"No run has the id '.*'. `lathe runs`"):
+        runs.get(session=session, run_id=run_id)
+
+
+# The history
+
+
+def test_the_history_is_narrowed_by_status_and_words(database, new_run):
+    first, second = new_run(name="Alpha 100%", model="org/llama"), new_run(name="Beta", model="org/qwen", method="full")
+    claim(second.id)
+
+    def found(**wanted):
+        with db.read() as session:
+            return [run.id for run in runs.listing(session=session, **wanted)]
+
+    assert found() == [second.id, first.id]
+    assert found(limit=1) == [second.id]
+    assert found(status=Status.RUNNING) == [second.id]
+    assert found(search="ALPHA llama") == [first.id]
+    assert found(search="full") == [second.id]
+    assert found(search="0%") == [first.id]
+    assert found(search="rows.jsonl") == [second.id, first.id]
+    assert found(search="nothing") == []
+    assert found(search="al\0pha") == [first.id]
+
+
+def test_the_history_can_be_sorted_by_everything_it_offers_and_missing_values_come_last(database, new_run):
+    low, high, none = new_run(name="b"), new_run(name="a"), new_run(name="c")
+    with db.write() as session:
+        session.get_one(Run, low.id).final_loss = 1.0
+        session.get_one(Run, high.id).final_loss = 2.0
+    with db.read() as session:
+        for order_by in runs.orders():
+            assert len(runs.listing(session=session, order_by=order_by)) == 3
+        ascending = runs.listing(session=session, order_by="final_loss", descending=False)
+        descending = runs.listing(session=session, order_by="final_loss")
+        by_name = runs.listing(session=session, order_by="name", descending=False)
+    assert [run.id for run in ascending] == [low.id, high.id, none.id]
+    assert [run.id for run in descending] == [high.id, low.id, none.id]
+    assert [run.name for run in by_name] == ["a", "b", "c"]
+
+
+def test_sorting_by_what_is_not_there_names_the_choices(database):
+    with db.read() as session, pytest.raises(ValueError, match=r"cannot be sorted by 'colour'\. Choose queued_at, "):
+        runs.listing(session=session, order_by="colour")
+
+
+# Claiming
+
+
+def test_a_claim_takes_the_run_and_its_devices(database, new_run):
+    run = new_run()
+    claimed = claim(run.id, devices=["node1/cuda:1", GPU])
+    assert claimed is not None
+    assert (claimed.status, claimed.attempt, claimed.lease_owner) == (Status.RUNNING, 1, OWNER)
+    assert claimed.started_at is not None and claimed.lease_expires_at > claimed.started_at + 50
+    assert leased() == [GPU, "node1/cuda:1"]
+    (attempt,) = attempts_of(run)
+    assert (attempt.number, attempt.host, attempt.devices) == (1, "node1", ["node1/cuda:1", GPU])
+
+
+def test_a_run_is_claimed_once(database, new_run):
+    run = new_run()
+    assert claim(run.id) is not None
+    assert claim(run.id, devices=["node2/cuda:0"]) is None
+    assert leased() == [GPU]
+
+
+def test_a_claim_of_a_device_in_use_changes_nothing(database, new_run):
+    first, second = new_run(), new_run()
+    claim(first.id)
+    assert claim(second.id, devices=["node1/cuda:1", GPU]) is None
+    assert leased() == [GPU]
+    assert (now_of(second).status, now_of(second).attempt, attempts_of(second)) == (Status.QUEUED, 0, [])
+
+
+def _ring(barrier: Barrier, run_ids: list[str], name: str) -> None:
+    """Answers every doorbell 20 times, on a device of its own."""
+    barrier.wait()
+    for _ in range(20):
+        for run_id in run_ids:
+            claim(run_id, owner=f"{name}:1:1", devices=[f"{name}/cpu-{run_id}"])
+    db.dispose()
+
+
+def test_of_eight_workers_that_hear_every_doorbell_twenty_times_one_gets_the_run(database, new_run):
+    waiting = [new_run().id for _ in range(2)]
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(8)
+    workers = [context.Process(target=_ring, args=(barrier, waiting, f"node{number}")) for number in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 8
+    with db.read() as session:
+        found = session.exec(select(Run)).all()
+        attempts = session.exec(select(Attempt)).all()
+    assert [run.attempt for run in found] == [1, 1]
+    assert Counter(attempt.run_id for attempt in attempts) == dict.fromkeys(waiting, 1)
+    assert leased() == sorted(f"{run.lease_owner.split(':')[0]}/cpu-{run.id}" for run in found)
+
+
+def _take(barrier: Barrier, run_id: str) -> None:
+    barrier.wait()
+    claim(run_id, devices=["node1/cuda:1", GPU])
+    db.dispose()
+
+
+def test_of_runs_that_want_the_same_device_at_once_one_gets_it(database, new_run):
+    waiting = [new_run().id for _ in range(6)]
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(6)
+    takers = [context.Process(target=_take, args=(barrier, run_id)) for run_id in waiting]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join()
+    with db.read() as session:
+        assert Counter(run.status for run in session.exec(select(Run))) == {Status.RUNNING: 1, Status.QUEUED: 5}
+    assert leased() == [GPU, "node1/cuda:1"]
+
+
+# Holding
+
+
+def test_a_supervisor_takes_the_claim_over_and_who_claimed_it_has_it_no_more(database, new_run):
+    run = claim(new_run().id, owner="node1:1:1")
+    with db.write() as session:
+        assert runs.adopt(session=session, run_id=run.id, attempt=1, owner=OWNER, lease_seconds=60)
+    assert renew(run) is None
+    with pytest.raises(LeaseLost):
+        renew(run, owner="node1:1:1")
+
+
+def test_an_attempt_that_is_over_is_not_taken_over(database, new_run):
+    run = claim(new_run().id)
+    requeue(run)
+    with db.write() as session:
+        assert not runs.adopt(session=session, run_id=run.id, attempt=1, owner=OWNER, lease_seconds=60)
+
+
+def test_renewing_moves_the_end_of_the_lease(database, new_run):
+    run = claim(new_run().id, lease_seconds=1)
+    renew(run, lease_seconds=100)
+    assert now_of(run).lease_expires_at > run.lease_expires_at + 90
+
+
+def test_renewing_after_the_run_was_given_to_another_is_refused(database, new_run):
+    old = claim(new_run().id)
+    requeue(old)
+    claim(old.id)
+    with pytest.raises(LeaseLost, match=f"Run {old.id}, attempt 1, is no longer held by {OWNER}"):
+        renew(old)
+
+
+def test_a_lease_that_has_run_out_is_lost_and_can_be_given_back(database, new_run):
+    held, lost = claim(new_run().id), claim(new_run().id, devices=["node1/cuda:1"], lease_seconds=-1)
+    with db.write() as session:
+        found = runs.lost(session=session)
+        assert [run.id for run in found] == [lost.id]
+        assert runs.requeue(session=session, run_id=lost.id, attempt=1, reason="its lease ran out", outcome="lost")
+    assert now_of(lost).status is Status.QUEUED
+    assert leased() == [GPU]
+    assert now_of(held).status is Status.RUNNING
+
+
+def test_a_renewal_that_comes_while_a_lost_run_is_given_back_is_refused(database, new_run):
+    run = claim(new_run().id, lease_seconds=-1)
+    with ThreadPoolExecutor(1) as pool:
+        with db.write() as session:
+            found = runs.lost(session=session)
+            late = pool.submit(renew, run)
+            wait([late], timeout=0.3)  # it waits for this session by now, or comes after it: refused either way
+            runs.requeue(session=session, run_id=found[0].id, attempt=1, reason="its lease ran out", outcome="lost")
+        assert isinstance(late.exception(), LeaseLost)
+
+
+# Ending
+
+
+def test_a_finished_run_keeps_its_summary_and_frees_its_devices(database, new_run):
+    run = claim(new_run().id)
+    assert finish(run, exit_code=0, summary={"steps": 10})
+    ended = now_of(run)
+    assert (ended.status, ended.summary, ended.lease_owner, ended.devices) == (Status.FINISHED, {"steps": 10}, None, [])
+    assert ended.finished_at is not None
+    assert leased() == []
+    (attempt,) = attempts_of(run)
+    assert (attempt.outcome, attempt.exit_code, attempt.ended_at is None) == ("finished", 0, False)
+
+
+def test_a_failed_run_keeps_its_error_without_secrets(database, new_run):
+    run = claim(new_run().id)
+    error = {"message": "token hf_abcdefghijk", "log": ["hf_abcdefghijk"]}
+    finish(run, Status.FAILED, reason="no access with hf_abcdefghijk", error=error)
+    assert now_of(run).error == {"message": "token hf_[redacted]", "log": ["hf_[redacted]"]}
+    assert attempts_of(run)[0].reason == "no access with hf_[redacted]"
+    assert told_of(run)[-1] == ("failed", "error", "Failed. no access with hf_[redacted]")
+
+
+def test_an_older_attempt_can_end_nothing(database, new_run):
+    old = claim(new_run().id)
+    requeue(old)
+    new = claim(old.id)
+    assert not finish(old)
+    assert not requeue(old)
+    assert (now_of(new).status, now_of(new).attempt, leased()) == (Status.RUNNING, 2, [GPU])
+
+
+def test_a_run_ends_once(database, new_run):
+    run = claim(new_run().id)
+    assert finish(run, Status.STOPPED)
+    assert not finish(run, Status.FAILED)
+    assert not requeue(run)
+    assert now_of(run).status is Status.STOPPED
+
+
+def test_a_run_that_goes_back_keeps_its_place_in_the_queue(database, new_run):
+    first, second = new_run(), new_run()
+    requeue(claim(first.id))
+    with db.read() as session:
+        assert [run.id for run in runs.waiting(session=session)] == [first.id, second.id]
+    assert leased() == []
+
+
+def test_a_run_that_was_asked_to_stop_is_stopped_instead_of_going_back(database, new_run):
+    run = claim(new_run().id)
+    request_stop(run)
+    assert requeue(run)
+    assert now_of(run).status is Status.STOPPED
+
+
+def test_a_new_attempt_begins_without_the_error_of_the_last(database, new_run):
+    run = claim(new_run().id)
+    finish(run, Status.FAILED, error={"message": "x"}, summary={"steps": 1})
+    resume(run)
+    again = claim(run.id)
+    assert (again.attempt, again.error, again.summary, again.finished_at) == (2, None, None, None)
+    assert again.started_at == run.started_at
+
+
+# What a person asks
+
+
+def test_stopping_a_queued_run_ends_it_at_once(database, new_run):
+    run = request_stop(new_run())
+    assert (run.status, run.finished_at is None) == (Status.STOPPED, False)
+
+
+def test_stopping_a_running_run_asks_its_supervisor(database, new_run):
+    run = claim(new_run().id)
+    request_stop(run)
+    assert request_stop(run).status is Status.RUNNING
+    assert renew(run) is Request.STOP
+    assert [event for event in told_of(run) if event[0] == "stop"] == [("stop", "info", "Stop was asked for.")]
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (Status.FINISHED, "already finished"),
+        (Status.FAILED, "already failed"),
+        (Status.STOPPED, "already been stopped"),
+    ],
+)
+def test_an_ended_run_cannot_be_stopped(database, new_run, status, told):
+    run = claim(new_run().id)
+    finish(run, status)
+    with pytest.raises(NotRunning, match=f"Run {run.id} has {told}; there is nothing to stop."):
+        request_stop(run)
+
+
+def test_when_a_machine_stops_its_runs_are_asked_to_go_back_but_not_those_asked_to_stop(database, new_run):
+    here, stopping, elsewhere = (new_run() for _ in range(3))
+    claim(here.id)
+    claim(stopping.id, devices=["node1/cuda:1"])
+    claim(elsewhere.id, owner="node2:1:1", devices=["node2/cuda:0"])
+    request_stop(stopping)
+    with db.write() as session:
+        assert [run.id for run in runs.request_requeue_all(session=session, host="node1")] == [here.id]
+    assert [now_of(run).request for run in (here, stopping, elsewhere)] == [Request.REQUEUE, Request.STOP, None]
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.STOPPED])
+def test_a_failed_or_stopped_run_is_resumed_behind_those_that_wait(database, new_run, status):
+    run = claim(new_run().id)
+    finish(run, status)
+    waiting = new_run()
+    assert resume(run).status is Status.QUEUED
+    with db.read() as session:
+        assert [one.id for one in runs.waiting(session=session)] == [waiting.id, run.id]
+
+
+def test_a_run_that_is_not_over_or_has_finished_cannot_be_resumed(database, new_run):
+    run = new_run()
+    with pytest.raises(NotResumable, match=f"Run {run.id} is queued already"):
+        resume(run)
+    claimed = claim(run.id)
+    with pytest.raises(NotResumable, match="is running already"):
+        resume(run)
+    finish(claimed)
+    with pytest.raises(NotResumable, match="has finished; clone it"):
+        resume(run)
+
+
+def test_attempts_that_were_lost_or_failed_count_until_a_person_resumes(database, new_run):
+    def failed(run):
+        with db.read() as session:
+            return runs.failed_attempts(session=session, run=now_of(run))
+
+    run = new_run()
+    requeue(claim(run.id), outcome="lost")
+    requeue(claim(run.id), outcome="requeued")
+    requeue(claim(run.id), outcome="failed")
+    assert failed(run) == 2
+    finish(claim(run.id), Status.FAILED)
+    assert failed(run) == 3
+    time.sleep(0.002)  # SQLite's clock has milliseconds
+    resume(run)
+    assert failed(run) == 0
+
+
+def test_a_deleted_run_is_gone_with_its_reports_and_its_folder(database, new_run):
+    run = claim(new_run().id)
+    folder = get_settings().runs_dir / run.id
+    folder.mkdir()
+    (folder / "events.jsonl").touch()
+    with db.write() as session:
+        metrics.add(session=session, run_id=run.id, points=[metrics.Point("loss", -1, 1, 0.0, 1.0)])
+    finish(run)
+    with db.write() as session:
+        runs.delete(session=session, run_id=run.id)
+        assert folder.exists()
+    with db.read() as session:
+        assert (session.exec(select(Run)).all(), session.exec(select(Metric)).all()) == ([], [])
+    assert not folder.exists()
+
+
+def test_a_run_that_is_not_over_cannot_be_deleted(database, new_run):
+    run = new_run()
+    with db.write() as session, pytest.raises(NotEnded, match=f"Run {run.id} is queued. Stop it before you delete it."):
+        runs.delete(session=session, run_id=run.id)
+
+
+def test_the_run_s_events_tell_its_life(database, new_run):
+    run = claim(new_run().id)
+    requeue(run, reason="the worker is restarting")
+    request_stop(claim(run.id))
+    finish(now_of(run), Status.STOPPED, reason="Saved at step 5.")
+    assert told_of(run) == [
+        ("attempt", "info", f"Attempt 1 begins on {GPU}."),
+        ("requeued", "info", "Back to the queue: the worker is restarting"),
+        ("attempt", "info", f"Attempt 2 begins on {GPU}."),
+        ("stop", "info", "Stop was asked for."),
+        ("stopped", "info", "Stopped. Saved at step 5."),
+    ]

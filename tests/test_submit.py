@@ -1,0 +1,264 @@
+"""Submitting a run: everything that can be known to be wrong is said, and nothing half-made is kept."""
+
+import json
+import shutil
+import struct
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from training.config import RunConfig
+from training.fields import ConfigError
+from training.rules import Machine
+from worker import database as db
+from worker import datasets, devices, queue, runs, submit
+from worker.models import Status
+from worker.settings import get_settings
+
+ROW = json.dumps({"prompt": "question", "completion": "answer"}) + "\n"
+
+
+@pytest.fixture
+def rung(monkeypatch):
+    """The runs the queue was rung for; no broker is asked."""
+    heard = []
+    monkeypatch.setattr(queue, "ring", lambda run_id: heard.append(run_id) or True)
+    return heard
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A folder that looks like a model: one tensor of 4 elements."""
+    folder = tmp_path / "models" / "tiny"
+    folder.mkdir(parents=True)
+    facts = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64}
+    (folder / "config.json").write_text(json.dumps(facts))
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(16))
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(ROW * 20)
+    return path
+
+
+@pytest.fixture
+def config(model, data):
+    def make(**settings):
+        return RunConfig.model_validate({"model": str(model), "data": str(data)} | settings)
+
+    return make
+
+
+def kept():
+    """Everything a submit may leave: runs, data sets, files."""
+    with db.read() as session:
+        ids = [run.id for run in runs.listing(session=session)], [one.id for one in datasets.listing(session=session)]
+    return (*ids, sorted(path.name for path in get_settings().datasets_dir.iterdir()))
+
+
+def problems_of(config, **values):
+    with pytest.raises(ConfigError) as caught:
+        submit.submit(config, **values)
+    return {problem.field: problem for problem in caught.value.problems}
+
+
+def test_a_run_is_queued_with_its_data_in_the_store_and_its_model_s_full_path(database, rung, config, model, data):
+    run = submit.submit(config(learning_rate=1e-3), parent_id="earlier")
+    (dataset_id,) = kept()[1]
+    assert (run.status, run.dataset_id, run.parent_id, run.name) == (
+        Status.QUEUED,
+        dataset_id,
+        "earlier",
+        "tiny on rows.jsonl",
+    )
+    assert (run.config["model"], run.config["data"], run.config["learning_rate"]) == (str(model), dataset_id, 1e-3)
+    assert rung == [run.id]
+
+
+def test_what_the_trainer_gets_is_the_same_with_paths_and_does_not_follow_the_file(database, rung, config, data):
+    run = submit.submit(config(validation_data=str(data), seed=7))
+    data.write_text("changed")
+    with db.read() as session:
+        resolved = submit.resolve(RunConfig.model_validate(run.config), session)
+    assert resolved.seed == 7
+    for path in (resolved.data, resolved.validation_data):
+        assert Path(path).is_absolute()
+        assert Path(path).read_text() == ROW * 20
+
+
+def test_a_name_that_was_given_is_kept(home, rung, config):
+    assert submit.submit(config(name="mine")).name == "mine"
+
+
+def test_an_uploaded_data_set_is_used_by_its_id(database, rung, config, data):
+    uploaded = datasets.add_file(path=data, name="Orders.jsonl")
+    run = submit.submit(config(data=uploaded.id), files=False)
+    assert (run.dataset_id, run.name) == (uploaded.id, "tiny on Orders.jsonl")
+
+
+def test_paths_are_looked_for_in_the_current_folder_and_then_in_the_program_s(
+    home, rung, config, model, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert submit.submit(config(model="models/tiny", data="rows.jsonl")).config["model"] == str(model)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr(submit, "ROOT", tmp_path)
+    assert submit.submit(config(model="models/tiny", data="rows.jsonl")).config["model"] == str(model)
+
+
+def test_a_hub_id_stays_as_it_is(home, rung, config):
+    assert submit.submit(config(model="Qwen/Qwen3-0.6B")).config["model"] == "Qwen/Qwen3-0.6B"
+
+
+def test_a_broker_that_is_away_is_no_error(home, config):
+    run = submit.submit(config())
+    assert kept()[0] == [run.id]
+
+
+def test_everything_that_is_wrong_is_said_at_once(database, rung, config, tmp_path):
+    found = problems_of(
+        config(model=str(tmp_path), data="none.csv", validation_data="0123456789abcdef", strategy="zero3")
+    )
+    assert found.keys() == {"model", "strategy", "data", "validation_data"}
+    assert found["model"].value == str(tmp_path) and "config.json" in found["model"].message
+    assert (found["strategy"].value, found["strategy"].fix) == (
+        "zero3",
+        "Set strategy to single, or num_processes to 2.",
+    )
+    assert str(found["data"]) == (
+        "data (given: 'none.csv'): is neither a file nor the id of a data set. "
+        "Give a JSON, JSONL, CSV or Parquet file, or pick a data set that was uploaded."
+    )
+    assert all(problem.fix for problem in found.values())
+    assert (kept(), rung) == (([], [], []), [])
+
+
+@pytest.mark.parametrize("field", ["name", "model", "data", "target_modules"])
+def test_a_character_that_cannot_be_printed_is_refused(database, rung, config, field):
+    problem = problems_of(config(**{field: "a\0b"}))[field]
+    assert (problem.value, problem.message) == ("a\0b", "holds a character that cannot be printed.")
+    assert kept() == ([], [], [])
+
+
+@pytest.mark.parametrize("value", ["x" * 5000, "~nobody-of-that-name/x"])
+def test_a_path_that_cannot_be_is_refused(home, rung, config, value):
+    assert problems_of(config(model=value, data=value)).keys() == {"model", "data"}
+
+
+def test_a_bad_row_is_named_and_nothing_is_kept(database, rung, config, tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(ROW + '{"prompt": "x", "completion": ""}\n')
+    problem = problems_of(config(data=str(bad)))["data"]
+    assert (problem.value, problem.message) == (str(bad), "row 2, completion is empty: there is nothing to learn.")
+    assert (kept(), rung) == (([], [], []), [])
+
+
+def test_a_bad_validation_file_takes_the_training_data_out_again(database, rung, config, tmp_path):
+    (tmp_path / "bad.csv").write_text("")
+    assert problems_of(config(validation_data=str(tmp_path / "bad.csv"))).keys() == {"validation_data"}
+    assert kept() == ([], [], [])
+
+
+def test_a_data_set_that_was_there_before_stays_when_a_submit_fails(database, rung, config, data, tmp_path):
+    uploaded = datasets.add_file(path=data, name="rows.jsonl")
+    (tmp_path / "bad.csv").write_text("")
+    problems_of(config(validation_data=str(tmp_path / "bad.csv")))
+    assert kept() == ([], [uploaded.id], [f"{uploaded.id}.jsonl"])
+
+
+def test_a_run_that_cannot_be_stored_leaves_no_data_set(database, rung, config, monkeypatch):
+    def fail(**_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(runs, "create", fail)
+    with pytest.raises(RuntimeError, match="no"):
+        submit.submit(config())
+    assert (kept(), rung) == (([], [], []), [])
+
+
+def test_who_may_not_read_this_machine_s_files_cannot_name_them(home, rung, config, data):
+    problem = problems_of(config(data=str(data)), files=False)["data"]
+    assert problem.message == "is not the id of a data set."
+    assert kept() == ([], [], [])
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_said_with_both_sizes(home, rung, config, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10 * 2**20))
+    problem = problems_of(config(method="full"))["save_total_limit"]
+    assert "need about 256.0 MiB" in problem.message and "10.0 MiB free" in problem.message
+    assert "LATHE_DATA_DIR" in problem.fix
+
+
+def test_the_room_a_run_needs_grows_with_what_it_trains_and_keeps(config, model):
+    facts = submit.describe_model(str(model))
+    big = facts.__class__(facts.path, "x", 4096, 7_000_000_000, is_local=True)
+    full, lora = submit.disk_needed(config(method="full"), big), submit.disk_needed(config(lora_r=16), big)
+    assert full == submit.SPARE_BYTES + 7_000_000_000 * (16 * 3 + 8)
+    assert submit.SPARE_BYTES < lora < full / 100
+    assert submit.disk_needed(config(method="full", save_total_limit=4), big) > full
+
+
+def test_runs_are_checked_against_this_machine(home, rung, config, monkeypatch):
+    monkeypatch.setattr(devices, "machine", lambda: Machine("cuda", 2, ["A", "B"], [1, 1]))
+    problem = problems_of(config(strategy="ddp", num_processes=4))["num_processes"]
+    assert "this machine has 2" in problem.message
+
+
+def test_with_workers_on_other_machines_only_what_no_machine_could_run_is_refused(home, rung, config, monkeypatch):
+    monkeypatch.setenv("LATHE_BROKER_URL", "redis://127.0.0.1:1/0")
+    get_settings.cache_clear()
+    assert submit.submit(config(strategy="ddp", num_processes=8, precision="fp16")).status is Status.QUEUED
+    assert problems_of(config(offload_param="cpu")).keys() == {"offload_param"}
+
+
+# Afterwards
+
+
+def end(run, status):
+    with db.write() as session:
+        runs.claim(session=session, run_id=run.id, owner="node1:1:1", devices=["node1/cpu"], lease_seconds=60)
+        runs.finish(session=session, run_id=run.id, attempt=1, status=status)
+
+
+def test_a_stopped_run_is_resumed_and_the_queue_is_rung(database, rung, config):
+    run = submit.submit(config())
+    assert submit.stop(run.id).status is Status.STOPPED
+    assert submit.resume(run.id).status is Status.QUEUED
+    assert rung == [run.id, run.id]
+
+
+def test_a_run_whose_model_or_data_are_gone_is_not_resumed(database, rung, config, model):
+    run = submit.submit(config())
+    end(run, Status.FAILED)
+    shutil.move(model, model.with_name("moved"))
+    with pytest.raises(ConfigError, match="model"):
+        submit.resume(run.id)
+    shutil.move(model.with_name("moved"), model)
+    with db.write() as session:
+        datasets.delete(session=session, dataset_id=run.dataset_id)
+    with pytest.raises(
+        ConfigError, match=f"data .given: '{run.dataset_id}'.: was deleted. Clone the run and give other data."
+    ):
+        submit.resume(run.id)
+    with db.read() as session:
+        assert runs.get(session=session, run_id=run.id).status is Status.FAILED
+    assert rung == [run.id]
+
+
+def test_data_that_is_not_on_this_machine_is_said_with_its_place(home, rung, config):
+    run = submit.submit(config())
+    with db.read() as session:
+        path = datasets.path_of(datasets.get(session=session, dataset_id=run.dataset_id))
+        path.unlink()
+        with pytest.raises(
+            ConfigError, match=f"is not on this machine .{path}.. All workers need the same data folder"
+        ):
+            submit.resolve(RunConfig.model_validate(run.config), session)

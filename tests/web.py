@@ -1,0 +1,83 @@
+"""The web application for tests: in this process with a client, or as a server of its own for a browser."""
+
+import atexit
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from worker.settings import Settings
+
+ADDRESS = "http://127.0.0.1:7860"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@cache
+def application(**settings: object) -> FastAPI:
+    """The application with these settings; made once, since Gradio takes its time. Its database is the test's own."""
+    from app.main import create_app
+
+    folder = Path(tempfile.mkdtemp(prefix="lathe-web-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return create_app(Settings.model_validate({"data_dir": folder, **settings}))
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server: where it answers, its process, and what it prints."""
+
+    address: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+
+def client(address: str = ADDRESS, **settings: object) -> TestClient:
+    """A client of the application, at the address that a browser would have."""
+    return TestClient(application(**settings), base_url=address)
+
+
+@contextmanager
+def server(data_dir: Path) -> Iterator[Served]:
+    """A server process on a free port."""
+    port = _free_port()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
+    environment |= {"LATHE_DATA_DIR": str(data_dir), "LATHE_PORT": str(port)}
+    log = data_dir.parent / "web.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-m", "app.main"], env=environment, stdout=output, stderr=output)
+        try:
+            _wait_for(f"http://127.0.0.1:{port}/healthz", process, log)
+            yield Served(f"http://127.0.0.1:{port}", process, log)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError(f"the web server did not start: {log.read_text()}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

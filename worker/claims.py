@@ -1,0 +1,165 @@
+"""Who trains a run: claiming it from the queue, holding it by a lease, giving it back.
+
+A run has one holder at a time, and each change of holder is one UPDATE with a condition, so that of many who try at the
+same moment one succeeds. `attempt` counts the claims; who holds an older attempt is refused from then on.
+"""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, null, update
+from sqlmodel import Session, col, delete, func, select
+
+from worker import database, history
+from worker.logs import redact, redact_all
+from worker.models import Attempt, DeviceLease, Request, Run, Status
+
+NOT_HELD: dict[str, Any] = {
+    "lease_owner": None,
+    "lease_expires_at": None,
+    "request": None,
+    "devices": [],
+    "phase": "",
+    "phase_done": None,
+    "phase_total": None,
+}
+
+
+class LeaseLost(RuntimeError):  # noqa: N818
+    """The run is not held by who asks any more: it was given to another, or ended. Its training must be stopped."""
+
+
+def claim(*, session: Session, run_id: str, owner: str, devices: list[str], lease_seconds: float) -> Run | None:
+    """Takes a queued run and its devices, both or neither.
+
+    Args:
+        owner: `host:pid:start`, who holds it.
+        devices: `host/cuda:0`, ..., in use by this run until it ends or goes back to the queue.
+
+    Returns:
+        The run with its attempt counted up, or None where it is not queued or a device is in use.
+    """
+    taken = NOT_HELD | {
+        "status": Status.RUNNING,
+        "attempt": Run.attempt + 1,
+        "lease_owner": owner,
+        "lease_expires_at": database.clock() + lease_seconds,
+        "devices": devices,
+        "started_at": func.coalesce(col(Run.started_at), database.clock()),
+        "finished_at": None,
+        "phase": "starting",
+        "error": null(),
+        "summary": null(),
+    }
+    with session.begin_nested() as savepoint:
+        run = _change(session, col(Run.id) == run_id, col(Run.status) == Status.QUEUED, **taken)
+        if run is None or not _lease(session, run, devices):
+            savepoint.rollback()
+            return None
+    host, now = owner.split(":", 1)[0], database.now(session=session)
+    session.add(Attempt(run_id=run.id, number=run.attempt, host=host, devices=devices, started_at=now))
+    message = f"Attempt {run.attempt} begins on {', '.join(devices)}."
+    history.note(session=session, run_id=run.id, attempt=run.attempt, message=message, kind="attempt")
+    return run
+
+
+def adopt(*, session: Session, run_id: str, attempt: int, owner: str, lease_seconds: float) -> bool:
+    """Hands the claim over to `owner`, the supervisor. False where the attempt is no longer the current one."""
+    expires = database.clock() + lease_seconds
+    return _change(session, *_held(run_id, attempt), lease_owner=owner, lease_expires_at=expires) is not None
+
+
+def renew(*, session: Session, run_id: str, attempt: int, owner: str, lease_seconds: float) -> Request | None:
+    """Holds the run for `lease_seconds` from now, and returns what is asked of it.
+
+    Raises:
+        LeaseLost: the run is not `owner`'s any more.
+    """
+    expires = database.clock() + lease_seconds
+    run = _change(session, *_held(run_id, attempt), col(Run.lease_owner) == owner, lease_expires_at=expires)
+    if run is None:
+        raise LeaseLost(f"Run {run_id}, attempt {attempt}, is no longer held by {owner}.")
+    return run.request
+
+
+def finish(
+    *,
+    session: Session,
+    run_id: str,
+    attempt: int,
+    status: Status,
+    reason: str = "",
+    exit_code: int | None = None,
+    error: dict[str, Any] | None = None,
+    summary: dict[str, Any] | None = None,
+) -> bool:
+    """Ends a run as finished, failed or stopped, and frees its devices. False where the attempt is not current."""
+    values = NOT_HELD | {"status": status, "finished_at": database.clock()}
+    values |= {"error": redact_all(error)} if error else {}
+    values |= {"summary": summary} if summary else {}
+    if _change(session, *_held(run_id, attempt), **values) is None:
+        return False
+    _release(session, run_id, attempt, outcome=status.value, reason=reason, exit_code=exit_code)
+    level = "error" if status is Status.FAILED else "info"
+    message = f"{status.value.capitalize()}. {reason}".strip()
+    history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind=status.value)
+    return True
+
+
+def requeue(*, session: Session, run_id: str, attempt: int, reason: str, outcome: str = "requeued") -> bool:
+    """Gives a run back to the queue, at its old place, and frees its devices; one that was asked to stop is stopped.
+
+    `outcome` is requeued, lost or failed; the last two count against a cap. False where the attempt is not current.
+    """
+    # Locked first: the Stop that is looked for cannot come in between.
+    held = session.exec(select(Run.request).where(*_held(run_id, attempt)).with_for_update()).first()
+    if held is Request.STOP:
+        return finish(session=session, run_id=run_id, attempt=attempt, status=Status.STOPPED, reason=reason)
+    if _change(session, *_held(run_id, attempt), **NOT_HELD, status=Status.QUEUED) is None:
+        return False
+    _release(session, run_id, attempt, outcome=outcome, reason=reason)
+    message = f"Back to the queue: {reason}"
+    level = "info" if outcome == "requeued" else "warning"
+    history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind="requeued")
+    return True
+
+
+def lost(*, session: Session) -> list[Run]:
+    """Running runs whose lease has run out, locked: requeue them within the same session, or a renewal may come first."""
+    expired = col(Run.lease_expires_at) < database.clock()
+    statement = select(Run).where(Run.status == Status.RUNNING, expired)
+    return list(session.exec(statement.with_for_update(skip_locked=True)))
+
+
+def failed_attempts(*, session: Session, run: Run) -> int:
+    """Attempts that were lost or failed since a person queued or resumed the run; a cap is held against it."""
+    statement = select(func.count()).where(
+        Attempt.run_id == run.id, Attempt.started_at >= run.queued_at, col(Attempt.outcome).in_(("lost", "failed"))
+    )
+    return session.exec(statement).one()
+
+
+def _held(run_id: str, attempt: int) -> tuple[ColumnElement[bool], ...]:
+    return (col(Run.id) == run_id, col(Run.attempt) == attempt, col(Run.status) == Status.RUNNING)
+
+
+def _change(session: Session, *condition: ColumnElement[bool], **values: Any) -> Run | None:
+    """One conditional UPDATE; the run as it is now, or None where the condition does not hold."""
+    session.flush()
+    statement = update(Run).where(*condition).values(**values).returning(Run)
+    options = {"synchronize_session": False, "populate_existing": True}
+    return session.exec(statement, execution_options=options).scalars().one_or_none()
+
+
+def _lease(session: Session, run: Run, devices: list[str]) -> bool:
+    """Marks the devices as in use; False where one is already. In their order, so that two claims cannot deadlock."""
+    rows = [{"device": device, "run_id": run.id, "attempt": run.attempt} for device in sorted(devices)]
+    statement = database.insert(session, DeviceLease).values(rows).on_conflict_do_nothing()
+    return len(session.exec(statement.returning(col(DeviceLease.device))).all()) == len(rows)
+
+
+def _release(
+    session: Session, run_id: str, attempt: int, *, outcome: str, reason: str, exit_code: int | None = None
+) -> None:
+    session.exec(delete(DeviceLease).where(col(DeviceLease.run_id) == run_id, col(DeviceLease.attempt) <= attempt))
+    ended = {"ended_at": database.clock(), "outcome": outcome, "reason": redact(reason), "exit_code": exit_code}
+    session.exec(update(Attempt).where(col(Attempt.run_id) == run_id, col(Attempt.number) == attempt).values(**ended))

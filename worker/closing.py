@@ -1,0 +1,42 @@
+"""Writing an attempt's outcome on its run: ended, or back to the queue as long as attempts are left."""
+
+from dataclasses import replace
+from typing import Literal
+
+from sqlmodel import Session
+
+from worker import runs
+from worker.models import Run, Status
+from worker.outcome import Verdict
+
+
+def close(
+    *, session: Session, run: Run, verdict: Verdict, max_attempts: int, counted_as: Literal["failed", "lost"] = "failed"
+) -> bool:
+    """Ends the run's current attempt and frees its devices. False where the attempt is no longer the current one."""
+    if verdict.retry:
+        number = runs.failed_attempts(session=session, run=run) + 1
+        if number < max_attempts:
+            reason = f"Attempt {number} of {max_attempts} ended: {verdict.reason} {verdict.goes_on}".strip()
+            return runs.requeue(session=session, run_id=run.id, attempt=run.attempt, reason=reason, outcome=counted_as)
+        verdict = _given_up(verdict, number)
+    if verdict.status is Status.QUEUED:
+        return runs.requeue(session=session, run_id=run.id, attempt=run.attempt, reason=verdict.reason)
+    return runs.finish(
+        session=session,
+        run_id=run.id,
+        attempt=run.attempt,
+        status=verdict.status,
+        reason=verdict.reason,
+        exit_code=verdict.exit_code,
+        error=verdict.error,
+        summary=verdict.summary,
+    )
+
+
+def _given_up(verdict: Verdict, number: int) -> Verdict:
+    if number == 1:
+        return verdict
+    told = f"It was tried {number} times."
+    error = verdict.error and verdict.error | {"message": f"{verdict.error['message']} {told}"}
+    return replace(verdict, reason=f"{verdict.reason} {told}", error=error)

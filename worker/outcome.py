@@ -1,0 +1,142 @@
+"""How an attempt ended and what becomes of its run: decided from what was seen, nothing done here."""
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from training.events import Failed
+from worker.models import Request, Status
+from worker.reports import Seen
+
+# Ended so from outside: the same start may well succeed. The others are a program's own crash.
+_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_SIGNAL_IN_LOG = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|died with <Signals\.SIG\w+: (\d+)>")
+_FULL_DISK_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a training process, as its supervisor knows it.
+
+    `asked`: what was asked of the run. `forced`: the supervisor ended it. `out_of_memory`: the kernel ended processes for
+    want of host memory meanwhile. `free_bytes`: of the run's disk.
+    """
+
+    exit_code: int
+    asked: Request | None = None
+    forced: bool = False
+    out_of_memory: bool = False
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of the run. `status` queued: it goes on later.
+
+    `retry`: it is queued again as long as attempts are left, and `goes_on` says from where.
+    """
+
+    status: Status
+    reason: str = ""
+    error: dict[str, Any] | None = None
+    summary: dict[str, Any] | None = None
+    exit_code: int | None = None
+    retry: bool = False
+    goes_on: str = ""
+
+
+def judge(seen: Seen, ending: Ending) -> Verdict:
+    """The verdict on an attempt: what the trainer said comes first, then what was asked of it, then why it may have died."""
+    if seen.finished and seen.finished.outcome == "finished":
+        return Verdict(Status.FINISHED, summary=seen.finished.summary)
+    expected = next((failure for failure in seen.failures if failure.expected), None)
+    if expected:
+        return _failed(seen, expected.message, expected.fix, expected)
+    if ending.asked:
+        return _as_asked(seen, ending)
+    if seen.finished:
+        return _crash(seen, "The training process was told to leave (SIGTERM), though not by Lathe.", retry=True)
+    if ending.free_bytes is not None and ending.free_bytes < _FULL_DISK_BYTES:
+        fix = "Free some space in the data folder, then resume the run: the last whole checkpoint is kept."
+        return _failed(seen, "The disk of the run's folder is full.", fix)
+    return _crashed(seen, ending)
+
+
+def _as_asked(seen: Seen, ending: Ending) -> Verdict:
+    stopped = ending.asked is Request.STOP
+    if not seen.trained:
+        how = "It had not made a step."
+    elif seen.finished:
+        how = f"Saved at step {seen.finished.step}."
+    else:
+        how = f"It did not {'leave in time and was ended' if ending.forced else 'save'}; {kept(seen)}."
+    return Verdict(Status.STOPPED if stopped else Status.QUEUED, how if stopped else f"{how} It goes on by itself.")
+
+
+def _crashed(seen: Seen, ending: Ending) -> Verdict:
+    number = _signal(seen, ending)
+    if ending.out_of_memory and number == signal.SIGKILL:
+        fix = (
+            "Use less host memory: fewer processes, no offload to the CPU, a smaller micro batch or max length; "
+            "or end other programs. Then resume the run."
+        )
+        return _failed(seen, "The machine ran out of memory (host RAM), and the system ended the training process.", fix)
+    failure = next(iter(seen.failures), None)
+    if number is not None and (failure is None or number in _FROM_OUTSIDE):
+        return _signalled(seen, number)
+    if failure:
+        return _crash(seen, failure.message, failure.fix, retry=seen.trained, failure=failure)
+    if ending.forced:
+        return _crash(seen, "A training process ended, and the others waited for it.", retry=True)
+    message = f"The training process ended with exit code {ending.exit_code} and did not say why."
+    return _crash(seen, message, "The end of its log, below, may tell.", retry=seen.trained)
+
+
+def _signalled(seen: Seen, number: int) -> Verdict:
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    message = f"A training process was ended by {name} in the phase {seen.phase}."
+    fix = "If nobody ended it by hand, the machine may have run out of memory." if number == signal.SIGKILL else ""
+    return _crash(seen, message, fix, retry=number in _FROM_OUTSIDE or "training" in seen.phases)
+
+
+def _signal(seen: Seen, ending: Ending) -> int | None:
+    """The signal that ended a rank (the launcher tells it in the log) or the launcher itself."""
+    # torchrun also lists the ranks that it ended itself, before the one that it names as the root cause.
+    found = _SIGNAL_IN_LOG.search("\n".join(seen.log).rpartition("Root Cause")[2])
+    if found:
+        return int(found[1] or found[2])
+    if ending.exit_code < 0 and not ending.forced:
+        return -ending.exit_code
+    return None
+
+
+def kept(seen: Seen) -> str:
+    """What is kept of the training, in words."""
+    return "no checkpoint was written yet" if seen.saved_step is None else f"the checkpoint of step {seen.saved_step} is kept"
+
+
+def goes_on(seen: Seen) -> str:
+    """Where the next attempt begins, in words."""
+    saved = seen.saved_step
+    return "It begins again." if saved is None else f"It goes on from the checkpoint of step {saved}."
+
+
+def error_of(seen: Seen, message: str, fix: str = "", failure: Failed | None = None) -> dict[str, Any]:
+    """The error that a run keeps: message, fix, phase, rank, traceback and the end of the log."""
+    return {
+        "message": message,
+        "fix": fix,
+        "phase": failure.phase if failure else seen.phase,
+        "rank": failure.rank if failure else None,
+        "traceback": failure.traceback if failure else "",
+        "log_tail": "\n".join(seen.log),
+    }
+
+
+def _failed(seen: Seen, message: str, fix: str, failure: Failed | None = None) -> Verdict:
+    return Verdict(Status.FAILED, message, error_of(seen, message, fix, failure))
+
+
+def _crash(seen: Seen, message: str, fix: str = "", *, retry: bool, failure: Failed | None = None) -> Verdict:
+    return Verdict(Status.FAILED, message, error_of(seen, message, fix, failure), retry=retry, goes_on=goes_on(seen))
