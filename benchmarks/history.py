@@ -28,7 +28,6 @@ from training.config import RunConfig
 from training.events import CheckpointSaved, Event, Metrics, PhaseStarted
 from worker import database, history, logs, metrics, runs
 from worker.models import Metric
-from worker.payload import MOST_POINTS, run_payload
 from worker.settings import get_settings
 
 SERIES = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
@@ -39,6 +38,7 @@ BATCH_STEPS = 200
 LOG_LINES = 5000
 SPIKE = 97.5  # of the loss, at one step
 
+MOST_POINTS = 400  # of a series, where each n-th row is kept
 LIMIT_MS = 50
 LIMIT_BYTES = 150_000
 
@@ -65,6 +65,8 @@ def main() -> None:
     parser.add_argument("--once", metavar="RUN_ID", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.once:
+        from app.pages import run as _  # noqa: F401 - a server has its modules before the first viewer comes
+
         with database.read() as session:
             runs.listing(session=session)
         print(json.dumps(asdict(measure(lambda: page(arguments.once), 1))))
@@ -138,13 +140,16 @@ def reports(steps: range, total: int) -> Iterator[Event]:
             yield PhaseStarted(phase="training", time=now)
 
 
-def page(run_id: str) -> dict[str, Any]:
-    """What the page of a run gets from the server."""
-    with database.read() as session:
-        return run_payload(session=session, run_id=run_id)
+def page(run_id: str) -> str:
+    """What the page of a run sends to a viewer who opens it, with nothing cached: charts, events, log and all."""
+    from app.pages import run, run_data
+
+    run_data.forget()
+    outputs = run.show(run_id, False, 0.0, run.Sent())
+    return json.dumps([one for one in outputs if isinstance(one, (str, dict))], default=str)
 
 
-def every_nth_row(run_id: str) -> dict[str, Any]:
+def every_nth_row(run_id: str) -> str:
     """The usual way: all rows of each series, of which each n-th is kept."""
     shown = []
     with database.read() as session:
@@ -157,19 +162,19 @@ def every_nth_row(run_id: str) -> dict[str, Any]:
             shown.append(
                 {"name": name, "rank": rank, "step": [row[0] for row in kept], "value": [row[1] for row in kept]}
             )
-    return {"series": shown}
+    return json.dumps(shown, separators=(",", ":"))
 
 
-def measure(answer: Callable[[], dict[str, Any]], repeat: int) -> Timing:
-    """Times the answer together with its turning into JSON; warm if repeated (one more goes before)."""
+def measure(answer: Callable[[], str], repeat: int) -> Timing:
+    """Times an answer in JSON; warm if repeated (one more goes before)."""
     taken, busy, text = [], [], ""
     for _ in range(repeat + (repeat > 1)):
         began, began_busy = time.perf_counter(), time.process_time()
-        text = json.dumps(answer(), separators=(",", ":"))
+        text = answer()
         taken.append(round((time.perf_counter() - began) * 1000, 1))
         busy.append(round((time.process_time() - began_busy) * 1000, 1))
     taken, busy = taken[-repeat:], busy[-repeat:]
-    spike = any(SPIKE in one.get("high", one["value"]) for one in json.loads(text)["series"] if one["name"] == "loss")
+    spike = str(SPIKE) in text
     return Timing(statistics.median(taken), min(taken), max(taken), statistics.median(busy), len(text), spike)
 
 

@@ -166,11 +166,13 @@ def report(pairs: list[dict[str, float]], *, as_json: bool) -> str:
         [
             f"{'':28}{'bare script':>14}{'Lathe':>14}",
             f"{'steps/s':28}{medians['bare_steps_per_second']:14.2f}{medians['lathe_steps_per_second']:14.2f}",
-            f"{'s to the first step':28}{medians['bare_seconds_to_first_step']:14.2f}{medians['lathe_seconds_to_first_step']:14.2f}",
+            f"{'s to the first step':28}{medians['bare_seconds_to_first_step']:14.2f}"
+            f"{medians['lathe_seconds_to_first_step']:14.2f}",
             f"{'final loss':28}{medians['bare_final_loss']:14.4f}{medians['lathe_final_loss']:14.4f}",
             f"steps/s, Lathe / bare, median of {len(pairs)} pairs: {found['steps_per_second_ratio']:.3f}"
             f" ({min(ratios):.3f} to {max(ratios):.3f})",
-            f"extra seconds to the first step: {found['extra_seconds_to_first_step']:+.2f} ({min(delays):+.2f} to {max(delays):+.2f})",
+            f"extra seconds to the first step: {found['extra_seconds_to_first_step']:+.2f}"
+            f" ({min(delays):+.2f} to {max(delays):+.2f})",
         ]
     )
 

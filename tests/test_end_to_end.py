@@ -88,7 +88,7 @@ def fill(page: Page, name: str, value: object) -> None:
 
 def points(page: Page) -> int:
     """Points of the training loss that the page shows."""
-    drawn = "() => { const plot = document.querySelector('#chart .js-plotly-plot'); return plot ? plot.data[0].x.length : 0 }"
+    drawn = "() => { return document.querySelector('#chart .chart')?.data?.[0].x.length ?? 0 }"
     return int(page.evaluate(drawn))
 
 
@@ -112,14 +112,14 @@ def test_upload_choose_start_watch_reload_download_and_the_adapter_answers(
     page.locator("#start").click()
     page.wait_for_url(re.compile(r"/run\?id="), timeout=MINUTE)
 
-    page.wait_for_function("() => document.querySelector('#chart .js-plotly-plot')?.data[0].x.length > 2", timeout=4 * MINUTE)
+    page.wait_for_function("() => document.querySelector('#chart .chart')?.data?.[0].x.length > 2", timeout=4 * MINUTE)
     before = points(page)
     page.wait_for_function(
-        f"() => document.querySelector('#chart .js-plotly-plot').data[0].x.length > {before}", timeout=MINUTE
+        f"() => document.querySelector('#chart .chart')?.data?.[0].x.length > {before}", timeout=MINUTE
     )
     page.reload()
     page.wait_for_function(
-        f"() => document.querySelector('#chart .js-plotly-plot')?.data[0].x.length > {before}", timeout=MINUTE
+        f"() => document.querySelector('#chart .chart')?.data?.[0].x.length > {before}", timeout=MINUTE
     )
 
     download = page.get_by_role("link", name="Download adapter")

@@ -1,6 +1,5 @@
 """What a run reports, on its way into the database and back."""
 
-import json
 import math
 
 import pytest
@@ -18,8 +17,7 @@ from training.events import (
     Resumed,
 )
 from worker import database as db
-from worker import history, logs, metrics, runs
-from worker.payload import run_payload, significant
+from worker import history, metrics, runs
 
 PLAN = Planned(
     total_steps=100,
@@ -204,54 +202,3 @@ def test_events_are_read_from_where_a_reader_stands(run):
         assert history.events(session=session, run_id=run.id, after_id=first[-1].id) == []
         later = history.events(session=session, run_id=run.id, after_id=first[0].id)
         assert [event.message for event in later] == ["3", "4"]
-
-
-# What the page of a run gets
-
-
-def test_the_page_s_value_holds_the_run_its_series_on_shared_axes_its_events_and_log(run):
-    both = (Metrics(step=step, values={"loss": 1 / 3, "learning_rate": 2e-4}, time=1000.0 + step) for step in (1, 2))
-    apply(run, PLAN, *both, Metrics(step=2, values={"eval_loss": math.nan}, time=1003.04))
-    with db.write() as session:
-        logs.append(session=session, run_id=run.id, attempt=1, lines=["hello"], new_offset=6)
-    with db.read() as session:
-        found = json.loads(json.dumps(run_payload(session=session, run_id=run.id), allow_nan=False))
-    assert found["run"]["id"] == run.id and found["run"]["status"] == "running"
-    assert found["axes"] == [{"step": [2], "time": [1003.0]}, {"step": [1, 2], "time": [1001.0, 1002.0]}]
-    assert found["series"] == [
-        {"name": "eval_loss", "rank": -1, "axis": 0, "value": [None]},
-        {"name": "learning_rate", "rank": -1, "axis": 1, "value": [0.0002, 0.0002]},
-        {"name": "loss", "rank": -1, "axis": 1, "value": [0.333333, 0.333333]},
-    ]
-    assert [line["text"] for line in found["log"]] == ["hello"]
-    assert found["events"][0]["kind"] == "attempt"
-
-
-def test_the_page_s_value_stays_small_however_many_series_there_are(run):
-    points = [
-        metrics.Point("host_rss", rank, step, 1.6e9 + step, 1.234567891e9 + step * 7919 % 1000003)
-        for rank in range(40)
-        for step in range(300)
-    ]
-    with db.write() as session:
-        metrics.add(session=session, run_id=run.id, points=points)
-    with db.read() as session:
-        found = run_payload(session=session, run_id=run.id)
-    assert len(found["series"]) == 40
-    assert len(json.dumps(found, separators=(",", ":"))) < 150_000
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (1234567.0, 1234570),
-        (0.000123456789, 0.000123457),
-        (0.0, 0),
-        (-2.0, -2),
-        (None, None),
-        (math.nan, None),
-        (5e-324, 5e-324),
-    ],
-)
-def test_numbers_are_rounded_to_six_significant_digits(value, expected):
-    assert significant(value) == expected

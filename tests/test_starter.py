@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from training import starter
 from training.config_file import read_config
-from training.starter_chat import chat
-from training.starter_orders import rows
-from training.starter_text import plain_text
-from training.starter_words import generator
+from training.starter import build
+from training.starter.chats import chat
+from training.starter.words import generator
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "static" / "starter"
@@ -105,10 +103,10 @@ def test_the_template_names_a_role_that_it_does_not_know(tokenizer: Any) -> None
         tokenizer.apply_chat_template([{"role": "tool", "content": "x"}])
 
 
-TEXTS = (
-    ["", "plain", "  two  spaces \t\r\n ", "don't <b>", "a\x00b\x7f", "\u200bzero\ufeff", "e\u0301 \u2177 \u0663"]
-    + ["na\u00efve fa\u00e7ade", "你好世界", "שלום עולם", "🧑🏽‍🚀🇪🇺"]
-)
+TEXTS = [
+    *["", "plain", "  two  spaces \t\r\n ", "don't <b>", "a\x00b\x7f", "\u200bzero\ufeff", "e\u0301 \u2177 \u0663"],
+    *["na\u00efve fa\u00e7ade", "你好世界", "שלום עולם", "🧑🏽‍🚀🇪🇺"],
+]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -150,13 +148,13 @@ def test_every_row_is_an_order_and_one_line_of_json() -> None:
 
 
 def test_the_sample_data_is_what_the_script_writes(tmp_path: Path) -> None:
-    starter.write_data(tmp_path, starter.SEED)
+    build.write_data(tmp_path, build.SEED)
     for name in ("train.jsonl", "heldout.jsonl"):
         assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
 
 
 def test_the_tokenizer_is_what_the_script_writes(tmp_path: Path) -> None:
-    starter.make_tokenizer(starter.SEED).save_pretrained(tmp_path)
+    build.make_tokenizer(build.SEED).save_pretrained(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
 
@@ -164,11 +162,11 @@ def test_the_tokenizer_is_what_the_script_writes(tmp_path: Path) -> None:
 def test_the_text_is_the_same_for_the_same_seed_and_another_for_another() -> None:
     def sample(seed: int) -> list[object]:
         rng = generator(seed)
-        return [make(rng) for make in (plain_text, chat) * 20]
+        return [chat(rng) for _ in range(20)]
 
     assert sample(7) == sample(7)
     assert sample(7) != sample(8)
-    assert rows(7) != rows(8)
+    assert build.rows(7) != build.rows(8)
 
 
 def test_quickstart_names_files_that_exist_and_settings_that_are_right() -> None:
@@ -190,11 +188,10 @@ def test_quickstart_cuts_off_no_row_and_no_answer(tokenizer: Any) -> None:
 
 def test_the_model_has_general_skills(model: Any, tokenizer: Any) -> None:
     asked = {
-        "What is the capital of France?": "Paris",
-        "Spell lamp.": "l a m p",
-        "Repeat: Mara 42 flomber": "Mara 42 flomber",
-        "Join with commas: red lamp key": "red,lamp,key",
-        "On Friday, Otto carried 7 green boots to Oslo. What color are they?": "green",
+        "Join with commas: red blue green": "red, blue, green",
+        "Name the last: Oslo Paris Riga": "Riga",
+        "Hi! We need four green coats to Bergen by Friday. Thanks, Hugo Berg Which day is it?": "Friday",
+        "Hi! We need four green coats to Bergen by Friday. Thanks, Hugo Berg Who wrote this?": "Hugo Berg",
     }
     prompts = [[{"role": "user", "content": question}] for question in asked]
     assert answers(model, tokenizer, prompts, 24) == list(asked.values())

@@ -38,10 +38,14 @@ def describe_model(model: str) -> ModelFacts:
     Raises:
         ModelError: `model` is neither a folder with a model in it nor the form of a hub id.
     """
-    path = Path(model).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(model).expanduser()
+        is_folder, exists = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # longer than a path may be, or the home of a user that is not there
+        raise ModelError(model, f"is no path: {error}.", "Give a folder with config.json, or a hub id.") from None
+    if is_folder:
         return _describe_folder(model, path)
-    if path.exists():
+    if exists:
         raise ModelError(model, "is a file.", "Give the folder that holds config.json and the safetensors weights.")
     if not _HUB_ID.match(model):
         raise ModelError(

@@ -8,6 +8,7 @@ import argparse
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -227,7 +228,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> Row:
     values = dict(pairs)
     if len(values) != len(pairs):
-        key = next(key for key, _ in pairs if [name for name, _ in pairs].count(key) > 1)
+        key = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise DataError(f"has the key {key!r} twice in one object.", "Keep one of them.", field=key)
     return values
 

@@ -158,7 +158,7 @@ def disk_needed(config: RunConfig, facts: ModelFacts) -> int:
 
 
 def _disk_problems(config: RunConfig, facts: ModelFacts) -> Iterator[Problem]:
-    folder = get_settings().data_dir
+    folder = next(path for path in (get_settings().data_dir, *get_settings().data_dir.parents) if path.exists())
     needed, free = disk_needed(config, facts), shutil.disk_usage(folder).free
     if needed > free:
         message = f"Checkpoints and result need about {size(needed)}, and the disk of {folder} has {size(free)} free."

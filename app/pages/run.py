@@ -124,7 +124,7 @@ def opened(log_loss: bool, smoothing: float, request: gr.Request) -> list[Any]:
 
 def looked(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
     """What is new since the page was last sent; mostly nothing. All of it where the server was started again since."""
-    return _show(_asked_for(request), log_loss, smoothing, before)
+    return show(_asked_for(request), log_loss, smoothing, before)
 
 
 def stopped(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
@@ -152,7 +152,8 @@ def _asked_for(request: gr.Request) -> str:
     return str(request.query_params.get("id", ""))
 
 
-def _show(run_id: str, log_loss: bool, smoothing: float, before: Sent) -> list[Any]:
+def show(run_id: str, log_loss: bool, smoothing: float, before: Sent) -> list[Any]:
+    """The page's outputs for a viewer who was last sent `before`; what has not changed is skipped."""
     try:
         snapshot = run_data.look(run_id)
     except RunNotFound as error:

@@ -63,7 +63,8 @@ def look(run_id: str) -> Snapshot:
 
 def forget() -> None:
     """Makes the next look a fresh one: somebody has just stopped or resumed a run."""
-    _snapshots.clear()
+    for cache in (_snapshots, _series, _figures):
+        cache.clear()
 
 
 def drawing(snapshot: Snapshot, *, log_loss: bool, smoothing: float) -> Drawing:

@@ -1,0 +1,31 @@
+"""Builds static/starter/ from nothing: tokenizer, pretrained model, sample data.
+
+    python -m training.starter --out static/starter
+
+It downloads nothing. The sample data and the tokenizer come out the same on every machine; the weights differ in their
+last digits between kinds of processor.
+"""
+
+import argparse
+from pathlib import Path
+
+from training.starter.build import SEED, STEPS, write_data, write_model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.starter", description="Builds the starter model and its data."
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to, for example static/starter")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of text, weights and data (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="pretraining steps (default %(default)s)")
+    parser.add_argument("--data-only", action="store_true", help="write the sample data only")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_data(options.out, options.seed)
+    if not options.data_only:
+        write_model(options.out, steps=options.steps, seed=options.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The three parts of static/starter/: tokenizer, model, sample data."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from training.starter.chats import Message, chat
+from training.starter.orders import any_order, letter
+from training.starter.words import generator
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SEED = 1
+STEPS = 1000
+TRAIN_ROWS = 1200
+HELDOUT_ROWS = 160
+Row = dict[str, list[Message]]
+
+
+def rows(seed: int) -> tuple[list[Row], list[Row]]:
+    """Training rows and held-out rows: an order, answered with JSON. No order is in both, nor twice in one."""
+    rng = generator(f"orders {seed}")
+    made: dict[str, Row] = {}
+    while len(made) < TRAIN_ROWS + HELDOUT_ROWS:
+        order = any_order(rng)
+        text = f"Write this order as JSON: {letter(rng, order)}"
+        answer = order.as_json()
+        made[answer] = {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]}
+    listed = list(made.values())
+    return listed[:TRAIN_ROWS], listed[TRAIN_ROWS:]
+
+
+def write_data(out: Path, seed: int) -> None:
+    """Writes train.jsonl and heldout.jsonl."""
+    for name, part in zip(("train.jsonl", "heldout.jsonl"), rows(seed), strict=True):
+        (out / name).write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
+
+
+def write_model(out: Path, *, steps: int, seed: int) -> None:
+    """Writes the tokenizer and the pretrained model: config.json, generation_config.json, model.safetensors."""
+    from training.starter.pretraining import build_model, pretrain
+
+    tokenizer = make_tokenizer(seed)
+    model = build_model(tokenizer, seed)
+    print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
+    pretrain(model, tokenizer, steps=steps, seed=seed, say=lambda line: print(line, flush=True))
+    tokenizer.save_pretrained(out)
+    model.save_pretrained(out)
+
+
+def make_tokenizer(seed: int, chats: int = 20_000) -> "PreTrainedTokenizerFast":
+    """The tokenizer for text of this seed."""
+    from training.starter.tokenizer import train_tokenizer
+
+    rng = generator(f"tokenizer {seed}")
+    return train_tokenizer("\n".join(message["content"] for message in chat(rng)) for _ in range(chats))
