@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,9 @@ from worker import database as db
 from worker import runs
 from worker.models import Run
 from worker.settings import PREFIX, get_settings
+
+# A shell that starts the tests in the background has them, and all they start, ignore Ctrl-C; some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 POSTGRES_URL = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 
