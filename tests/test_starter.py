@@ -188,8 +188,7 @@ def test_quickstart_cuts_off_no_row_and_no_answer(tokenizer: Any) -> None:
 
 def test_the_model_has_general_skills(model: Any, tokenizer: Any) -> None:
     asked = {
-        "Join with commas: red blue green": "red, blue, green",
-        "Name the last: Oslo Paris Riga": "Riga",
+        "Name the first: Oslo Paris Riga": "Oslo",
         "Hi! We need four green coats to Bergen by Friday. Thanks, Hugo Berg Which day is it?": "Friday",
         "Hi! We need four green coats to Bergen by Friday. Thanks, Hugo Berg Who wrote this?": "Hugo Berg",
     }
