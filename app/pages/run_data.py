@@ -12,8 +12,8 @@ from worker import database, datasets, history, logs, metrics, runs
 from worker.metrics import Series
 from worker.models import LogLine, Run, RunEvent
 
-LOG_LINES, EVENTS = 400, 300
-_POINTS, _MEMORY_POINTS = 400, 1600
+LOG_LINES, EVENTS = 200, 100
+_POINTS, _MEMORY_POINTS = 280, 1120
 _MEMORY = ("memory_allocated", "memory_reserved", "memory_peak", "host_rss")
 
 
