@@ -175,7 +175,7 @@ def encode(event: Event) -> bytes:
     try:
         return json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n"
     except ValueError:
-        return json.dumps(_finite(values), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        return json.dumps(finite(values), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> Event | None:
@@ -214,9 +214,10 @@ class EventWriter:
         self.close()
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with null in place of each NaN and infinity in it."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,7 +6,6 @@ and writes later fails at once when another has written in between, however long
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from sqlalchemy.pool import Pool
 from sqlalchemy.sql.functions import FunctionElement
 from sqlmodel import Session, SQLModel, select
 
+from training.events import finite
 from worker.settings import ROOT, get_settings
 
 if TYPE_CHECKING:
@@ -182,15 +182,7 @@ def to_json(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return json.dumps(finite(value), allow_nan=False)
 
 
 def _close_idle() -> None:
