@@ -48,9 +48,11 @@ def measure(home: Path, repeats: int, steps: int) -> list[dict[str, float]]:
     with Services(settings):
         pairs = []
         for number in range(repeats + 1):
-            bare = train_bare(home / f"bare{number}", steps)
-            ours = train_through_lathe(settings.runs_dir, steps)
-            pairs.append({"bare_" + name: value for name, value in bare.items()} | {"lathe_" + n: v for n, v in ours.items()})
+            trained = {}
+            for name in ("bare", "lathe") if number % 2 else ("lathe", "bare"):  # in turn: machines grow slower as they warm
+                bare = name == "bare"
+                trained[name] = train_bare(home / f"bare{number}", steps) if bare else train_through_lathe(settings.runs_dir, steps)
+            pairs.append({f"{name}_{figure}": value for name, found in trained.items() for figure, value in found.items()})
             print(f"pair {number}: {json.dumps(pairs[-1])}", file=sys.stderr)
         return pairs[1:]
 
@@ -112,22 +114,16 @@ def train_bare(folder: Path, steps: int) -> dict[str, float]:
 
 
 def train_through_lathe(runs_dir: Path, steps: int) -> dict[str, float]:
-    from training.events import Finished, Metrics, decode
+    from training.events import Metrics, decode
     from training.fields import parse
     from worker.submit import submit
 
     began = time.time()
     run = submit(parse(settings_of(steps)))
     log = runs_dir / run.id / "events.jsonl"
-    while True:
-        time.sleep(0.2)
-        events = [decode(line) for line in log.read_bytes().splitlines()] if log.exists() else []
-        if events and isinstance(events[-1], Finished):
-            break
-        if time.time() - began > 600:
-            raise SystemExit(f"run {run.id} did not finish: {runs_dir / run.id}")
-    stamped = [event for event in events if isinstance(event, Metrics) and "loss" in event.values]
     wait_until_closed(run.id)
+    events = [decode(line) for line in log.read_bytes().splitlines()]
+    stamped = [event for event in events if isinstance(event, Metrics) and "loss" in event.values]
     return figures(began, [(e.step, e.time) for e in stamped]) | {"final_loss": float(stamped[-1].values["loss"] or 0)}
 
 
@@ -135,12 +131,16 @@ def wait_until_closed(run_id: str) -> None:
     """Until the run's row says so and its device is free for the next."""
     from worker import runs
     from worker.database import read
+    from worker.models import Status
 
     while True:
         with read() as session:
-            if runs.get(session=session, run_id=run_id).status.ended:
-                return
-        time.sleep(0.1)
+            status = runs.get(session=session, run_id=run_id).status
+        if status is Status.FINISHED:
+            return
+        if status.ended:
+            raise SystemExit(f"run {run_id} {status.value}")
+        time.sleep(0.5)  # seldom: what looks here takes its time from what trains
 
 
 def figures(began: float, stamps: Stamps) -> dict[str, float]:

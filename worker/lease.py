@@ -81,7 +81,11 @@ class Lease:
     @property
     def proved(self) -> bool:
         """Whether nobody else can have the run, whatever the database would say now."""
-        return steady() < self._renewed + self.seconds * (1 - _MARGIN)
+        return steady() < self._proved_until
+
+    @property
+    def _proved_until(self) -> float:
+        return self._renewed + self.seconds * (1 - _MARGIN)
 
     def guard(self, kill: Callable[[], object]) -> None:
         """From now on, calls `kill` from a thread of its own should the lease be unproved, until `release`.
@@ -91,7 +95,8 @@ class Lease:
         threading.Thread(target=self._guard, args=(kill,), name="lease guard", daemon=True).start()
 
     def _guard(self, kill: Callable[[], object]) -> None:
-        while not self._over.wait(self.seconds / 300):
+        # Sleeps to the moment at which it may be unproved and no sooner: waking takes time from the training.
+        while not self._over.wait(max(self._proved_until - steady(), self.seconds / 300)):
             if not self.proved:
                 log.error("the database has not answered for %.0f s: ending the training", self.seconds * (1 - _MARGIN))
                 self.ended_training = True

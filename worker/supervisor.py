@@ -161,7 +161,8 @@ class Supervisor:
             self._database.attempt(self._beat)
             self._database.attempt(reports.store)
             watch.look(self._asked)
-            trainer.wait(_EARLY_LOOK_SECONDS if steady() - began < _EARLY_SECONDS else _LOOK_SECONDS)
+            early = steady() - began < _EARLY_SECONDS and not reports.seen.step
+            trainer.wait(_EARLY_LOOK_SECONDS if early else _LOOK_SECONDS)
         trainer.kill()
         if not self._lease.proved:
             self._database.regain()

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -77,7 +76,5 @@ class Trainer:
 
     def wait(self, seconds: float) -> None:
         """Sleeps up to `seconds`, less where the launcher ends."""
-        deadline = time.monotonic() + seconds
-        while self.exit_code() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        process.wait_for_end(self._launcher, seconds)
         process.reap_orphans(keep=self._launcher.pid)
