@@ -1,0 +1,111 @@
+"""The order in which a run sees its rows, and so where in the run each row comes. numpy alone: the pages ask it too.
+
+A run's order hangs on its seed and the epoch and on nothing else, so it is the same on every strategy and every number of
+processes, and it is known before the run begins. How batches go to ranks is accelerate's rule (BatchSamplerShard with even
+batches): batch after batch goes to rank after rank, and an epoch's end is filled up with the rows it began with.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PAD_MULTIPLE = 8  # batches are padded to a multiple of this many tokens, which GPUs like
+Integers = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class WorstBatch:
+    """A batch by its place in the run: epoch and rank from 0, step and micro step from 1, as the progress bar counts.
+
+    `rows` are indices into the lengths given, `longest` the longest of them, `tokens` what the padded batch holds.
+    """
+
+    epoch: int
+    step: int
+    rank: int
+    micro: int
+    rows: list[int]
+    longest: int
+    tokens: int
+
+
+def epoch_order(rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The rows 0 to rows - 1 in the order of an epoch (from 0)."""
+    return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(rows)
+
+
+def filled_order(rows: int, seed: int, epoch: int, micro_batch: int, world: int) -> NDArray[np.int64]:
+    """`epoch_order` with what several ranks see again at its end, so that each has equally many full batches."""
+    order = epoch_order(rows, seed, epoch)
+    missing = -rows % (micro_batch * world)
+    if world == 1 or not missing:
+        return order
+    return np.concatenate([order, np.resize(order[: micro_batch * world], missing)])
+
+
+def steps_per_epoch(rows: int, micro_batch: int, accumulation: int, world: int) -> int:
+    """Optimizer steps of one pass over the rows; the last may have fewer micro steps than the others."""
+    return max(1, ceil(ceil(ceil(rows / micro_batch) / world) / accumulation))
+
+
+def place_of(position: int, micro_batch: int, accumulation: int, world: int) -> tuple[int, int, int]:
+    """(step, rank, micro step) at which the row at `position` of an epoch's order comes; steps and micro steps from 1."""
+    turn, rank = divmod(position // micro_batch, world)
+    step, micro = divmod(turn, accumulation)
+    return step + 1, rank, micro + 1
+
+
+def worst_batches(
+    lengths: Integers,
+    *,
+    micro_batch: int,
+    accumulation: int,
+    world: int,
+    seed: int,
+    epochs: float,
+    max_steps: int | None = None,
+    count: int = 10,
+) -> list[WorstBatch]:
+    """The `count` longest batches of a run, the longest first and of equals the earliest.
+
+    `lengths` are those of the rows that train, in the order of their file and cut to the maximum length.
+    """
+    if not len(lengths):
+        return []
+    per_epoch = steps_per_epoch(len(lengths), micro_batch, accumulation, world)
+    total = max_steps or ceil(epochs * per_epoch)
+    found: list[WorstBatch] = []
+    # Every epoch has the longest row in it, so that no more epochs than `count` can matter.
+    for epoch in range(min(ceil(total / per_epoch), count)):
+        order = filled_order(len(lengths), seed, epoch, micro_batch, world)
+        begun = order[: (total - epoch * per_epoch) * micro_batch * accumulation * world]
+        longest = longest_of_batches(lengths[begun], micro_batch)
+        for batch in _highest(longest, count):
+            step, rank, micro = place_of(int(batch) * micro_batch, micro_batch, accumulation, world)
+            rows = [int(row) for row in begun[batch * micro_batch : (batch + 1) * micro_batch]]
+            size = len(rows) * padded(int(longest[batch]))
+            place = (epoch, epoch * per_epoch + step, rank, micro)
+            found.append(WorstBatch(*place, rows=rows, longest=int(longest[batch]), tokens=size))
+    return sorted(found, key=lambda batch: (-batch.longest, batch.step, batch.micro, batch.rank))[:count]
+
+
+def longest_of_batches(lengths: Integers, micro_batch: int) -> Integers:
+    """The longest row of each batch of `lengths`, which are in the order of training."""
+    return np.maximum.reduceat(lengths, np.arange(0, len(lengths), micro_batch))
+
+
+def padded(length: int) -> int:
+    """The length a batch has whose longest row has that length."""
+    return -(-length // PAD_MULTIPLE) * PAD_MULTIPLE
+
+
+def _highest(values: Integers, count: int) -> Integers:
+    """Indices of the highest values, of equals the first."""
+    if len(values) <= count:
+        return np.arange(len(values))
+    bound = np.partition(values, -count)[-count]
+    above = np.flatnonzero(values > bound)
+    return np.concatenate([above, np.flatnonzero(values == bound)[: count - len(above)]])
