@@ -145,6 +145,7 @@ def test_every_row_is_an_order_and_one_line_of_json() -> None:
         assert list(fields) == ["name", "item", "count", "city", "day"]
         assert fields["name"] in question["content"]
         assert fields["city"] in question["content"]
+        assert fields["day"] in question["content"]
 
 
 def test_the_sample_data_is_what_the_script_writes(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ class Order:
     day: str
 
     def as_json(self) -> str:
-        """One line of JSON: the count as a number, the day by its first three letters."""
-        fields = {"name": self.name, "item": self.item, "count": self.count, "city": self.city, "day": self.day[:3]}
+        """One line of JSON, the count as a number."""
+        fields = {"name": self.name, "item": self.item, "count": self.count, "city": self.city, "day": self.day}
         return json.dumps(fields, separators=(",", ":"))
 
 
