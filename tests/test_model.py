@@ -71,3 +71,10 @@ def test_a_tokenizer_without_padding_pads_with_its_end(folder: Path, tmp_path: P
 def test_a_folder_without_a_tokenizer_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tokenizer"):
         load_tokenizer(config(tmp_path))
+
+
+def test_a_tokenizer_with_added_tokens_gives_the_model_embeddings_for_them(folder: Path) -> None:
+    plain, grown = load_model(config(folder), torch.float32), load_model(config(folder), torch.float32, tokens=300)
+    assert grown.get_input_embeddings().num_embeddings == 300
+    known = plain.get_input_embeddings().num_embeddings
+    assert torch.equal(grown.get_input_embeddings().weight[:known], plain.get_input_embeddings().weight)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from training.config import Method, RunConfig
 from training.data import prompt_of
+from training.model import load_model
 from training.shapes import Example
 
 _BATCH_ROWS = 32
@@ -61,7 +62,7 @@ def compare(
         done += count
         progress(done, 2 * len(asked))
 
-    model = _base(config, dtype, device)
+    model = load_model(config, dtype, len(tokenizer)).to(device).eval()
     if config.method is Method.LORA:
         model = PeftModel.from_pretrained(model, str(tuned)).eval()
     with model.disable_adapter() if config.method is Method.LORA else nullcontext():
@@ -82,13 +83,6 @@ def compare(
 def write_records(rows: list[dict[str, Any]], path: Path) -> None:
     """One JSON object a line."""
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-
-
-def _base(config: RunConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    model = AutoModelForCausalLM.from_pretrained(
-        config.model, revision=config.revision or "main", dtype=dtype, trust_remote_code=False, use_safetensors=True
-    )
-    return model.to(device).eval()
 
 
 def _record(question: Question, before: str, after: str) -> dict[str, Any]:

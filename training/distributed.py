@@ -1,6 +1,7 @@
 """The ranks: who they are, where they run, and how each holds its part."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,6 +9,8 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType
 
 from training.config import RunConfig
+from training.events import Note
+from training.report import Report
 from training.rules import Machine
 
 
@@ -21,12 +24,14 @@ def local_machine() -> Machine:
     return Machine("cuda", count, names, memory, torch.cuda.is_bf16_supported(including_emulation=False))
 
 
-def start(config: RunConfig, machine: Machine) -> PartialState:
+def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
     """Joins the ranks.
 
     On CPU the state is configured by hand: accelerate would either turn DeepSpeed off without a word or give each rank a
     world of its own. `describe` says afterwards what really runs.
     """
+    if config.strategy.zero_stage is not None:
+        tell_of_compiling(report)
     if machine.kind == "cuda":
         return PartialState()
     state = PartialState(cpu=True)
@@ -37,6 +42,23 @@ def start(config: RunConfig, machine: Machine) -> PartialState:
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         state.distributed_type = DistributedType.DEEPSPEED
     return state
+
+
+def tell_of_compiling(report: Report) -> None:
+    """Makes a phase of each operator that DeepSpeed compiles: about a minute at its first use on a machine, then cached."""
+    from deepspeed.ops.op_builder.builder import OpBuilder
+    from torch.utils.cpp_extension import _get_build_directory
+
+    load = OpBuilder.jit_load
+
+    def load_and_tell(builder: Any, verbose: bool = True) -> Any:
+        if list(Path(_get_build_directory(builder.name, verbose=False)).glob("*.so")):
+            return load(builder, verbose)
+        report.once(Note(message=f"DeepSpeed compiles its operator {builder.name}: about a minute, once on a machine."))
+        with report.during("compiling DeepSpeed operators"):
+            return load(builder, verbose)
+
+    OpBuilder.jit_load = load_and_tell
 
 
 def leave() -> None:

@@ -35,7 +35,8 @@ class RankStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseStarted(Event):
-    """The run entered a phase: starting, loading data, loading model, preparing, training, evaluating, saving, answering."""
+    """The run entered a phase: starting, compiling DeepSpeed operators, loading data, loading model, preparing, training,
+    evaluating, saving, answering."""
 
     kind: ClassVar[str] = "phase"
     phase: str

@@ -9,13 +9,21 @@ from transformers import PreTrainedTokenizerBase
 
 from training.answers import compare, questions, write_records
 from training.config import Precision, RunConfig
-from training.export import weights_bytes, write_card
+from training.export import save_result, weights_bytes, write_card
 from training.failure import StopRequested
-from training.model import DTYPES
+from training.model import DTYPES, parameter_counts
 from training.prepare import Data
-from training.report import Report
+from training.report import Report, peak_bytes, used_bytes
 from training.stopping import StopSignal
 from training.trainer import RunTrainer
+
+
+def conclude(trainer: RunTrainer, config: RunConfig, run_dir: Path) -> tuple[Path, dict[str, Any]]:
+    """Saves the result; its folder and the run's facts. Every rank calls it."""
+    after = used_bytes()
+    memory = {"after_bytes": after, "peak_bytes": max(peak_bytes(), after)}
+    result = save_result(trainer, config, run_dir)
+    return result, summarize(trainer, result, parameter_counts(trainer.model), memory)
 
 
 def summarize(trainer: RunTrainer, result: Path, parameters: tuple[int, int], memory: dict[str, int]) -> dict[str, Any]:

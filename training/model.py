@@ -39,8 +39,22 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(config: RunConfig, dtype: torch.dtype) -> PreTrainedModel:
+def load_trainable(
+    config: RunConfig, precision: Precision, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel | PeftModel:
+    """The model as its method trains it.
+
+    Raises:
+        UserError: as `load_model` and `add_lora`.
+    """
+    model = load_model(config, weights_dtype(config, precision), len(tokenizer))
+    return add_lora(model, config) if config.method is Method.LORA else model
+
+
+def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0) -> PreTrainedModel:
     """The causal language model with weights of `dtype`, from safetensors only and without running any code of its own.
+
+    Where its tokenizer has more `tokens` than the model has embeddings, as when some were added, it gets embeddings for them.
 
     Raises:
         UserError: the folder or hub id holds no model that can be loaded.
@@ -51,6 +65,8 @@ def load_model(config: RunConfig, dtype: torch.dtype) -> PreTrainedModel:
         )
     except (OSError, ValueError) as error:
         raise _unloadable(config, "model", error) from error
+    if tokens > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(tokens)
     model.config.use_cache = False
     return model
 

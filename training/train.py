@@ -7,12 +7,18 @@ it finds there. It knows neither queue nor database.
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from training.config import RunConfig
 from training.events import Finished, Note, Resumed
 from training.failure import StopRequested, UserError
-from training.report import Report, peak_bytes, used_bytes
+from training.report import Report
 from training.stopping import StopSignal, die_with_parent
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+
+    from training.trainer import RunTrainer
 
 
 def main() -> None:
@@ -41,25 +47,15 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
 
     from training import distributed
     from training.arguments import training_arguments
-    from training.data import Collator, TokenDataset
-    from training.export import save_result
-    from training.finish import answer_held_out, summarize
-    from training.model import (
-        add_lora,
-        hidden_size_of,
-        load_model,
-        load_tokenizer,
-        parameter_counts,
-        targeted_modules,
-        weights_dtype,
-    )
-    from training.prepare import prepare_data, prepare_resume
-    from training.trainer import RunTrainer
+    from training.finish import answer_held_out, conclude
+    from training.model import hidden_size_of, load_tokenizer, load_trainable
+    from training.prepare import prepare_data
+    from training.trainer import make_trainer
 
     machine = distributed.local_machine()
     refuse_conflicts(config, machine)
     precision = machine.best_precision if config.precision == "auto" else config.precision
-    state = distributed.start(config, machine)
+    state = distributed.start(config, machine, report)
     set_seed(config.seed)
 
     report.enter("loading data")
@@ -67,63 +63,45 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     data = prepare_data(config, run_dir, tokenizer, state, report)
 
     report.enter("loading model")
+    # Before the model: with ZeRO-3 the arguments decide how its weights are placed while they are read.
     arguments = training_arguments(
         config, run_dir, machine, precision, hidden_size_of(config.model), evaluates=data.held_out is not None
     )
-    model = load_model(config, weights_dtype(config, precision))
-    if config.method == "lora":
-        model = add_lora(model, config)
-    trainable, total = parameter_counts(model)
+    model = load_trainable(config, precision, tokenizer)
 
     report.enter("preparing")
-    trainer = RunTrainer(
-        run_dir=run_dir,
-        report=report,
-        stop=stop,
-        keep_checkpoints=config.save_total_limit,
-        plan={
-            "train_rows": data.train.num_rows,
-            "eval_rows": data.held_out.num_rows if data.held_out else 0,
-            "skipped_rows": data.skipped_rows,
-            "truncated_rows": data.truncated_rows,
-            "precision": precision.value,
-            "trainable_parameters": trainable,
-            "total_parameters": total,
-            "target_modules": targeted_modules(model),
-        },
-        model=model,
-        args=arguments,
-        processing_class=tokenizer,
-        data_collator=Collator(tokenizer.pad_token_id),
-        train_dataset=TokenDataset(data.train),
-        eval_dataset=TokenDataset(data.held_out) if data.held_out else None,
-    )
-    checkpoint, rejected = prepare_resume(run_dir, state)
-    if checkpoint:
-        report.once(Resumed(step=int(checkpoint.name.split("-")[1]), path=checkpoint.name, rejected=rejected))
-    elif rejected:
-        report.once(
-            Note(message=f"No checkpoint is whole, so training starts again: {'; '.join(rejected)}", level="warning")
-        )
-
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if data.held_out and not stop.agreed() and trainer.last_evaluation[0] != trainer.state.global_step:
-        trainer.evaluate()
+    trainer = make_trainer(config, run_dir, report, stop, model, arguments, tokenizer, data, precision)
+    run_steps(trainer, run_dir, state, report, stop)
     if stop.agreed():
         report.once(Finished(outcome="stopped", step=trainer.state.global_step, summary={}))
         return
 
     report.enter("saving")
-    after = used_bytes()
-    memory = {"after_bytes": after, "peak_bytes": max(peak_bytes(), after)}
-    result = save_result(trainer, config, run_dir)
-    summary = summarize(trainer, result, (trainable, total), memory)
-    device, step = arguments.device, trainer.state.global_step
+    result, summary = conclude(trainer, config, run_dir)
     del trainer, model
     distributed.leave()
     if report.rank == 0:
-        answer_held_out(config, run_dir, result, tokenizer, data, device, precision, report, stop, summary)
-        report.once(Finished(outcome="finished", step=step, summary=summary))
+        answer_held_out(config, run_dir, result, tokenizer, data, arguments.device, precision, report, stop, summary)
+        report.once(Finished(outcome="finished", step=summary["steps"], summary=summary))
+
+
+def run_steps(trainer: "RunTrainer", run_dir: Path, state: "PartialState", report: Report, stop: StopSignal) -> None:
+    """Trains to the end or to a stop, from the newest whole checkpoint where there is one, and evaluates at the end."""
+    from training.prepare import prepare_resume
+
+    checkpoint, rejected = prepare_resume(run_dir, state)
+    if checkpoint:
+        report.once(Resumed(step=int(checkpoint.name.split("-")[1]), path=checkpoint.name, rejected=rejected))
+    elif rejected:
+        message = f"No checkpoint is whole, so training starts again: {'; '.join(rejected)}"
+        report.once(Note(message=message, level="warning"))
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if (
+        trainer.eval_dataset is not None
+        and not stop.agreed()
+        and trainer.last_evaluation[0] != trainer.state.global_step
+    ):
+        trainer.evaluate()
 
 
 def refuse_conflicts(config: RunConfig, machine: object) -> None:

@@ -6,17 +6,71 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from peft import PeftModel
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_utils import EvalLoopOutput
 
 from training import manifest
+from training.config import Precision, RunConfig
+from training.data import Collator, TokenDataset
 from training.distributed import describe
+from training.evaluation import EvenRows, TokenMean
 from training.events import CheckpointSaved, Metrics, Placed, Planned
 from training.failure import StopRequested
+from training.model import parameter_counts, targeted_modules
+from training.prepare import Data
 from training.report import Report, used_bytes
 from training.stopping import StopSignal
 
 # What Trainer logs, and the name it is kept under; the rest it can be asked for at any time.
 _LOGGED = ("loss", "learning_rate", "grad_norm", "eval_loss")
+
+
+def make_trainer(
+    config: RunConfig,
+    run_dir: Path,
+    report: Report,
+    stop: StopSignal,
+    model: PreTrainedModel | PeftModel,
+    arguments: TrainingArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    data: Data,
+    precision: Precision,
+) -> "RunTrainer":
+    """The trainer of a run: what was prepared, joined."""
+    trainable, total = parameter_counts(model)
+    plan = {
+        "train_rows": data.train.num_rows,
+        "eval_rows": data.held_out.num_rows if data.held_out else 0,
+        "skipped_rows": data.skipped_rows,
+        "truncated_rows": data.truncated_rows,
+        "precision": precision.value,
+        "trainable_parameters": trainable,
+        "total_parameters": total,
+        "target_modules": targeted_modules(model),
+    }
+    together = config.micro_batch_size * config.num_processes
+    return RunTrainer(
+        run_dir=run_dir,
+        report=report,
+        stop=stop,
+        keep_checkpoints=config.save_total_limit,
+        plan=plan,
+        model=model,
+        args=arguments,
+        processing_class=tokenizer,
+        data_collator=Collator(tokenizer.pad_token_id),
+        train_dataset=TokenDataset(data.train),
+        eval_dataset=EvenRows(TokenDataset(data.held_out), together) if data.held_out else None,
+    )
 
 
 class RunTrainer(Trainer):  # type: ignore[misc]
@@ -89,6 +143,24 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             self.throughput.go_on()
         self.last_evaluation = (self.state.global_step, metrics.get("eval_loss"))
         return metrics
+
+    def evaluation_loop(self, *arguments: Any, **named: Any) -> EvalLoopOutput:
+        """The library's loop, with the loss as the mean over tokens in the place of its mean over batches."""
+        self._token_mean = TokenMean(self.args.device)
+        output = super().evaluation_loop(*arguments, **named)
+        if "eval_loss" in output.metrics:
+            output.metrics["eval_loss"] = self._token_mean.value()
+        return output
+
+    def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
+        """The library's step; its batch's loss is also kept with the number of tokens behind it."""
+        loss, *rest = super().prediction_step(model, inputs, *arguments, **named)
+        self._token_mean.add(loss, inputs["labels"].to(loss.device))
+        return loss, *rest
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        # In evaluation each batch's loss is the mean of its own tokens; TokenMean brings batches and ranks together.
+        return super()._get_num_items_in_batch(batch_samples, device) if self.model.training else None
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         self.throughput.pause()
