@@ -1,0 +1,205 @@
+"""The cache of a tokenized set: every row's tokens, untruncated, with those that carry loss. numpy alone, mapped from disk.
+
+A store is a folder named after what it was made of (`store_key`): the data's bytes, the tokenizer with its chat template, the
+mapping of columns. It is made aside under a lock and renamed into place, so that it is whole or absent and no two processes
+make the same one; what a killed one left is overwritten by the next. Maximum length and `train_on_prompt` are no part of it:
+they are views taken while reading.
+
+    tokens.i32          the tokens of all rows, one after another
+    ends.i64            where each row's tokens end; a row that cannot train has none
+    spans.i32           (row, first, end): the tokens [first, end) of a row carry loss; in the order of the rows
+    first_trained.i32   a row's first token that carries loss, the very first left out (nothing comes before it), or -1
+    duplicate_of.i32    the earlier row with the same tokens, or -1;  near_duplicate_of.i32 the earlier row much like it, or -1
+    hashes.u64          of a row's tokens (0: none), by which two sets are compared
+    facts.json          numbers that need no limit, written last
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.order import Integers
+
+VERSION = 1  # of the layout and of how rows are rendered: another one makes all stores anew
+FACTS = "facts.json"
+PROGRESS = "progress.json"
+_TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "special_tokens_map.json", "added_tokens.json")
+_VOCABULARY_FILES = ("vocab*", "merges*", "*.model", "*.tiktoken", "config.json")
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """A whole store. Arrays have an entry for every row of the file, in its order."""
+
+    folder: Path
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What `training.tokenizing` found out about the set."""
+        values: dict[str, Any] = json.loads((self.folder / FACTS).read_text(encoding="utf-8"))
+        return values
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file, those that cannot train among them."""
+        return int(self.facts["rows"])
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens a row, untruncated; 0 for a row that cannot train."""
+        return np.diff(self._ends, prepend=0).astype(np.int32)
+
+    @cached_property
+    def first_trained(self) -> NDArray[np.int32]:
+        return self._map("first_trained.i32", np.int32)
+
+    @cached_property
+    def duplicate_of(self) -> NDArray[np.int32]:
+        return self._map("duplicate_of.i32", np.int32)
+
+    @cached_property
+    def near_duplicate_of(self) -> NDArray[np.int32]:
+        return self._map("near_duplicate_of.i32", np.int32)
+
+    @cached_property
+    def hashes(self) -> NDArray[np.uint64]:
+        return self._map("hashes.u64", np.uint64)
+
+    def first_trained_with(self, *, train_on_prompt: bool) -> Integers:
+        """`first_trained`, or what it is where the prompt's tokens carry loss too."""
+        return np.where(self.lengths > 1, 1, -1) if train_on_prompt else self.first_trained
+
+    def row(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """The tokens of a row (from 0) and which of them carry loss, untruncated."""
+        start, end = (int(self._ends[number - 1]) if number else 0), int(self._ends[number])
+        trained = np.zeros(end - start, bool)
+        low, high = np.searchsorted(self._span_rows, [number, number + 1])
+        for _, first, last in self._spans[low:high]:
+            trained[first:last] = True
+        return self._tokens[start:end], trained
+
+    @cached_property
+    def _tokens(self) -> NDArray[np.int32]:
+        return self._map("tokens.i32", np.int32)
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        return self._map("ends.i64", np.int64)
+
+    @cached_property
+    def _spans(self) -> NDArray[np.int32]:
+        return self._map("spans.i32", np.int32).reshape(-1, 3)
+
+    @cached_property
+    def _span_rows(self) -> Integers:
+        return self._spans[:, 0]
+
+    def _map(self, name: str, kind: type[Any]) -> NDArray[Any]:
+        path = self.folder / name
+        return np.memmap(path, kind, mode="r") if path.stat().st_size else np.empty(0, kind)
+
+
+def open_store(folder: Path) -> TokenStore:
+    """A whole store.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    if not (folder / FACTS).is_file():
+        raise FileNotFoundError(f"{folder} holds no tokens")
+    os.utime(folder)  # the least recently used goes first
+    return TokenStore(folder)
+
+
+def store_key(sha256: str, model: str, columns: str | None, revision: str | None = None) -> str:
+    """The name of a store's folder: what its tokens depend on."""
+    parts = [str(VERSION), sha256, tokenizer_fingerprint(model, revision), columns or ""]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def tokenizer_fingerprint(model: str, revision: str | None = None) -> str:
+    """A hash of a local model's tokenizer files, its chat template among them; a hub model goes by its id and revision."""
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        return f"{model}@{revision or 'main'}"
+    digest = hashlib.sha256()
+    names = {path for pattern in (*_TOKENIZER_FILES, *_VOCABULARY_FILES) for path in folder.glob(pattern)}
+    for path in sorted(name for name in names if name.is_file()):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def file_fingerprint(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def lock_file(folder: Path) -> Path:
+    """Held by who makes the store `folder`, and shared by who reads it for long."""
+    return folder.with_name(f"{folder.name}.lock")
+
+
+def making_folder(folder: Path) -> Path:
+    """Where the store `folder` is being made."""
+    return folder.with_name(f".making-{folder.name}")
+
+
+def is_being_made(folder: Path) -> bool:
+    """Whether a process makes this store now."""
+    try:
+        with lock_file(folder).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+@contextmanager
+def locked(folder: Path, waiting: Any = None, seconds: float = 0.2) -> Iterator[None]:
+    """Holds the maker's lock; while another has it, `waiting()` is called every so many seconds."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with lock_file(folder).open("ab") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waiting:
+                    waiting()
+                time.sleep(seconds)
+        yield
+
+
+def in_use(folder: Path) -> int:
+    """A file descriptor that keeps the store from being removed until it is closed, or the process ends."""
+    descriptor = os.open(lock_file(folder), os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def remove(folder: Path) -> bool:
+    """Deletes a store that nobody makes or uses; says whether it did."""
+    try:
+        with lock_file(folder).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(making_folder(folder), ignore_errors=True)
+    except BlockingIOError:
+        return False
+    return True
