@@ -7,7 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.cli_document import brief, document
+from app.run_document import brief, document
 from app.security import error, is_loopback
 from training.fields import ConfigError, Problem, parse
 from worker import database, metrics, runs, submit

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app import text
-from app.cli_document import BRIEF, place
 from app.cli_screen import Screen
+from app.run_document import BRIEF, place
+from app.run_words import eta
 from worker import database, history, metrics, runs
 from worker.models import RunEvent, Status
 from worker.patience import UNREACHABLE
@@ -129,13 +130,6 @@ def numbers(moment: Moment) -> list[str]:
         ("ETA ", text.duration(eta(run))),
     ]
     return [f"{label}{told}" for label, told in shown if told != text.NONE]
-
-
-def eta(run: dict[str, Any]) -> float | None:
-    """Seconds of training left at the present pace; None before the pace is known and after the last step."""
-    if not run["seconds_per_step"] or not run["total_steps"] or run["step"] >= run["total_steps"]:
-        return None
-    return float(run["seconds_per_step"] * (run["total_steps"] - run["step"]))
 
 
 def _done(run: dict[str, Any]) -> tuple[int, int]:

@@ -10,11 +10,12 @@ from psutil import pid_exists
 
 from app import text
 from app.cli_database import ready
-from app.cli_document import document
 from app.cli_follow import follow
 from app.cli_screen import screen_for
-from app.cli_show import failure, results, took
+from app.cli_show import failure, results
 from app.lock import LOCK_FILE, address_of
+from app.run_document import document
+from app.run_words import took
 from training.config import Method, RunConfig
 from training.config_file import read_config
 from training.fields import parse

@@ -8,8 +8,9 @@ import click
 
 from app import text
 from app.cli_database import ready
-from app.cli_document import brief, document
 from app.cli_settings import plain
+from app.run_document import brief, document
+from app.run_words import exact_match, progress, strategy, took
 from worker import database, runs
 from worker.models import Status
 
@@ -63,18 +64,6 @@ def _row(row: dict[str, Any], now: float) -> list[str]:
     ]
 
 
-def progress(values: dict[str, Any]) -> str:
-    """How far a run is: "120 of 400 steps", or its phase before the steps are known."""
-    if values["total_steps"]:
-        return f"{values['step']:,} of {text.plural(values['total_steps'], 'step')}"
-    return values["phase"] or text.NONE
-
-
-def took(values: dict[str, Any], now: float) -> float | None:
-    """Seconds from the first start to the end, or until now."""
-    return (values["finished_at"] or now) - values["started_at"] if values["started_at"] else None
-
-
 def page(values: dict[str, Any], now: float) -> str:
     """One run as a readable page."""
     parts = [values["name"], text.pairs(_standing(values, now))]
@@ -107,19 +96,6 @@ def _standing(values: dict[str, Any], now: float) -> list[tuple[str, str]]:
     return [(label, told) for label, told in lines if told != text.NONE]
 
 
-def strategy(values: dict[str, Any]) -> str:
-    """How the run really ran, as it reported: "ZeRO-2 (DeepSpeedEngine), 2 processes, bf16"."""
-    ran = (values["summary"] or {}).get("strategy")
-    if not ran and values["plan"]:
-        plan = values["plan"]
-        ran = {"stage": plan["zero_stage"], **{key: plan[key] for key in ("engine", "world_size", "precision")}}
-    if not ran:
-        return text.NONE
-    name = ran["engine"] if ran["stage"] is None else f"ZeRO-{ran['stage']} ({ran['engine']})"
-    processes = "1 process" if ran["world_size"] == 1 else f"{ran['world_size']} processes"
-    return f"{name}, {processes}, {ran['precision']}"
-
-
 def results(values: dict[str, Any]) -> list[tuple[str, str]]:
     """The summary's numbers with their units; empty while there is none."""
     summary = values["summary"]
@@ -138,14 +114,6 @@ def results(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("Training time", text.duration(summary.get("train_seconds"))),
     ]
     return [(label, told) for label, told in lines if told != text.NONE]
-
-
-def exact_match(answers: dict[str, Any] | None) -> str:
-    """Held-out answers before and after: "4.0% before, 96.0% after (50 rows)"."""
-    if not answers:
-        return text.NONE
-    before, after = (text.percent(answers.get(f"exact_match_{moment}")) for moment in ("before", "after"))
-    return f"{before} before, {after} after ({text.plural(answers.get('rows', 0), 'row')})"
 
 
 def _memory(memory: dict[str, list[int | None]]) -> list[tuple[str, str]]:

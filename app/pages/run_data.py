@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from app import charts
 from app.cache import TimedCache
 from app.chart_layout import Mark
-from app.cli_document import place
 from app.pages.run_parts import Queue
+from app.run_document import place
 from worker import database, datasets, history, logs, metrics, runs
 from worker.metrics import Series
 from worker.models import LogLine, Run, RunEvent

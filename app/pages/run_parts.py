@@ -8,10 +8,9 @@ from typing import Any
 from markupsafe import Markup
 
 from app import text
-from app.cli_follow import eta
-from app.cli_show import exact_match, strategy
 from app.form import applying, from_config
 from app.pages.parts import ago, bar, clock, each, facts, panel, rows, share_done, status_word, took
+from app.run_words import eta, exact_match, strategy
 from training.fields import settings
 from worker.models import LogLine, Run, RunEvent, Status
 
