@@ -37,7 +37,7 @@ def give_back(say: Say, forced: threading.Event) -> bool:
             runs.request_requeue_all(session=session, host=hostname())
         waiting = {run.id: run for run in in_progress()}
     except UNREACHABLE as error:
-        say(f"The database does not answer ({error}); runs in progress train on by themselves.")
+        say(f"The database does not answer ({error}); runs in progress are not asked to save.")
         return True
     deadline = time.monotonic() + WAIT_SECONDS
     while waiting and not forced.is_set() and time.monotonic() < deadline:

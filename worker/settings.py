@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     )
     renew_seconds: float = Field(5, gt=0, description="How often a supervisor renews its lease: a third of it or less.")
     max_attempts: int = Field(3, ge=1, description="Starts that may be lost or crash before a run counts as failed.")
+    overtaking_seconds: float = Field(
+        600, ge=0, description="How long a queued run may be overtaken by later ones that need fewer devices."
+    )
     devices: str = Field(
         "", description="What this worker may use: cpu, or GPUs such as 0,1; empty takes every GPU, else the CPU."
     )

@@ -6,11 +6,14 @@ import sys
 import threading
 from pathlib import Path
 
+from sqlmodel import select
+
 from worker import database, devices, process, runs
 from worker.identity import me
 from worker.models import Run
 from worker.settings import ROOT, get_settings
 from worker.standby import FLAG, SUPERVISOR_LOG, Standby
+from worker.turns import next_run
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +61,11 @@ def abandoned(run: Run) -> bool:
 def _candidate() -> tuple[Run, list[str]] | None:
     with database.read() as session:
         free = devices.free_devices(session=session)
-        for run in runs.waiting(session=session) if free else []:
-            if chosen := devices.choose(int(run.config.get("num_processes", 1)), free):
-                return run, chosen
-    return None
+        if not free:
+            return None
+        now = session.exec(select(database.clock())).one()
+        patience = get_settings().overtaking_seconds
+        return next_run(runs.waiting(session=session), free, devices.own_devices(), now, patience)
 
 
 def _claim(run: Run, chosen: list[str]) -> Run | None:
