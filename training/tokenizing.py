@@ -1,0 +1,180 @@
+"""Tokenizes a data set once, for everybody: `python -m training.tokenizing FILE --model M [--columns T] --into FOLDER`.
+
+Rows stream through: while one chunk is encoded by the tokenizer's threads, the one before is written. Memory hangs on the
+chunk, not on the file. What is found out on the way (lengths, duplicates, scripts) goes into the store's facts.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.example import Example
+from training.failure import DataError, UserError
+from training.rows import read_numbered
+from training.token_store import FACTS, PROGRESS, locked, making_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from training.encoding import Encoded
+    from training.rendering import Rendered
+
+FAILURE = "failure.json"
+_CHUNK_ROWS = 1000
+_CHUNK_CHARACTERS = 2_000_000
+_CHUNKS_AHEAD = 2
+_SECONDS_BETWEEN_REPORTS = 0.5
+
+Progress = Callable[[int], None]
+
+
+def make_store(
+    source: Path, folder: Path, tokenizer: "PreTrainedTokenizerBase", columns: str | None, progress: Progress
+) -> None:
+    """Tokenizes `source` into the store `folder`. The caller holds the maker's lock.
+
+    Raises:
+        DataError: a row cannot be read or rendered, or none can train.
+    """
+    from training.store_writer import StoreWriter
+
+    aside = making_folder(folder)
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(mode=0o700, parents=True)
+    try:
+        with StoreWriter(aside, tokenizer) as writer:
+            for rendered, encoded in _encoded(source, columns, tokenizer):
+                writer.add(rendered, encoded)
+                progress(writer.rows)
+            if not writer.trainable:
+                raise DataError("has no row with an answer to learn.", "Fill in the answers.", file=source.name)
+            writer.finish()
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    (aside / PROGRESS).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.rename(folder)
+
+
+def _encoded(
+    source: Path, columns: str | None, tokenizer: "PreTrainedTokenizerBase"
+) -> Iterator[tuple[list["Rendered | None"], "Encoded"]]:
+    from training.encoding import Encoder
+    from training.rendering import Renderer
+
+    encoder, renderer = Encoder(tokenizer), Renderer(tokenizer)
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque[tuple[list[Rendered | None], Future[Any]]] = deque()
+        for chunk in _chunks(source, columns, renderer):
+            waiting.append((chunk, pool.submit(encoder.encode, chunk)))
+            if len(waiting) == _CHUNKS_AHEAD:
+                first, encodings = waiting.popleft()
+                yield first, encoder.collect(first, encodings.result())
+        for first, encodings in waiting:
+            yield first, encoder.collect(first, encodings.result())
+
+
+def _chunks(source: Path, columns: str | None, renderer: Any) -> Iterator[list["Rendered | None"]]:
+    chunk: list[Rendered | None] = []
+    characters = 0
+    for number, _, example in read_numbered(source, columns):
+        rendered = _rendered(number, example, renderer)
+        chunk.append(rendered)
+        characters += len(rendered.text) if rendered else 0
+        if len(chunk) >= _CHUNK_ROWS or characters >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _rendered(number: int, example: Example | None, renderer: Any) -> "Rendered | None":
+    try:
+        rendered: Rendered | None = renderer.render(example) if example else None
+    except DataError as error:
+        raise DataError(error.message, error.fix, line=number + 1, field=error.field) from None
+    return rendered
+
+
+def main() -> None:
+    """Makes the store, or leaves FOLDER.failure.json beside it. `--locked` is an inherited descriptor of the maker's lock."""
+    # The tokenizers need no torch, and importing it would take three seconds and most of the memory allowed.
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    parser = argparse.ArgumentParser(description="Tokenize a data set into a store.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--revision")
+    parser.add_argument("--columns")
+    parser.add_argument("--into", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--name", help="the name to use in messages")
+    parser.add_argument("--rows", type=int, default=0, help="how many there are, for the progress")
+    parser.add_argument("--locked", type=int, metavar="DESCRIPTOR", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    with nullcontext() if given.locked else locked(given.into):
+        if (given.into / FACTS).is_file():
+            return
+        try:
+            _make(given)
+        except Exception as error:
+            failure_file(given.into).write_text(json.dumps(_problem(error, given.name or given.file.name)))
+            sys.exit(1)
+        failure_file(given.into).unlink(missing_ok=True)
+
+
+def failure_file(folder: Path) -> Path:
+    """Says why the store `folder` could not be made."""
+    return folder.with_name(f"{folder.name}.{FAILURE}")
+
+
+def _make(given: argparse.Namespace) -> None:
+    from training.tokenizer import load
+
+    progress = FileProgress(making_folder(given.into) / PROGRESS, given.rows)
+    make_store(given.file, given.into, load(given.model, given.revision), given.columns, progress)
+
+
+class FileProgress:
+    """Writes how many rows are done, at most twice a second."""
+
+    def __init__(self, file: Path, total: int) -> None:
+        self._file, self._total, self._written = file, total, 0.0
+
+    def __call__(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._written >= _SECONDS_BETWEEN_REPORTS:
+            self._written = now
+            part = self._file.with_suffix(".part")
+            part.write_text(json.dumps({"done": done, "total": self._total}))
+            part.replace(self._file)
+
+
+def _problem(error: Exception, file: str) -> dict[str, Any]:
+    place: dict[str, Any] = {"file": file, "line": None, "field": ""}
+    match error:
+        case DataError():
+            place |= {"line": error.line, "field": error.field}
+            return {**place, "message": error.message, "fix": error.fix}
+        case UserError():
+            return {"file": "", "line": None, "field": error.field, "message": str(error), "fix": error.fix}
+        case MemoryError():
+            message, fix = "needs more memory to tokenize than allowed.", "Shorten its longest rows."
+        case OSError():
+            message, fix = f"cannot be tokenized: {error.strerror or error}.", "Free some space in the data folder."
+        case _:
+            message, fix = f"cannot be tokenized ({type(error).__name__}: {error}).", "Try another model's tokenizer."
+    return {**place, "message": message, "fix": fix}
+
+
+if __name__ == "__main__":
+    os.environ |= {"TOKENIZERS_PARALLELISM": "true", "TRANSFORMERS_VERBOSITY": "error"}
+    main()
