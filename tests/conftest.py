@@ -136,3 +136,16 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder of real data sets is not here")
     return folder
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    """A configuration file of a run that a submit takes."""
+    from played_run import model_folder
+
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "one", "completion": "two"}\n' * 40)
+    model = model_folder(tmp_path / "model")
+    path = tmp_path / "run.yaml"
+    lines = ["name: from a file", f"model: {model}", f"data: {tmp_path / 'rows.jsonl'}", "lora_r: 8", "learning_rate: 0.001"]
+    path.write_text("\n".join(lines))
+    return path

@@ -2,54 +2,21 @@
 
 import json
 import os
-import pty
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import zipfile
-from contextlib import contextmanager
 
 import pytest
-from click.testing import CliRunner
-from played_run import GIB, SUMMARY, PlayedRun, model_folder
+from commands import all_runs, answer, lathe
+from played_run import SUMMARY, PlayedRun
 
 from app.cli import main
-from training.events import Metrics, Note, PhaseStarted
+from training.events import Metrics, Note
 from training.fields import settings
-from worker import database as db
-from worker import runs
 from worker.models import Status
 
 HEAVY = ("torch", "transformers", "gradio", "fastapi", "sqlmodel", "sqlalchemy", "celery", "alembic", "pyarrow")
-
-
-def lathe(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
-
-
-def answer(*arguments, exit_code=0):
-    """What a command answers with --json."""
-    result = lathe(*arguments, "--json")
-    assert result.exit_code == exit_code, result.output
-    return json.loads(result.stdout)
-
-
-def all_runs():
-    with db.read() as session:
-        return runs.listing(session=session)
-
-
-@pytest.fixture
-def config(tmp_path):
-    """A configuration file of a run that a submit takes."""
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "one", "completion": "two"}\n' * 40)
-    model = model_folder(tmp_path / "model")
-    path = tmp_path / "run.yaml"
-    lines = ["name: from a file", f"model: {model}", f"data: {tmp_path / 'rows.jsonl'}", "lora_r: 8", "learning_rate: 0.001"]
-    path.write_text("\n".join(lines))
-    return path
 
 
 def test_help_of_every_command_answers_without_loading_anything_heavy():
@@ -70,9 +37,9 @@ def test_run_has_a_flag_for_every_setting_with_its_bounds_and_default():
     assert "[single, ddp, zero0, zero1, zero2, zero3; default single]" in told
 
 
-def test_a_run_is_queued_from_a_file_with_flags_in_place_of_its_settings(database, config):
+def test_a_run_is_queued_from_a_file_with_flags_in_place_of_its_settings(database, run_file):
     flags = "--learning-rate 3e-4 --use_rslora true --strategy zero2 --num-processes 2"
-    queued = answer("run", config, *flags.split())
+    queued = answer("run", run_file, *flags.split())
     asked = queued["config"]
     assert queued["status"] == "queued"
     assert (asked["name"], asked["lora_r"], asked["learning_rate"]) == ("from a file", 8, 3e-4)
@@ -80,7 +47,7 @@ def test_a_run_is_queued_from_a_file_with_flags_in_place_of_its_settings(databas
     assert [run.id for run in all_runs()] == [queued["id"]]
 
 
-def test_a_run_is_queued_from_flags_alone_and_the_next_commands_are_named(home, config, tmp_path):
+def test_a_run_is_queued_from_flags_alone_and_the_next_commands_are_named(home, run_file, tmp_path):
     result = lathe("run", "--model", tmp_path / "model", "--data", tmp_path / "rows.jsonl", "--max-steps", "5")
     [run] = all_runs()
     assert result.exit_code == 0
@@ -93,8 +60,8 @@ def test_a_first_command_makes_the_database(bare_home):
     assert "No runs yet. Queue one with `lathe run CONFIG.yaml`." in lathe("runs").stdout
 
 
-def test_every_wrong_setting_is_named_with_its_value_and_fix_and_nothing_is_queued(home, config):
-    result = lathe("run", config, "--learning-rate", "abc", "--lora-r", "0", "--method", "magic")
+def test_every_wrong_setting_is_named_with_its_value_and_fix_and_nothing_is_queued(home, run_file):
+    result = lathe("run", run_file, "--learning-rate", "abc", "--lora-r", "0", "--method", "magic")
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
@@ -105,14 +72,14 @@ def test_every_wrong_setting_is_named_with_its_value_and_fix_and_nothing_is_queu
     assert all_runs() == []
 
 
-def test_with_json_errors_are_json_too(home, config):
-    [problem] = answer("run", config, "--learning-rate", "abc", exit_code=1)["error"]
+def test_with_json_errors_are_json_too(home, run_file):
+    [problem] = answer("run", run_file, "--learning-rate", "abc", exit_code=1)["error"]
     assert (problem["field"], problem["value"], problem["message"]) == ("learning_rate", "abc", "is not a number.")
     assert problem["fix"].startswith("Give a number above 0")
 
 
-def test_settings_that_do_not_go_together_are_refused_with_the_fix(home, config):
-    result = lathe("run", config, "--strategy", "zero3")
+def test_settings_that_do_not_go_together_are_refused_with_the_fix(home, run_file):
+    result = lathe("run", run_file, "--strategy", "zero3")
     assert result.exit_code == 1
     assert "num_processes" in result.stderr
     assert "Set strategy to single" in result.stderr
@@ -125,9 +92,9 @@ def test_a_configuration_file_that_is_not_there_is_named(home, tmp_path):
     assert f"configuration file (given: '{tmp_path / 'nothing.yaml'}'): cannot be read: No such file" in result.stderr
 
 
-def test_data_that_cannot_train_is_refused_at_once(home, config, tmp_path):
+def test_data_that_cannot_train_is_refused_at_once(home, run_file, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "one"}\n{"nothing": 1}\n')
-    result = lathe("run", config)
+    result = lathe("run", run_file)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: data")
     assert all_runs() == []
@@ -240,102 +207,6 @@ def test_what_cannot_be_asked_of_an_ended_run_is_refused(home, command, told):
     result = lathe(command, PlayedRun().claim().end().id)
     assert result.exit_code == 1
     assert told in result.stderr
-
-
-@pytest.fixture
-def finished(home):
-    run = PlayedRun().claim().end()
-    folder = home / "runs" / run.id
-    folder.mkdir(parents=True)
-    with zipfile.ZipFile(folder / "adapter.zip", "w") as archive:
-        archive.writestr("adapter/adapter_model.safetensors", "weights")
-    return run
-
-
-def test_export_writes_the_adapter_and_replaces_a_file_only_when_told(finished, tmp_path):
-    target = tmp_path / "mine.zip"
-    assert answer("export", finished.id, "-o", target)["bytes"] == target.stat().st_size
-    assert zipfile.ZipFile(target).namelist() == ["adapter/adapter_model.safetensors"]
-    again = lathe("export", finished.id, "-o", target)
-    assert (again.exit_code, "--force" in again.stderr) == (1, True)
-    assert lathe("export", finished.id, "-o", target, "--force").exit_code == 0
-
-
-def test_export_into_a_folder_that_is_not_there_names_it_and_leaves_nothing(finished, tmp_path):
-    result = lathe("export", finished.id, "-o", tmp_path / "no" / "mine.zip")
-    assert result.exit_code == 1
-    assert "No such file or directory" in result.stderr
-    assert not (tmp_path / "no").exists()
-
-
-def test_export_of_a_run_that_is_not_done_says_what_to_do(home, tmp_path):
-    run = PlayedRun()
-    result = lathe("export", run.id, "-o", tmp_path / "mine.zip")
-    assert result.stderr == (
-        f"Error: Run {run.id} is queued: its adapter is written at the end. Wait for it: lathe show {run.id}\n"
-    )
-
-
-@contextmanager
-def played_in_the_background(play):
-    """Waits for the run that a command queues, then plays it."""
-    command_ended = threading.Event()
-
-    def wait_and_play():
-        while not (queued := all_runs()) and not command_ended.wait(0.05):
-            pass
-        for run in queued:
-            play(PlayedRun.of(run.id).claim().report(PhaseStarted(phase="training")))
-
-    thread = threading.Thread(target=wait_and_play)
-    thread.start()
-    try:
-        yield
-    finally:
-        command_ended.set()
-        thread.join()
-
-
-@pytest.mark.parametrize(
-    ("end", "exit_code", "told"),
-    [
-        (lambda run: run.end(), 0, "Held-out exact match 4.0% before, 96.0% after (50 rows)"),
-        (lambda run: run.end(Status.FAILED, error={"message": "Rank 0 ended."}), 1, "Rank 0 ended."),
-        (lambda run: run.end(Status.STOPPED), 3, "lathe resume"),
-    ],
-    ids=["finished", "failed", "stopped"],
-)
-def test_a_followed_run_ends_with_its_results_and_an_exit_code_of_its_own(home, config, end, exit_code, told):
-    with played_in_the_background(end):
-        result = lathe("run", config, "--follow")
-    assert result.exit_code == exit_code
-    assert told in " ".join(result.stdout.split())
-    assert "http://127.0.0.1:7860/" in result.stdout
-
-
-def test_a_followed_run_with_json_keeps_stdout_for_the_answer(home, config):
-    with played_in_the_background(lambda run: run.end()):
-        result = lathe("run", config, "--follow", "--json")
-    assert json.loads(result.stdout)["summary"]["memory"]["peak_bytes"] == [3 * GIB, 7 * GIB // 2]
-    assert "in the queue" in result.stderr
-
-
-def test_ctrl_c_on_a_terminal_leaves_the_run_queued_and_says_how_to_stop_it(home, config):
-    terminal, end = pty.openpty()
-    command = [sys.executable, "-m", "app.cli", "run", str(config), "--follow"]
-    with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, start_new_session=True) as process:
-        os.close(end)
-        shown = b""
-        while b"in the queue" not in shown:
-            shown += os.read(terminal, 4096)
-        process.send_signal(signal.SIGINT)
-        while b"lathe stop" not in shown:
-            shown += os.read(terminal, 4096)
-        assert process.wait() == 130
-    os.close(terminal)
-    [run] = all_runs()
-    assert f"lathe stop {run.id}".encode() in shown
-    assert (run.status, run.request) == (Status.QUEUED, None)
 
 
 def test_the_page_is_named_at_the_address_of_the_lathe_up_that_runs(home):

@@ -1,75 +1,16 @@
-"""Runs: their life from queued to ended, and who may train them."""
+"""Runs: their life from queued to ended."""
 
-import multiprocessing
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, wait
-from multiprocessing.synchronize import Barrier
 
 import pytest
-from sqlmodel import col, select
+from held_runs import GPU, attempts_of, claim, finish, leased, now_of, renew, request_stop, requeue, resume, told_of
+from sqlmodel import select
 
 from worker import database as db
-from worker import history, metrics, runs
-from worker.models import Attempt, DeviceLease, Metric, Request, Run, Status
-from worker.runs import LeaseLost, NotEnded, NotResumable, NotRunning, RunNotFound
+from worker import metrics, runs
+from worker.models import Metric, Request, Run, Status
+from worker.runs import NotEnded, NotResumable, NotRunning, RunNotFound
 from worker.settings import get_settings
-
-OWNER = "node1:100:5.0"
-GPU = "node1/cuda:0"
-
-
-def claim(run_id, owner=OWNER, devices=(GPU,), lease_seconds=60.0):
-    with db.write() as session:
-        return runs.claim(
-            session=session, run_id=run_id, owner=owner, devices=list(devices), lease_seconds=lease_seconds
-        )
-
-
-def finish(run, status=Status.FINISHED, **values):
-    with db.write() as session:
-        return runs.finish(session=session, run_id=run.id, attempt=run.attempt, status=status, **values)
-
-
-def requeue(run, **values):
-    with db.write() as session:
-        return runs.requeue(session=session, run_id=run.id, attempt=run.attempt, **{"reason": "it was lost"} | values)
-
-
-def renew(run, owner=OWNER, lease_seconds=60.0):
-    with db.write() as session:
-        return runs.renew(session=session, run_id=run.id, attempt=run.attempt, owner=owner, lease_seconds=lease_seconds)
-
-
-def request_stop(run):
-    with db.write() as session:
-        return runs.request_stop(session=session, run_id=run.id)
-
-
-def resume(run):
-    with db.write() as session:
-        return runs.resume(session=session, run_id=run.id)
-
-
-def now_of(run):
-    with db.read() as session:
-        return runs.get(session=session, run_id=run.id)
-
-
-def leased():
-    with db.read() as session:
-        return sorted(session.exec(select(DeviceLease.device)))
-
-
-def attempts_of(run):
-    with db.read() as session:
-        return list(session.exec(select(Attempt).where(Attempt.run_id == run.id).order_by(col(Attempt.number))))
-
-
-def told_of(run):
-    with db.read() as session:
-        return [(event.kind, event.level, event.message) for event in history.events(session=session, run_id=run.id)]
-
 
 # Ids and finding
 
@@ -104,8 +45,9 @@ def test_a_run_is_found_by_its_id_or_the_beginning_of_it(database, new_run):
 
 def test_a_beginning_that_several_runs_share_is_refused_with_their_ids(database, new_run):
     first, second = new_run(), new_run()
-    with db.read() as session, pytest.raises(RunNotFound, match=f"Several runs begin with .*{second.id}, {first.id}"):
+    with db.read() as session, pytest.raises(RunNotFound, match="Several runs begin with") as refused:
         runs.get(session=session, run_id=first.id[:4])
+    assert first.id in str(refused.value) and second.id in str(refused.value)
 
 
 @pytest.mark.parametrize("run_id", ["nothing", "abc", "", "%%%%", "____", "ab\0cd", "\ud800\ud800"])
@@ -156,137 +98,6 @@ def test_the_history_can_be_sorted_by_everything_it_offers_and_missing_values_co
 def test_sorting_by_what_is_not_there_names_the_choices(database):
     with db.read() as session, pytest.raises(ValueError, match=r"cannot be sorted by 'colour'\. Choose queued_at, "):
         runs.listing(session=session, order_by="colour")
-
-
-# Claiming
-
-
-def test_a_claim_takes_the_run_and_its_devices(database, new_run):
-    run = new_run()
-    claimed = claim(run.id, devices=["node1/cuda:1", GPU])
-    assert claimed is not None
-    assert (claimed.status, claimed.attempt, claimed.lease_owner) == (Status.RUNNING, 1, OWNER)
-    assert claimed.started_at is not None and claimed.lease_expires_at > claimed.started_at + 50
-    assert leased() == [GPU, "node1/cuda:1"]
-    (attempt,) = attempts_of(run)
-    assert (attempt.number, attempt.host, attempt.devices) == (1, "node1", ["node1/cuda:1", GPU])
-
-
-def test_a_run_is_claimed_once(database, new_run):
-    run = new_run()
-    assert claim(run.id) is not None
-    assert claim(run.id, devices=["node2/cuda:0"]) is None
-    assert leased() == [GPU]
-
-
-def test_a_claim_of_a_device_in_use_changes_nothing(database, new_run):
-    first, second = new_run(), new_run()
-    claim(first.id)
-    assert claim(second.id, devices=["node1/cuda:1", GPU]) is None
-    assert leased() == [GPU]
-    assert (now_of(second).status, now_of(second).attempt, attempts_of(second)) == (Status.QUEUED, 0, [])
-
-
-def _ring(barrier: Barrier, run_ids: list[str], name: str) -> None:
-    """Answers every doorbell 20 times, on a device of its own."""
-    barrier.wait()
-    for _ in range(20):
-        for run_id in run_ids:
-            claim(run_id, owner=f"{name}:1:1", devices=[f"{name}/cpu-{run_id}"])
-    db.dispose()
-
-
-def test_of_eight_workers_that_hear_every_doorbell_twenty_times_one_gets_the_run(database, new_run):
-    waiting = [new_run().id for _ in range(2)]
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(8)
-    workers = [context.Process(target=_ring, args=(barrier, waiting, f"node{number}")) for number in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 8
-    with db.read() as session:
-        found = session.exec(select(Run)).all()
-        attempts = session.exec(select(Attempt)).all()
-    assert [run.attempt for run in found] == [1, 1]
-    assert Counter(attempt.run_id for attempt in attempts) == dict.fromkeys(waiting, 1)
-    assert leased() == sorted(f"{run.lease_owner.split(':')[0]}/cpu-{run.id}" for run in found)
-
-
-def _take(barrier: Barrier, run_id: str) -> None:
-    barrier.wait()
-    claim(run_id, devices=["node1/cuda:1", GPU])
-    db.dispose()
-
-
-def test_of_runs_that_want_the_same_device_at_once_one_gets_it(database, new_run):
-    waiting = [new_run().id for _ in range(6)]
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(6)
-    takers = [context.Process(target=_take, args=(barrier, run_id)) for run_id in waiting]
-    for taker in takers:
-        taker.start()
-    for taker in takers:
-        taker.join()
-    with db.read() as session:
-        assert Counter(run.status for run in session.exec(select(Run))) == {Status.RUNNING: 1, Status.QUEUED: 5}
-    assert leased() == [GPU, "node1/cuda:1"]
-
-
-# Holding
-
-
-def test_a_supervisor_takes_the_claim_over_and_who_claimed_it_has_it_no_more(database, new_run):
-    run = claim(new_run().id, owner="node1:1:1")
-    with db.write() as session:
-        assert runs.adopt(session=session, run_id=run.id, attempt=1, owner=OWNER, lease_seconds=60)
-    assert renew(run) is None
-    with pytest.raises(LeaseLost):
-        renew(run, owner="node1:1:1")
-
-
-def test_an_attempt_that_is_over_is_not_taken_over(database, new_run):
-    run = claim(new_run().id)
-    requeue(run)
-    with db.write() as session:
-        assert not runs.adopt(session=session, run_id=run.id, attempt=1, owner=OWNER, lease_seconds=60)
-
-
-def test_renewing_moves_the_end_of_the_lease(database, new_run):
-    run = claim(new_run().id, lease_seconds=1)
-    renew(run, lease_seconds=100)
-    assert now_of(run).lease_expires_at > run.lease_expires_at + 90
-
-
-def test_renewing_after_the_run_was_given_to_another_is_refused(database, new_run):
-    old = claim(new_run().id)
-    requeue(old)
-    claim(old.id)
-    with pytest.raises(LeaseLost, match=f"Run {old.id}, attempt 1, is no longer held by {OWNER}"):
-        renew(old)
-
-
-def test_a_lease_that_has_run_out_is_lost_and_can_be_given_back(database, new_run):
-    held, lost = claim(new_run().id), claim(new_run().id, devices=["node1/cuda:1"], lease_seconds=-1)
-    with db.write() as session:
-        found = runs.lost(session=session)
-        assert [run.id for run in found] == [lost.id]
-        assert runs.requeue(session=session, run_id=lost.id, attempt=1, reason="its lease ran out", outcome="lost")
-    assert now_of(lost).status is Status.QUEUED
-    assert leased() == [GPU]
-    assert now_of(held).status is Status.RUNNING
-
-
-def test_a_renewal_that_comes_while_a_lost_run_is_given_back_is_refused(database, new_run):
-    run = claim(new_run().id, lease_seconds=-1)
-    with ThreadPoolExecutor(1) as pool:
-        with db.write() as session:
-            found = runs.lost(session=session)
-            late = pool.submit(renew, run)
-            wait([late], timeout=0.3)  # it waits for this session by now, or comes after it: refused either way
-            runs.requeue(session=session, run_id=found[0].id, attempt=1, reason="its lease ran out", outcome="lost")
-        assert isinstance(late.exception(), LeaseLost)
 
 
 # Ending

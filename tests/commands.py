@@ -1,0 +1,25 @@
+"""Running the command `lathe` in a test."""
+
+import json
+
+from click.testing import CliRunner
+
+from app.cli import main
+from worker import database as db
+from worker import runs
+
+
+def lathe(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def answer(*arguments, exit_code=0):
+    """What a command answers with --json."""
+    result = lathe(*arguments, "--json")
+    assert result.exit_code == exit_code, result.output
+    return json.loads(result.stdout)
+
+
+def all_runs():
+    with db.read() as session:
+        return runs.listing(session=session)
