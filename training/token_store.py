@@ -124,9 +124,9 @@ def open_store(folder: Path) -> TokenStore:
 
 
 def store_key(sha256: str, model: str, columns: str | None, revision: str | None = None) -> str:
-    """The name of a store's folder: what its tokens depend on."""
+    """The name of a store's folder: the beginning of the data's hash, then a hash of all that its tokens depend on."""
     parts = [str(VERSION), sha256, tokenizer_fingerprint(model, revision), columns or ""]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    return f"{sha256[:16]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
 
 def tokenizer_fingerprint(model: str, revision: str | None = None) -> str:

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from training.example import Example
@@ -120,6 +122,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=0, help="how many there are, for the progress")
     parser.add_argument("--locked", type=int, metavar="DESCRIPTOR", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    signal.signal(signal.SIGXCPU, _out_of_time)
     with nullcontext() if given.locked else locked(given.into):
         if (given.into / FACTS).is_file():
             return
@@ -129,6 +132,10 @@ def main() -> None:
             failure_file(given.into).write_text(json.dumps(_problem(error, given.name or given.file.name)))
             sys.exit(1)
         failure_file(given.into).unlink(missing_ok=True)
+
+
+def _out_of_time(_number: int, _frame: FrameType | None) -> None:
+    raise TimeoutError("it takes more processor time than allowed")
 
 
 def failure_file(folder: Path) -> Path:
@@ -168,6 +175,8 @@ def _problem(error: Exception, file: str) -> dict[str, Any]:
             return {"file": "", "line": None, "field": error.field, "message": str(error), "fix": error.fix}
         case MemoryError():
             message, fix = "needs more memory to tokenize than allowed.", "Shorten its longest rows."
+        case TimeoutError():
+            message, fix = f"cannot be tokenized: {error}.", "Look for a loop in the model's chat template."
         case OSError():
             message, fix = f"cannot be tokenized: {error.strerror or error}.", "Free some space in the data folder."
         case _:

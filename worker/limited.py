@@ -1,5 +1,8 @@
 """`python -m worker.limited BYTES SECONDS MODULE ...` runs a module with limits on its memory and processor time.
 
+It writes no file. With `--writing BYTES SECONDS FILE_BYTES MODULE ...` it may, none longer than that, and its memory is what
+it allocates: what it maps (libraries, files) does not count.
+
 A file that somebody uploaded is read so: whatever it does to its reader, it does to a process of its own. The limits are
 set here and not between fork and exec, which is not safe in a server with threads.
 """
@@ -10,11 +13,16 @@ import sys
 
 
 def main(arguments: list[str]) -> None:
-    memory, seconds, module, *rest = arguments
+    if arguments[0] == "--writing":
+        memory, seconds, length, module, *rest = arguments[1:]
+        kind = resource.RLIMIT_DATA
+    else:
+        memory, seconds, module, *rest = arguments
+        length, kind = "0", resource.RLIMIT_AS
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, 0)
+    _limit(resource.RLIMIT_FSIZE, int(length))
     _limit(resource.RLIMIT_CPU, int(seconds), spare=5)  # SIGXCPU first, which tells it from a kill for memory
-    _limit(resource.RLIMIT_AS, int(memory))
+    _limit(kind, int(memory))
     sys.argv = [module, *rest]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

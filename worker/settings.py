@@ -38,6 +38,10 @@ class Settings(BaseSettings):
     port: int = Field(7860, ge=0, le=65535, description="Port the web server listens on.")
     allowed_origins: str = Field("", description="Other origins that may call the web server, separated by commas.")
     upload_limit_bytes: int = Field(2 * 1024**3, gt=0, description="Largest data set file that is taken, in bytes.")
+    data_folders: str = Field("", description="Folders whose data files the pages offer, separated by colons.")
+    token_cache_bytes: int = Field(
+        50 * 1024**3, gt=0, description="Most that tokenized data sets may take on disk; the least used go first."
+    )
     lease_seconds: float = Field(
         150, gt=0, description="A run whose supervisor is silent for so long is started again."
     )
@@ -73,6 +77,11 @@ class Settings(BaseSettings):
     @property
     def uploads_dir(self) -> Path:
         return self.data_dir / "uploads"
+
+    @property
+    def tokens_dir(self) -> Path:
+        """Tokenized data sets, each made once and used by page and run alike."""
+        return self.data_dir / "tokens"
 
     @property
     def sqlalchemy_url(self) -> str:
