@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from app import leaving
 from app.lock import CannotStart, address_of, free_port, only_one
 from app.services import Service, ServiceFailed, python_service
-from worker import broker, database, datasets, devices
+from worker import broker, database, devices, incoming
 from worker.broker import BrokerError
 from worker.patience import UNREACHABLE
 from worker.settings import Settings, SettingsError
@@ -88,7 +88,7 @@ class Everything:
         _say("Starting Lathe ...")
         devices.machine()  # a wrong LATHE_DEVICES is said here, and not in the worker's log
         database.migrate()
-        datasets.remove_leftovers()
+        incoming.remove_leftovers()
         for service in self._services:
             service.start()
         deadline = time.monotonic() + READY_SECONDS

@@ -1,4 +1,4 @@
-"""Stands for `training.rows` reading a file made to harm it: the file says how."""
+"""Stands for `training.inspection` reading a file made to harm it: the file says how."""
 
 import ctypes
 import sys

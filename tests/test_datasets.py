@@ -14,7 +14,8 @@ import pytest
 from sqlmodel import select
 
 from training.failure import DataError
-from worker import checking, datasets, runs
+from training.inspection import Inspection
+from worker import checking, datasets, incoming, runs
 from worker import database as db
 from worker.datasets import DatasetInUse, DatasetNotFound
 from worker.models import Dataset, Run, Status
@@ -110,7 +111,7 @@ def test_the_uploader_s_name_is_only_shown(database, rows, name, expected):
 
 def test_odd_letters_and_numbers_in_the_sample_do_not_harm_the_database(database, rows, monkeypatch):
     sample = [{"text": "nul \0, half a \ud800 pair, \U0001f600", "score": math.nan}]
-    found = {"format": "jsonl", "shape": "text", "rows": 1, "columns": ["text", "n\0"], "sample": sample}
+    found = Inspection("jsonl", "text", "x\0", 1, ["text", "n\0"], sample, {"text": 1}, trainable=True)
     monkeypatch.setattr(datasets, "check_file", lambda *_: found)
     added = datasets.add_file(path=rows, name="rows.jsonl")
     with db.read() as session:
@@ -268,7 +269,7 @@ def test_what_a_killed_process_left_is_removed_but_not_what_is_being_taken_in(ho
         path.touch()
     for path in (*old, new[2]):
         os.utime(path, (time.time() - 7200,) * 2)
-    datasets.remove_leftovers()
+    incoming.remove_leftovers()
     assert [path.exists() for path in (*old, *new)] == [False, False, True, True, True]
 
 

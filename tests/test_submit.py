@@ -134,7 +134,7 @@ def test_everything_that_is_wrong_is_said_at_once(database, rung, config, tmp_pa
     )
     assert str(found["data"]) == (
         "data (given: 'none.csv'): is neither a file nor the id of a data set. "
-        "Give a JSON, JSONL, CSV or Parquet file, or pick a data set that was uploaded."
+        "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick a data set that was uploaded."
     )
     assert all(problem.fix for problem in found.values())
     assert (kept(), rung) == (([], [], []), [])
@@ -154,9 +154,9 @@ def test_a_path_that_cannot_be_is_refused(home, rung, config, value):
 
 def test_a_bad_row_is_named_and_nothing_is_kept(database, rung, config, tmp_path):
     bad = tmp_path / "bad.jsonl"
-    bad.write_text(ROW + '{"prompt": "x", "completion": ""}\n')
+    bad.write_text(ROW + '{"prompt": "x", "completion": 3}\n')
     problem = problems_of(config(data=str(bad)))["data"]
-    assert (problem.value, problem.message) == (str(bad), "row 2, completion is empty: there is nothing to learn.")
+    assert (problem.value, problem.message) == (str(bad), "row 2, completion is a number (3), not text.")
     assert (kept(), rung) == (([], [], []), [])
 
 

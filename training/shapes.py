@@ -1,151 +1,119 @@
-"""The shapes a row of data may have, and each turned into the form the trainer takes. No torch."""
+"""Rows of every known format turned into the form the trainer takes. No torch."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
+from training.example import EmptyRow, Example, Message, Row, filled, kind_of, text
 from training.failure import DataError
+from training.messages import conversation, from_json, tools, turns
+from training.preferences import label, read_pair
 
-Row = dict[str, Any]
-Message = dict[str, str]
-
-ROLES = ("system", "user", "assistant", "tool")
-SHAPES_FIX = (
-    "Name the columns messages (a list of {role, content}), prompt and completion, "
-    "instruction (and input) and output, or text."
-)
+__all__ = ["FORMATS", "EmptyRow", "Example", "Message", "Row", "to_example"]
 
 
-@dataclass(frozen=True)
-class Example:
-    """A row in the form the trainer takes: chat `messages`, or `prompt` and `answer` strings (`prompt` empty for plain text)."""
-
-    messages: list[Message] | None = None
-    prompt: str = ""
-    answer: str = ""
-
-
-def row_shape(row: Row) -> str:
-    """messages, prompt/completion, instruction/output or text, by the columns of a row.
+def to_example(row: Row, format: str) -> Example:
+    """One row of that format in the form the trainer takes; a preference pair trains on its chosen answer.
 
     Raises:
-        DataError: the columns are none of these.
+        EmptyRow: prompt or answer are empty, so the row has nothing to teach.
+        DataError: a needed value is missing or of the wrong type.
     """
-    if "messages" in row:
-        return "messages"
-    if "conversations" in row:
-        return "conversations"
-    if {"prompt", "completion"} <= row.keys():
-        return "prompt/completion"
-    if {"instruction", "output"} <= row.keys():
-        return "instruction/output"
-    if "text" in row:
-        return "text"
-    raise DataError(
-        f"has the columns {', '.join(map(repr, row)) or 'none'}, which say nothing of prompt and answer.",
-        SHAPES_FIX,
-        line=1,
-    )
+    return _READERS[format](row)
 
 
-def located(row: Row, shape: str, number: int) -> Example:
-    try:
-        return to_example(row, shape)
-    except DataError as error:
-        raise DataError(error.message, error.fix, line=number, field=error.field) from None
+def _messages(row: Row) -> Example:
+    column = next((name for name in CONVERSATION_COLUMNS if name in row), "messages")
+    messages = conversation(row, column)
+    return Example(messages=_system(row, messages) + messages, tools=tools(row))
 
 
-def to_example(row: Row, shape: str) -> Example:
-    """One row in the form the trainer takes.
+def _prompt_completion(row: Row) -> Example:
+    prompt, answer = row.get("prompt"), row.get("completion")
+    if isinstance(from_json(prompt), list) or isinstance(from_json(answer), list):
+        asked = turns(row, "prompt") if isinstance(from_json(prompt), list) else _said("user", filled(row, "prompt"))
+        said = (
+            turns(row, "completion")
+            if isinstance(from_json(answer), list)
+            else _said("assistant", filled(row, "completion"))
+        )
+        conversation({"completion": said}, "completion")
+        return Example(messages=_system(row, asked) + asked + said, tools=tools(row))
+    asked_text, said_text = filled(row, "prompt"), filled(row, "completion")
+    if row.get("system"):
+        messages = _system(row, []) + _said("user", asked_text) + _said("assistant", said_text)
+        return Example(messages=messages, tools=tools(row))
+    return Example(prompt=asked_text, answer=said_text)
 
-    Raises:
-        DataError: a needed value is missing, empty or of the wrong type.
-    """
-    match shape:
-        case "messages" | "conversations":
-            return Example(messages=_messages(row, shape))
-        case "prompt/completion" if isinstance(row.get("prompt"), list):
-            return Example(messages=_messages({"messages": [*row["prompt"], *_as_list(row, "completion")]}, "messages"))
-        case "prompt/completion":
-            return Example(prompt=_text(row, "prompt"), answer=_filled(row, "completion"))
-        case "instruction/output":
-            more = row.get("input") or ""
-            prompt = _filled(row, "instruction") + (f"\n\n{_text(row, 'input')}" if more else "")
-            system = [{"role": "system", "content": _text(row, "system")}] if row.get("system") else []
-            return Example(
-                messages=[
-                    *system,
-                    {"role": "user", "content": prompt},
-                    {"role": "assistant", "content": _filled(row, "output")},
-                ]
+
+def _alpaca(row: Row) -> Example:
+    more = text(row, "input") if "input" in row else ""
+    asked = "\n\n".join(part for part in (text(row, "instruction"), more) if part)
+    if not asked.strip():
+        raise EmptyRow("is empty: there is nothing to answer.", "Fill it in, or delete the row.", field="instruction")
+    turns_before = _system(row, []) + _history(row)
+    return Example(messages=[*turns_before, *_said("user", asked), *_said("assistant", filled(row, "output"))])
+
+
+def _history(row: Row) -> list[Message]:
+    """Earlier turns: a list of question and answer pairs."""
+    listed = from_json(row.get("history")) or []
+    messages: list[Message] = []
+    for index, pair in enumerate(listed if isinstance(listed, list) else [listed]):
+        place = f"history[{index}]"
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise DataError(
+                f"is {kind_of(pair)}, not a question and its answer.", "Give [question, answer].", field=place
             )
-        case _:
-            return Example(answer=_filled(row, "text"))
-
-
-def _messages(row: Row, column: str) -> list[Message]:
-    listed = row.get(column)
-    if not isinstance(listed, list) or not listed:
-        raise DataError(
-            f"{column} is {kind_of(listed)}, not a list of messages.", "Each message is {role, content}.", field=column
-        )
-    messages = [_message(entry, f"{column}[{index}]") for index, entry in enumerate(listed)]
-    if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
-        raise DataError(
-            "no assistant message with text in it: there is nothing to learn.",
-            "Add the assistant's answer, or delete the row.",
-            field=column,
-        )
+        parts = {place: pair[0], f"{place}[1]": pair[1]}
+        messages += _said("user", text(parts, place)) + _said("assistant", text(parts, f"{place}[1]"))
     return messages
 
 
-_SHAREGPT_ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
+def _preference(row: Row) -> Example:
+    pair = read_pair(row)
+    if isinstance(pair.beginning, str) and isinstance(pair.chosen, str):
+        if not row.get("system"):
+            return Example(prompt=pair.beginning, answer=pair.chosen, rejected=pair.rejected)
+        said = _system(row, []) + _said("user", pair.beginning) + _said("assistant", pair.chosen)
+        return Example(messages=said, rejected=_said("assistant", str(pair.rejected)))
+    before, chosen = pair.messages()
+    return Example(messages=[*_system(row, before), *before, *chosen], tools=tools(row), rejected=pair.rejected)
+
+
+def _unpaired(row: Row) -> Example:
+    if "label" not in row:
+        raise DataError("is missing.", "Give every row this column, or delete the row.", field="label")
+    found = _messages(row) if any(name in row for name in CONVERSATION_COLUMNS) else _prompt_completion(row)
+    return Example(found.messages, found.prompt, found.answer, found.tools, label=label(row["label"]))
+
+
+def _text(row: Row) -> Example:
+    return Example(answer=filled(row, "text"))
+
+
+def _source_target(row: Row) -> Example:
+    return Example(prompt=filled(row, "source"), answer=filled(row, "target"))
+
+
+def _system(row: Row, messages: list[Message]) -> list[Message]:
+    """The row's own system prompt, where the conversation does not begin with one."""
+    if not row.get("system") or (messages and messages[0]["role"] == "system"):
+        return []
+    return _said("system", text(row, "system"))
+
+
+def _said(role: str, content: str) -> list[Message]:
+    return [{"role": role, "content": content}]
+
+
+CONVERSATION_COLUMNS = ("messages", "conversations", "conversation")
+_READERS: dict[str, Callable[[Row], Example]] = {
+    "alpaca": _alpaca,
+    "sharegpt": _messages,
+    "messages": _messages,
+    "prompt/completion": _prompt_completion,
+    "preference": _preference,
+    "unpaired preference": _unpaired,
+    "text": _text,
+    "source/target": _source_target,
 }
-
-
-def _message(entry: Any, place: str) -> Message:
-    if not isinstance(entry, dict):
-        raise DataError(f"is {kind_of(entry)}, not a message.", "Each message is {role, content}.", field=place)
-    role, content = (
-        entry.get("role", _SHAREGPT_ROLES.get(str(entry.get("from")))),
-        entry.get("content", entry.get("value")),
-    )
-    if role not in ROLES:
-        raise DataError(f"has the role {role!r}.", f"Use one of {', '.join(ROLES)}.", field=f"{place}.role")
-    if not isinstance(content, str):
-        raise DataError(f"is {kind_of(content)}, not text.", "Give the message's text.", field=f"{place}.content")
-    return {"role": role, "content": content}
-
-
-def _as_list(row: Row, column: str) -> list[Any]:
-    value = row.get(column)
-    return value if isinstance(value, list) else [{"role": "assistant", "content": _filled(row, column)}]
-
-
-def _text(row: Row, column: str) -> str:
-    value = row.get(column)
-    if column not in row:
-        raise DataError("is missing.", "Give every row this column, or delete the row.", field=column)
-    if not isinstance(value, str):
-        raise DataError(f"is {kind_of(value)}, not text.", "Give text (in quotes).", field=column)
-    return value
-
-
-def _filled(row: Row, column: str) -> str:
-    value = _text(row, column)
-    if not value.strip():
-        raise DataError("is empty: there is nothing to learn.", "Fill it in, or delete the row.", field=column)
-    return value
-
-
-def kind_of(value: Any) -> str:
-    """What a JSON value is, in words."""
-    names = {type(None): "missing (null)", bool: "true or false", list: "a list", dict: "an object", str: "text"}
-    return names.get(
-        type(value), f"a number ({value!r})" if isinstance(value, (int, float)) else f"a {type(value).__name__}"
-    )
+FORMATS = tuple(_READERS)

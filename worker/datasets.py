@@ -1,14 +1,8 @@
 """Data sets: files that were checked (worker/checking.py), kept once per content under a name of ours."""
 
-import hashlib
-import os
-import secrets
-import shutil
-import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,17 +10,15 @@ from sqlalchemy import ColumnElement, or_
 from sqlmodel import Session, col, select
 
 from training.failure import DataError
-from worker import database
+from training.inspection import Inspection
+from training.issues import Issue
+from worker import database, incoming
 from worker.checking import check_file
+from worker.incoming import plain_name
 from worker.models import Dataset, Run
 from worker.settings import get_settings
-from worker.units import size
 
 ID_LENGTH = 16
-CHUNK = 2**20
-SPARE_BYTES = 64 * 2**20  # left free besides the copy
-LEFTOVER_SECONDS = 3600
-_INCOMING = ".incoming-"
 
 
 class DatasetNotFound(LookupError):  # noqa: N818
@@ -35,6 +27,15 @@ class DatasetNotFound(LookupError):  # noqa: N818
 
 class DatasetInUse(ValueError):  # noqa: N818
     """A queued or running run trains on it."""
+
+
+class Refused(DataError):  # noqa: N818
+    """A file that cannot train: the first error, with all that was found wrong as `problems`."""
+
+    def __init__(self, found: Inspection) -> None:
+        error = found.error() or DataError("cannot train.", "Give other rows.")
+        super().__init__(error.message, error.fix, file=error.file, line=error.line, field=error.field)
+        self.problems: list[Issue] = found.problems
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Added:
 def add_file(*, path: Path, name: str, move: bool = False) -> Dataset:
     """Checks a file and takes a copy of it into the store; `name` is what people see. The same bytes are stored once.
 
+    A file whose columns make no known format is taken too: a mapping makes it one that can train.
     With `move` the file is ours from the start: it is gone afterwards, stored or refused.
 
     Raises:
@@ -56,15 +58,63 @@ def add_file(*, path: Path, name: str, move: bool = False) -> Dataset:
     return add(path=path, name=name, move=move).dataset
 
 
-def add(*, path: Path, name: str, move: bool = False) -> Added:
-    """`add_file`, saying whether the data set is new."""
-    name = _plain_name(name)
-    with _incoming(path, name, move) as (copy, digest):
-        known = _known(digest)
-        if known is not None and path_of(known).is_file():
-            return Added(known, new=False)
-        found = check_file(copy, name)
-        return Added(_store(copy, digest, name, found), new=known is None)
+def add(*, path: Path, name: str, move: bool = False, columns: str | None = None) -> Added:
+    """`add_file`, saying whether the data set is new. With `columns` a new one is checked and kept under that mapping."""
+    name = plain_name(name)
+    try:
+        with incoming.copied(path, name) as (copy, digest):
+            return _take(copy, digest, name, columns)
+    finally:
+        if move:
+            path.unlink(missing_ok=True)
+
+
+def add_many(*, paths: Sequence[Path], names: Sequence[str]) -> Dataset:
+    """Checks several files and stores their rows as one set in JSONL, in the order given.
+
+    Raises:
+        DataError: as `add_file`, of the first file that is at fault.
+    """
+    names = [plain_name(name) for name in names]
+    together = " + ".join(names)[:200]
+    incoming.refuse_unfit(paths, together)
+    for path, name in zip(paths, names, strict=True):
+        _refuse_unfit(check_file(path, name))
+    with incoming.copied_together(paths, names) as (copy, digest):
+        return _take(copy, digest, together).dataset
+
+
+def save_mapping(dataset_id: str, text: str | None) -> Dataset:
+    """Keeps with a data set which of its columns hold what, for all runs to come; None goes back to what is found.
+
+    Raises:
+        DatasetNotFound: there is none with that id.
+        DataError: the mapping is not written right, or under it the rows cannot train; what was kept before stays.
+    """
+    with database.read() as session:
+        dataset = get(session=session, dataset_id=dataset_id)
+    found = check_file(path_of(dataset), dataset.name, text)
+    if not found.trainable and not (text is None and found.mappable):
+        raise Refused(found)
+    with database.write() as session:
+        dataset = get(session=session, dataset_id=dataset_id)
+        for key, value in _facts(found).items():
+            setattr(dataset, key, value)
+        dataset.columns_map = text
+        session.add(dataset)
+    return dataset
+
+
+def check_mapping(dataset: Dataset, columns: str) -> None:
+    """Sees that a data set can train under a mapping.
+
+    Raises:
+        DataError: it cannot; where and why.
+    """
+    if columns != dataset.columns_map:
+        found = check_file(path_of(dataset), dataset.name, columns)
+        if not found.trainable:
+            raise Refused(found)
 
 
 def listing(*, session: Session) -> list[Dataset]:
@@ -112,14 +162,6 @@ def delete(*, session: Session, dataset_id: str) -> None:
     database.after_commit(session, lambda: path.unlink(missing_ok=True))
 
 
-def remove_leftovers() -> None:
-    """Removes what a process that was killed while it took in a file left behind."""
-    settings = get_settings()
-    for file in [*settings.datasets_dir.glob(f"{_INCOMING}*"), *settings.uploads_dir.glob("*")]:
-        if file.is_file() and time.time() - file.stat().st_mtime > LEFTOVER_SECONDS:
-            file.unlink(missing_ok=True)
-
-
 def _uses(dataset_id: str) -> ColumnElement[bool]:
     held_out = cast(Any, col(Run.config))["validation_data"].as_string() == dataset_id
     return or_(col(Run.dataset_id) == dataset_id, held_out)
@@ -130,74 +172,36 @@ def _known(digest: str) -> Dataset | None:
         return session.exec(select(Dataset).where(Dataset.sha256 == digest)).first()
 
 
-def _plain_name(name: str) -> str:
-    """The last part of an uploader's file name, printable, at most 200 characters. Never used on disk."""
-    printable = "".join(letter for letter in name.replace("\\", "/").rsplit("/", 1)[-1] if letter.isprintable())
-    return printable[-200:] or "data"
+def _take(copy: Path, digest: str, name: str, columns: str | None = None) -> Added:
+    known = _known(digest)
+    if known is not None and path_of(known).is_file():
+        return Added(known, new=False)
+    found = check_file(copy, name, columns)
+    _refuse_unfit(found)
+    values = _facts(found) | {"format": found.file_format, "columns_map": columns, "created_at": time.time()}
+    new = Dataset(id=digest[:ID_LENGTH], sha256=digest, name=name, bytes=copy.stat().st_size, **values)
+    return Added(_store(copy, new), new=known is None)
 
 
-@contextmanager
-def _incoming(path: Path, name: str, move: bool) -> Iterator[tuple[Path, str]]:
-    """A copy of the file in the store's folder with its SHA-256; removed at the end unless it was renamed."""
-    folder = get_settings().datasets_dir
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    copy = folder / f"{_INCOMING}{secrets.token_hex(8)}"
-    try:
-        _refuse_unfit(path, name, folder)
-        try:
-            digest = _copy(path, copy)
-        except OSError as error:
-            raise DataError(
-                f"cannot be copied: {error.strerror}.", "Check the file and the disk's space.", file=name
-            ) from None
-        yield copy, digest
-    finally:
-        copy.unlink(missing_ok=True)
-        if move:
-            path.unlink(missing_ok=True)
+def _refuse_unfit(found: Inspection) -> None:
+    if not found.trainable and not found.mappable:
+        raise Refused(found)
 
 
-def _refuse_unfit(path: Path, name: str, folder: Path) -> None:
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise DataError(
-            f"cannot be read: {error.strerror}.", "Check the path and its permissions.", file=name
-        ) from None
-    if not stat.S_ISREG(found.st_mode):
-        what = "a folder" if stat.S_ISDIR(found.st_mode) else "no ordinary file"
-        raise DataError(f"is {what}.", "Give a JSON, JSONL, CSV or Parquet file.", file=name)
-    limit, free = get_settings().upload_limit_bytes, shutil.disk_usage(folder).free
-    if found.st_size > limit:
-        message = f"has {size(found.st_size)}, and at most {size(limit)} are taken."
-        raise DataError(message, "Give a smaller file, or raise LATHE_UPLOAD_LIMIT_BYTES.", file=name)
-    if found.st_size + SPARE_BYTES > free:
-        message = f"has {size(found.st_size)}, and the disk of {folder} has {size(free)} free."
-        raise DataError(message, "Free some space, or set LATHE_DATA_DIR to a larger disk.", file=name)
+def _facts(found: Inspection) -> dict[str, Any]:
+    same = {key: getattr(found, key) for key in ("rows", "columns", "sample", "counts")}
+    reason = "".join(letter if letter.isprintable() else "\ufffd" for letter in found.reason)  # it may name columns
+    return same | {"shape": found.format, "reason": reason, "warnings": [asdict(issue) for issue in found.problems]}
 
 
-def _copy(source: Path, target: Path) -> str:
-    digest = hashlib.sha256()
-    with source.open("rb") as reader, target.open("xb") as writer:
-        while chunk := reader.read(CHUNK):
-            digest.update(chunk)
-            writer.write(chunk)
-        writer.flush()
-        os.fsync(writer.fileno())
-    return digest.hexdigest()
-
-
-def _store(copy: Path, digest: str, name: str, found: dict[str, Any]) -> Dataset:
-    values = {key: found[key] for key in ("format", "shape", "rows", "columns", "sample")}
-    length, now = copy.stat().st_size, time.time()
-    new = Dataset(id=digest[:ID_LENGTH], sha256=digest, name=name, bytes=length, created_at=now, **values)
+def _store(copy: Path, new: Dataset) -> Dataset:
     try:
         with database.write() as session:
             session.exec(database.insert(session, Dataset).values(**new.model_dump()).on_conflict_do_nothing())
             stored = get(session=session, dataset_id=new.id)
             copy.replace(path_of(stored))
     except BaseException:
-        if _known(digest) is None:
+        if _known(new.sha256) is None:
             path_of(new).unlink(missing_ok=True)
         raise
     return stored

@@ -11,6 +11,7 @@ from sqlmodel import Session
 from training.config import Method, RunConfig
 from training.failure import DataError
 from training.fields import ConfigError, Problem
+from training.formats import UNKNOWN, UNKNOWN_FIX
 from training.model_files import ModelError, ModelFacts, describe_model
 from training.rules import Machine, check
 from worker import database, datasets, runs
@@ -23,7 +24,7 @@ DATASET_ID = re.compile(r"[0-9a-f]{16}")
 DATA_FIELDS = ("data", "validation_data")
 SPARE_BYTES = 256 * 2**20  # logs, records and answers of a run
 ANY_MACHINE = Machine("cuda", devices=1024)
-DATA_FIX = "Give a JSON, JSONL, CSV or Parquet file, or pick a data set that was uploaded."
+DATA_FIX = "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick a data set that was uploaded."
 
 
 def submit(config: RunConfig, *, parent_id: str | None = None, files: bool = True) -> Run:
@@ -41,16 +42,19 @@ def submit(config: RunConfig, *, parent_id: str | None = None, files: bool = Tru
     found = {field: _find_data(field, getattr(config, field), files, problems) for field in DATA_FIELDS}
     if problems:
         raise ConfigError(problems)
-    with _stored(found) as stored, database.write() as session:
+    with _stored(found, config.columns) as stored:
         data, held_out = stored["data"], stored.get("validation_data")
-        changes = {"data": data.id, "validation_data": held_out.id if held_out else None}
-        run = runs.create(
-            session=session,
-            config=config.model_copy(update=changes),
-            dataset_id=data.id,
-            parent_id=parent_id,
-            name=config.name or f"{Path(config.model).name} on {data.name}",
-        )
+        columns = config.columns or data.columns_map
+        _check_columns(stored, columns)
+        changes = {"data": data.id, "validation_data": held_out.id if held_out else None, "columns": columns}
+        with database.write() as session:
+            run = runs.create(
+                session=session,
+                config=config.model_copy(update=changes),
+                dataset_id=data.id,
+                parent_id=parent_id,
+                name=config.name or f"{Path(config.model).name} on {data.name}",
+            )
     queue.ring(run.id)
     return run
 
@@ -191,14 +195,14 @@ def _find_data(field: str, value: str | None, files: bool, problems: list[Proble
 
 
 @contextmanager
-def _stored(found: dict[str, Dataset | Path | None]) -> Iterator[dict[str, Dataset]]:
+def _stored(found: dict[str, Dataset | Path | None], columns: str | None) -> Iterator[dict[str, Dataset]]:
     """The data sets, with files taken into the store; those that are new are taken out again where the run is not made."""
     stored: dict[str, Dataset] = {}
     new: list[str] = []
     try:
         for field, data in found.items():
             if isinstance(data, Path):
-                added = _add(field, data)
+                added = _add(field, data, columns)
                 stored[field] = added.dataset
                 new += [added.dataset.id] if added.new else []
             elif data is not None:
@@ -211,12 +215,35 @@ def _stored(found: dict[str, Dataset | Path | None]) -> Iterator[dict[str, Datas
         raise
 
 
-def _add(field: str, path: Path) -> datasets.Added:
+def _add(field: str, path: Path, columns: str | None) -> datasets.Added:
     try:
-        return datasets.add(path=path, name=path.name)
+        return datasets.add(path=path, name=path.name, columns=columns)
     except DataError as error:
-        place = ", ".join(part for part in (f"row {error.line}" if error.line else "", error.field) if part)
-        raise ConfigError([Problem(field, str(path), f"{place} {error.message}".strip(), error.fix)]) from None
+        raise ConfigError([_data_problem(field, str(path), error)]) from None
+
+
+def _check_columns(stored: dict[str, Dataset], columns: str | None) -> None:
+    """Sees that the data can train, under the run's mapping where there is one.
+
+    Raises:
+        ConfigError: it cannot; one problem a data set.
+    """
+    problems = []
+    for field, data in stored.items():
+        try:
+            if columns:
+                datasets.check_mapping(data, columns)
+            elif data.shape == UNKNOWN:
+                raise DataError(f"has columns of no known format: {', '.join(data.columns)}.", UNKNOWN_FIX)
+        except DataError as error:
+            problems.append(_data_problem(field, data.name, error))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _data_problem(field: str, value: str, error: DataError) -> Problem:
+    place = ", ".join(part for part in (f"row {error.line}" if error.line else "", error.field) if part)
+    return Problem(field, value, f"{place} {error.message}".strip(), error.fix)
 
 
 def _data_path(session: Session, field: str, dataset_id: str, problems: list[Problem]) -> str | None:

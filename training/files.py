@@ -1,0 +1,188 @@
+"""What kind of file somebody gave us: by what it holds first, by its name second. Text is opened so that no byte raises."""
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, cast
+
+from training.failure import DataError
+
+FORMATS = ("json", "jsonl", "csv", "tsv", "parquet", "txt")
+ENDINGS = tuple(f".{name}" for name in FORMATS) + tuple(f".{name}.gz" for name in FORMATS if name != "parquet")
+GIVE = "Give JSON, JSONL, CSV, TSV or text (gzip of these is named .gz), or Parquet."
+EXPANDED_BYTES, EXPANSION = 256 * 2**20, 200
+"""A file may expand to so many bytes, and beyond that to so many times its own size: one that expands further is made to harm."""
+
+_HEAD_BYTES = 2**18
+_GZIP = b"\x1f\x8b"
+_OTHER_NAMES = {"ndjson": "jsonl", "tab": "tsv", "text": "txt"}
+_MAGIC = {
+    b"\x7fELF": "is a program (ELF), not data.",
+    b"PK\x03\x04": "is a zip archive, or an office document; archives are not unpacked.",
+    b"7z\xbc\xaf": "is a 7z archive; archives are not unpacked.",
+    b"Rar!": "is a rar archive; archives are not unpacked.",
+    b"BZh": "is compressed with bzip2.",
+    b"\xfd7zXZ": "is compressed with xz.",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd.",
+    b"%PDF": "is a PDF document.",
+    b"\x89PNG": "is a picture (PNG).",
+    b"ARROW1": "is an Arrow file.",
+    b"SQLite format 3": "is an SQLite database.",
+    b"\x80\x04\x95": "is a Python pickle, which is a program.",
+    b"\xff\xfe\0\0": "is encoded as UTF-32.",
+    b"\0\0\xfe\xff": "is encoded as UTF-32.",
+    b"\xff\xfe": "is encoded as UTF-16.",
+    b"\xfe\xff": "is encoded as UTF-16.",
+}
+_BAD_BYTE = re.compile("[\udc80-\udcff]")
+
+
+def file_format(path: Path, name: str) -> str:
+    """json, jsonl, csv, tsv, parquet or txt; with `.gz` behind it where the file is compressed.
+
+    Raises:
+        DataError: the file cannot be read, is empty, or is none of these.
+    """
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+        if not head.startswith(_GZIP):
+            return _plain_format(head, name)
+        with open_bytes(path) as stream:
+            head = stream.read(_HEAD_BYTES)
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}.", "Check the path and its permissions.") from None
+    if not name.lower().endswith(".gz"):
+        raise DataError("is compressed with gzip, and its name does not say so.", f"Rename it to {name}.gz.")
+    if head.startswith(b"PAR1"):
+        raise DataError("is Parquet inside gzip.", "Unpack it: Parquet is compressed in itself.")
+    return _format(head, _ending(name[:-3])) + ".gz"
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[BinaryIO]:
+    """The file's bytes, unpacked if it is gzip.
+
+    Raises:
+        DataError: the gzip is damaged, or expands to far more than it should.
+    """
+    with path.open("rb") as stream:
+        packed = stream.peek(2).startswith(_GZIP)
+        raw: Any = _Unpacked(stream, path.stat().st_size) if packed else stream
+        with io.BufferedReader(raw, 2**20) if packed else stream as reader:
+            yield cast(BinaryIO, reader)
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """A text file, unpacked if it is gzip, its line ends as they are; a byte order mark is no part of the text.
+
+    Bytes that are not UTF-8 raise nothing; `line_fault` finds them.
+    """
+    with open_bytes(path) as stream:
+        yield io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+
+
+def line_fault(line: str) -> DataError | None:
+    """What no text may hold: bytes that are not UTF-8, or a NUL."""
+    bad = None if line.isascii() else _BAD_BYTE.search(line)
+    if bad is not None:
+        byte = ord(bad[0]) - 0xDC00
+        return DataError(f"is not UTF-8 (byte 0x{byte:02x} at character {bad.start() + 1}).", "Save the file as UTF-8.")
+    return DataError("holds a NUL byte.", "Remove it: text has none.") if "\0" in line else None
+
+
+class _Unpacked(io.RawIOBase):
+    """What a gzip file holds, as far as it keeps within bounds."""
+
+    def __init__(self, packed: BinaryIO, size: int) -> None:
+        self._stream = gzip.GzipFile(fileobj=packed)
+        self._limit = max(EXPANDED_BYTES, EXPANSION * size)
+        self._seen = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            count = self._stream.readinto(buffer)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise DataError("is a gzip file that is damaged or cut off.", "Compress or copy it again.") from None
+        self._seen += count
+        check_expansion(self._seen, self._limit)
+        return count
+
+
+def check_expansion(seen: int, limit: int) -> None:
+    """Refuses a file once it has expanded further than data do.
+
+    Raises:
+        DataError: `seen` bytes are more than the limit.
+    """
+    if seen > limit:
+        message = f"expands to more than {limit // 2**20} MiB, far beyond its size."
+        raise DataError(message, "Unpack it and give the file itself.")
+
+
+def _plain_format(head: bytes, name: str) -> str:
+    if name.lower().endswith(".gz") and head:
+        raise DataError("is named .gz and is not compressed.", f"Rename it to {name[:-3]}.")
+    return _format(head, _ending(name))
+
+
+def _ending(name: str) -> str:
+    ending = Path(name).suffix.lower().lstrip(".")
+    return _OTHER_NAMES.get(ending, ending)
+
+
+def _format(head: bytes, ending: str) -> str:
+    if not head.strip():
+        raise DataError("is empty.", "Give a file with at least one row.")
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    for magic, message in _MAGIC.items():
+        if head.startswith(magic):
+            raise DataError(message, "Save it as UTF-8." if "UTF" in message else GIVE)
+    if head[257:262] == b"ustar":
+        raise DataError("is a tar archive; archives are not unpacked.", GIVE)
+    if b"\0" in head:
+        wide = max(head[::2].count(0), head[1::2].count(0)) > len(head) // 4
+        what = "is encoded as UTF-16." if wide else "holds NUL bytes, so it is not text."
+        raise DataError(what, "Save it as UTF-8." if wide else GIVE)
+    if ending == "parquet":
+        raise DataError("is named .parquet and is not Parquet.", "Write it again, or name it after what it is.")
+    return _text_format(head.removeprefix(b"\xef\xbb\xbf").lstrip(), ending)
+
+
+def _text_format(head: bytes, ending: str) -> str:
+    """A text that is named JSON is that, or refused; under any other name it is JSON if its first line reads as JSON."""
+    line, _, rest = head.partition(b"\n")
+    first = _parsed(line)
+    if ending not in ("json", "jsonl"):
+        if isinstance(first, dict):
+            return "jsonl"
+        if head.startswith(b"[") and head[1:].lstrip().startswith(b"{"):
+            return "json"
+        if ending in ("csv", "tsv", "txt", ""):
+            return ending or "csv"
+        raise DataError(f"has the ending .{ending}, which is not known.", GIVE)
+    if head.startswith(b"[") and not (ending == "jsonl" and isinstance(first, list) and rest.strip()):
+        return "json"
+    if ending == "jsonl" and head.startswith((b"[", b"{")):
+        return "jsonl"
+    if head.startswith(b"{"):
+        return "jsonl" if first is not None and rest.lstrip().startswith(b"{") else "json"
+    message = f"is named .{ending} and does not begin with an object or a list."
+    raise DataError(message, "Each row is one JSON object.", line=1)
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
