@@ -20,12 +20,13 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from training import manifest
 from training.config import Precision, RunConfig
-from training.data import Collator, TokenDataset
+from training.data import Collator, EpochSampler, TokenDataset
 from training.distributed import describe
 from training.evaluation import EvenRows, TokenMean
 from training.events import CheckpointSaved, Metrics, Placed, Planned
 from training.failure import StopRequested
 from training.model import parameter_counts, targeted_modules
+from training.order import steps_per_epoch
 from training.prepare import Data
 from training.report import Report, used_bytes
 from training.stopping import StopSignal
@@ -87,9 +88,11 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
+        self._sampler = EpochSampler(len(self.train_dataset), self.args.seed)
         self._run_dir, self._report, self._keep, self._plan = run_dir, report, keep_checkpoints, plan
         self.throughput = Throughput(self.args.device)
         self.strategy: dict[str, Any] = {}
+        self._token_mean: TokenMean | None = None  # while evaluating
         self.memory_before = 0
         self.last_loss: float | None = None
         self.last_evaluation: tuple[int, float | None] = (-1, None)
@@ -109,6 +112,15 @@ class RunTrainer(Trainer):  # type: ignore[misc]
                 **self._plan,
             )
         )
+
+    def epoch_begins(self) -> None:
+        """Tells the sampler which epoch it is: on a resume with several ranks neither library nor accelerate does."""
+        world, accumulation = self.args.world_size, self.args.gradient_accumulation_steps
+        per_epoch = steps_per_epoch(len(self._sampler), self._train_batch_size, accumulation, world)
+        self._sampler.epoch = self.state.global_step // per_epoch
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
+        return self._sampler
 
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
@@ -146,21 +158,25 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
     def evaluation_loop(self, *arguments: Any, **named: Any) -> EvalLoopOutput:
         """The library's loop, with the loss as the mean over tokens in the place of its mean over batches."""
-        self._token_mean = TokenMean(self.args.device)
-        output = super().evaluation_loop(*arguments, **named)
+        mean = self._token_mean = TokenMean(self.args.device)
+        try:
+            output = super().evaluation_loop(*arguments, **named)
+        finally:
+            self._token_mean = None
         if "eval_loss" in output.metrics:
-            output.metrics["eval_loss"] = self._token_mean.value()
+            output.metrics["eval_loss"] = mean.value()
         return output
 
     def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
         """The library's step; its batch's loss is also kept with the number of tokens behind it."""
         loss, *rest = super().prediction_step(model, inputs, *arguments, **named)
+        assert self._token_mean is not None
         self._token_mean.add(loss, inputs["labels"].to(loss.device))
         return loss, *rest
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
         # In evaluation each batch's loss is the mean of its own tokens; TokenMean brings batches and ranks together.
-        return super()._get_num_items_in_batch(batch_samples, device) if self.model.training else None
+        return None if self._token_mean else super()._get_num_items_in_batch(batch_samples, device)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         self.throughput.pause()
@@ -192,6 +208,9 @@ class StepWatch(TrainerCallback):  # type: ignore[misc]
         self._trainer.begun(placement, state)
         self._report.enter("training")
         self._report.memory(state.global_step, always=True)
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._trainer.epoch_begins()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._stop.agreed():
