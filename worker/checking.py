@@ -13,6 +13,7 @@ from typing import IO
 from training.failure import DataError
 from training.inspection import Inspection
 from training.issues import Issue
+from training.joining import REFUSED
 from worker.settings import ROOT
 
 MEMORY_BYTES = 2 * 2**30  # of the reading process, besides the file's size
@@ -65,6 +66,9 @@ def joined(paths: Sequence[Path], names: Sequence[str]) -> Iterator[IO[bytes]]:
             process.kill()
             raise
         complaint = process.stderr.read()
+    if process.returncode == REFUSED:
+        issue = Issue(**json.loads(complaint))
+        raise DataError(issue.message, issue.fix, file=issue.file, line=issue.line, field=issue.field)
     if process.returncode:
         error = _crash(seconds, process.returncode, 0, complaint)
         raise DataError(error.message, error.fix, file=" + ".join(names))

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -59,10 +60,15 @@ def _outside(name: str) -> DataError:
 
 def _names() -> Iterator[str]:
     for label, root in _roots().items():
-        allowed = root.resolve()
         for folder, inner, files in islice(os.walk(root), MOST_FOLDERS):
             inner[:] = sorted(entry for entry in inner if not entry.startswith("."))
             for file in sorted(files):
-                path = Path(folder, file)
-                if file.lower().endswith(ENDINGS) and path.resolve().is_relative_to(allowed):
-                    yield f"{label}/{path.relative_to(root).as_posix()}"
+                rest = Path(folder, file).relative_to(root).as_posix()
+                if file.lower().endswith(ENDINGS) and not file.startswith(".") and _leads_inside(root, rest):
+                    yield f"{label}/{rest}"
+
+
+def _leads_inside(root: Path, rest: str) -> bool:
+    with suppress(DataError):
+        return bool(_inside(root, rest, rest))
+    return False

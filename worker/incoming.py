@@ -53,8 +53,16 @@ def refuse_unfit(paths: Sequence[Path], name: str) -> None:
     Raises:
         DataError: which, and what to do.
     """
+    refuse_length(sum(_length(path, name) for path in paths), name)
+
+
+def refuse_length(length: int, name: str) -> None:
+    """Refuses what is larger than is taken, or than the disk has room for.
+
+    Raises:
+        DataError: it is; both sizes are named.
+    """
     folder = get_settings().datasets_dir
-    length = sum(_length(path, name) for path in paths)
     limit, free = get_settings().upload_limit_bytes, shutil.disk_usage(folder).free
     if length > limit:
         raise _too_large(length, limit, name)
