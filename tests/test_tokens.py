@@ -4,13 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny import make_model
 
-from training.config import RunConfig
-from training.data import IGNORED, Collator, open_tokens, prompt_of, render, split, tokenize, tokenize_file
+from training.data import IGNORED, Collator, TokenView
+from training.encoding import Encoder
 from training.failure import DataError
+from training.rendering import Renderer
 from training.shapes import Example
+from training.token_store import TokenStore, making_folder, open_store
+from training.tokenizing import make_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -26,13 +30,11 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
     }
 
 
-def config(**values: Any) -> RunConfig:
-    return RunConfig.model_validate({"model": "m", "data": "d"} | values)
-
-
-def trained_text(example: Example, tokenizer: Any, **values: Any) -> str:
-    (fitted,) = tokenize([example], tokenizer, config(**values))
-    return str(tokenizer.decode([label for label in fitted.cut.labels if label != IGNORED]))
+def trained_text(example: Example, tokenizer: Any, renderer: Renderer | None = None) -> str:
+    encoder = Encoder(tokenizer)
+    rendered = [(renderer or Renderer(tokenizer)).render(example)]
+    found = encoder.collect(rendered, encoder.encode(rendered))
+    return str(tokenizer.decode([token for _, first, end in found.spans for token in found.tokens[first:end]]))
 
 
 def chat(*turns: str) -> Example:
@@ -40,9 +42,28 @@ def chat(*turns: str) -> Example:
     return Example(messages=[{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)])
 
 
+def store(folder: Path, rows: list[dict[str, Any]], tokenizer: Any) -> TokenStore:
+    source = folder / "rows.jsonl"
+    source.write_text("\n".join(json.dumps(row) for row in rows))
+    make_store(source, folder / "store", tokenizer, None, lambda rows: None)
+    return open_store(folder / "store")
+
+
 def test_a_chat_trains_every_answer_with_its_end_and_nothing_else(tokenizers: dict[bool, Any]) -> None:
     example = chat("Hi", "Hello", "And?", "Bye")
     assert trained_text(example, tokenizers[True]) == "Hello<|end|>Bye<|end|>"
+
+
+def test_a_chat_is_marked_alike_whether_its_frame_was_learned_before_or_not(tokenizers: dict[bool, Any]) -> None:
+    renderer = Renderer(tokenizers[True])
+    examples = [
+        chat("Hi", "Hello", "And?", "Bye"),
+        chat("<|assistant|>yes<|end|>", "yes", "so?", "yes"),
+        chat("a", "b", "c", ""),
+        chat("a", " padded ", "b", "b"),
+    ]
+    for example in [*examples, *examples]:
+        assert renderer.render(example) == Renderer(tokenizers[True]).render(example)
 
 
 def test_a_template_that_rewrites_earlier_turns_still_trains_the_answers(tokenizers: dict[bool, Any]) -> None:
@@ -61,65 +82,85 @@ def test_prompt_and_completion_train_the_completion_and_an_end(tokenizers: dict[
     assert trained_text(Example(prompt="1+1=", answer="2"), tokenizers[template]) == "2<|end|>"
 
 
+def test_an_end_that_the_tokenizer_adds_itself_is_learned_too(tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(make_model(tmp_path / "model", template=False))
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|user|> $A <|end|>", special_tokens=[("<|user|>", 3), ("<|end|>", 1)]
+    )
+    assert trained_text(Example(prompt="1+1=", answer="2"), tokenizer) == "2<|end|>"
+
+
+def test_characters_of_several_tokens_are_trained_whole(tokenizers: dict[bool, Any]) -> None:
+    assert trained_text(Example(prompt="日本 ", answer="語é"), tokenizers[True]) == "語é<|end|>"
+    assert trained_text(chat("日", "本語", "é", "ü"), tokenizers[True]) == "本語<|end|>ü<|end|>"
+
+
 def test_plain_text_trains_all_of_it(tokenizers: dict[bool, Any]) -> None:
     assert trained_text(Example(answer="once upon"), tokenizers[True]) == "once upon<|end|>"
 
 
 def test_a_chat_without_a_template_gets_headings_and_trains_the_answer(tokenizers: dict[bool, Any]) -> None:
     tokenizer = tokenizers[False]
-    assert render(chat("Hi", "Hello"), tokenizer)[0] == "### Instruction:\nHi\n\n### Response:\nHello"
+    assert Renderer(tokenizer).render(chat("Hi", "Hello")).text == "### Instruction:\nHi\n\n### Response:\nHello"
     assert trained_text(chat("Hi", "Hello"), tokenizer) == "Hello<|end|>"
 
 
-def test_training_on_the_prompt_as_well_is_an_option(tokenizers: dict[bool, Any]) -> None:
-    assert trained_text(chat("Hi", "Hello"), tokenizers[True], train_on_prompt=True).startswith("<|user|>Hi")
+def test_training_on_the_prompt_as_well_is_an_option(tokenizers: dict[bool, Any], tmp_path: Path) -> None:
+    tokens = store(tmp_path, [{"prompt": "ask ", "completion": "say"}], tokenizers[True])
+    (every,) = (TokenView(tokens, np.array([0]), 100, train_on_prompt=True)[0],)
+    assert tokenizers[True].decode(every["labels"]) == "ask say<|end|>"
+    assert tokens.first_trained_with(train_on_prompt=True).tolist() == [1]
+    assert tokens.first_trained.tolist() == [4]
 
 
 @pytest.mark.parametrize("template", [True, False])
 def test_what_is_asked_is_what_was_seen_up_to_the_answer(tokenizers: dict[bool, Any], template: bool) -> None:
-    tokenizer, example = tokenizers[template], chat("Hi", "Hello")
-    prompt, answer = prompt_of(example, tokenizer)
-    assert render(example, tokenizer)[0].startswith(prompt + answer)
+    renderer, example = Renderer(tokenizers[template]), chat("Hi", "Hello")
+    prompt, answer = renderer.question(example)
+    assert renderer.render(example).text.startswith(prompt + answer)
 
 
-def test_rows_cut_before_their_answer_are_left_out_and_counted(tokenizers: dict[bool, Any], tmp_path: Path) -> None:
-    rows = [{"prompt": "x" * length, "completion": "answer"} for length in (2, 5, 30, 40)]
-    source, target = tmp_path / "rows.jsonl", tmp_path / "rows.arrow"
-    source.write_text("\n".join(json.dumps(row) for row in rows))
-    tokenize_file(source, target, tokenizers[True], config(max_length=10), lambda rows: None)
-    tokens = open_tokens(target)
-    assert (tokens.truncated_rows, tokens.skipped_rows) == (3, 2)
-    assert tokens.table["row"].to_pylist() == [0, 1]
-    assert max(len(ids) for ids in tokens.table["input_ids"].to_pylist()) == 10
-
-
-def test_a_file_whose_rows_are_all_too_long_is_refused_and_leaves_nothing(
+def test_a_view_cuts_rows_at_the_maximum_length_and_labels_the_answer(
     tokenizers: dict[bool, Any], tmp_path: Path
 ) -> None:
-    source = tmp_path / "rows.jsonl"
-    source.write_text(json.dumps({"prompt": "x" * 50, "completion": "y"}))
-    with pytest.raises(DataError, match="Raise max_length"):
-        tokenize_file(source, tmp_path / "rows.arrow", tokenizers[True], config(max_length=10), lambda rows: None)
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+    tokens = store(
+        tmp_path, [{"prompt": "x" * length, "completion": "answer"} for length in (2, 5, 30)], tokenizers[True]
+    )
+    assert tokens.lengths.tolist() == [9, 12, 37]
+    row = TokenView(tokens, np.array([1, 2]), 8, train_on_prompt=False)[0]
+    assert tokenizers[True].decode(row["input_ids"]) == "xxxxxans"
+    assert row["labels"].tolist() == [IGNORED] * 5 + row["input_ids"][5:].tolist()
 
 
-def test_the_split_is_the_same_for_a_seed_and_never_overlaps(tokenizers: dict[bool, Any], tmp_path: Path) -> None:
-    source = tmp_path / "rows.jsonl"
-    source.write_text("\n".join(json.dumps({"text": f"row {n}"}) for n in range(40)))
-    tokenize_file(source, tmp_path / "rows.arrow", tokenizers[True], config(), lambda rows: None)
-    table = open_tokens(tmp_path / "rows.arrow").table
-    train, held_out = split(table, 0.25, seed=1)
-    again, _ = split(table, 10, seed=1)
-    assert held_out is not None
-    assert (train.num_rows, held_out.num_rows) == (30, 10)
-    assert train["row"].to_pylist() == again["row"].to_pylist()
-    assert not set(train["row"].to_pylist()) & set(held_out["row"].to_pylist())
-    with pytest.raises(DataError, match="Lower eval_split"):
-        split(table, 40, seed=1)
+def test_rows_with_an_empty_answer_have_no_tokens_and_keep_their_place(
+    tokenizers: dict[bool, Any], tmp_path: Path
+) -> None:
+    rows = [{"prompt": "a", "completion": "b"}, {"prompt": "c", "completion": " "}, {"prompt": "d", "completion": "e"}]
+    tokens = store(tmp_path, rows, tokenizers[True])
+    assert tokens.lengths.tolist() == [3, 0, 3]
+    assert tokenizers[True].decode(tokens.row(2)[0]) == "de<|end|>"
+    assert (tokens.facts["empty_rows"], tokens.facts["empty_examples"]) == (1, [1])
+
+
+def test_a_template_that_raises_names_the_row_and_leaves_nothing(tokenizers: dict[bool, Any], tmp_path: Path) -> None:
+    tokenizer = tokenizers[True]
+    kept, tokenizer.chat_template = tokenizer.chat_template, "{{ messages[1]['content'] + 1 }}"
+    try:
+        with pytest.raises(DataError, match=r"row 1.*chat template.*Change the roles"):
+            store(tmp_path, [{"messages": chat("a", "b").messages}], tokenizer)
+    finally:
+        tokenizer.chat_template = kept
+    assert not making_folder(tmp_path / "store").exists()
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_batch_is_padded_with_what_carries_no_loss() -> None:
-    batch = Collator(pad_token_id=9)([{"input_ids": [1, 2], "labels": [IGNORED, 2]}, {"input_ids": [3] * 9, "labels": [3] * 9}])
+    short, long = np.array([1, 2], np.int32), np.full(9, 3, np.int32)
+    labels = np.array([IGNORED, 2], np.int32)
+    batch = Collator(pad_token_id=9)([{"input_ids": short, "labels": labels}, {"input_ids": long, "labels": long}])
     assert batch["input_ids"].shape == (2, 16)
     assert batch["attention_mask"].sum(dim=1).tolist() == [2, 9]
     assert batch["input_ids"][0, 2:].unique().tolist() == [9]

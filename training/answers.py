@@ -12,8 +12,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from training.config import Method, RunConfig
-from training.data import prompt_of
 from training.model import load_model
+from training.rendering import Renderer
 from training.shapes import Example
 
 _BATCH_ROWS = 32
@@ -33,8 +33,9 @@ def questions(
 ) -> list[Question]:
     """The first `limit` rows that have a prompt to answer."""
     found: list[Question] = []
+    renderer = Renderer(tokenizer)
     for row, example in examples:
-        prompt, expected = prompt_of(example, tokenizer)
+        prompt, expected = renderer.question(example)
         if prompt:
             found.append(Question(row, prompt, expected))
         if len(found) == limit:

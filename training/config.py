@@ -82,8 +82,24 @@ def _blank_to_none(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
 
 
+def _slice(value: Any) -> Any:
+    """The first rows: a percentage, a share below 1 or a number of rows, kept as text."""
+    text = "" if value is None else str(value).strip()
+    if not text:
+        return None
+    percent = text.endswith("%")
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= (100 if percent else 1e15) or not (percent or number < 1 or number == int(number)):
+        raise ValueError("must be a percentage up to 100%, a share below 1 or a number of rows")
+    return f"{number:g}%" if percent else f"{number:g}" if number < 1 else f"{number:.0f}"
+
+
 Amount = Annotated[int | float, BeforeValidator(_steps_or_fraction)]
 Text = Annotated[str | None, BeforeValidator(_blank_to_none)]
+Slice = Annotated[str | None, BeforeValidator(_slice)]
 OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
 
 
@@ -99,6 +115,9 @@ class RunConfig(BaseModel):
     columns: Text = setting(None, "Which columns hold what, where the data's format is not found by itself: prompt=question, completion=answers.0.text; empty takes the mapping saved with the data set.", Group.MODEL, advanced=True)
     validation_data: Text = setting(None, "Held-out data: a file or data set id; empty takes the share below from the training data.", Group.MODEL)
     eval_split: Amount = setting(0.05, "Rows held out for evaluation where no validation data is given: a share below 1 or a number of rows; 0 holds out none.", Group.MODEL, ge=0)
+    stratify_by: Text = setting(None, "Column of the training data by whose values the held-out rows are drawn: each value gives the same share of its rows.", Group.MODEL, advanced=True)
+    data_slice: Slice = setting(None, "Only the first rows of the training data: a percentage such as 1%, a share below 1 or a number of rows; empty takes all.", Group.MODEL, advanced=True)
+    max_samples: OptionalInt = setting(None, "At most this many rows of the training data, drawn by the seed; empty takes all.", Group.MODEL, advanced=True, ge=1)
     max_length: int = setting(1024, "Longest sequence in tokens; what is longer is cut off at the end.", Group.MODEL, ge=8, le=1_048_576)
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt's tokens too, not on the answer alone.", Group.MODEL, advanced=True)
 

@@ -1,30 +1,31 @@
 """The evaluation loss: a mean over tokens, as the training loss is, and not over batches of unlike length."""
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import Dataset
 
-from training.data import IGNORED
+from training.data import IGNORED, Tokens
 
 
-class EvenRows(Dataset[dict[str, list[int]]]):
+class EvenRows(Dataset[Tokens]):
     """Rows filled up to a multiple of the global batch with rows that carry no loss.
 
     Otherwise accelerate fills up the last batches with the first rows again, which would count twice.
     """
 
-    def __init__(self, rows: Dataset[dict[str, list[int]]], multiple: int) -> None:
+    def __init__(self, rows: Dataset[Tokens], multiple: int) -> None:
         self._rows, self._count = rows, len(rows)  # type: ignore[arg-type]
         self._length = -(-self._count // multiple) * multiple
 
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
+    def __getitem__(self, index: int) -> Tokens:
         if index < self._count:
             return self._rows[index]
         shortest = self._rows[self._count - 1]["input_ids"][:2]
-        return {"input_ids": shortest, "labels": [IGNORED] * len(shortest)}
+        return {"input_ids": shortest, "labels": np.full_like(shortest, IGNORED)}
 
 
 class TokenMean:

@@ -6,10 +6,11 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from training.config import Method, Precision, RunConfig
 from training.failure import UserError
+from training.tokenizer import load
 
 DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16, Precision.FP32: torch.float32}
 
@@ -20,12 +21,7 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     Raises:
         UserError: there is no tokenizer, or it has neither a padding nor an end token.
     """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            config.model, revision=config.revision or "main", trust_remote_code=False
-        )
-    except (OSError, ValueError) as error:
-        raise _unloadable(config, "tokenizer", error) from error
+    tokenizer = load(config.model, config.revision)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
             raise UserError(

@@ -1,56 +1,74 @@
 """What has to be in place before the first step: the tokens, split the same way on every rank, and the checkpoint to go on from."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
 from training import manifest
 from training.config import RunConfig
-from training.data import TokenizedFile, open_tokens, split, tokenize_file
+from training.data import TokenView
+from training.duplicates import shared_rows
 from training.events import Note
+from training.example import Example
+from training.failure import DataError
 from training.report import Report
-from training.rows import read_examples
-from training.shapes import Example
+from training.rows import read_numbered
+from training.selection import Selection, select
+from training.token_store import TokenStore
+from training.tokenizing import find_or_make
+
+# Where tokens are kept for every run; without it a run keeps its own in its folder.
+TOKENS_VARIABLE = "LATHE_TOKENS"
+_PAIRS_NAMED = 3
 
 
 @dataclass(frozen=True)
 class Data:
     """Rows to train on and to evaluate on, and where the held-out ones come from."""
 
-    train: pa.Table
-    held_out: pa.Table | None
+    train: TokenView
+    held_out: TokenView | None
     held_out_file: Path
+    columns: str | None
     truncated_rows: int
     skipped_rows: int
 
     def held_out_examples(self) -> Iterator[tuple[int, Example]]:
         """The held-out rows as they stand in their file, with their place in it from 0."""
-        rows = set(self.held_out["row"].to_pylist()) if self.held_out else set()
-        return ((row, example) for row, example in enumerate(read_examples(self.held_out_file)) if row in rows)
+        rows = set(self.held_out.rows.tolist()) if self.held_out else set()
+        for number, _, example in read_numbered(self.held_out_file, self.columns):
+            if example and number in rows:
+                yield number, example
 
 
-def prepare_data(
-    config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, state: PartialState, report: Report
-) -> Data:
-    """Tokenizes once (rank 0; a resumed run finds the tokens of its first attempt) and splits by the seed."""
+def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, report: Report) -> Data:
+    """Finds or makes the tokens, takes the rows that are asked for and splits them by the seed, on every rank alike."""
     source = Path(config.data)
-    tokens = _tokens(source, run_dir / "train.arrow", config, tokenizer, state, report)
+    store = _tokens(source, config, run_dir, tokenizer, report)
+    chosen = _selected(source, store, config, eval_split=0 if config.validation_data else config.eval_split)
+    held_out_file, held_out_store, held_out = source, store, chosen.held_out
     if config.validation_data:
         held_out_file = Path(config.validation_data)
-        train, held_out = (
-            tokens.table,
-            _tokens(held_out_file, run_dir / "heldout.arrow", config, tokenizer, state, report).table,
-        )
-    else:
-        held_out_file = source
-        train, held_out = split(tokens.table, config.eval_split, config.seed)
-    _remark(tokens, config, report)
-    return Data(train, held_out, held_out_file, tokens.truncated_rows, tokens.skipped_rows)
+        held_out_store = _tokens(held_out_file, config, run_dir, tokenizer, report)
+        whole = config.model_copy(update={"data_slice": None, "max_samples": None})
+        held_out = _selected(held_out_file, held_out_store, whole, eval_split=0).train
+    train = TokenView(store, chosen.train, config.max_length, train_on_prompt=config.train_on_prompt)
+    evaluated = TokenView(held_out_store, held_out, config.max_length, train_on_prompt=config.train_on_prompt)
+    _remark(chosen, store, config, report)
+    _remark_leak(train, store, evaluated, held_out_store, report)
+    return Data(
+        train,
+        evaluated if len(held_out) else None,
+        held_out_file,
+        config.columns,
+        chosen.truncated,
+        chosen.untrained,
+    )
 
 
 def prepare_resume(run_dir: Path, state: PartialState) -> tuple[Path | None, list[str]]:
@@ -66,27 +84,70 @@ def prepare_resume(run_dir: Path, state: PartialState) -> tuple[Path | None, lis
 
 
 def _tokens(
-    source: Path,
-    target: Path,
-    config: RunConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    state: PartialState,
-    report: Report,
-) -> TokenizedFile:
-    if state.is_main_process and not target.exists():
-        tokenize_file(source, target, tokenizer, config, report.progress)
-    state.wait_for_everyone()
-    return open_tokens(target)
+    source: Path, config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, report: Report
+) -> TokenStore:
+    root = Path(os.environ.get(TOKENS_VARIABLE) or run_dir / "tokens")
+    return find_or_make(source, root, tokenizer, config.model, config.revision, config.columns, report.progress)
 
 
-def _remark(tokens: TokenizedFile, config: RunConfig, report: Report) -> None:
-    if tokens.skipped_rows:
-        message = f"{tokens.skipped_rows:,} rows have no token of an answer within {config.max_length:,} tokens and are left out."
-        report.once(Note(message=message, level="warning"))
-    if tokens.truncated_rows:
-        report.once(
-            Note(
-                message=f"{tokens.truncated_rows:,} rows are longer than {config.max_length:,} tokens and are cut off.",
-                level="warning",
-            )
+def _selected(source: Path, store: TokenStore, config: RunConfig, *, eval_split: float) -> Selection:
+    try:
+        return select(
+            store.lengths,
+            store.first_trained_with(train_on_prompt=config.train_on_prompt),
+            max_length=config.max_length,
+            seed=config.seed,
+            eval_split=eval_split,
+            data_slice=config.data_slice,
+            max_samples=config.max_samples,
+            strata=read_strata(source, config.stratify_by) if config.stratify_by and eval_split else None,
         )
+    except DataError as error:
+        raise DataError(error.message, error.fix, file=source.name, field=error.field) from None
+
+
+def read_strata(source: Path, column: str) -> list[str]:
+    """The value of a column in every row, as text; empty where a row has none.
+
+    Raises:
+        DataError: no row has that column.
+    """
+    values, seen = [], False
+    for _, row, _ in read_numbered(source):
+        seen = seen or column in row
+        values.append(str(row.get(column, "")))
+    if not seen:
+        message = f"has no column {column!r}."
+        raise DataError(message, "Give stratify_by the name of a column.", file=source.name, field="stratify_by")
+    return values
+
+
+def _remark(chosen: Selection, store: TokenStore, config: RunConfig, report: Report) -> None:
+    limit = f"{config.max_length:,} tokens"
+    if empty := int(store.facts["empty_rows"]):
+        report.once(Note(message=f"{empty:,} rows have an empty prompt or answer and are left out.", level="warning"))
+    if chosen.untrained:
+        message = f"{chosen.untrained:,} rows have no token of an answer within {limit} and are left out."
+        report.once(Note(message=message, level="warning"))
+    if chosen.truncated:
+        report.once(
+            Note(message=f"{chosen.truncated:,} rows are longer than {limit} and are cut off.", level="warning")
+        )
+
+
+def _remark_leak(
+    train: TokenView, store: TokenStore, held_out: TokenView, held_out_store: TokenStore, report: Report
+) -> None:
+    """Says which held-out rows are trained on too: the evaluation then measures what was learned by heart."""
+    first, again = shared_rows(store.hashes[train.rows], held_out_store.hashes[held_out.rows])
+    if not len(again):
+        return
+    pairs = [
+        f"row {held_out.rows[there] + 1} is row {train.rows[here] + 1}"
+        for here, there in zip(first, again, strict=True)
+    ]
+    named = ", ".join(pairs[:_PAIRS_NAMED]) + (", ..." if len(pairs) > _PAIRS_NAMED else "")
+    message = (
+        f"{len(pairs):,} held-out rows are in the training data too ({named}): evaluation looks better than it is."
+    )
+    report.once(Note(message=message, level="warning"))

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from training.order import Integers
+
 # First character, last character, script. What belongs to no script (digits, punctuation, spaces) counts to none.
 _BLOCKS = [
     (0x0041, 0x005A, "Latin"),
@@ -62,7 +64,7 @@ def _table() -> NDArray[np.uint8]:
 _TABLE = _table()
 
 
-def main_scripts(texts: Sequence[str]) -> NDArray[np.intp]:
+def main_scripts(texts: Sequence[str]) -> Integers:
     """The script (an index into SCRIPTS) that most letters of each text belong to."""
     sizes = np.fromiter((len(text) for text in texts), np.intp, len(texts))
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -70,4 +72,5 @@ def main_scripts(texts: Sequence[str]) -> NDArray[np.intp]:
     cells = rows * len(SCRIPTS) + _TABLE[codes]
     counts = np.bincount(cells, minlength=len(texts) * len(SCRIPTS)).reshape(len(texts), len(SCRIPTS))
     counts[:, 0] = 0  # letters decide; a text without any has index 0
-    return counts.argmax(axis=1)
+    main: Integers = counts.argmax(axis=1)
+    return main

@@ -90,6 +90,11 @@ class TokenStore:
             trained[first:last] = True
         return self._tokens[start:end], trained
 
+    def trained_beyond(self, limit: int) -> Integers:
+        """For each row, how many of its tokens beyond `limit` carry loss."""
+        lost = np.maximum(self._spans[:, 2] - np.maximum(self._spans[:, 1], limit), 0)
+        return np.bincount(self._span_rows, lost, minlength=len(self.lengths)).astype(np.int32)
+
     @cached_property
     def _tokens(self) -> NDArray[np.int32]:
         return self._map("tokens.i32", np.int32)
@@ -149,8 +154,13 @@ def file_fingerprint(path: Path) -> str:
 
 
 def lock_file(folder: Path) -> Path:
-    """Held by who makes the store `folder`, and shared by who reads it for long."""
+    """Held by who makes the store `folder`."""
     return folder.with_name(f"{folder.name}.lock")
+
+
+def use_file(folder: Path) -> Path:
+    """Shared by those who read the store `folder` for long."""
+    return folder.with_name(f"{folder.name}.use")
 
 
 def making_folder(folder: Path) -> Path:
@@ -188,7 +198,7 @@ def locked(folder: Path, waiting: Any = None, seconds: float = 0.2) -> Iterator[
 
 def in_use(folder: Path) -> int:
     """A file descriptor that keeps the store from being removed until it is closed, or the process ends."""
-    descriptor = os.open(lock_file(folder), os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(use_file(folder), os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
@@ -196,8 +206,9 @@ def in_use(folder: Path) -> int:
 def remove(folder: Path) -> bool:
     """Deletes a store that nobody makes or uses; says whether it did."""
     try:
-        with lock_file(folder).open("ab") as lock:
+        with lock_file(folder).open("ab") as lock, use_file(folder).open("ab") as use:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(making_folder(folder), ignore_errors=True)
     except BlockingIOError:

@@ -22,7 +22,17 @@ from typing import TYPE_CHECKING, Any
 from training.example import Example
 from training.failure import DataError, UserError
 from training.rows import read_numbered
-from training.token_store import FACTS, PROGRESS, locked, making_folder
+from training.token_store import (
+    FACTS,
+    PROGRESS,
+    TokenStore,
+    file_fingerprint,
+    in_use,
+    locked,
+    making_folder,
+    open_store,
+    store_key,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -66,6 +76,44 @@ def make_store(
     (aside / PROGRESS).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     aside.rename(folder)
+
+
+def find_or_make(
+    source: Path,
+    root: Path,
+    tokenizer: "PreTrainedTokenizerBase",
+    model: str,
+    revision: str | None,
+    columns: str | None,
+    progress: Callable[[int, int], None],
+) -> TokenStore:
+    """The tokens of `source`, from `root` where they are there already. Another process that makes them now is waited for.
+
+    The store stays as long as this process lives, whatever else is cleared away.
+    """
+    folder = root / store_key(file_fingerprint(source), model, columns, revision)
+    written = FileProgress(making_folder(folder) / PROGRESS, 0)
+
+    def tell(done: int) -> None:
+        written(done)
+        progress(done, 0)
+
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    in_use(folder)  # before it is looked for: from here on nobody clears it away
+    if not (folder / FACTS).is_file():
+        with locked(folder, waiting=lambda: progress(*read_progress(folder))):
+            if not (folder / FACTS).is_file():
+                make_store(source, folder, tokenizer, columns, tell)
+    return open_store(folder)
+
+
+def read_progress(folder: Path) -> tuple[int, int]:
+    """(rows done, rows in all or 0) of the store `folder` in the making."""
+    try:
+        found = json.loads((making_folder(folder) / PROGRESS).read_text(encoding="utf-8"))
+        return int(found["done"]), int(found["total"])
+    except (OSError, ValueError):
+        return 0, 0
 
 
 def _encoded(

@@ -60,7 +60,7 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
 
     report.enter("loading data")
     tokenizer = load_tokenizer(config)
-    data = prepare_data(config, run_dir, tokenizer, state, report)
+    data = prepare_data(config, run_dir, tokenizer, report)
 
     report.enter("loading model")
     # Before the model: with ZeRO-3 the arguments decide how its weights are placed while they are read.

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from training import token_store
 from training.failure import DataError
-from training.tokenizing import failure_file
+from training.tokenizing import failure_file, read_progress
 from worker import token_cache
 from worker.checking import environment
 from worker.settings import ROOT, get_settings
@@ -114,8 +114,7 @@ def _state(folder: Path) -> Measurement:
     if (folder / token_store.FACTS).is_file():
         return Measurement("done", store=folder)
     if token_store.is_being_made(folder):
-        progress = _json(token_store.making_folder(folder) / token_store.PROGRESS) or {}
-        return Measurement("running", int(progress.get("done", 0)), int(progress.get("total", 0)))
+        return Measurement("running", *read_progress(folder))
     if (folder / token_store.FACTS).is_file():  # finished between the two looks
         return Measurement("done", store=folder)
     if problem := _json(failure_file(folder)):

@@ -15,6 +15,8 @@ from worker.settings import PREFIX, Settings
 
 # In the environment of every process of a run: by it they are found even where their parents are gone.
 RUN_MARK = "LATHE_RUN"
+# Where the training program finds the tokens that the pages have made, and leaves its own (training/prepare.py).
+TOKENS_VARIABLE = "LATHE_TOKENS"
 
 
 def environment(launch: Launch, run_id: str, settings: Settings) -> dict[str, str]:
@@ -28,6 +30,7 @@ def environment(launch: Launch, run_id: str, settings: Settings) -> dict[str, st
         "PYTHONUNBUFFERED": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML numbers GPUs
         RUN_MARK: run_id,
+        TOKENS_VARIABLE: str(settings.tokens_dir),
     }
     return inherited | token | ours | launch.env
 
