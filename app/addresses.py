@@ -14,6 +14,8 @@ class Address:
 
 PAGES = (
     Address("/", "Runs"),
+    Address("/datasets", "Data sets"),
     Address("/new", "New run"),
     Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
+    Address("/dataset", "Data set", in_header=False),  # of one data set: /dataset?id=ID
 )

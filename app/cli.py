@@ -5,26 +5,18 @@ from typing import Any
 
 import click
 
+from app.cli_dataset import dataset
 from app.cli_errors import Command
+from app.cli_options import Group, count_type, json_option, path_type
 from app.cli_settings import RunCommand, underscores_too
 
 STATUSES = ("queued", "running", "finished", "failed", "stopped")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 host_option = click.option("--host", help="Address to listen on.  [default: LATHE_HOST or 127.0.0.1]")
-count_type = click.IntRange(1, 100_000)
 port_type = click.IntRange(1, 65535)
 port_option = click.option("--port", type=port_type, help="Port to listen on.  [default: LATHE_PORT or 7860]")
-path_type = click.Path(path_type=Path)
 run_argument = click.argument("run_id", metavar="RUN")
-
-
-class Group(click.Group):
-    """Commands in the order in which a person meets them, not the alphabet's."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self.commands)
 
 
 @click.group(cls=Group, context_settings=CONTEXT)
@@ -74,6 +66,9 @@ def worker(ctx: click.Context, drain: bool) -> None:
     from app import cli_serve
 
     ctx.exit(cli_serve.worker(drain=drain))
+
+
+main.add_command(dataset)
 
 
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})

@@ -17,7 +17,7 @@ from app.addresses import PAGES
 
 STATIC = Path(__file__).resolve().parent.parent / "static"
 STATIC_PATH = "/static/lathe"
-SERVED = ("lathe.css", "lathe.js", "charts.js", "logo.svg", "favicon.svg")
+SERVED = ("lathe.css", "data.css", "lathe.js", "charts.js", "dataset.js", "histogram.js", "logo.svg", "favicon.svg")
 
 _BOTH_SCHEMES = {
     "body_background_fill": "var(--page)",
@@ -156,16 +156,21 @@ def theme() -> gr.themes.Base:
 def frame(html: str, path: str, nonce: str) -> str:
     """A page of Gradio's with our head and header in it, and `nonce` on every script so that the CSP lets them run."""
     head = Markup(
-        '<link rel="stylesheet" href="{css}"><link rel="icon" type="image/svg+xml" href="{icon}">'
+        '<link rel="stylesheet" href="{css}"><link rel="stylesheet" href="{data_css}">'
+        '<link rel="icon" type="image/svg+xml" href="{icon}">'
         '<meta name="color-scheme" content="light dark"><meta name="lathe-plotly" content="{plotly}">'
         '<script nonce="{nonce}" src="{script}"></script><script nonce="{nonce}" src="{charts}" defer></script>'
+        '<script nonce="{nonce}" src="{dataset}" defer></script><script nonce="{nonce}" src="{histogram}" defer></script>'
     ).format(
         css=static_url("lathe.css"),
+        data_css=static_url("data.css"),
         icon=static_url("favicon.svg"),
         plotly=plotly_url(),
         nonce=nonce,
         script=static_url("lathe.js"),
         charts=static_url("charts.js"),
+        dataset=static_url("dataset.js"),
+        histogram=static_url("histogram.js"),
     )
     if path == "/run":  # begins to load with the page, not after it
         head += Markup('<link rel="modulepreload" href="{}">').format(plotly_url())

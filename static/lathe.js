@@ -110,10 +110,22 @@
     tellTime();
   }
 
+  // The list of data sets: what was searched for is kept in the address.
+  function sets(element, trigger, watch) {
+    function keep() {
+      const search = element.querySelector("[data-search]")?.dataset.search;
+      if (search !== undefined) history.replaceState(null, "", search ? `/datasets?${new URLSearchParams({ search })}` : "/datasets");
+      tellTime();
+    }
+    sendClicks(element, trigger);
+    watch("value", keep);
+    tellTime();
+  }
+
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") document.querySelector(".dialog .dialog-cancel")?.click();
   });
   setInterval(tellTime, 1000);
 
-  window.lathe = Object.assign(window.lathe ?? {}, { follow, problems, runs, sendClicks, tellTime });
+  window.lathe = Object.assign(window.lathe ?? {}, { follow, problems, runs, sendClicks, sets, tellTime });
 })();

@@ -6,9 +6,15 @@ import gradio as gr
 from gradio.components import Navbar
 
 from app.addresses import PAGES
-from app.pages import launch, run, runs
+from app.pages import dataset, datasets, launch, run, runs
 
-BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {"/": runs.build, "/new": launch.build, "/run": run.build}
+BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
+    "/": runs.build,
+    "/datasets": datasets.build,
+    "/new": launch.build,
+    "/run": run.build,
+    "/dataset": dataset.build,
+}
 
 _UPLOADS_LOOKED_AT, _UPLOADS_KEPT = 600, 3600  # seconds: an upload that nobody took in is deleted within an hour
 

@@ -12,28 +12,39 @@ from app import text
 from app.pages.parts import ago, each, facts, table
 from training.config import RunConfig
 from training.failure import DataError
-from training.rows import FORMATS
+from training.files import FORMATS
 from worker import database, datasets
 from worker.models import Dataset
 from worker.patience import UNREACHABLE
 from worker.settings import ROOT
 
-FILE_TYPES = [f".{name}" for name in FORMATS]
+FILE_TYPES = [f".{name}" for name in (*FORMATS, "gz")]
 _STARTER = ROOT / "static" / "starter"
 _ROWS_SHOWN, _CELL_CHARACTERS = 3, 240
 
 
-def upload_box() -> gr.File:
-    """Where a file is dropped. Its handlers get the path; Gradio's own way there leaves an empty file behind each time."""
+def upload_box(*, several: bool = False) -> gr.File:
+    """Where a file is dropped. Its handlers get the path; Gradio's own way there leaves an empty file behind each time.
+
+    With `several` there may be many, and handlers get a list of paths.
+    """
     label = f"Add a data set: {', '.join(FILE_TYPES)}"
-    box = gr.File(label=label, file_types=FILE_TYPES, height=64, elem_classes="upload", elem_id="upload")
+    many: Any = "multiple" if several else "single"
+    box = gr.File(
+        label=label, file_count=many, file_types=FILE_TYPES, height=64, elem_classes="upload", elem_id="upload"
+    )
     # On the instance: for a subclass Gradio would write a stub file into this folder.
-    box.preprocess = _path_of  # type: ignore[method-assign]
+    box.preprocess = _paths_of if several else _path_of  # type: ignore[method-assign]
     return box
 
 
 def _path_of(payload: Any) -> str | None:
     return None if payload is None else str(payload.path)
+
+
+def _paths_of(payload: Any) -> list[str]:
+    listed = [] if payload is None else payload.root if hasattr(payload, "root") else [payload]
+    return [str(file.path) for file in listed]
 
 
 def choices() -> list[tuple[str, str]]:

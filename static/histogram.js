@@ -1,0 +1,161 @@
+// The histogram of lengths with a cut-off that can be dragged. The figures of every place where it may stand come with the
+// page, so dragging asks nobody. Gradio mends the page's elements in place instead of making new ones: what is drawn is drawn
+// again whenever it has mended, and nothing is drawn into an element that has become something else.
+(() => {
+  "use strict";
+  const SVG = "http://www.w3.org/2000/svg";
+  const HEIGHT = 240, LEFT = 24, RIGHT = 24, TOP = 28, BOTTOM = 34;
+  const number = (value) => value.toLocaleString("en-US");
+  const known = new WeakMap();
+
+  function share(part, whole) {
+    if (!whole || !part) return "0%";
+    const percent = (100 * part) / whole;
+    if (percent < 0.1) return "under 0.1%";
+    return part < whole && percent > 99.9 ? "over 99.9%" : `${percent.toFixed(1)}%`;
+  }
+
+  // As app/pages/dataset_lengths.py says it.
+  function cost(curve, place) {
+    const limit = `<b>At ${number(curve.stops[place])} tokens</b>`;
+    const cut = curve.rows_cut[place], lost = curve.tokens_lost[place], none = curve.untrained[place];
+    if (!cut && !none) return `${limit} no row is cut off.`;
+    const told = `${limit} ${number(cut)} of ${number(curve.rows)} rows (${share(cut, curve.rows)}) are cut off, and `
+      + `${number(lost)} of ${number(curve.tokens)} tokens (${share(lost, curve.tokens)}) are lost. `;
+    if (!none) return `${told}Every row still teaches something.`;
+    return `${told}<b class="bad">${none === 1 ? "1 row teaches" : `${number(none)} rows teach`} nothing.</b>`;
+  }
+
+  function draw(name, attributes, parent) {
+    const made = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    parent.append(made);
+    return made;
+  }
+
+  function nearest(stops, wanted) {
+    let best = 0;
+    for (let place = 1; place < stops.length; place += 1) {
+      if (Math.abs(Math.log(stops[place] / wanted)) < Math.abs(Math.log(stops[best] / wanted))) best = place;
+    }
+    return best;
+  }
+
+  class Histogram {
+    constructor(box) {
+      this.box = box;
+      this.resting = 0;
+      box.addEventListener("pointerdown", (event) => this.grab(event));
+      box.addEventListener("pointermove", (event) => {
+        if (box.hasPointerCapture(event.pointerId)) this.move(this.under(event));
+      });
+      box.addEventListener("pointerup", () => this.settle());
+      box.addEventListener("keydown", (event) => this.step(event));
+      new ResizeObserver(() => this.paint()).observe(box);
+    }
+
+    // Takes what the page says now; the line stays where it is while it is dragged.
+    take(send) {
+      this.send = send;
+      if (this.written !== this.box.dataset.curve) {
+        this.written = this.box.dataset.curve;
+        this.curve = JSON.parse(this.written);
+      }
+      this.limit = Number(this.box.dataset.limit);
+      this.place = this.curve.stops.indexOf(this.limit);
+      this.low = Math.log(this.curve.stops[0]);
+      this.high = Math.log(this.curve.stops.at(-1));
+      this.paint();
+    }
+
+    scale(tokens) {
+      return LEFT + ((Math.log(tokens) - this.low) / (this.high - this.low || 1)) * (this.width - LEFT - RIGHT);
+    }
+
+    paint() {
+      this.width = this.box.clientWidth;
+      if (!this.width || !this.box.matches("figure.histogram")) return;
+      const floor = HEIGHT - BOTTOM;
+      const svg = document.createElementNS(SVG, "svg");
+      for (const [key, value] of [["width", this.width], ["height", HEIGHT], ["aria-hidden", "true"]]) svg.setAttribute(key, value);
+      for (let tick = 1; tick <= this.curve.stops.at(-1); tick *= 2) {
+        if (tick < this.curve.stops[0]) continue;
+        const x = this.scale(tick);
+        draw("line", { x1: x, x2: x, y1: TOP, y2: floor, class: "grid" }, svg);
+        draw("text", { x, y: floor + 16, class: "tick" }, svg).textContent = number(tick);
+      }
+      this.bars(svg, floor);
+      this.beyond = draw("rect", { y: TOP, height: floor - TOP, class: "beyond" }, svg);
+      draw("line", { x1: LEFT, x2: this.width - RIGHT, y1: floor, y2: floor, class: "axis" }, svg);
+      draw("text", { x: this.width - RIGHT, y: HEIGHT - 2, class: "axis-name" }, svg).textContent = "tokens in a row";
+      this.line = draw("g", { class: "cut-off" }, svg);
+      draw("line", { y1: TOP - 4, y2: floor }, this.line);
+      draw("rect", { x: -5, y: TOP - 4, width: 10, height: 18, rx: 3 }, this.line);
+      this.label = draw("text", { y: TOP - 11, class: "cut-label" }, svg);
+      this.box.replaceChildren(svg);
+      this.move(this.place);
+    }
+
+    bars(svg, floor) {
+      const { counts, edges, stops } = this.curve;
+      const most = Math.max(...counts, 1);
+      counts.forEach((count, index) => {
+        if (!count) return;
+        const left = this.scale(Math.max(edges[index], stops[0]));
+        const wide = Math.max(1, this.scale(edges[index + 1]) - left - 1);
+        const tall = Math.max(2, (count / most) * (floor - TOP));
+        const bar = draw("rect", { x: left, y: floor - tall, width: wide, height: tall, class: "bar-of" }, svg);
+        const last = edges[index + 1] - 1;
+        const span = edges[index] === last ? number(last) : `${number(edges[index])} to ${number(last)}`;
+        draw("title", {}, bar).textContent = `${span} tokens: ${number(count)} ${count === 1 ? "row" : "rows"}`;
+      });
+    }
+
+    move(to) {
+      const { stops } = this.curve;
+      this.place = Math.max(0, Math.min(stops.length - 1, to));
+      const limit = stops[this.place], x = this.scale(limit);
+      this.line.setAttribute("transform", `translate(${x} 0)`);
+      this.beyond.setAttribute("x", x);
+      this.beyond.setAttribute("width", Math.max(0, this.width - RIGHT - x));
+      this.label.textContent = `${number(limit)} tokens`;
+      this.label.setAttribute("x", Math.max(44, Math.min(this.width - 44, x)));
+      const sentence = this.box.parentElement.querySelector(".cost");
+      sentence.innerHTML = cost(this.curve, this.place); // numbers of ours alone
+      this.box.setAttribute("aria-valuenow", limit);
+      this.box.setAttribute("aria-valuetext", sentence.textContent);
+    }
+
+    under(event) {
+      const share = (event.clientX - this.box.getBoundingClientRect().left - LEFT) / (this.width - LEFT - RIGHT);
+      return nearest(this.curve.stops, Math.exp(this.low + share * (this.high - this.low)));
+    }
+
+    grab(event) {
+      this.box.setPointerCapture(event.pointerId);
+      this.box.focus({ preventScroll: true });
+      this.move(this.under(event));
+    }
+
+    step(event) {
+      const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -20, PageUp: 20 }[event.key];
+      if (!by) return;
+      event.preventDefault();
+      this.move(this.place + by);
+      clearTimeout(this.resting);
+      this.resting = setTimeout(() => this.settle(), 700);
+    }
+
+    settle() {
+      const limit = this.curve.stops[this.place];
+      if (limit !== this.limit) this.send({ max_length: limit });
+    }
+  }
+
+  function histogram(box, send) {
+    if (!known.has(box)) known.set(box, new Histogram(box));
+    known.get(box).take(send);
+  }
+
+  window.lathe = Object.assign(window.lathe ?? {}, { histogram });
+})();
