@@ -70,7 +70,7 @@ def test_the_same_rows_read_the_same_from_every_format(tmp_path: Path) -> None:
         ("packed.jsonl", b"\x1f\x8b\x08\0", "gzip"),
         ("archive.json", b"PK\x03\x04", "zip archive"),
         ("fake.parquet", b"hello", "is not Parquet"),
-        ("cut.parquet", b"PAR1\x15\x04", "not whole Parquet"),
+        ("cut.parquet", b"PAR1\x15\x04", "damaged or cut Parquet"),
         ("nul.jsonl", b'{"text": "a\0b"}', "NUL"),
         ("object.json", b'{"data": [{"text": "a"}]}\n{', "a list of rows under 'data'"),
         ("wrapped.json", b'{\n"data": [{"text": "a"}]}', "not a list of rows"),

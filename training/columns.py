@@ -44,14 +44,15 @@ class Columns:
         whole = [name for name, value in row.items() if type(value) is int] if signature else []
         return self._seen.setdefault(signature, [0, self._rows, whole])
 
-    def remarks(self) -> Iterator[tuple[DataError, int, int]]:
-        """What is odd, with the first row and the number of rows that have it."""
+    def remarks(self, *, gaps: bool = True) -> Iterator[tuple[DataError, int, int]]:
+        """What is odd, with the first row and the number of rows that have it; `gaps` are columns that some rows lack."""
         if len(self.names) >= MOST_COLUMNS:
             message = f"has {MOST_COLUMNS} columns or more."
             yield DataError(message, "Keep the columns that are trained on."), 1, self._rows
             return
         kinds = self._kinds()
         for name in self.names:
+            yield from self._gap(name, kinds[name]) if gaps else ()
             yield from self._differing(name, kinds[name])
         for name, (line, rows) in self._large.items():
             message = f"holds a whole number above {_EXACT:,}, which many programs round."
@@ -67,11 +68,13 @@ class Columns:
                 entry[0], entry[1] = min(entry[0], line), entry[1] + rows
         return found
 
-    def _differing(self, name: str, kinds: dict[type, list[int]]) -> Iterator[tuple[DataError, int, int]]:
+    def _gap(self, name: str, kinds: dict[type, list[int]]) -> Iterator[tuple[DataError, int, int]]:
         missing = self._rows - sum(rows for _, rows in kinds.values())
         if missing > 0 and () not in self._seen:
             message = f"is a column that {missing:,} of {self._rows:,} rows do not have."
             yield DataError(message, "Give every row the same columns.", field=name), self._first_without(name), missing
+
+    def _differing(self, name: str, kinds: dict[type, list[int]]) -> Iterator[tuple[DataError, int, int]]:
         filled = {kind: place for kind, place in kinds.items() if kind is not type(None)}
         if not filled:
             yield DataError("is null in every row.", "Fill the column in, or drop it.", field=name), 1, self._rows

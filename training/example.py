@@ -78,7 +78,14 @@ def sound(value: Any, place: str) -> str:
 
 def kind_of(value: Any) -> str:
     """What a JSON value is, in words."""
-    names = {type(None): "missing (null)", bool: "true or false", list: "a list", dict: "an object", str: "text"}
+    names = {
+        type(None): "missing (null)",
+        bool: "true or false",
+        list: "a list",
+        dict: "an object",
+        str: "text",
+        bytes: "bytes",
+    }
     return names.get(
         type(value), f"a number ({value!r})" if isinstance(value, (int, float)) else f"a {type(value).__name__}"
     )

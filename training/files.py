@@ -151,7 +151,7 @@ def _format(head: bytes, ending: str) -> str:
     if head[257:262] == b"ustar":
         raise DataError("is a tar archive; archives are not unpacked.", GIVE)
     if b"\0" in head:
-        wide = max(head[::2].count(0), head[1::2].count(0)) > len(head) // 4
+        wide = abs(head[::2].count(0) - head[1::2].count(0)) > len(head) // 4  # every second byte
         what = "is encoded as UTF-16." if wide else "holds NUL bytes, so it is not text."
         raise DataError(what, "Save it as UTF-8." if wide else GIVE)
     if ending == "parquet":

@@ -77,10 +77,10 @@ _LABELLED_TURNS = {
     name: Found("unpaired preference", _every(f"{name} and label", " (true or false)")) for name in CONVERSATION_COLUMNS
 }
 _FLAT = (
-    (("prompt", "completion"), Found("prompt/completion", _every("prompt and completion"))),
-    (("instruction", "output"), Found("alpaca", _every("instruction and output"))),
-    (("source", "target"), Found("source/target", _every("source and target"))),
-    (("text",), Found("text", "every row has the column text")),
+    (frozenset({"prompt", "completion"}), Found("prompt/completion", _every("prompt and completion"))),
+    (frozenset({"instruction", "output"}), Found("alpaca", _every("instruction and output"))),
+    (frozenset({"source", "target"}), Found("source/target", _every("source and target"))),
+    (frozenset({"text"}), Found("text", "every row has the column text")),
 )
 _ALPACA_INPUT = Found("alpaca", _every("instruction, input and output"))
 
@@ -126,20 +126,22 @@ _MESSAGES = {
 
 def _columns(row: Row) -> Found | None:
     for names, found in _FLAT:
-        if all(name in row and _is_flat(row[name], names) for name in names):
-            if "label" in row and names[0] == "prompt" and _is_label(row["label"]):
+        if names <= row.keys() and all(_is_flat(row[name], names) for name in names):
+            if "label" in row and "prompt" in names and _is_label(row["label"]):
                 return _LABELLED
             return _ALPACA_INPUT if found.format == "alpaca" and "input" in row else found
     return None
 
 
-def _is_flat(value: Any, names: tuple[str, ...]) -> bool:
+def _is_flat(value: Any, names: frozenset[str]) -> bool:
     """Whether a value may stand where a text is wanted; prompt and completion may be lists of messages too.
 
     A number may: that the text is a number is said of its row. An object or a list asks for a mapping.
     """
+    if isinstance(value, str):
+        return True
     if isinstance(value, list):
-        return names[0] == "prompt" and (not value or (isinstance(value[0], dict) and "role" in value[0]))
+        return "prompt" in names and (not value or (isinstance(value[0], dict) and "role" in value[0]))
     return not isinstance(value, dict)
 
 

@@ -129,13 +129,13 @@ def _elements(pieces: "_Pieces") -> Iterator[Row | DataError]:
         value = pieces.value()
         yield pieces.decoder.fault or as_row(value)
         mark = pieces.next_mark()
+        if mark not in ("]", ","):
+            raise pieces.broken("a comma is missing between two rows" if mark else "the file is cut off")
         pieces.skip(1)
         if mark == "]":
             return
-        if mark != ",":
-            wanted = "the file is cut off" if not mark else "a comma is missing between two rows"
-            raise pieces.broken(wanted)
-        pieces.next_mark()
+        if pieces.next_mark() == "]":
+            raise pieces.broken("a comma stands before the end of the list")
 
 
 def _one_object(pieces: "_Pieces") -> DataError:
@@ -154,7 +154,7 @@ class _Pieces:
         self.decoder = StrictDecoder()
         self._chunks = chunks
         self._text, self._at, self._whole = "", 0, False
-        self._lines, self._rows = 1, 0
+        self._lines, self._column, self._rows = 1, 0, 0  # of what was let go
 
     def next_mark(self) -> str:
         """The next character that is no white space; empty at the end."""
@@ -191,7 +191,8 @@ class _Pieces:
     def broken(self, what: str) -> DataError:
         """What is wrong here, with the line and column of the file."""
         before = self._text[: self._at]
-        line, column = self._lines + before.count("\n"), self._at - before.rfind("\n")
+        column = self._at - before.rfind("\n") + (0 if "\n" in before else self._column)
+        line = self._lines + before.count("\n")
         fix = "Mend the file there."
         return DataError(f"is not valid JSON: {what} (line {line}, column {column}).", fix, line=self._rows)
 
@@ -200,8 +201,9 @@ class _Pieces:
 
     def _more(self) -> bool:
         """Reads on: what is behind us is let go, and each time as much again is read as is still needed."""
-        self._lines += self._text.count("\n", 0, self._at)
-        kept = self._text[self._at :]
+        gone, kept = self._text[: self._at], self._text[self._at :]
+        self._lines += gone.count("\n")
+        self._column = len(gone) - gone.rfind("\n") - 1 + (0 if "\n" in gone else self._column)
         parts, wanted = [kept], max(_CHUNK, len(kept))
         while wanted > 0 and (chunk := next(self._chunks, "")):
             self._check(chunk, parts)

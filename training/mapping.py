@@ -10,13 +10,13 @@ ROLES = (
     "messages", "tools", "system", "prompt", "completion", "instruction", "input", "output", "text", "chosen", "rejected",
     "label", "source", "target",
 )  # fmt: skip
-_PLANS = {  # what a mapping must name, and what it may name besides
-    ("messages",): ("system", "tools", "label"),
-    ("prompt", "completion"): ("system", "tools", "label"),
-    ("instruction", "output"): ("input", "system"),
-    ("chosen", "rejected"): ("prompt", "messages", "instruction", "input", "system", "tools"),
-    ("source", "target"): (),
-    ("text",): (),
+_PLANS = {  # what a mapping must name, what it may name besides, and the format that its rows then have
+    ("messages",): (("system", "tools", "label"), "messages"),
+    ("prompt", "completion"): (("system", "tools", "label"), "prompt/completion"),
+    ("instruction", "output"): (("input", "system"), "alpaca"),
+    ("chosen", "rejected"): (("prompt", "messages", "instruction", "input", "system", "tools"), "preference"),
+    ("source", "target"): ((), "source/target"),
+    ("text",): ((), "text"),
 }
 _ENTRY = re.compile(r'\s*([^=,]*?)\s*=\s*("[^"]*"|[^,]*?)\s*(?:,|$)')
 _FIX = "Write role=column pairs with commas between, such as prompt=question, completion=answers.0.text."
@@ -43,7 +43,7 @@ def parse_mapping(text: str) -> dict[str, str]:
         if role in mapping:
             raise _wrong(f"the role {role} is given twice.", "Give it once.")
         mapping[role], position = path, entry.end()
-    _check_roles(mapping)
+    format_of(mapping)
     return mapping
 
 
@@ -58,6 +58,12 @@ def apply(mapping: dict[str, str], row: Row) -> Row:
     """The row with the mapping's roles as its columns. A role whose path leads nowhere in this row is left out."""
     found = {role: _follow(row, path) for role, path in mapping.items()}
     return {role: value for role, value in found.items() if value is not _ABSENT}
+
+
+def in_file(mapping: dict[str, str], field: str) -> str:
+    """A field of a mapped row, such as messages[0].role, under the file's own name for it."""
+    role, bracket, rest = field.partition("[")
+    return mapping.get(role, role) + bracket + rest
 
 
 def _follow(row: Row, path: str) -> Any:
@@ -75,12 +81,17 @@ def _follow(row: Row, path: str) -> Any:
     return value
 
 
-def _check_roles(mapping: dict[str, str]) -> None:
+def format_of(mapping: dict[str, str]) -> str:
+    """The format that rows have through a mapping.
+
+    Raises:
+        DataError: its roles make no row that can train.
+    """
     roles = set(mapping)
-    for needed, more in _PLANS.items():
+    for needed, (more, found) in _PLANS.items():
         if roles >= set(needed) and roles <= {*needed, *more}:
-            return
-    partly = [needed for needed, more in _PLANS.items() if roles and roles <= {*needed, *more}]
+            return "unpaired preference" if "label" in roles else found
+    partly = [needed for needed, (more, _) in _PLANS.items() if roles and roles <= {*needed, *more}]
     if partly:
         missing = ", or ".join(" and ".join(sorted(set(needed) - roles)) for needed in partly)
         raise _wrong("is not whole.", f"Say also which column holds {missing}.")

@@ -35,7 +35,7 @@ def read_pair(row: Row) -> Pair:
         EmptyRow: an answer is empty.
         DataError: no prompt is found, or a value is of the wrong type.
     """
-    if _is_spoken(row["chosen"]):
+    if _is_spoken(row.get("chosen")):
         return _spoken_pair(row)
     chosen, rejected = filled(row, "chosen"), filled(row, "rejected")
     before = _before(row)

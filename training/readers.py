@@ -92,18 +92,29 @@ def _read_parquet(path: Path) -> Iterator[Row | DataError]:
     limit = max(EXPANDED_BYTES, EXPANSION * path.stat().st_size)
     seen = 0
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             _check_columns(file.schema_arrow.names)
             groups = range(file.metadata.num_row_groups)
             check_expansion(sum(file.metadata.row_group(group).total_byte_size for group in groups), limit)
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-                seen += batch.nbytes
+                seen += sum(_size(column) for column in batch.columns)
                 check_expansion(seen, limit)
                 yield from batch.to_pylist()
     except UnicodeDecodeError:
         raise DataError("holds text that is not UTF-8.", "Write the file again with its texts as UTF-8.") from None
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"is not whole Parquet: {str(error).splitlines()[0]}.", "Write the file again.") from None
+        cause = (str(error).splitlines() or [""])[0].rstrip(". ")
+        raise DataError(f"is damaged or cut Parquet: {cause}.", "Write or copy the file again.") from None
+
+
+def _size(column: Any) -> int:
+    """Bytes of a column once every row has its own value: a dictionary holds one that many rows share."""
+    from pyarrow import compute, types
+
+    if not types.is_dictionary(column.type) or not types.is_string(column.type.value_type):
+        return int(column.nbytes)
+    lengths = compute.take(compute.binary_length(column.dictionary), column.indices)
+    return int(compute.sum(compute.cast(lengths, "int64")).as_py() or 0)
 
 
 def _check_columns(names: list[str]) -> None:

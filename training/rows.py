@@ -7,7 +7,7 @@ from training.example import EmptyRow, Example, Row
 from training.failure import DataError
 from training.files import FORMATS, file_format
 from training.formats import find_format
-from training.mapping import apply, parse_mapping
+from training.mapping import apply, format_of, in_file, parse_mapping
 from training.readers import read_rows
 from training.shapes import to_example
 
@@ -54,13 +54,13 @@ def reader(columns: str | None = None) -> Reader:
     if columns is None:
         return _found
     mapping = parse_mapping(columns)
+    found = format_of(mapping)
 
     def mapped(row: Row) -> tuple[str, Example]:
         try:
-            return _found(apply(mapping, row))
+            return found, to_example(apply(mapping, row), found)
         except DataError as error:
-            role, bracket, rest = error.field.partition("[")
-            raise type(error)(error.message, error.fix, field=mapping.get(role, role) + bracket + rest) from None
+            raise type(error)(error.message, error.fix, field=in_file(mapping, error.field)) from None
 
     return mapped
 

@@ -45,17 +45,17 @@ def _prompt_completion(row: Row) -> Example:
 
 
 def _alpaca(row: Row) -> Example:
-    more = text(row, "input") if "input" in row else ""
-    asked = "\n\n".join(part for part in (text(row, "instruction"), more) if part)
-    if not asked.strip():
+    asked, more = text(row, "instruction"), text(row, "input") if "input" in row else ""
+    asked = f"{asked}\n\n{more}" if asked and more else asked or more
+    if not asked or asked.isspace():
         raise EmptyRow("is empty: there is nothing to answer.", "Fill it in, or delete the row.", field="instruction")
-    turns_before = _system(row, []) + _history(row)
-    return Example(messages=[*turns_before, *_said("user", asked), *_said("assistant", filled(row, "output"))])
+    before = _system(row, []) + (_history(row) if "history" in row else [])
+    return Example(messages=[*before, *_said("user", asked), *_said("assistant", filled(row, "output"))])
 
 
 def _history(row: Row) -> list[Message]:
     """Earlier turns: a list of question and answer pairs."""
-    listed = from_json(row.get("history")) or []
+    listed = from_json(row["history"]) or []
     messages: list[Message] = []
     for index, pair in enumerate(listed if isinstance(listed, list) else [listed]):
         place = f"history[{index}]"

@@ -7,7 +7,7 @@ from training.example import EmptyRow, Row
 from training.failure import DataError
 from training.formats import MAPPED, UNKNOWN, UnknownFormat, find_format, listed, named
 from training.issues import ERROR, WARNING, Issues
-from training.mapping import apply, parse_mapping
+from training.mapping import apply, format_of, in_file, parse_mapping
 from training.shapes import to_example
 
 SAMPLE_ROWS = 5
@@ -35,9 +35,8 @@ class Survey:
         self.columns.add(record)
         if len(self.sample) < SAMPLE_ROWS:
             self.sample.append(shorten(record))
-        row = apply(self._mapping, record) if self._mapping else record
         try:
-            self._look(row)
+            self._look(record)
         except EmptyRow as error:
             self.empty += 1
             self.issues.add(WARNING, self._in_file(error), self.rows)
@@ -45,17 +44,23 @@ class Survey:
             self.issues.add(ERROR, self._in_file(error), self.rows)
 
     def _look(self, row: Row) -> None:
+        if self._mapping:
+            found, row = format_of(self._mapping), apply(self._mapping, row)
+        else:
+            found = self._find(row)
+        self.counts[found] += 1
+        if to_example(row, found).label is False:
+            self._first_unwanted = self._first_unwanted or self.rows
+            self._unwanted += 1
+
+    def _find(self, row: Row) -> str:
         try:
             found = find_format(row)
         except UnknownFormat:
             self._look_at_odd(row)
             raise
-        if found.format not in self._reasons:
-            self._reasons[found.format] = found.reason
-        self.counts[found.format] += 1
-        if to_example(row, found.format).label is False:
-            self._first_unwanted = self._first_unwanted or self.rows
-            self._unwanted += 1
+        self._reasons.setdefault(found.format, found.reason)
+        return found.format
 
     def _look_at_odd(self, row: Row) -> None:
         """Says of a row of no known format what it lacks of the format of the rows before it."""
@@ -68,11 +73,9 @@ class Survey:
             self.unknown += 1
 
     def _in_file(self, error: DataError) -> DataError:
-        """The error with the column of the file in place of the role that a mapping gives it."""
-        role, bracket, rest = error.field.partition("[")
-        if not self._mapping or role not in self._mapping:
-            return error
-        return DataError(error.message, error.fix, field=self._mapping[role] + bracket + rest)
+        return (
+            DataError(error.message, error.fix, field=in_file(self._mapping, error.field)) if self._mapping else error
+        )
 
     @property
     def format(self) -> str:
@@ -97,20 +100,20 @@ class Survey:
 
     def conclude(self) -> None:
         """Adds what only the whole file can tell."""
-        if not self.rows:
+        if not self.rows and not self.issues.errors:
             self.issues.add(ERROR, DataError("holds no rows.", "Give a file with at least one row."), None, 0)
         elif not self.issues.errors and self.empty + self._unwanted == self.rows:
             message = "has no row with a prompt and an answer to learn."
             self.issues.add(ERROR, DataError(message, "Fill the rows in, or choose other columns."), None, self.rows)
         if len(self.counts) > 1:
-            parts = ", ".join(f"{rows:,} rows of {name}" for name, rows in self.counts.most_common())
-            level = ERROR if self.issues.errors else WARNING
-            self.issues.add(level, DataError(f"mixes formats: {parts}.", "Give each format a file."), None, self.rows)
+            parts = ", ".join(f"{rows:,} of {name}" for name, rows in self.counts.most_common())
+            error = DataError(f"mixes rows of several formats: {parts}.", "Give each format a file of its own.")
+            self.issues.add(ERROR if self.issues.errors else WARNING, error, None, self.rows)
         if self._unwanted:
             message = "is false: the answer is unwanted, and training on answers leaves the row out."
             error = DataError(message, "Keep it for training on preferences.", field="label")
             self.issues.add(WARNING, error, self._first_unwanted, self._unwanted)
-        for remark, line, rows in self.columns.remarks():
+        for remark, line, rows in self.columns.remarks(gaps=len(self.counts) < 2):
             if not self.issues.faulty(remark.field):
                 self.issues.add(WARNING, remark, line, rows)
 
