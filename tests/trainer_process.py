@@ -99,13 +99,23 @@ class Trained:
 
 def start(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
     """Starts training in `run_dir` (or goes on there) with two CPU threads in all."""
+    return _start(run_dir, model, data, ["--module", "training.train"], settings)
+
+
+def start_recorded(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
+    """The same with every batch that a rank trains on written down (recorded_train.py)."""
+    return _start(run_dir, model, data, [str(Path(__file__).with_name("recorded_train.py"))], settings)
+
+
+def _start(run_dir: Path, model: Path, data: Path, program: list[str], settings: dict[str, Any]) -> Trained:
     run_dir.mkdir(exist_ok=True)
     config = RunConfig.model_validate({"model": str(model), "data": str(data)} | SMALL | settings)
     (run_dir / "config.json").write_text(config.model_dump_json())
     command = launch(config, run_dir, ["here/cpu"], cpu_count=2)
     with (run_dir / "output.log").open("ab") as log:
+        place = command.argv.index("--module")
         process = subprocess.Popen(
-            command.argv,
+            [*command.argv[:place], *program, *command.argv[place + 2 :]],
             env=os.environ | command.env | {"PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -1,0 +1,27 @@
+"""The training program, with every rank writing down its batches: step, micro step, rows, length, a sum of the tokens."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from training import train
+from training.trainer import RunTrainer
+
+FILE = Path(sys.argv[1]) / f"batches-{os.environ.get('RANK', '0')}.txt"
+_step = RunTrainer.training_step
+_seen: dict[int, int] = {}
+
+
+def _recorded(self: RunTrainer, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+    step = self.state.global_step + 1
+    _seen[step] = _seen.get(step, 0) + 1
+    rows, length = inputs["input_ids"].shape
+    weights = (inputs["input_ids"] * inputs["attention_mask"]).sum()
+    with FILE.open("a") as stream:
+        stream.write(f"{step} {_seen[step]} {rows} {length} {int(weights)}\n")
+    return _step(self, model, inputs, num_items_in_batch)
+
+
+RunTrainer.training_step = _recorded  # type: ignore[method-assign]
+train.main()
