@@ -19,7 +19,11 @@ MOST_BUTTONS = 6
 
 
 def _is_lora(values: Values) -> bool:
-    return values.get("method") == Method.LORA
+    return values.get("method") in (Method.LORA, Method.QLORA)
+
+
+def _adapts(values: Values) -> bool:
+    return values.get("method") != Method.FULL
 
 
 def _is_zero(*stages: int) -> Callable[[Values], bool]:
@@ -45,6 +49,8 @@ APPLIES: dict[str, Callable[[Values], bool]] = {
     "target_modules": _is_lora,
     "use_rslora": _is_lora,
     "use_dora": _is_lora,
+    "quantization": _adapts,
+    "double_quantization": _adapts,
     "num_processes": _is_spread,
     "offload_optimizer": _is_zero(1, 2, 3),
     "offload_param": _is_zero(3),

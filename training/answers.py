@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from training.config import Method, RunConfig
+from training.config import RunConfig
 from training.model import load_model
 from training.rendering import Renderer
 from training.shapes import Example
@@ -64,11 +64,11 @@ def compare(
         progress(done, 2 * len(asked))
 
     model = load_model(config, dtype, len(tokenizer)).to(device).eval()
-    if config.method is Method.LORA:
+    if config.method.adapts:
         model = PeftModel.from_pretrained(model, str(tuned)).eval()
-    with model.disable_adapter() if config.method is Method.LORA else nullcontext():
+    with model.disable_adapter() if config.method.adapts else nullcontext():
         before = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
-    if config.method is Method.FULL:
+    if not config.method.adapts:
         del model
         model = AutoModelForCausalLM.from_pretrained(str(tuned), dtype=dtype).to(device).eval()
     after = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)

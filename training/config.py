@@ -12,7 +12,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 class Method(StrEnum):
     LORA = "lora"
+    QLORA = "qlora"
     FULL = "full"
+
+    @property
+    def adapts(self) -> bool:
+        """Whether an adapter is trained beside frozen weights."""
+        return self is not Method.FULL
 
 
 class Strategy(StrEnum):
@@ -34,6 +40,12 @@ class Precision(StrEnum):
     BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
+
+
+class Quantization(StrEnum):
+    NONE = "none"
+    NF4 = "4bit"
+    INT8 = "8bit"
 
 
 class Offload(StrEnum):
@@ -121,7 +133,9 @@ class RunConfig(BaseModel):
     max_length: int = setting(1024, "Longest sequence in tokens; what is longer is cut off at the end.", Group.MODEL, ge=8, le=1_048_576)
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt's tokens too, not on the answer alone.", Group.MODEL, advanced=True)
 
-    method: Method = setting(Method.LORA, "lora trains small low-rank matrices beside the frozen weights; full trains every weight.", Group.METHOD)
+    method: Method = setting(Method.LORA, "lora trains small low-rank matrices beside the frozen weights; qlora the same beside weights held in 4 or 8 bits; full trains every weight.", Group.METHOD)
+    quantization: Quantization = setting(Quantization.NONE, "How frozen weights are held: 4bit (NF4) takes an eighth of fp32's memory, 8bit (LLM.int8) a quarter; none with qlora means 4bit.", Group.METHOD)
+    double_quantization: bool = setting(True, "4bit: quantise the scales too, which saves another 0.4 bits a weight.", Group.METHOD, advanced=True)
     lora_r: int = setting(16, "Rank of the LoRA matrices: more learns more and costs more memory.", Group.METHOD, label="LoRA r", ge=1, le=1024)
     lora_alpha: int = setting(32, "LoRA scale: the update is multiplied by alpha / r (alpha / sqrt(r) with rsLoRA).", Group.METHOD, label="LoRA alpha", ge=1, le=4096)
     lora_dropout: float = setting(0.0, "Share of the LoRA input dropped at random while training.", Group.METHOD, label="LoRA dropout", ge=0, lt=1)
@@ -158,6 +172,12 @@ class RunConfig(BaseModel):
     def global_batch_size(self) -> int:
         """Rows per optimizer step, all processes together."""
         return self.micro_batch_size * self.gradient_accumulation_steps * self.num_processes
+
+    @property
+    def quantized(self) -> Quantization:
+        """How frozen weights are really held."""
+        implied = self.method is Method.QLORA and self.quantization is Quantization.NONE
+        return Quantization.NF4 if implied else self.quantization
 
     @property
     def title(self) -> str:

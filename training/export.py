@@ -43,7 +43,7 @@ def weights_bytes(folder: Path) -> int:
 def write_card(folder: Path, config: RunConfig, summary: dict[str, Any]) -> None:
     """A README.md with the run's facts, in the form that model hubs read."""
     strategy, answers = summary["strategy"], summary["answers"]
-    kind = "adapter" if config.method is Method.LORA else "model"
+    kind = "adapter" if config.method.adapts else "model"
     rows = [
         ("Base model", f"`{config.model}`"),
         ("Method", config.method.value),
@@ -61,7 +61,7 @@ def write_card(folder: Path, config: RunConfig, summary: dict[str, Any]) -> None
             )
         )
     rows += [(f"{name}", version(name)) for name in _PACKAGES]
-    library = "peft" if config.method is Method.LORA else "transformers"
+    library = "peft" if config.method.adapts else "transformers"
     text = f"---\nbase_model: {config.model}\nlibrary_name: {library}\n---\n\n# {config.title}\n\n"
     text += f"This {kind} was fine-tuned with Lathe.\n\n"
     text += "| | |\n| --- | --- |\n" + "".join(f"| {name} | {value} |\n" for name, value in rows)

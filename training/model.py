@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from training.config import Method, Precision, RunConfig
+from training.config import Method, Precision, Quantization, RunConfig
 from training.failure import UserError
 from training.tokenizer import load
 
@@ -44,7 +44,11 @@ def load_trainable(
         UserError: as `load_model` and `add_lora`.
     """
     model = load_model(config, weights_dtype(config, precision), len(tokenizer))
-    return add_lora(model, config) if config.method is Method.LORA else model
+    if not config.method.adapts:
+        return model
+    if config.quantized is not Quantization.NONE:
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # the Trainer turns it on
+    return add_lora(model, config)
 
 
 def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0) -> PreTrainedModel:
@@ -57,14 +61,40 @@ def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0) -> PreTra
     """
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            config.model, revision=config.revision or "main", dtype=dtype, trust_remote_code=False, use_safetensors=True
+            config.model,
+            revision=config.revision or "main",
+            dtype=dtype,
+            quantization_config=quantization(config, dtype),
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     except (OSError, ValueError) as error:
         raise _unloadable(config, "model", error) from error
+    for module in model.modules():
+        # bitsandbytes packs 4-bit weights anew for CPU inference at an evaluation; training cannot go on with those.
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
     if tokens > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(tokens)
     model.config.use_cache = False
     return model
+
+
+def quantization(config: RunConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:
+    """How bitsandbytes holds the frozen weights, computing in `dtype`; None where they are not quantised."""
+    if config.quantized is Quantization.INT8:
+        return BitsAndBytesConfig(load_in_8bit=True)
+    if config.quantized is Quantization.NF4:
+        # ZeRO-3 shards what has the model's own format; each element of it then holds several weights.
+        storage = dtype if config.strategy.zero_stage == 3 else torch.uint8
+        return BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=config.double_quantization,
+            bnb_4bit_compute_dtype=dtype,
+            bnb_4bit_quant_storage=storage,
+        )
+    return None
 
 
 def weights_dtype(config: RunConfig, precision: Precision) -> torch.dtype:
@@ -118,11 +148,15 @@ def target_modules(wanted: str, model_type: str) -> list[str] | str | None:
 
 def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
     """(trainable, total) parameter elements, whole even where ZeRO-3 holds only a shard of each here."""
-    sizes = [
-        (parameter.requires_grad, int(getattr(parameter, "ds_numel", parameter.numel())))
-        for parameter in model.parameters()
-    ]
+    sizes = [(parameter.requires_grad, _elements(parameter)) for parameter in model.parameters()]
     return sum(size for trains, size in sizes if trains), sum(size for _, size in sizes)
+
+
+def _elements(parameter: torch.nn.Parameter) -> int:
+    held = int(getattr(parameter, "ds_numel", parameter.numel()))
+    # Two weights in each byte of it. By name: bitsandbytes takes a second to import, and few runs need it.
+    packed = type(parameter).__name__ == "Params4bit"
+    return 2 * held * parameter.element_size() if packed else held
 
 
 def targeted_modules(model: torch.nn.Module) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from training.config import Method, Offload, Precision, RunConfig, Strategy
+from training.config import Method, Offload, Precision, Quantization, RunConfig, Strategy
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,17 @@ def precision_must_exist_on_the_device(config: RunConfig, machine: Machine) -> I
         return
     best = machine.best_precision.value
     yield Conflict(("precision",), reason, f"Set precision to {best}, or auto.", {"precision": best})
+
+
+@rule
+def quantized_weights_cannot_train(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.method is Method.FULL and config.quantization is not Quantization.NONE:
+        yield Conflict(
+            ("quantization", "method"),
+            f"Weights held in {config.quantization.value} cannot be trained themselves.",
+            "Set method to qlora, or quantization to none.",
+            {"method": "qlora"},
+        )
 
 
 @rule

@@ -209,6 +209,6 @@ def _links(snapshot: Snapshot) -> Markup:
     run = snapshot.run
     links = [("", f"/new?clone={run.id}", "", "Clone"), ("", f"/api/runs/{run.id}/config.yaml", "download", "YAML")]
     if adapter_path(run):
-        what = "adapter" if run.config.get("method") == "lora" else "model"
+        what = "model" if run.config.get("method") == "full" else "adapter"
         links.append(("primary", f"/api/runs/{run.id}/adapter.zip", "download", f"Download {what}"))
     return Markup('<div class="links">{}</div>').format(each('<a class="button {}" href="{}" {}>{}</a>', links))

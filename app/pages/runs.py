@@ -186,7 +186,7 @@ def _row(run: Run, names: dict[str, str]) -> Markup:
 
 def method(config: Mapping[str, Any]) -> Markup:
     """How a run trains, in two words: the method and, where it is not one device alone, the strategy."""
-    name = {"lora": "LoRA", "full": "full"}.get(str(config.get("method")), str(config.get("method")))
+    name = {"lora": "LoRA", "qlora": "QLoRA", "full": "full"}.get(str(config.get("method")), str(config.get("method")))
     processes, strategy = config.get("num_processes", 1), str(config.get("strategy"))
     spread = "" if strategy == "single" else f"{strategy} x{processes}"
     return Markup('{} <span class="faint">{}</span>').format(name, spread)

@@ -1,0 +1,57 @@
+"""LoRA beside weights in 4 and 8 bits, trained for real on the CPU."""
+
+from math import prod
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+from tiny import make_data, make_model
+from trainer_process import start
+
+from training.config import RunConfig
+from training.rules import Machine, check
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("inputs")
+    return make_model(folder / "model"), make_data(folder / "data.jsonl")
+
+
+def elements(model: Path) -> int:
+    with safe_open(model / "model.safetensors", "numpy") as weights:
+        return sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118 - it is no dict
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("quantization", ["4bit", "8bit"])
+def test_quantized_weights_learn_count_as_whole_and_answer(
+    tmp_path: Path, inputs: tuple[Path, Path], quantization: str
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    settings = {"method": "qlora", "quantization": quantization, "answer_rows": 2, "max_new_tokens": 4}
+    trained = start(tmp_path / "run", *inputs, **settings)
+    assert trained.finish() == 0, trained.log()
+    losses = trained.losses()
+    assert losses[6] < losses[1]
+    assert trained.summary["total_parameters"] == elements(inputs[0]) + trained.summary["trainable_parameters"]
+    assert trained.summary["answers"]["rows"] == 2
+    assert list((tmp_path / "run" / "adapter").glob("*.safetensors"))
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_two_ranks_learn_the_same_as_one_device(tmp_path: Path, inputs: tuple[Path, Path], strategy: str) -> None:
+    pytest.importorskip("bitsandbytes")
+    alone = start(tmp_path / "alone", *inputs, method="qlora")
+    assert alone.finish() == 0, alone.log()
+    spread = start(tmp_path / "spread", *inputs, method="qlora", strategy=strategy, num_processes=2, micro_batch_size=2)
+    assert spread.finish() == 0, spread.log()
+    assert spread.losses() == pytest.approx(alone.losses(), rel=1e-3)
+    assert spread.summary["strategy"]["stage"] == int(strategy[-1])
+
+
+def test_quantized_weights_that_are_to_train_are_refused_with_the_fix() -> None:
+    config = RunConfig(model="m", data="d", method="full", quantization="4bit")
+    (conflict,) = [one for one in check(config, Machine()) if "quantization" in one.settings]
+    assert conflict.blocking and conflict.changes == {"method": "qlora"}
