@@ -15,7 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import text
-from sqlmodel import SQLModel, select
+from sqlmodel import SQLModel, col, select
 
 from worker import database as db
 from worker import metrics
@@ -75,6 +75,22 @@ def test_changing_a_table_keeps_the_rows_that_refer_to_it(database, new_run):
         operations = Operations(MigrationContext.configure(connection))
         with operations.batch_alter_table("run") as batch:
             batch.alter_column("called", new_column_name="name")
+
+
+def test_data_sets_of_the_first_release_keep_what_is_known_of_them_under_today_s_words(database):
+    old = "INSERT INTO dataset (id, sha256, name, format, shape, rows, bytes, columns, sample, created_at) VALUES "
+    with db.migrating() as connection:
+        command.downgrade(db.migration_config(connection), "0001")
+        connection.execute(text(f"{old} ('a', 'a', 'a.json', 'json', 'instruction/output', 7, 9, '[]', '[]', 0)"))
+        connection.execute(text(f"{old} ('b', 'b', 'b.json', 'json', 'text', 5, 9, '[]', '[]', 0)"))
+    db.migrate()
+    with db.read() as session:
+        kept = session.exec(select(Dataset).order_by(col(Dataset.id))).all()
+    assert [(one.shape, one.counts, one.warnings, one.columns_map) for one in kept] == [
+        ("alpaca", {"alpaca": 7}, [], None),
+        ("text", {"text": 5}, [], None),
+    ]
+    assert all(one.reason for one in kept)
 
 
 def test_a_transaction_that_fails_leaves_nothing(database):

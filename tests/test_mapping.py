@@ -116,6 +116,13 @@ def test_a_mapping_under_which_nothing_trains_changes_nothing(database, nested):
         assert datasets.get(session=session, dataset_id=kept.id).columns_map == COLUMNS
 
 
+def test_a_set_whose_file_is_gone_says_so(home, nested):
+    kept = datasets.add_file(path=nested, name="nested.jsonl")
+    datasets.path_of(kept).unlink()
+    with pytest.raises(Refused, match="cannot be read: No such file"):
+        datasets.save_mapping(kept.id, COLUMNS)
+
+
 # Kept with the run
 
 

@@ -51,12 +51,15 @@ class Inspection:
         return DataError(first.message, first.fix, file=first.file, line=first.line, field=first.field)
 
 
-def inspect(path: Path, name: str | None = None, columns: str | None = None) -> Inspection:
-    """Reads every row; `name` is the file's name for people, `columns` a mapping. Raises nothing over what the file holds."""
+def inspect(path: Path, name: str | None = None, columns: str | None = None, known: str | None = None) -> Inspection:
+    """Reads every row; `name` is the file's name for people, `columns` a mapping, `known` its file format where that is known.
+
+    Raises nothing over what the file holds.
+    """
     name = name or path.name
     try:
         survey = Survey(name, columns)
-        kind = file_format(path, name)
+        kind = known or file_format(path, name)
     except DataError as error:
         return Inspection(problems=[Issue.of(error, name)])
     try:
@@ -93,8 +96,9 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--name", help="the name to use in messages")
     parser.add_argument("--columns", help="which columns hold what: prompt=question, completion=answers.0.text")
+    parser.add_argument("--file-format", help="its format, where that is known and the name says nothing of it")
     arguments = parser.parse_args()
-    found = inspect(arguments.file, arguments.name, arguments.columns)
+    found = inspect(arguments.file, arguments.name, arguments.columns, arguments.file_format)
     sys.stdout.write(json.dumps(asdict(found)) + "\n")
 
 

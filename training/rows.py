@@ -5,13 +5,11 @@ from pathlib import Path
 
 from training.example import EmptyRow, Example, Row
 from training.failure import DataError
-from training.files import FORMATS, file_format
+from training.files import file_format
 from training.formats import find_format
 from training.mapping import apply, format_of, in_file, parse_mapping
 from training.readers import read_rows
 from training.shapes import to_example
-
-__all__ = ["FORMATS", "read_examples", "read_numbered", "reader"]
 
 Reader = Callable[[Row], tuple[str, Example]]
 

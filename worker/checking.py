@@ -24,14 +24,20 @@ JOINER = "training.joining"
 LARGEST_FINDING = 4 * 2**20  # bytes
 
 
-def check_file(path: Path, name: str, columns: str | None = None) -> Inspection:
+def check_file(path: Path, name: str, columns: str | None = None, file_format: str | None = None) -> Inspection:
     """What `training.inspection` finds in the file, read in a process with limits; `columns` is a mapping.
+
+    The file's format is told by its content and name, unless it is given.
 
     A reader that does not survive the file is a problem of the file like any other.
     """
-    length = path.stat().st_size
+    try:
+        length = path.stat().st_size
+    except OSError as error:
+        return _failed(name, DataError(f"cannot be read: {error.strerror}.", "Check the path and its permissions."))
     seconds = SECONDS + length // BYTES_PER_SECOND
-    arguments = [str(path), "--name", name, *(["--columns", columns] if columns else [])]
+    options = {"--name": name, "--columns": columns, "--file-format": file_format}
+    arguments = [str(path), *(f"{option}={value}" for option, value in options.items() if value)]
     command = _command(MEMORY_BYTES + length, seconds, READER, arguments)
     try:
         done = subprocess.run(  # a reader that fails is looked at below

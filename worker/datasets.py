@@ -81,7 +81,7 @@ def add_many(*, paths: Sequence[Path], names: Sequence[str]) -> Dataset:
     for path, name in zip(paths, names, strict=True):
         _refuse_unfit(check_file(path, name))
     with incoming.copied_together(paths, names) as (copy, digest):
-        return _take(copy, digest, together).dataset
+        return _take(copy, digest, together, file_format="jsonl").dataset
 
 
 def save_mapping(dataset_id: str, text: str | None) -> Dataset:
@@ -93,7 +93,7 @@ def save_mapping(dataset_id: str, text: str | None) -> Dataset:
     """
     with database.read() as session:
         dataset = get(session=session, dataset_id=dataset_id)
-    found = check_file(path_of(dataset), dataset.name, text)
+    found = check_file(path_of(dataset), dataset.name, text, dataset.format)
     if not found.trainable and not (text is None and found.mappable):
         raise Refused(found)
     with database.write() as session:
@@ -112,7 +112,7 @@ def check_mapping(dataset: Dataset, columns: str) -> None:
         DataError: it cannot; where and why.
     """
     if columns != dataset.columns_map:
-        found = check_file(path_of(dataset), dataset.name, columns)
+        found = check_file(path_of(dataset), dataset.name, columns, dataset.format)
         if not found.trainable:
             raise Refused(found)
 
@@ -172,11 +172,11 @@ def _known(digest: str) -> Dataset | None:
         return session.exec(select(Dataset).where(Dataset.sha256 == digest)).first()
 
 
-def _take(copy: Path, digest: str, name: str, columns: str | None = None) -> Added:
+def _take(copy: Path, digest: str, name: str, columns: str | None = None, file_format: str | None = None) -> Added:
     known = _known(digest)
     if known is not None and path_of(known).is_file():
         return Added(known, new=False)
-    found = check_file(copy, name, columns)
+    found = check_file(copy, name, columns, file_format)
     _refuse_unfit(found)
     values = _facts(found) | {"format": found.file_format, "columns_map": columns, "created_at": time.time()}
     new = Dataset(id=digest[:ID_LENGTH], sha256=digest, name=name, bytes=copy.stat().st_size, **values)
