@@ -7,10 +7,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from app import dataset_document
 from app.run_document import brief, document
 from app.security import error, is_loopback
 from training.fields import ConfigError, Problem, parse
 from worker import database, metrics, runs, submit
+from worker.datasets import DatasetNotFound
 from worker.models import Status
 from worker.patience import UNREACHABLE
 from worker.runs import NotResumable, NotRunning, RunNotFound
@@ -87,10 +89,24 @@ def resume_run(run_id: str) -> dict[str, Any]:
     return _document(run_id)
 
 
+@router.get("/api/datasets")
+def list_datasets(search: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200) -> dict[str, Any]:
+    """The data sets, newest first."""
+    with database.read() as session:
+        return {"datasets": dataset_document.listing(session, search, limit)}
+
+
+@router.get("/api/datasets/{dataset_id}")
+def show_dataset(dataset_id: str) -> dict[str, Any]:
+    """One data set with its warnings, its first rows and the runs that use it."""
+    with database.read() as session:
+        return dataset_document.document(session, dataset_id)
+
+
 @rest.api_route("/api/{path:path}", methods=["GET", "POST"], response_model=None)
 def unknown_path(path: str) -> JSONResponse:
     """Whatever else begins with /api/, so that it is answered here and not by the pages."""
-    return error(404, "path", f"/api/{path}", "is not part of the API.", "The runs are at /api/runs.")
+    return error(404, "path", f"/api/{path}", "is not part of the API.", "There are /api/runs and /api/datasets.")
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -99,6 +115,10 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RunNotFound)
     async def unknown(request: Request, problem: RunNotFound) -> JSONResponse:
         return error(404, "run", request.path_params.get("run_id"), str(problem), "GET /api/runs lists the runs.")
+
+    @app.exception_handler(DatasetNotFound)
+    async def unknown_data(request: Request, problem: DatasetNotFound) -> JSONResponse:
+        return error(404, "dataset", request.path_params.get("dataset_id"), str(problem), "GET /api/datasets lists them.")
 
     @app.exception_handler(NotRunning)
     @app.exception_handler(NotResumable)

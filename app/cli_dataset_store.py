@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from app import text
+from app import dataset_document, text
 from app.cli_database import ready
-from app.dataset_document import brief, document, find
+from app.dataset_document import document, find
 from app.dataset_words import issue_lines
 from worker import database, datasets, usage
 from worker.models import Dataset
@@ -33,9 +33,7 @@ def listing(search: str, limit: int, *, as_json: bool) -> None:
     """Prints the data sets, newest first."""
     ready()
     with database.read() as session:
-        users = usage.users(session=session)
-        known = datasets.listing(session=session)
-    found = [brief(item, users.get(item.id, ())) for item in known if _matches(item, search)][:limit]
+        found = dataset_document.listing(session, search, limit)
     if as_json:
         click.echo(json.dumps(found))
     elif found:
@@ -113,14 +111,11 @@ def page(values: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _matches(item: Dataset, search: str) -> bool:
-    told = f"{item.name} {item.shape} {item.format} {item.id}".lower()
-    return all(word in told for word in search.lower().split())
-
-
 def _store(files: tuple[Path, ...], name: str | None, columns: str | None) -> Dataset:
     if len(files) == 1:
         return datasets.add(path=files[0], name=name or files[0].name, columns=columns).dataset
+    if name:
+        raise click.UsageError("--name is for one file: several are named after what they are made of.")
     return datasets.add_many(paths=list(files), names=[file.name for file in files])
 
 

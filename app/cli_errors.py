@@ -2,9 +2,12 @@
 
 import json
 import sqlite3
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+
+if TYPE_CHECKING:
+    from training.failure import DataError
 
 Report = dict[str, Any]
 """One thing that is wrong: field, value, message and fix, as printed by --json."""
@@ -68,14 +71,22 @@ def _configuration(error: Exception) -> list[Report] | None:
         return [{"field": p.field, "value": p.value, "message": p.message, "fix": p.fix} for p in error.problems]
     if isinstance(error, SettingsError):
         return [_report(line) for line in str(error).splitlines()]
-    return [_report(str(error))] if isinstance(error, DataError) else None
+    return _data(error) if isinstance(error, DataError) else None
+
+
+def _data(error: "DataError") -> list[Report]:
+    """Everything that is wrong with a file that was refused; its place is in the message."""
+    from app.dataset_words import problems_of, where
+
+    found = [(where(problem), problem) for problem in problems_of(error) if problem["level"] == "error"]
+    return [_report(f"{place}{': ' if place else ''}{problem['message']}", problem["fix"]) for place, problem in found]
 
 
 def _run(error: Exception) -> list[Report] | None:
     from app.lock import CannotStart
-    from worker import runs
+    from worker import datasets, runs
 
-    known = (runs.RunNotFound, runs.NotRunning, runs.NotResumable, CannotStart)
+    known = (runs.RunNotFound, runs.NotRunning, runs.NotResumable, CannotStart, datasets.DatasetNotFound, datasets.DatasetInUse)
     return [_report(str(error))] if isinstance(error, known) else None
 
 

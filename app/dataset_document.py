@@ -1,11 +1,12 @@
 """A data set as a plain dictionary: what `lathe dataset --json` prints and REST answers. Read-only."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from sqlmodel import Session, col, select
 
-from worker import usage
+from worker import datasets, usage
 from worker.datasets import DatasetNotFound
 from worker.models import Dataset
 from worker.usage import User
@@ -23,6 +24,19 @@ def brief(item: Dataset, users: Sequence[User]) -> dict[str, Any]:
         | kinds
         | {"used_by": len(users), "warning_kinds": len(item.warnings or [])}
     )
+
+
+def listing(session: Session, search: str, limit: int) -> list[dict[str, Any]]:
+    """The data sets that match, newest first, each as `brief` tells it."""
+    users = usage.users(session=session)
+    known = (item for item in datasets.listing(session=session) if matches(item, search))
+    return [brief(item, users.get(item.id, ())) for item in islice(known, limit)]
+
+
+def matches(item: Dataset, search: str) -> bool:
+    """Whether every word that was typed is in the name, the format or the id."""
+    told = f"{item.name} {item.shape} {item.format} {item.id}".lower()
+    return all(word in told for word in search.lower().split())
 
 
 def document(session: Session, dataset_id: str) -> dict[str, Any]:

@@ -9,6 +9,9 @@ import gradio as gr
 from markupsafe import Markup
 
 from app import text
+from app.dataset_words import problems_of
+from app.pages import data_cost
+from app.pages.dataset_parts import issues_html
 from app.pages.parts import ago, each, facts, table
 from training.config import RunConfig
 from training.failure import DataError
@@ -80,35 +83,35 @@ def take_in(path: Path) -> tuple[str | None, Markup]:
     return kept.id, found(kept)
 
 
-def describe(value: str) -> Markup:
-    """What is known of the data that a setting names; nothing for an empty one."""
+def describe(value: str, model: str = "", max_length: str = "", columns: str = "") -> Markup:
+    """What is known of the data that a setting names, and what the other settings make of it; nothing for an empty one."""
     if not value:
         return Markup("")
     known = next((item for item in _known() if item.id == value), None)
     if known is not None:
-        return found(known)
+        return found(known, data_cost.cost(known, model, max_length, columns))
     whose = "The sample data that comes with Lathe" if value in map(str, samples()) else "A file on the server"
     return Markup('<p class="note">{}: it is read and checked when the run is started.</p>').format(whose)
 
 
-def found(item: Dataset) -> Markup:
-    """What a data set holds: format, shape, size, columns and its first rows."""
+def found(item: Dataset, cost: Markup | str = "") -> Markup:
+    """What a data set holds: format, size, warnings and its first rows; `cost` is what the other settings make of it."""
     known = [
-        ("Data set", item.name),
-        ("Format", item.format),
-        ("Shape", item.shape),
+        ("Data set", Markup('<a href="/dataset?id={}">{}</a>').format(item.id, item.name)),
+        ("Format", f"{item.shape} ({item.format})"),
         ("Rows", text.count(item.rows)),
         ("Size", text.byte_size(item.bytes)),
         ("Added", ago(item.created_at)),
     ]
-    return Markup('<div class="found">{}{}</div>').format(facts(known), _sample(item))
+    return Markup('<div class="found">{}{}{}{}</div>').format(facts(known), issues_html(item.warnings or []), cost, _sample(item))
 
 
 def refused(error: DataError, name: str) -> Markup:
     """Why a file cannot be used, where in it, and what to do."""
     place = ", ".join(f"{word} {where}" for word, where in (("row", error.line), ("field", error.field)) if where)
-    return Markup('<div class="alert" role="alert"><b>{}</b>{} {} <em>{}</em></div>').format(
-        name, f" ({place})" if place else "", error.message, error.fix
+    others = problems_of(error)[1:]
+    return Markup('<div class="alert" role="alert"><b>{}</b>{} {} <em>{}</em></div>{}').format(
+        name, f" ({place})" if place else "", error.message, error.fix, issues_html(others)
     )
 
 
@@ -122,7 +125,8 @@ def _known() -> list[Dataset]:
 
 
 def _named(item: Dataset) -> str:
-    return f"{item.name} ({text.plural(item.rows, 'row')}, {item.shape})"
+    warned = f", {text.plural(len(item.warnings), 'warning')}" if item.warnings else ""
+    return f"{item.name} ({text.plural(item.rows, 'row')}, {item.shape}{warned})"
 
 
 def _sample(item: Dataset) -> Markup:

@@ -27,11 +27,12 @@ _NAMES = ("set-head", "set-tabs", "set-tools", "set-body")
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page shows: the view, its parts as HTML, and how often it asks for news."""
+    """What a page shows: the view, its parts as HTML, how often it asks for news, and what was said to the last request."""
 
     view: View
     parts: tuple[str, ...]
     seconds: float = QUIET_SECONDS
+    notice: Markup | str = ""
 
 
 _viewers: Viewers[Shown] = Viewers()
@@ -56,7 +57,10 @@ def opened(request: gr.Request) -> list[Any]:
 
 def ticked(request: gr.Request) -> list[Any]:
     """What is new; all of it where the server was started again since the page was opened."""
-    return _viewers.serve(request.session_hash, lambda before: _send(show(_view(before, request)), before))
+    return _viewers.serve(
+        request.session_hash,
+        lambda before: _send(show(_view(before, request), before.notice if before else ""), before),
+    )
 
 
 def chosen(event: gr.EventData, request: gr.Request) -> list[Any]:
@@ -66,15 +70,16 @@ def chosen(event: gr.EventData, request: gr.Request) -> list[Any]:
     def answer(before: Shown | None) -> tuple[Shown | None, list[Any]]:
         view = _view(before, request)
         try:
-            return _send(show(act(view, asked), problem=refused(view, asked)), before)
+            view, told = act(view, asked)
+            return _send(show(view, told), before)
         except (DatasetNotFound, *UNREACHABLE):
             return _send(show(view), before)  # which says so
 
     return _viewers.serve(request.session_hash, answer)
 
 
-def show(view: View, *, problem: str = "") -> Shown:
-    """The page for a view; `problem` is what is wrong with a number that was typed."""
+def show(view: View, notice: Markup | str = "") -> Shown:
+    """The page for a view; `notice` is what came of the last request, such as why a number was not taken."""
     try:
         found = dataset_data.subject(view.id)
         view = _complete(view, found)
@@ -85,36 +90,38 @@ def show(view: View, *, problem: str = "") -> Shown:
         return _alone(view, database_away())
     users = [(user.id, user.name) for user in found.users]
     head = dataset_parts.heading(found.item, users, view) + dataset_parts.facts_html(found.item)
-    tools = dataset_parts.tools_html(view, dataset_data.models(), problem)
+    tools = dataset_parts.tools_html(view, dataset_data.models()) + notice
     parts = (head, dataset_parts.tabs_html(view), tools, body)
-    return Shown(view, tuple(map(str, parts)), COUNTING_SECONDS if counting else QUIET_SECONDS)
+    return Shown(view, tuple(map(str, parts)), COUNTING_SECONDS if counting else QUIET_SECONDS, notice)
 
 
-def act(view: View, asked: dict[str, Any]) -> View:
-    """Does what was asked for, and gives the view to show then."""
+def act(view: View, asked: dict[str, Any]) -> tuple[View, Markup | str]:
+    """Does what was asked for; the view to show then, and what came of it."""
     item = dataset_data.subject(view.id).item
     if "save" in asked or "forget" in asked:
         return _saved(view, keep="save" in asked)
     if "again" in asked:
         dataset_data.again(item, view)
     if "random" in asked:
-        return replace(view, row=random.randint(1, max(item.rows, 1)))  # noqa: S311 nothing is kept secret by it
+        return replace(view, row=random.randint(1, max(item.rows, 1))), ""  # noqa: S311 nothing is kept secret by it
     roles = {name.removeprefix("role."): str(path) for name, path in asked.items() if name.startswith("role.")}
     if not roles:
-        return view.changed(asked)
+        return view.changed(asked), refused(view, asked)
     mapping = dataset_data.mapping_of(view, item)
     for role, path in roles.items():
         mapping = with_role(mapping, role, path)
-    return view.changed({"columns": write_mapping(mapping), "kind": dataset_data.kind_shown(view, item)})
+    return view.changed({"columns": write_mapping(mapping), "kind": dataset_data.kind_shown(view, item)}), ""
 
 
-def refused(view: View, asked: dict[str, Any]) -> str:
+def refused(view: View, asked: dict[str, Any]) -> Markup | str:
     """What is wrong with a number that was typed and not taken."""
     for name, value in asked.items():
         known = settings().get(name)
         if known and known.kind in ("integer", "number") and not view.takes(name, value):
             what = "a whole number" if known.kind == "integer" else "a number"
-            return f"{known.label}: {value!r} is not {what} {known.bounds}."
+            return dataset_parts.trouble_html(
+                f"{known.label}: {value!r}", f"is not {what} {known.bounds}.", "The number before it stands."
+            )
     return ""
 
 
@@ -141,16 +148,17 @@ def _complete(view: View, found: Subject) -> View:
     return replace(view, row=row, model=view.model or dataset_data.usual_model(found))
 
 
-def _saved(view: View, *, keep: bool) -> View:
+def _saved(view: View, *, keep: bool) -> tuple[View, Markup]:
     """The mapping stored with the set, or taken off it; one that cannot train is explained and not stored."""
     item = dataset_data.subject(view.id).item
     line = write_mapping(dataset_data.mapping_of(view, item)) if keep else None
     try:
         datasets.save_mapping(view.id, line)
-        gr.Info("The mapping is saved: runs on this data set use it." if keep else "The mapping is forgotten.")
     except DataError as error:
-        gr.Warning(str(error))
-        return view
+        return view, dataset_parts.trouble_html("The mapping is not saved.", dataset_parts.problems_html(error))
     finally:
         dataset_data.forget()
-    return replace(view, columns="", kind="")
+    told = (
+        "The mapping is saved: the tokens are counted by it, and runs use it." if keep else "The mapping is forgotten."
+    )
+    return replace(view, columns="", kind=""), dataset_parts.done_html(told)

@@ -142,7 +142,7 @@ def columns_html(
         "Which column is what", _kinds(mapping, kind, columns, view) + roles + _standing(mapping, kind, saved)
     )
     shown = panel("What the model would get", seen_html(seen))
-    return Markup('<div class="columns"><div class="half">{}</div><div class="half">{}</div></div>').format(
+    return Markup('<div class="columns"><div class="seven">{}</div><div class="five">{}</div></div>').format(
         chooser, shown
     )
 

@@ -168,7 +168,10 @@ def again(item: Dataset, view: View) -> None:
 
 def local_model(model: str) -> str:
     """The folder that a model's name means on this machine, else the name: a hub id."""
-    return str(ROOT / model) if (ROOT / model).is_dir() else model
+    try:
+        return str(ROOT / model) if (ROOT / model).is_dir() else model
+    except (OSError, ValueError):  # no name that a folder may have
+        return model
 
 
 def _read(dataset_id: str) -> Subject:

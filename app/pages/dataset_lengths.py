@@ -28,7 +28,8 @@ def histogram_html(curve: Curve, view: View, tokens: Mapping[str, float]) -> Mar
     data = json.dumps(curve.as_json(), separators=(",", ":"))
     body = Markup(
         '{}<figure class="histogram" data-curve="{}" data-limit="{}" tabindex="0" role="slider" '
-        'aria-label="Maximum length in tokens" aria-valuemin="{}" aria-valuemax="{}" aria-valuenow="{}"></figure><p class="cost" aria-live="polite">{}</p>'
+        'aria-label="Maximum length in tokens" aria-valuemin="{}" aria-valuemax="{}" aria-valuenow="{}">'
+        '</figure><p class="cost" aria-live="polite">{}</p>'
     ).format(
         summary_html(tokens, curve.rows),
         data,
@@ -104,7 +105,10 @@ def quality_html(report: Mapping[str, Any], view: View) -> Markup:
         ("Rows that nearly repeat another", "near_duplicate", "≈"),
         ("Rows without an answer, left out", "empty", ""),
     )
-    parts = [_told(label, report.get(f"{kind}_rows"), report.get(f"{kind}_examples"), view, sign) for label, kind, sign in told]
+    parts = [
+        _told(label, report.get(f"{kind}_rows"), report.get(f"{kind}_examples"), view, sign)
+        for label, kind, sign in told
+    ]
     return panel("Repeats and gaps", Markup('<table class="pairs wide">{}</table>').format(Markup("").join(parts)))
 
 

@@ -7,10 +7,12 @@ from typing import Any
 from markupsafe import Markup
 
 from app import text
-from app.dataset_words import where
+from app.dataset_words import problems_of, where
 from app.pages.dataset_links import combobox, field, to
 from app.pages.dataset_view import MEASURED, TABS, View
 from app.pages.parts import ago, bar, each, facts, panel, table
+from training.failure import DataError
+from training.formats import UNKNOWN
 from worker.models import Dataset
 
 _CELL_CHARACTERS = 400
@@ -62,6 +64,8 @@ def facts_html(item: Dataset) -> Markup:
 
 
 def _reason(item: Dataset) -> str:
+    if item.shape == UNKNOWN:
+        return ""  # the problem below says it
     told = f"{item.shape.capitalize()}, because {item.reason.rstrip('.')}." if item.reason else ""
     counts = item.counts or {}
     if len(counts) > 1:
@@ -84,6 +88,11 @@ def issues_html(issues: Sequence[Mapping[str, Any]]) -> Markup:
     )
 
 
+def problems_html(error: DataError) -> Markup:
+    """Everything that is wrong with a file that was refused."""
+    return issues_html(problems_of(error))
+
+
 def place(issue: Mapping[str, Any]) -> str:
     """Where a problem is, before what it is."""
     told = where(issue)
@@ -100,7 +109,7 @@ def tabs_html(view: View) -> Markup:
     )
 
 
-def tools_html(view: View, models: Sequence[tuple[str, str]], problem: str = "") -> Markup:
+def tools_html(view: View, models: Sequence[tuple[str, str]]) -> Markup:
     """The settings that the numbers of a tab are worked out for. `models` are (value, label)."""
     if view.tab not in MEASURED:
         return Markup("")
@@ -123,8 +132,7 @@ def tools_html(view: View, models: Sequence[tuple[str, str]], problem: str = "")
                 hint="Rows held out for evaluation: a share below 1, or a number",
             ),
         ]
-    told = Markup('<p class="note bad">{}</p>').format(problem) if problem else ""
-    return Markup('<div class="tools">{}</div>{}').format(Markup("").join(boxes), told)
+    return Markup('<div class="tools">{}</div>').format(Markup("").join(boxes))
 
 
 def progress_html(done: int, total: int | None) -> Markup:
@@ -137,9 +145,14 @@ def progress_html(done: int, total: int | None) -> Markup:
     return panel("Counting tokens", body.format(bar(share, label="rows read", classes="wide"), counted))
 
 
-def trouble_html(heading: str, message: str, fix: str = "") -> Markup:
+def trouble_html(heading: str, message: Markup | str, fix: str = "") -> Markup:
     """Something that keeps a tab from being shown."""
     return Markup('<div class="alert" role="alert"><b>{}</b> {} <em>{}</em></div>').format(heading, message, fix)
+
+
+def done_html(message: str) -> Markup:
+    """Something that went as it was asked for."""
+    return Markup('<div class="banner" role="status">{}</div>').format(message)
 
 
 def rows_html(item: Dataset) -> Markup:

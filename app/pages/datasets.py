@@ -8,7 +8,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.pages import data, sources
-from app.pages.datasets_parts import intakes_html, list_html, removal_html
+from app.pages.datasets_parts import intakes_html, list_html, refusal_html, removal_html
 from app.pages.intake import intakes
 from app.pages.parts import QUIET, database_away, html, title
 from app.pages.sources import ONE_SET, WAYS
@@ -62,7 +62,7 @@ def build(demo: gr.Blocks) -> None:
     dialog = [page.dialog, page.asked, page.confirm]
     page.list.select(pressed, look, [*dialog, *seen], **QUIET)
     page.incoming.select(pressed, look, [*dialog, *seen], **QUIET)
-    page.confirm.click(removed, look, [page.dialog, *seen], **QUIET)
+    page.confirm.click(removed, look, [*dialog, *seen], **QUIET)
 
 
 def opened(request: gr.Request) -> list[Any]:
@@ -119,15 +119,17 @@ def pressed(event: gr.EventData, search: str, before: Shown) -> list[Any]:
 
 
 def removed(search: str, before: Shown) -> list[Any]:
-    """Removes the data set that was asked about."""
+    """Removes the data set that was asked about; what keeps it is said where it was asked."""
     try:
         with database.write() as session:
             datasets.delete(session=session, dataset_id=before.removing)
-    except (DatasetInUse, DatasetNotFound) as error:
-        gr.Info(str(error))
+    except DatasetInUse as error:
+        return [*_told(refusal_html("It was not removed.", str(error))), *looked(search, before)]
+    except DatasetNotFound:
+        pass  # somebody else was quicker
     except UNREACHABLE:
-        gr.Info("The database does not answer: nothing was removed.")
-    return [gr.update(visible=False), *looked(search, before)]
+        return [*_told(database_away()), *looked(search, before)]
+    return [gr.update(visible=False), gr.skip(), gr.skip(), *looked(search, before)]
 
 
 def _ask(dataset_id: str) -> list[Any]:
@@ -135,11 +137,17 @@ def _ask(dataset_id: str) -> list[Any]:
         with database.read() as session:
             item = datasets.get(session=session, dataset_id=dataset_id)
             users = usage.users(session=session).get(dataset_id, [])
-    except (DatasetNotFound, *UNREACHABLE) as error:
-        gr.Info(str(error).splitlines()[0])
-        return [gr.skip()] * 3
+    except DatasetNotFound as error:
+        return _told(refusal_html("It is gone already.", str(error)))
+    except UNREACHABLE:
+        return _told(database_away())
     may = not any(user.needs_it for user in users)
     return [gr.update(visible=True), removal_html(item, users), gr.update(interactive=may)]
+
+
+def _told(message: Markup) -> list[Any]:
+    """The dialog with nothing left to confirm."""
+    return [gr.update(visible=True), message, gr.update(interactive=False)]
 
 
 def _listed(search: str) -> str:
@@ -181,7 +189,7 @@ def _folder_tab() -> tuple[Any, Any]:
             folder = gr.Dropdown(
                 [], multiselect=True, label="Files in the folders that may be used", elem_id="folder", scale=4
             )
-            add = gr.Button("Add", variant="primary", scale=0, elem_id="add-folder")
+            add = gr.Button("Add", variant="primary", size="md", scale=0, elem_id="add-folder")
     return folder, add
 
 
@@ -194,5 +202,5 @@ def _hub_tab() -> list[Any]:
             split = gr.Textbox("train", label="Split", scale=1)
             config = gr.Textbox(label="Configuration", placeholder="its default", scale=1)
             revision = gr.Textbox(label="Revision", placeholder="main", scale=1)
-            fetch = gr.Button("Fetch", variant="primary", scale=0, elem_id="fetch-hub")
+            fetch = gr.Button("Fetch", variant="primary", size="md", scale=0, elem_id="fetch-hub")
     return [name, split, config, revision, fetch]

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from app import text
+from app.dataset_document import matches
 from app.pages.dataset_parts import issues_html, use_link
 from app.pages.intake import Intake
 from app.pages.parts import ago, bar, each, table
+from training.formats import UNKNOWN
 from worker.models import Dataset
 from worker.usage import User
 
@@ -35,14 +37,8 @@ def list_html(items: Sequence[Dataset], users: Mapping[str, Sequence[User]], sea
     return query.format(search, table("runs sets", heads, body))
 
 
-def matches(item: Dataset, search: str) -> bool:
-    """Whether every word that was typed is in the name, the format or the id."""
-    told = f"{item.name} {item.shape} {item.format} {item.id}".lower()
-    return all(word in told for word in search.lower().split())
-
-
 def _row(item: Dataset, users: Sequence[User]) -> Markup:
-    link = Markup('<a href="/dataset?id={}" title="{}">{}</a>').format(item.id, item.name, item.name)
+    link = Markup('<a href="/dataset?id={}{}" title="{}">{}</a>').format(item.id, _tab(item), item.name, item.name)
     remove = Markup('<button type="button" class="button small" data-send="{}" aria-label="Remove {}">Remove</button>')
     actions = use_link({"data": item.id}, "button small") + remove.format(json.dumps({"remove": item.id}), item.name)
     cells = [
@@ -59,6 +55,8 @@ def _row(item: Dataset, users: Sequence[User]) -> Markup:
 
 
 def _notes(item: Dataset) -> Markup:
+    if item.shape == UNKNOWN:
+        return Markup('<a href="/dataset?id={}{}" class="tag bad">needs a mapping</a>').format(item.id, _tab(item))
     issues = item.warnings or []
     mapped = (
         Markup('<span class="tag" title="{}">mapped</span> ').format(item.columns_map)
@@ -71,6 +69,11 @@ def _notes(item: Dataset) -> Markup:
     return mapped + Markup('<a href="/dataset?id={}" class="tag warn" title="{}">{}</a>').format(
         item.id, titles, text.plural(len(issues), "warning")
     )
+
+
+def _tab(item: Dataset) -> str:
+    """A set that no format fits opens where its columns are chosen."""
+    return "&tab=columns" if item.shape == UNKNOWN else ""
 
 
 def _empty(search: str) -> Markup:
@@ -131,6 +134,11 @@ def removal_html(item: Dataset, users: Sequence[User]) -> Markup:
             "<p>It was used by {}. They keep their settings and results; they cannot be resumed, and a clone needs other data.</p>"
         ).format(_named(users))
     return head + Markup("<p>No run uses it. The file is deleted from Lathe's store; yours stays where it is.</p>")
+
+
+def refusal_html(heading: str, reason: str) -> Markup:
+    """Why a data set was not removed."""
+    return Markup("<h2>{}</h2><p>{}</p>").format(heading, reason)
 
 
 def _named(users: Sequence[User]) -> Markup:

@@ -10,17 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from app.dataset_words import problems_of
 from training.failure import DataError
-from worker.datasets import Refused
 from worker.models import Dataset
 from worker.patience import UNREACHABLE
 
 log = logging.getLogger(__name__)
 
-_KEPT_SECONDS = {"done": 600.0, "refused": 3600.0}
+_KEPT_SECONDS = {"done": 120.0, "refused": 3600.0}
 _AT_ONCE = 2
 
 
@@ -75,7 +75,7 @@ class Intakes:
         try:
             made = [(item.id, item.name) for item in take()]
         except DataError as error:
-            self._keep(_refused(one, _issues(error)))
+            self._keep(_refused(one, problems_of(error)))
         except UNREACHABLE:
             self._keep(_refused(one, [_issue("The database does not answer.", "Try again in a moment.")]))
         except Exception as error:  # the one boundary of this thread: it is told on the page
@@ -99,12 +99,6 @@ intakes = Intakes()
 
 def _refused(one: Intake, problems: list[dict[str, Any]]) -> Intake:
     return replace(one, state="refused", problems=problems, ended=time.time())
-
-
-def _issues(error: DataError) -> list[dict[str, Any]]:
-    if isinstance(error, Refused):
-        return [asdict(problem) for problem in error.problems]
-    return [{"level": "error", **{key: getattr(error, key) for key in ("file", "line", "field", "message", "fix")}}]
 
 
 def _issue(message: str, fix: str) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""The page New run, at /new: data, settings, previews, Start. /new?clone=RUN_ID begins with that run's settings.
+"""The page New run, at /new: data, settings, previews, Start. /new?clone=RUN_ID begins with that run's settings, /new?data=ID
+with that data set.
 
 The form is kept in the browser as a draft, so that a refresh or a crash loses nothing. It holds no secrets: RunConfig has none.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ HUB_SUGGESTION = "Qwen/Qwen3-0.6B"
 _NAMES = tuple(settings())
 _HIDEABLE = tuple(name for name in _NAMES if name in form.APPLIES)
 _GO = "(address) => { if (address) window.location.assign(address) }"
+_GIVEN = ("data", "validation_data", "model", "max_length", "columns", "micro_batch_size")  # text in the form, and in an address
+_FORGET_GIVEN = "() => { if (!location.search.includes('clone=')) window.history.replaceState(null, '', '/new') }"
 _FORGET_CLONE = "() => window.history.replaceState(null, '', '/new')"
 
 
@@ -72,10 +76,12 @@ def build(demo: gr.Blocks) -> None:
     checked = [draft, shown, page.summary, page.problems, page.start, *page.previews, *page.hideable]
     given = [*page.inputs, parent, shown]
     filled = [*page.inputs, parent, page.banner]
-    demo.load(opened, draft, [*filled, page.found], **QUIET).then(refreshed, given, checked, **QUIET)
+    filled_once = demo.load(opened, draft, [*filled, page.found], **QUIET).then(refreshed, given, checked, **QUIET)
+    filled_once.then(None, None, None, js=_FORGET_GIVEN)
     gr.on([one.change for one in page.inputs], refreshed, given, checked, trigger_mode="always_last", **QUIET)
     chosen, held_out, strategy, processes = (page.fields[name] for name in ("data", "validation_data", "strategy", "num_processes"))
-    chosen.change(described, chosen, page.found, **QUIET)
+    about = [page.fields[name] for name in ("data", "model", "max_length", "columns")]
+    gr.on([one.change for one in about], described, about, page.found, trigger_mode="always_last", **QUIET)
     strategy.input(spread, [strategy, processes], processes, **QUIET)
     page.upload.upload(uploaded, page.upload, [page.upload, chosen, held_out, page.found], **QUIET)
     page.problems.select(mended, None, page.inputs, **QUIET)
@@ -87,9 +93,9 @@ def build(demo: gr.Blocks) -> None:
 
 def opened(stored: Any, request: gr.Request) -> list[Any]:
     """The form as it was left, or as the run to clone has it."""
-    draft, banner = _asked_for(Draft.of(stored), str(request.query_params.get("clone", "")))
+    draft, banner = _asked_for(_with_given(Draft.of(stored), request.query_params), str(request.query_params.get("clone", "")))
     picks = data.choices()
-    found = data.describe(str(draft.values["data"]))
+    found = described(*(draft.values[name] for name in ("data", "model", "max_length", "columns")))
     return [*_filled(draft, picks), draft.parent, banner, found]
 
 
@@ -105,9 +111,9 @@ def refreshed(*given: Any) -> list[Any]:
     return [kept, visible, summary_html(found), problems_html(found), gr.update(interactive=found.ready), *previews, *hide]
 
 
-def described(chosen: Any) -> str:
-    """What is known of the data set that was picked."""
-    return data.describe(str(chosen or ""))
+def described(chosen: Any, model: Any, max_length: Any, columns: Any) -> str:
+    """What is known of the data set that was picked, and what the model and the maximum length make of it."""
+    return data.describe(*(str(value or "").strip() for value in (chosen, model, max_length, columns)))
 
 
 def spread(strategy: str, processes: str) -> Any:
@@ -163,6 +169,12 @@ def begin(*given: Any) -> list[Any]:
     except UNREACHABLE:
         return ["", database_away(), gr.skip()]
     return [f"/run?id={run.id}", gr.skip(), gr.update(interactive=False)]
+
+
+def _with_given(draft: Draft, query: Mapping[str, str]) -> Draft:
+    """The draft with the settings that the address gives, as the pages of data sets do: /new?data=ID&model=..."""
+    given = {name: str(query[name]).strip() for name in _GIVEN if query.get(name)}
+    return replace(draft, values=draft.values | given)
 
 
 def _asked_for(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:
