@@ -182,6 +182,13 @@ def test_data_that_cannot_train_are_not_submitted_and_nothing_is_kept(database, 
         assert datasets.listing(session=session) == []
 
 
+def test_held_out_data_that_need_a_mapping_which_the_run_has_not_are_refused(database, config, nested, tmp_path):
+    datasets.save_mapping(datasets.add_file(path=nested, name="nested.jsonl").id, COLUMNS)
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    problem = problem_of(config(data=str(tmp_path / "rows.jsonl"), validation_data=str(nested)))
+    assert problem.field == "validation_data" and "no known format" in problem.message
+
+
 def test_held_out_data_are_checked_under_the_same_mapping(database, config, tmp_path):
     (tmp_path / "held_out.jsonl").write_text('{"qa": {"question": "a"}}\n')
     problem = problem_of(config(columns=COLUMNS, validation_data=str(tmp_path / "held_out.jsonl")))

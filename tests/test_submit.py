@@ -12,7 +12,7 @@ from training.config import RunConfig
 from training.fields import ConfigError
 from training.rules import Machine
 from worker import database as db
-from worker import datasets, devices, queue, runs, submit
+from worker import datasets, devices, queue, run_data, runs, submit
 from worker.models import Status
 from worker.settings import get_settings
 
@@ -109,7 +109,7 @@ def test_paths_are_looked_for_in_the_current_folder_and_then_in_the_program_s(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    monkeypatch.setattr(submit, "ROOT", tmp_path)
+    monkeypatch.setattr(run_data, "ROOT", tmp_path)
     assert submit.submit(config(model="models/tiny", data="rows.jsonl")).config["model"] == str(model)
 
 

@@ -105,8 +105,8 @@ def save_mapping(dataset_id: str, text: str | None) -> Dataset:
     return dataset
 
 
-def check_mapping(dataset: Dataset, columns: str) -> None:
-    """Sees that a data set can train under a mapping.
+def check_mapping(dataset: Dataset, columns: str | None) -> None:
+    """Sees that a data set can train under a mapping, or without one, where that is not how it is kept.
 
     Raises:
         DataError: it cannot; where and why.

@@ -1,30 +1,22 @@
 """From a configuration to a queued run: all that can be known to be wrong is said before anything is kept."""
 
-import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from sqlmodel import Session
 
 from training.config import Method, RunConfig
-from training.failure import DataError
 from training.fields import ConfigError, Problem
-from training.formats import UNKNOWN, UNKNOWN_FIX
 from training.model_files import ModelError, ModelFacts, describe_model
 from training.rules import Machine, check
-from worker import database, datasets, runs
-from worker.datasets import DatasetNotFound
-from worker.models import Dataset, Run
-from worker.settings import ROOT, get_settings
+from worker import database, run_data, runs
+from worker.models import Run
+from worker.settings import get_settings
 from worker.units import size
 
-DATASET_ID = re.compile(r"[0-9a-f]{16}")
-DATA_FIELDS = ("data", "validation_data")
 SPARE_BYTES = 256 * 2**20  # logs, records and answers of a run
 ANY_MACHINE = Machine("cuda", devices=1024)
-DATA_FIX = "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick a data set that was uploaded."
 
 
 def submit(config: RunConfig, *, parent_id: str | None = None, files: bool = True) -> Run:
@@ -39,13 +31,13 @@ def submit(config: RunConfig, *, parent_id: str | None = None, files: bool = Tru
     from worker import queue  # Celery takes 0.3 s to import
 
     config, problems = _checked(config)
-    found = {field: _find_data(field, getattr(config, field), files, problems) for field in DATA_FIELDS}
+    found = {field: run_data.find(field, getattr(config, field), files, problems) for field in run_data.FIELDS}
     if problems:
         raise ConfigError(problems)
-    with _stored(found, config.columns) as stored:
+    with run_data.stored(found, config.columns) as stored:
         data, held_out = stored["data"], stored.get("validation_data")
         columns = config.columns or data.columns_map
-        _check_columns(stored, columns)
+        run_data.check(stored, columns)
         changes = {"data": data.id, "validation_data": held_out.id if held_out else None, "columns": columns}
         with database.write() as session:
             run = runs.create(
@@ -67,10 +59,10 @@ def resolve(config: RunConfig, session: Session) -> RunConfig:
     """
     problems: list[Problem] = []
     paths: dict[str, str | None] = {}
-    for field in DATA_FIELDS:
+    for field in run_data.FIELDS:
         value = getattr(config, field)
-        if value and DATASET_ID.fullmatch(value):
-            paths[field] = _data_path(session, field, value, problems)
+        if value and run_data.DATASET_ID.fullmatch(value):
+            paths[field] = run_data.path(session, field, value, problems)
     if problems:
         raise ConfigError(problems)
     return config.model_copy(update=paths)
@@ -119,7 +111,7 @@ def _checked(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     problems = list(_unprintable(config))
     if problems:
         raise ConfigError(problems)  # no file is looked for by such a name
-    local = _find_path(config.model)
+    local = run_data.find_path(config.model)
     facts = _describe(str(local) if local else config.model, problems)
     for conflict in check(config, machine()):
         if conflict.blocking:
@@ -168,91 +160,3 @@ def _disk_problems(config: RunConfig, facts: ModelFacts) -> Iterator[Problem]:
         message = f"Checkpoints and result need about {size(needed)}, and the disk of {folder} has {size(free)} free."
         fix = "Free some space, keep fewer checkpoints, or set LATHE_DATA_DIR to a larger disk."
         yield Problem("save_total_limit", config.save_total_limit, message, fix)
-
-
-def _find_path(value: str) -> Path | None:
-    """An existing file or folder: as given, from the current folder, or from the program's own (static/starter)."""
-    try:
-        path = Path(value).expanduser()
-        return next((base / path for base in (Path.cwd(), ROOT) if (base / path).exists()), None)
-    except (OSError, RuntimeError):  # longer than a path may be, or the home of a user that is not there
-        return None
-
-
-def _find_data(field: str, value: str | None, files: bool, problems: list[Problem]) -> Dataset | Path | None:
-    if not value:
-        return None
-    if DATASET_ID.fullmatch(value):
-        with database.read() as session:
-            known = session.get(Dataset, value)
-        if known is not None and datasets.path_of(known).is_file():
-            return known
-    path = _find_path(value) if files else None
-    if path is None:
-        what = "is neither a file nor the id of a data set." if files else "is not the id of a data set."
-        problems.append(Problem(field, value, what, DATA_FIX if files else "Upload the file first, then pick it."))
-    return path
-
-
-@contextmanager
-def _stored(found: dict[str, Dataset | Path | None], columns: str | None) -> Iterator[dict[str, Dataset]]:
-    """The data sets, with files taken into the store; those that are new are taken out again where the run is not made."""
-    stored: dict[str, Dataset] = {}
-    new: list[str] = []
-    try:
-        for field, data in found.items():
-            if isinstance(data, Path):
-                added = _add(field, data, columns)
-                stored[field] = added.dataset
-                new += [added.dataset.id] if added.new else []
-            elif data is not None:
-                stored[field] = data
-        yield stored
-    except BaseException:
-        with database.write() as session:
-            for dataset_id in new:
-                datasets.delete(session=session, dataset_id=dataset_id)
-        raise
-
-
-def _add(field: str, path: Path, columns: str | None) -> datasets.Added:
-    try:
-        return datasets.add(path=path, name=path.name, columns=columns)
-    except DataError as error:
-        raise ConfigError([_data_problem(field, str(path), error)]) from None
-
-
-def _check_columns(stored: dict[str, Dataset], columns: str | None) -> None:
-    """Sees that the data can train, under the run's mapping where there is one.
-
-    Raises:
-        ConfigError: it cannot; one problem a data set.
-    """
-    problems = []
-    for field, data in stored.items():
-        try:
-            if columns:
-                datasets.check_mapping(data, columns)
-            elif data.shape == UNKNOWN:
-                raise DataError(f"has columns of no known format: {', '.join(data.columns)}.", UNKNOWN_FIX)
-        except DataError as error:
-            problems.append(_data_problem(field, data.name, error))
-    if problems:
-        raise ConfigError(problems)
-
-
-def _data_problem(field: str, value: str, error: DataError) -> Problem:
-    place = ", ".join(part for part in (f"row {error.line}" if error.line else "", error.field) if part)
-    return Problem(field, value, f"{place} {error.message}".strip(), error.fix)
-
-
-def _data_path(session: Session, field: str, dataset_id: str, problems: list[Problem]) -> str | None:
-    try:
-        path = datasets.path_of(datasets.get(session=session, dataset_id=dataset_id))
-    except DatasetNotFound:
-        problems.append(Problem(field, dataset_id, "was deleted.", "Clone the run and give other data."))
-        return None
-    if not path.is_file():
-        message = f"is not on this machine ({path})."
-        problems.append(Problem(field, dataset_id, message, "All workers need the same data folder; mount it here."))
-    return str(path)
