@@ -1,9 +1,11 @@
-"""The training program, with every rank writing down its batches: step, micro step, rows, length, a sum of the tokens."""
+"""The training program, with every rank writing down its batches: step, micro step, rows, length, a weighted sum of the tokens."""
 
 import os
 import sys
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from training import train
 from training.trainer import RunTrainer
@@ -17,7 +19,7 @@ def _recorded(self: RunTrainer, model: Any, inputs: Any, num_items_in_batch: Any
     step = self.state.global_step + 1
     _seen[step] = _seen.get(step, 0) + 1
     rows, length = inputs["input_ids"].shape
-    weights = (inputs["input_ids"] * inputs["attention_mask"]).sum()
+    weights = (inputs["input_ids"] * inputs["attention_mask"] * torch.arange(1, length + 1)).sum()
     with FILE.open("a") as stream:
         stream.write(f"{step} {_seen[step]} {rows} {length} {int(weights)}\n")
     return _step(self, model, inputs, num_items_in_batch)

@@ -25,6 +25,8 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"num_processes": 2}, "strategy"),
         (CPU, {"precision": "fp16"}, "precision"),
         (CPU, {"answer_rows": 5, "eval_split": 0}, "answer_rows"),
+        (CPU, {"streaming": True, "stratify_by": "topic"}, "stratify_by"),
+        (CPU, {"streaming": True, "max_samples": 100}, "max_samples"),
         (FOUR_V100, {"precision": "bf16"}, "precision"),
         (FOUR_V100, {"strategy": "ddp", "num_processes": 8}, "num_processes"),
         (ONE_H100, {"strategy": "ddp", "num_processes": 2}, "num_processes"),

@@ -18,12 +18,18 @@ def training_arguments(
     hidden_size: int | None,
     *,
     evaluates: bool,
+    max_steps: int | None = None,
 ) -> TrainingArguments:
-    """The arguments of a run. Made before the model is loaded: with ZeRO-3 they decide how its weights are placed."""
+    """The arguments of a run; `max_steps` are those of data without an end.
+
+    Made before the model is loaded: with ZeRO-3 they decide how its weights are placed.
+    """
     return TrainingArguments(
         output_dir=str(checkpoints_dir(run_dir)),
         num_train_epochs=config.epochs,
-        max_steps=config.max_steps or -1,
+        max_steps=config.max_steps or max_steps or -1,
+        # A stream goes on at the right row by itself (training/streaming.py).
+        ignore_data_skip=config.streaming,
         per_device_train_batch_size=config.micro_batch_size,
         per_device_eval_batch_size=config.micro_batch_size,
         gradient_accumulation_steps=config.gradient_accumulation_steps,

@@ -130,6 +130,7 @@ class RunConfig(BaseModel):
     stratify_by: Text = setting(None, "Column of the training data by whose values the held-out rows are drawn: each value gives the same share of its rows.", Group.MODEL, advanced=True)
     data_slice: Slice = setting(None, "Only the first rows of the training data: a percentage such as 1%, a share below 1 or a number of rows; empty takes all.", Group.MODEL, advanced=True)
     max_samples: OptionalInt = setting(None, "At most this many rows of the training data, drawn by the seed; empty takes all.", Group.MODEL, advanced=True, ge=1)
+    streaming: bool = setting(False, "Read and tokenize rows while training runs, shuffled through a buffer of 10,000: for JSONL and Parquet too large to tokenize first. The first rows are held out.", Group.MODEL, advanced=True)
     max_length: int = setting(1024, "Longest sequence in tokens; what is longer is cut off at the end.", Group.MODEL, ge=8, le=1_048_576)
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt's tokens too, not on the answer alone.", Group.MODEL, advanced=True)
 

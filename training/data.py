@@ -1,6 +1,7 @@
 """The rows of a token store as the trainer takes them: cut to the maximum length, with a label for every token, in batches."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,17 +28,36 @@ class TokenView:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Tokens:
-        """`input_ids`, and `labels` that repeat the token where it carries loss and are IGNORED elsewhere; equal lengths."""
+        """`input_ids`, and `labels` that repeat the token where it carries loss and are IGNORED elsewhere."""
         tokens, trained = self._store.row(int(self.rows[index]))
-        tokens, trained = tokens[: self._limit], trained[: self._limit]
-        labels = tokens if self._all else np.where(trained, tokens, np.int32(IGNORED))
-        return {"input_ids": np.array(tokens), "labels": np.array(labels)}
+        return labelled(tokens[: self._limit], trained[: self._limit], train_on_prompt=self._all)
+
+
+@dataclass(frozen=True)
+class TokenList:
+    """Some rows of a file in memory, with their place in it."""
+
+    rows: Integers
+    tokens: list[Tokens]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> Tokens:
+        return self.tokens[index]
+
+
+def labelled(tokens: NDArray[np.int32], trained: NDArray[np.bool_], *, train_on_prompt: bool) -> Tokens:
+    """A row as the collator takes it."""
+    labels = tokens if train_on_prompt else np.where(trained, tokens, np.int32(IGNORED))
+    return {"input_ids": np.array(tokens), "labels": np.array(labels)}
 
 
 class TokenDataset(Dataset[Tokens]):
     """A view as torch takes it."""
 
-    def __init__(self, view: TokenView) -> None:
+    def __init__(self, view: TokenView | TokenList) -> None:
         self._view = view
 
     def __len__(self) -> int:

@@ -5,20 +5,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
 from training import manifest
 from training.config import RunConfig
-from training.data import TokenView
+from training.data import TokenList, TokenView
 from training.duplicates import shared_rows
 from training.events import Note
 from training.example import Example
 from training.failure import DataError
 from training.report import Report
 from training.rows import read_numbered
-from training.selection import Selection, select
+from training.selection import Selection, held_out_count, select, sliced_rows
+from training.streaming import Reader, Share, Stream, count_rows, steps
 from training.token_store import TokenStore
 from training.tokenizing import find_or_make
 
@@ -31,12 +33,14 @@ _PAIRS_NAMED = 3
 class Data:
     """Rows to train on and to evaluate on, and where the held-out ones come from."""
 
-    train: TokenView
-    held_out: TokenView | None
+    train: TokenView | Stream
+    held_out: TokenView | TokenList | None
     held_out_file: Path
     columns: str | None
     truncated_rows: int
     skipped_rows: int
+    max_steps: int | None = None
+    """Steps of a stream, which has no end of its own."""
 
     def held_out_examples(self) -> Iterator[tuple[int, Example]]:
         """The held-out rows as they stand in their file, with their place in it from 0."""
@@ -48,6 +52,8 @@ class Data:
 
 def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, report: Report) -> Data:
     """Finds or makes the tokens, takes the rows that are asked for and splits them by the seed, on every rank alike."""
+    if config.streaming:
+        return _prepare_stream(config, run_dir, tokenizer, report)
     source = Path(config.data)
     store = _tokens(source, config, run_dir, tokenizer, report)
     chosen = _selected(source, store, config, eval_split=0 if config.validation_data else config.eval_split)
@@ -69,6 +75,29 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
         chosen.truncated,
         chosen.untrained,
     )
+
+
+def _prepare_stream(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, report: Report) -> Data:
+    """A stream of the rows after the held-out ones, which are the first; validation data are tokenized as always."""
+    source = Path(config.data)
+    rows = sliced_rows(config.data_slice, count_rows(source))
+    reader = Reader(source, config.columns, tokenizer, config.max_length, train_on_prompt=config.train_on_prompt)
+    held_out: TokenView | TokenList
+    if config.validation_data:
+        first, held_out_file = 0, Path(config.validation_data)
+        store = _tokens(held_out_file, config, run_dir, tokenizer, report)
+        whole = config.model_copy(update={"data_slice": None})
+        kept = _selected(held_out_file, store, whole, eval_split=0).train
+        held_out = TokenView(store, kept, config.max_length, train_on_prompt=config.train_on_prompt)
+    else:
+        first, held_out_file = held_out_count(config.eval_split, rows), source
+        found = [(row, tokens) for row, tokens in enumerate(reader.tokens(reader.examples(0, first))) if tokens]
+        held_out = TokenList(np.array([row for row, _ in found], np.int64), [tokens for _, tokens in found])
+    share = Share(report.rank, config.num_processes, config.micro_batch_size, config.gradient_accumulation_steps)
+    stream = Stream(reader, first, rows, config.seed, share)
+    evaluated = held_out if held_out.num_rows else None
+    max_steps = config.max_steps or steps(stream.num_rows, config.epochs, config.global_batch_size)
+    return Data(stream, evaluated, held_out_file, config.columns, 0, 0, max_steps)
 
 
 def prepare_resume(run_dir: Path, state: PartialState) -> tuple[Path | None, list[str]]:

@@ -171,3 +171,20 @@ def full_fine_tuning_wants_a_small_learning_rate(config: RunConfig, machine: Mac
             {"learning_rate": 2e-5},
             blocking=False,
         )
+
+
+@rule
+def a_stream_is_taken_as_it_comes(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    for name, what in (
+        ("stratify_by", "The held-out rows of a stream are its first ones"),
+        ("max_samples", "A stream is never seen whole"),
+    ):
+        if config.streaming and getattr(config, name) is not None:
+            yield Conflict(
+                (name, "streaming"),
+                f"{what}, and {name} draws from all rows.",
+                f"Leave {name} empty"
+                + (" and set data_slice or max_steps" if name == "max_samples" else "")
+                + ", or set streaming to false.",
+                {name: None},
+            )

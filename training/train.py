@@ -65,7 +65,13 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     report.enter("loading model")
     # Before the model: with ZeRO-3 the arguments decide how its weights are placed while they are read.
     arguments = training_arguments(
-        config, run_dir, machine, precision, hidden_size_of(config.model), evaluates=data.held_out is not None
+        config,
+        run_dir,
+        machine,
+        precision,
+        hidden_size_of(config.model),
+        evaluates=data.held_out is not None,
+        max_steps=data.max_steps,
     )
     model = load_trainable(config, precision, tokenizer)
 

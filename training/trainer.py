@@ -1,12 +1,14 @@
 """transformers' Trainer, made to report what it does, to seal its checkpoints and to leave when asked."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from peft import PeftModel
+from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -30,6 +32,7 @@ from training.order import steps_per_epoch
 from training.prepare import Data
 from training.report import Report, used_bytes
 from training.stopping import StopSignal
+from training.streaming import Stream
 
 # What Trainer logs, and the name it is kept under; the rest it can be asked for at any time.
 _LOGGED = ("loss", "learning_rate", "grad_norm", "eval_loss")
@@ -69,7 +72,7 @@ def make_trainer(
         args=arguments,
         processing_class=tokenizer,
         data_collator=Collator(tokenizer.pad_token_id),
-        train_dataset=TokenDataset(data.train),
+        train_dataset=data.train if isinstance(data.train, Stream) else TokenDataset(data.train),
         eval_dataset=EvenRows(TokenDataset(data.held_out), together) if data.held_out else None,
     )
 
@@ -88,7 +91,8 @@ class RunTrainer(Trainer):  # type: ignore[misc]
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        self._sampler = EpochSampler(len(self.train_dataset), self.args.seed)
+        self._stream = self.train_dataset if isinstance(self.train_dataset, Stream) else None
+        self._sampler = None if self._stream else EpochSampler(len(self.train_dataset), self.args.seed)
         self._run_dir, self._report, self._keep, self._plan = run_dir, report, keep_checkpoints, plan
         self.throughput = Throughput(self.args.device)
         self.strategy: dict[str, Any] = {}
@@ -115,11 +119,22 @@ class RunTrainer(Trainer):  # type: ignore[misc]
 
     def epoch_begins(self) -> None:
         """Tells the sampler which epoch it is: on a resume with several ranks neither library nor accelerate does."""
-        world, accumulation = self.args.world_size, self.args.gradient_accumulation_steps
-        per_epoch = steps_per_epoch(len(self._sampler), self._train_batch_size, accumulation, world)
-        self._sampler.epoch = self.state.global_step // per_epoch
+        if self._stream:
+            self._stream.share = replace(self._stream.share, start_step=self.state.global_step)
+        elif self._sampler:
+            world, accumulation = self.args.world_size, self.args.gradient_accumulation_steps
+            per_epoch = steps_per_epoch(len(self._sampler), self._train_batch_size, accumulation, world)
+            self._sampler.epoch = self.state.global_step // per_epoch
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """A stream's batches go to the ranks as it says itself; accelerate would have every rank read for all."""
+        if self._stream is None:
+            loader: DataLoader[Any] = super().get_train_dataloader()
+            return loader
+        pinned = self.args.dataloader_pin_memory
+        return DataLoader(self._stream, self._train_batch_size, collate_fn=self.data_collator, pin_memory=pinned)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
         return self._sampler
 
     def training_step(
