@@ -1,16 +1,25 @@
 """`lathe dataset`: the commands about data sets. Each says what it takes and hands over; the heavy imports wait."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from app.cli_errors import Command
 from app.cli_options import Group, count_type, json_option, path_type
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 columns_option = click.option(
     "--columns", metavar="TEXT", help="Which column holds what, such as prompt=question, completion=answers.0.text."
 )
 set_argument = click.argument("dataset_id", metavar="ID")
+
+
+def _number(name: str, default: float, kind: Any, sentence: str) -> Callable[[Function], Function]:
+    """An option for a number of a run's settings, at its default."""
+    return click.option(name, default=default, show_default=True, metavar="N", type=kind, help=sentence)
 
 
 @click.group(cls=Group)
@@ -24,46 +33,12 @@ def dataset() -> None:
 @dataset.command(cls=Command)
 @click.argument("file", type=path_type)
 @click.option("--model", "-m", metavar="MODEL", help="Count tokens as this model would: a folder or a hub id.")
-@click.option(
-    "--max-length",
-    default=1024,
-    show_default=True,
-    metavar="N",
-    type=click.IntRange(8, 1_048_576),
-    help="Maximum length, in tokens.",
-)
-@click.option(
-    "--micro-batch",
-    default=4,
-    show_default=True,
-    metavar="N",
-    type=click.IntRange(1, 65_536),
-    help="Rows of a micro batch.",
-)
-@click.option(
-    "--accumulation",
-    default=1,
-    show_default=True,
-    metavar="N",
-    type=click.IntRange(1, 65_536),
-    help="Micro batches a step.",
-)
-@click.option(
-    "--num-processes",
-    default=1,
-    show_default=True,
-    metavar="N",
-    type=click.IntRange(1, 1024),
-    help="Processes of the run.",
-)
-@click.option(
-    "--seed",
-    default=42,
-    show_default=True,
-    metavar="N",
-    type=click.IntRange(0, 2**32 - 1),
-    help="Seed of the order of rows.",
-)
+@_number("--max-length", 1024, click.IntRange(8, 1_048_576), "Maximum length, in tokens.")
+@_number("--micro-batch", 4, click.IntRange(1, 65_536), "Rows of a micro batch.")
+@_number("--accumulation", 1, click.IntRange(1, 65_536), "Micro batches a step.")
+@_number("--num-processes", 1, click.IntRange(1, 1024), "Processes of the run.")
+@_number("--seed", 42, click.IntRange(0, 2**32 - 1), "Seed of the order of rows.")
+@_number("--eval-split", 0.05, click.FloatRange(0), "Share or number of rows held out for evaluation.")
 @columns_option
 @click.option(
     "--validation", metavar="FILE", type=path_type, help="Also look for rows of FILE that are held out from it."

@@ -15,6 +15,8 @@ from training.inspection import Inspection
 from training.issues import ERROR, WARNING, Issue
 from worker.checking import check_file
 
+FOUND = ("file_format", "reason", "rows", "columns", "counts", "empty_rows", "trainable")
+SETTINGS = ("model", "max_length", "micro_batch", "accumulation", "num_processes", "seed", "eval_split")
 COUNTED = (
     "tokens", "truncated_rows", "lost_tokens", "untrained_rows", "untrained_at", "duplicate_rows", "duplicate_examples",
     "near_duplicate_rows", "near_duplicate_examples", "padding_waste", "packing_waste", "scripts", "worst_batches",
@@ -71,14 +73,8 @@ def _inspected(file: Path, columns: str | None) -> Inspection:
 
 def _document(wanted: Wanted, found: Inspection) -> dict[str, Any]:
     """The keys of the answer, null where only the tokens can tell."""
-    told = {
-        name: getattr(found, name)
-        for name in ("file_format", "reason", "rows", "columns", "counts", "empty_rows", "trainable")
-    }
-    settings = {
-        name: getattr(wanted, name)
-        for name in ("model", "max_length", "micro_batch", "accumulation", "num_processes", "seed")
-    }
+    told = {name: getattr(found, name) for name in FOUND}
+    settings = {name: getattr(wanted, name) for name in SETTINGS}
     unknown: dict[str, Any] = dict.fromkeys(COUNTED) | {"tokens": dict.fromkeys(("median", "p95", "max", "total"))}
     return {
         "file": wanted.file.name,

@@ -26,7 +26,7 @@ def heading(item: Dataset, users: Sequence[tuple[str, str]], view: View) -> Mark
         Markup("added {}").format(ago(item.created_at)),
         _used(users),
     ]
-    use = {"data": item.id} | {name: value for name, value in (("model", view.model),) if value}
+    use = {"data": item.id, "model": view.model} | ({"max_length": view.max_length} if view.tab in MEASURED else {})
     links = Markup('<div class="links"><a class="button" href="/datasets">All data sets</a>{}</div>').format(
         use_link(use)
     )

@@ -117,9 +117,8 @@ def _intake(one: Intake) -> Markup:
     links = Markup(" and ").join(Markup('<a href="/dataset?id={}">{}</a>').format(*made) for made in one.made)
     values = dict(zip(("data", "validation_data"), (made[0] for made in one.made), strict=False))
     use = use_link(values if one.paired else {"data": one.made[0][0]}, "button small")
-    leak = Markup('<p class="note">{}</p>').format(one.note) if one.note else Markup("")
-    return Markup('<li class="done"><header><span>{} {} ready.</span><span>{} {}</span></header>{}</li>').format(
-        links, "are" if len(one.made) > 1 else "is", use, dismiss, leak
+    return Markup('<li class="done"><header><span>{} {} ready.</span><span>{} {}</span></header></li>').format(
+        links, "are" if len(one.made) > 1 else "is", use, dismiss
     )
 
 

@@ -36,7 +36,6 @@ class Intake:
     problems: Sequence[dict[str, Any]] = ()
     made: Sequence[tuple[str, str]] = ()
     paired: bool = False
-    note: str = ""
     ended: float = field(default=0.0)
 
 

@@ -1,0 +1,142 @@
+"""Data sets in a real browser: upload, look at the tokens, drag the cut-off, map columns, and nothing lost on a refresh."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from conftest import use
+from web import CHROMIUM, CHROMIUM_FLAGS, server
+
+from worker import database
+from worker.settings import get_settings
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)"),
+]
+
+SCRIPT = "<img src=x onerror='window.harmed = true'>"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[str]:
+    """A server of its own; its address."""
+    folder = tmp_path_factory.mktemp("data-site") / "home"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use(monkeypatch, DATA_DIR=str(folder))
+        database.migrate()
+        database.dispose()
+        with server(folder) as served:
+            yield served.address
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def page(site):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        context = browser.new_context(base_url=site, viewport={"width": 1280, "height": 900})
+        context.set_default_timeout(30_000)
+        opened = context.new_page()
+        errors: list[str] = []
+        outside: list[str] = []
+        opened.on("pageerror", lambda error: errors.append(str(error)))
+        opened.on(
+            "request",
+            lambda request: None if request.url.startswith((site, "data:", "blob:")) else outside.append(request.url),
+        )
+        yield opened
+        assert (errors, outside) == ([], [])
+        browser.close()
+
+
+def says(page, selector, *words):
+    for word in words:
+        page.locator(selector, has_text=word).first.wait_for()
+
+
+def upload(page, path):
+    page.goto("/datasets")
+    page.locator(".empty, table.sets").first.wait_for()
+    page.set_input_files("#upload input[type=file]", path)
+
+
+def test_a_file_is_uploaded_read_as_tokens_and_its_cut_off_dragged(page, tmp_path):
+    listed = [
+        {"prompt": f"{n} + 1 = {SCRIPT if n == 1 else ''}", "completion": f" {'word ' * n}"} for n in range(1, 120)
+    ]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in listed))
+    upload(page, path)
+    says(page, "table.sets td.name", "sums.jsonl")
+    page.locator("table.sets td.name a").first.click()
+    says(page, ".set-facts", "prompt/completion", "119")
+
+    page.locator("#tab-tokens").click()
+    says(page, ".token-view", "Row 1 of 119", "Carry loss")
+    page.locator("#go-longest").click()
+    says(page, ".token-view", "Row 119 of 119")
+    page.reload()
+    says(page, ".token-view", "Row 119 of 119")
+
+    page.locator("#tab-lengths").click()
+    page.locator("figure.histogram svg").wait_for()
+    page.wait_for_function("location.search.includes('tab=lengths')")
+    says(page, ".cost", "At 1,024 tokens no row is cut off.")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    box = page.locator("figure.histogram").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 100, steps=8)
+    live = page.locator(".cost").first.inner_text()
+    assert re.search(r"[\d,]+ of 119 rows \([\d.]+%\) are cut off", live)
+    assert [url for url in asked if "predict" in url] == []  # all that was said without the server
+    page.mouse.up()
+    page.wait_for_function("location.search.includes('max_length=')")
+    limit = re.search(r"At ([\d,]+) tokens", live)[1].replace(",", "")
+    assert f"max_length={limit}" in page.url
+    page.reload()
+    page.locator("figure.histogram svg").wait_for()
+    assert page.locator("#field-max_length").input_value() == limit
+    assert page.locator(".cost").first.inner_text() == live  # the server's own words for the same cut-off
+    assert page.evaluate("window.harmed") is None
+
+
+def test_columns_are_mapped_from_drop_down_lists_with_a_live_sample(page, tmp_path):
+    listed = [{"qa": {"q": f"question {n}", "a": [f"answer {n}"]}} for n in range(5)]
+    path = tmp_path / "odd.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in listed))
+    upload(page, path)
+    page.locator("table.sets tr", has_text="odd.jsonl").locator("a", has_text="needs a mapping").click()
+    says(page, ".roles", "Prompt")
+    page.locator("[id='field-role.prompt']").select_option("qa.q")
+    says(page, ".panel", "Still to choose: completion")
+    page.locator("[id='field-role.completion']").select_option("qa.a.0")
+    says(page, ".as-seen", "answer 0")
+    page.reload()
+    says(page, ".as-seen", "answer 0")
+    page.locator("#save-mapping").click()
+    says(page, ".banner", "The mapping is saved")
+    page.locator("#tab-lengths").click()
+    says(page, ".lengths", "Median")
+
+
+def test_a_file_that_cannot_train_is_explained_and_a_set_is_removed_after_asking(page, tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"prompt": "a", "completion": 5}\n')
+    upload(page, bad)
+    says(page, ".incoming .refused", "bad.jsonl", "row 1", "is a number")
+    page.reload()
+    says(page, ".incoming .refused", "bad.jsonl")
+    good = tmp_path / "good.csv"
+    good.write_text("text\nhello\n")
+    page.set_input_files("#upload input[type=file]", good)
+    row = page.locator("table.sets tr", has_text="good.csv")
+    row.locator("button", has_text="Remove").click()
+    says(page, ".dialog", "Remove good.csv?", "No run uses it.")
+    page.locator("#confirm-remove").click()
+    row.wait_for(state="detached")
