@@ -6,12 +6,15 @@ batches): batch after batch goes to rank after rank, and an epoch's end is fille
 """
 
 from dataclasses import dataclass
+from functools import lru_cache, reduce
 from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+_KEPT_ROWS = 2_000_000  # orders of so many rows are remembered: 16 MB each
+_FEW = 64  # rows in a batch up to which it is quicker to go through the batches' first, second, ... rows
 PAD_MULTIPLE = 8  # batches are padded to a multiple of this many tokens, which GPUs like
 Integers = NDArray[Any]
 
@@ -33,8 +36,18 @@ class WorstBatch:
 
 
 def epoch_order(rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The rows 0 to rows - 1 in the order of an epoch (from 0)."""
-    return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(rows)
+    """The rows 0 to rows - 1 in the order of an epoch (from 0); not to be written to."""
+    return _kept_order(rows, seed, epoch) if rows <= _KEPT_ROWS else _order(rows, seed, epoch)
+
+
+def _order(rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(rows)
+    order.flags.writeable = False
+    return order
+
+
+# Whoever tries one maximum length after another asks for the same orders again.
+_kept_order = lru_cache(maxsize=4)(_order)
 
 
 def filled_order(rows: int, seed: int, epoch: int, micro_batch: int, world: int) -> NDArray[np.int64]:
@@ -94,7 +107,12 @@ def worst_batches(
 
 def longest_of_batches(lengths: Integers, micro_batch: int) -> Integers:
     """The longest row of each batch of `lengths`, which are in the order of training."""
-    return np.maximum.reduceat(lengths, np.arange(0, len(lengths), micro_batch))
+    whole = len(lengths) // micro_batch * micro_batch
+    if micro_batch > _FEW or not whole:
+        return np.maximum.reduceat(lengths, np.arange(0, len(lengths), micro_batch))
+    batches = lengths[:whole].reshape(-1, micro_batch)
+    longest: Integers = reduce(np.maximum, batches.T)
+    return longest if whole == len(lengths) else np.append(longest, lengths[whole:].max())
 
 
 def padded(length: int) -> int:

@@ -52,7 +52,10 @@ def select(
     if max_samples and max_samples < len(kept):
         kept = np.sort(_generator(seed, _SAMPLE).permutation(kept)[:max_samples])
     held_out = _held_out(kept, held_out_count(eval_split, len(kept)), seed, strata)
-    return Selection(np.setdiff1d(kept, held_out, assume_unique=True), held_out, truncated, untrained)
+    training = np.zeros(rows, bool)
+    training[kept] = True
+    training[held_out] = False
+    return Selection(np.flatnonzero(training), held_out, truncated, untrained)
 
 
 def sliced_rows(data_slice: str | None, rows: int) -> int:
