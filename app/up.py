@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from app import leaving
 from app.lock import CannotStart, address_of, free_port, only_one
 from app.services import Service, ServiceFailed, python_service
-from worker import broker, database, devices, incoming
+from worker import broker, database, datasets, devices, incoming
 from worker.broker import BrokerError
 from worker.patience import UNREACHABLE
 from worker.settings import Settings, SettingsError
@@ -39,7 +39,10 @@ def up(settings: Settings, open_browser: bool = False) -> int:
     except (CannotStart, BrokerError, SettingsError, ServiceFailed) as error:
         _say(str(error), error=True)
     except UNREACHABLE as error:
-        _say(f"The database does not answer: {error.orig}. Check LATHE_DATABASE_URL and that its server runs.", error=True)
+        _say(
+            f"The database does not answer: {error.orig}. Check LATHE_DATABASE_URL and that its server runs.",
+            error=True,
+        )
     return 1
 
 
@@ -89,6 +92,7 @@ class Everything:
         devices.machine()  # a wrong LATHE_DEVICES is said here, and not in the worker's log
         database.migrate()
         incoming.remove_leftovers()
+        datasets.clear_tokens()
         for service in self._services:
             service.start()
         deadline = time.monotonic() + READY_SECONDS
@@ -123,7 +127,9 @@ class Everything:
         while not self._told.wait(_LOOK_SECONDS):
             for service in self._services:
                 if service.keep_running():
-                    _say(f"The {service.name} ended by itself and was started again. Its log: {service.log}", error=True)
+                    _say(
+                        f"The {service.name} ended by itself and was started again. Its log: {service.log}", error=True
+                    )
 
     def _stop(self) -> None:
         self._told.set()
@@ -156,7 +162,11 @@ def _hardware() -> str:
     if machine.kind == "cpu":
         return "this machine's CPU"
     memory = size(min(machine.memory_bytes))
-    return f"{machine.devices} x {machine.names[0]} ({memory})" if machine.devices > 1 else f"{machine.names[0]} ({memory})"
+    return (
+        f"{machine.devices} x {machine.names[0]} ({memory})"
+        if machine.devices > 1
+        else f"{machine.names[0]} ({memory})"
+    )
 
 
 def _say(line: str, *, error: bool = False) -> None:

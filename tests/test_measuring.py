@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tiny import TEMPLATE, make_model
 from training import token_store
 from training.failure import DataError
 from training.tokenizing import failure_file, find_or_make
-from worker import measuring, token_cache
+from worker import database, datasets, measuring, token_cache
 from worker.measuring import Measurement
 from worker.settings import get_settings
 
@@ -46,7 +47,11 @@ def turn(role: str, content: str) -> dict[str, str]:
 def measured(path: Path, model: Path, **more: object) -> Path:
     sha = token_store.file_fingerprint(path)
     measuring.measure(path, sha, str(model), **more)
-    return measuring.wait(lambda: measuring.state(sha, str(model)))
+    folder = measuring.wait(lambda: measuring.state(sha, str(model)))
+    for thread in threading.enumerate():  # the process has ended too, and holds its lock no more
+        if thread.name.startswith("tokenizing"):
+            thread.join()
+    return folder
 
 
 def failed(path: Path, model: Path) -> Measurement:
@@ -195,6 +200,14 @@ def test_a_removed_set_takes_its_tokens_along_unless_they_are_read(home: Path, d
     token_cache.drop(sha)
     assert not folder.exists()
     assert not failure_file(folder).exists()
+
+
+def test_deleting_a_data_set_removes_its_tokens(home: Path, data: Path, model: Path) -> None:
+    added = datasets.add_file(path=data, name="rows.jsonl")
+    folder = measured(datasets.path_of(added), model)
+    with database.write() as session:
+        datasets.delete(session=session, dataset_id=added.id)
+    assert not folder.exists()
 
 
 def test_the_least_used_go_first_when_they_take_too_much(

@@ -21,11 +21,9 @@ from training.report import Report
 from training.rows import read_numbered
 from training.selection import Selection, held_out_count, select, sliced_rows
 from training.streaming import Reader, Share, Stream, count_rows, steps
-from training.token_store import TokenStore
+from training.token_store import VARIABLE, TokenStore
 from training.tokenizing import find_or_make
 
-# Where tokens are kept for every run; without it a run keeps its own in its folder.
-TOKENS_VARIABLE = "LATHE_TOKENS"
 _PAIRS_NAMED = 3
 
 
@@ -115,7 +113,7 @@ def prepare_resume(run_dir: Path, state: PartialState) -> tuple[Path | None, lis
 def _tokens(
     source: Path, config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, report: Report
 ) -> TokenStore:
-    root = Path(os.environ.get(TOKENS_VARIABLE) or run_dir / "tokens")
+    root = Path(os.environ.get(VARIABLE) or run_dir / "tokens")
     return find_or_make(source, root, tokenizer, config.model, config.revision, config.columns, report.progress)
 
 

@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from numpy.typing import NDArray
 
 from training.order import Integers
 
+# Where the tokens are kept that all runs share; a run that is not told keeps its own in its folder.
+VARIABLE = "LATHE_TOKENS"
 VERSION = 1  # of the layout and of how rows are rendered: another one makes all stores anew
 FACTS = "facts.json"
 PROGRESS = "progress.json"
@@ -85,7 +88,8 @@ class TokenStore:
         """The tokens of a row (from 0) and which of them carry loss, untruncated."""
         start, end = (int(self._ends[number - 1]) if number else 0), int(self._ends[number])
         trained = np.zeros(end - start, bool)
-        low, high = np.searchsorted(self._span_rows, [number, number + 1])
+        low = bisect_left(self._span_rows, number)  # numpy's search would first copy all rows' numbers
+        high = bisect_right(self._span_rows, number, low, min(low + end - start, len(self._spans)))
         for _, first, last in self._spans[low:high]:
             trained[first:last] = True
         return self._tokens[start:end], trained
@@ -113,7 +117,8 @@ class TokenStore:
 
     def _map(self, name: str, kind: type[Any]) -> NDArray[Any]:
         path = self.folder / name
-        return np.memmap(path, kind, mode="r") if path.stat().st_size else np.empty(0, kind)
+        # As a plain array: a memmap's own indexing is ten times slower.
+        return np.asarray(np.memmap(path, kind, mode="r")) if path.stat().st_size else np.empty(0, kind)
 
 
 def open_store(folder: Path) -> TokenStore:

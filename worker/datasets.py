@@ -12,7 +12,7 @@ from sqlmodel import Session, col, select
 from training.failure import DataError
 from training.inspection import Inspection
 from training.issues import Issue
-from worker import database, incoming
+from worker import database, incoming, token_cache
 from worker.checking import check_file
 from worker.incoming import plain_name
 from worker.models import Dataset, Run
@@ -158,8 +158,16 @@ def delete(*, session: Session, dataset_id: str) -> None:
         session.add(run)
     session.flush()
     session.delete(dataset)
-    path = path_of(dataset)
+    path, sha256 = path_of(dataset), dataset.sha256
     database.after_commit(session, lambda: path.unlink(missing_ok=True))
+    database.after_commit(session, lambda: token_cache.drop(sha256))
+
+
+def clear_tokens() -> None:
+    """Removes tokens of data sets that are gone, and what processes that were killed left of theirs."""
+    with database.read() as session:
+        known = set(session.exec(select(Dataset.sha256)))
+    token_cache.keep_only(known)
 
 
 def _uses(dataset_id: str) -> ColumnElement[bool]:

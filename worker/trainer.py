@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from training import token_store
 from worker import process
 from worker.launcher import Launch
 from worker.reports import LOG_FILE
@@ -15,8 +16,6 @@ from worker.settings import PREFIX, Settings
 
 # In the environment of every process of a run: by it they are found even where their parents are gone.
 RUN_MARK = "LATHE_RUN"
-# Where the training program finds the tokens that the pages have made, and leaves its own (training/prepare.py).
-TOKENS_VARIABLE = "LATHE_TOKENS"
 
 
 def environment(launch: Launch, run_id: str, settings: Settings) -> dict[str, str]:
@@ -30,7 +29,7 @@ def environment(launch: Launch, run_id: str, settings: Settings) -> dict[str, st
         "PYTHONUNBUFFERED": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML numbers GPUs
         RUN_MARK: run_id,
-        TOKENS_VARIABLE: str(settings.tokens_dir),
+        token_store.VARIABLE: str(settings.tokens_dir),  # made by the pages, or left for them
     }
     return inherited | token | ours | launch.env
 
