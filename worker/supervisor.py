@@ -17,7 +17,7 @@ from pathlib import Path
 
 from training.config import RunConfig
 from training.fields import ConfigError
-from worker import archive, closing, database, launcher, outcome, process, runs, standby, submit
+from worker import archive, closing, database, launcher, outcome, process, runs, standby, submit, token_cache
 from worker.launcher import Launch
 from worker.lease import Lease, steady
 from worker.models import Request, Run, Status
@@ -149,6 +149,7 @@ class Supervisor:
         free = shutil.disk_usage(self._run_dir).free
         if free < MIN_FREE_BYTES:
             raise OSError(errno.ENOSPC, f"{size(free)} free, and a run needs {size(MIN_FREE_BYTES)} to begin")
+        token_cache.make_room()
         _write_whole(self._run_dir / CONFIG_FILE, config.model_dump_json(indent=2))
         launch = self._launch(config, self._run_dir, run.devices, os.cpu_count() or 1)
         return Trainer(launch.argv, self._run_dir, environment(launch, run.id, self._settings))
