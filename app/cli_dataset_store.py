@@ -10,6 +10,7 @@ from app import dataset_document, text
 from app.cli_database import ready
 from app.dataset_document import document, find
 from app.dataset_words import issue_lines
+from training.formats import UNKNOWN
 from worker import database, datasets, usage
 from worker.models import Dataset
 from worker.settings import get_settings
@@ -120,7 +121,9 @@ def _store(files: tuple[Path, ...], name: str | None, columns: str | None) -> Da
 
 
 def _added(item: Dataset) -> str:
-    facts = [("Look", f"lathe dataset show {item.id}"), ("Train on it", f"lathe run --data {item.id} --model MODEL")]
+    ready_to_train = ("Train on it", f"lathe run --data {item.id} --model MODEL")
+    unmapped = ("Say what its columns hold", 'lathe dataset add FILE --columns "prompt=COLUMN, completion=COLUMN"')
+    facts = [("Look", f"lathe dataset show {item.id}"), unmapped if item.shape == UNKNOWN else ready_to_train]
     told = f"Added {item.name} as {item.id}: {text.plural(item.rows, 'row')}, {item.shape}."
     warnings = [f"  {line}" for line in issue_lines(item.warnings or [])]
     return "\n".join([told, *warnings, text.pairs(facts)])

@@ -88,6 +88,11 @@ def test_a_row_whose_answer_is_cut_off_whole_says_that_it_teaches_nothing_and_wh
     assert "teaches nothing at 1 tokens" in html and "more than 3 tokens" in html
 
 
+def test_a_row_without_an_answer_is_said_to_be_left_out():
+    html = str(tokens_html([], View(row=2), Stops(9)))
+    assert "This row is left out." in html and "Next" in html and "Carry loss" not in html
+
+
 def test_of_a_very_long_row_the_beginning_the_cut_and_the_end_are_shown():
     tokens = [Piece(number, f"w{number} ", cut=number >= 6000) for number in range(9000)]
     html = str(tokens_html(tokens, View(max_length=6000), Stops(1)))

@@ -140,7 +140,7 @@ def progress_html(done: int, total: int | None) -> Markup:
     share = min(done / total, 1.0) if total else None
     counted = f"{done:,} of {text.plural(total, 'row')}" if total else text.plural(done, "row")
     body = Markup(
-        '<div class="measuring">{}<span>{} read. It goes on when the page is closed, and is done once a tokenizer.</span></div>'
+        '<div class="measuring">{}<span>{} read. It goes on when the page is closed; a tokenizer needs it once.</span></div>'
     )
     return panel("Counting tokens", body.format(bar(share, label="rows read", classes="wide"), counted))
 

@@ -43,13 +43,14 @@ class Stops:
 
 def tokens_html(tokens: Sequence[Token], view: View, stops: Stops) -> Markup:
     """The row's counts, its tokens and what their colours mean."""
-    heading = f"Row {view.row:,} of {stops.rows:,}"
-    body = (
-        _counts(tokens, view)
-        + _legend(tokens)
-        + Markup('<div class="tokens" tabindex="0">{}</div>').format(_runs(tokens))
-    )
-    return panel(heading, body, classes="token-view", aside=_moves(view, stops))
+    heading, aside = f"Row {view.row:,} of {stops.rows:,}", _moves(view, stops)
+    if not tokens:
+        left_out = Markup(
+            '<p class="advice-line"><b>This row is left out.</b> It has no answer, so there is nothing to learn from it.</p>'
+        )
+        return panel(heading, left_out, classes="token-view", aside=aside)
+    shown = Markup('<div class="tokens" tabindex="0">{}</div>').format(_runs(tokens))
+    return panel(heading, _counts(tokens, view) + _legend(tokens) + shown, classes="token-view", aside=aside)
 
 
 def _moves(view: View, stops: Stops) -> Markup:
@@ -105,7 +106,8 @@ def _legend(tokens: Sequence[Token]) -> Markup:
     marks = [
         Markup('<span><i class="t {}">word</i> {}</span>').format(kind, label) for kind, label, there in kinds if there
     ]
-    signs = Markup('<span class="faint">· space, ⏎ line break, → tab</span>')
+    goes_on = f", {_GOES_ON} the character goes on in the next token" if any(not token.text for token in tokens) else ""
+    signs = Markup('<span class="faint">· space, ⏎ line break, → tab{}</span>').format(goes_on)
     return Markup('<p class="legend">{}{}</p>').format(Markup("").join(marks), signs)
 
 
