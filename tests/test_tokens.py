@@ -145,6 +145,21 @@ def test_rows_with_an_empty_answer_have_no_tokens_and_keep_their_place(
     assert (tokens.facts["empty_rows"], tokens.facts["empty_examples"]) == (1, [1])
 
 
+def test_what_a_script_costs_is_counted_and_an_end_token_is_no_unknown_one(
+    tokenizers: dict[bool, Any], tmp_path: Path
+) -> None:
+    tokenizer = tokenizers[False]
+    tokenizer.unk_token = tokenizer.eos_token
+    try:
+        tokens = store(tmp_path, [{"text": "plain"}, {"text": "日本"}, {"text": "words"}], tokenizer)
+    finally:
+        tokenizer.unk_token = None
+    latin, han = tokens.facts["scripts"]
+    assert (latin["script"], latin["rows"], latin["tokens_per_character"]) == ("Latin", 2, 12 / 10)
+    assert (han["script"], han["characters"], han["tokens_per_character"]) == ("Han", 2, 7 / 2)
+    assert latin["unknown_tokens"] == han["unknown_tokens"] == 0
+
+
 def test_a_template_that_raises_names_the_row_and_leaves_nothing(tokenizers: dict[bool, Any], tmp_path: Path) -> None:
     tokenizer = tokenizers[True]
     kept, tokenizer.chat_template = tokenizer.chat_template, "{{ messages[1]['content'] + 1 }}"

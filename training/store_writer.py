@@ -106,8 +106,10 @@ class StoreWriter:
 
     def _count_scripts(self, rendered: Sequence[Rendered | None], encoded: Encoded) -> None:
         unknown = np.zeros(len(rendered), np.int64)
-        if self._tokenizer.unk_token_id is not None:
-            sums = np.concatenate([[0], np.cumsum(encoded.tokens == self._tokenizer.unk_token_id)])
+        # Byte-level tokenizers know every text, and some name their end token as the unknown one.
+        token = self._tokenizer.unk_token_id
+        if token is not None and token != self._tokenizer.eos_token_id:
+            sums = np.concatenate([[0], np.cumsum(encoded.tokens == token)])
             ends = np.cumsum(encoded.lengths)
             unknown = sums[ends] - sums[ends - encoded.lengths]
         texts = [row.text if row else "" for row in rendered]
