@@ -90,7 +90,7 @@ def _document(wanted: Wanted, found: Inspection) -> dict[str, Any]:
 
 def _count(wanted: Wanted, found: Inspection, held_out: Inspection | None, values: dict[str, Any]) -> None:
     """Fills in what the tokens tell; what keeps them from being counted is a problem like any other."""
-    from app.cli_dataset_tokens import leaked, tokenized
+    from app.cli_dataset_tokens import first_untrained, leaked, tokenized
     from worker.token_report import report
 
     with tempfile.TemporaryDirectory(prefix="lathe-check-") as folder:
@@ -117,11 +117,11 @@ def _count(wanted: Wanted, found: Inspection, held_out: Inspection | None, value
     values |= {name: numbers[name] for name in COUNTED}
     values["longest_rows"] = [one["row"] for one in numbers["longest_rows"]]
     values["longest_lengths"] = [one["tokens"] for one in numbers["longest_rows"]]
-    values["problems"] += _remarks(wanted, values)
+    values["problems"] += _remarks(wanted, values, first_untrained(store, wanted.max_length))
     values["trainable"] = not any(problem["level"] == ERROR for problem in values["problems"])
 
 
-def _remarks(wanted: Wanted, values: dict[str, Any]) -> list[dict[str, Any]]:
+def _remarks(wanted: Wanted, values: dict[str, Any], first: int | None) -> list[dict[str, Any]]:
     """What the tokens show to be wrong: rows that teach nothing, and rows that are in both files."""
     remarks = []
     untrained, rows = values["untrained_rows"], values["rows"] - values["empty_rows"]

@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from app import text
 from training.duplicates import shared_rows
 from training.failure import DataError
+from training.lengths import trains
 from training.token_store import TokenStore, open_store
 from training.tokenizing import failure_file, read_progress
 from worker import measuring
@@ -76,6 +79,12 @@ def _failure(folder: Path, name: str, complaint: str) -> DataError:
         last = (complaint.strip().splitlines() or ["it was ended, mostly for want of memory"])[-1]
         return DataError(f"cannot be tokenized ({last}).", "Shorten its longest rows, or try again.", file=name)
     return DataError(told["message"], told["fix"], file=told["file"], line=told["line"], field=told["field"])
+
+
+def first_untrained(store: TokenStore, limit: int) -> int | None:
+    """The first row, from 1, that has tokens and none within the limit that carries loss."""
+    rows = np.flatnonzero((store.lengths > 0) & ~trains(store.first_trained, limit))
+    return int(rows[0]) + 1 if len(rows) else None
 
 
 def leaked(train: TokenStore, held_out: TokenStore) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_check_counts_every_token_without_a_server_and_keeps_nothing(rows):
     assert 0 < found["padding_waste"] < 1
     assert {"step", "rank", "rows", "tokens"} <= set(found["worst_batches"][0])
     [problem] = found["problems"]
-    assert (problem["file"], problem["level"], problem["rows"]) == ("sums.jsonl", "warning", 1)
+    assert (problem["file"], problem["line"], problem["level"], problem["rows"]) == ("sums.jsonl", 40, "warning", 1)
     assert "teach" in problem["message"] and "--max-length" in problem["fix"]
     assert "40 rows read" in told
 
