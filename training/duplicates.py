@@ -6,6 +6,7 @@ their shingles, is 0.8 or more. Shingles that many rows have (a template's, a sy
 every row like every other.
 """
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +90,9 @@ def near_duplicates(folder: Path, exact: NDArray[np.int32]) -> NDArray[np.int32]
     earlier = np.full(len(exact), -1, np.int32)
     if not len(exact):
         return earlier
-    values = np.memmap(folder / "values.u16", np.uint16, mode="r").reshape(-1, VALUES)
+    with (folder / "values.u16").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    values = np.frombuffer(mapped, np.uint16).reshape(-1, VALUES)
     parts = -(-len(exact) // _BLOCK)
     for band in range(BANDS):
         for part in range(parts):
@@ -99,6 +102,8 @@ def near_duplicates(folder: Path, exact: NDArray[np.int32]) -> NDArray[np.int32]
             # With the first of its group, and with its neighbour in it: groups may be long, and every pair too many.
             for other in (head, np.maximum(np.arange(len(rows)) - 1, head)):
                 _join(rows, rows[other], values, earlier)
+            if hasattr(mmap, "MADV_DONTNEED"):
+                mapped.madvise(mmap.MADV_DONTNEED)  # pages that were looked at, and count as ours
     return earlier
 
 
