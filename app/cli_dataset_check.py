@@ -126,15 +126,13 @@ def _remarks(wanted: Wanted, values: dict[str, Any], first: int | None) -> list[
     remarks = []
     untrained, rows = values["untrained_rows"], values["rows"] - values["empty_rows"]
     if untrained:
-        level = ERROR if untrained == rows else WARNING
-        message = f"teach nothing at {wanted.max_length:,} tokens: their answer begins after the cut."
-        fix = "Raise --max-length, or shorten their prompts."
-        remarks.append(
-            Issue(level, wanted.file.name, None, "", f"{untrained:,} of {rows:,} rows {message}", fix, untrained)
-        )
+        level, teach = ERROR if untrained == rows else WARNING, "teaches" if untrained == 1 else "teach"
+        message = f"{untrained:,} of {rows:,} rows {teach} nothing at {wanted.max_length:,} tokens: the answer is cut off."
+        fix = "Raise --max-length, or shorten the prompts."
+        remarks.append(asdict(Issue(level, wanted.file.name, first, "", message, fix, untrained)))
     shared = values.get("validation", {}).get("leaked_rows")
     if shared and wanted.validation:
         message = f"{shared:,} rows are in {wanted.file.name} too: an evaluation on them is too kind."
         fix = "Take them out of one of the two files."
-        remarks.append(Issue(WARNING, wanted.validation.name, None, "", message, fix, shared))
-    return [asdict(remark) for remark in remarks]
+        remarks.append(asdict(Issue(WARNING, wanted.validation.name, None, "", message, fix, shared)))
+    return remarks
