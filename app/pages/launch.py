@@ -1,5 +1,4 @@
-"""The page New run, at /new: data, settings, previews, Start. /new?clone=RUN_ID begins with that run's settings, /new?data=ID
-with that data set.
+"""The page New run, at /new: data, settings, previews, Start. /new?clone=RUN_ID begins as that run, /new?data=ID with that set.
 
 The form is kept in the browser as a draft, so that a refresh or a crash loses nothing. It holds no secrets: RunConfig has none.
 """
