@@ -50,7 +50,8 @@ def take_from_hub(dataset_id: str, split: str, config: str, revision: str) -> No
 
     def take() -> list[Dataset]:
         path = hub.fetch(dataset_id, split or "train", config or None, revision or None)
-        name = f"{dataset_id.replace('/', '-')}-{split}{path.suffix}"
+        ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+        name = f"{dataset_id.replace('/', '-')}-{split}{ending}"
         return [datasets.add_file(path=path, name=name, move=True)]
 
     intakes.begin(dataset_id, 0, take)
