@@ -282,6 +282,18 @@ def test_a_failed_run_says_what_went_wrong_and_what_to_do_and_can_be_resumed(pag
     says(page, ".run-title", "queued")
 
 
+def test_a_resume_that_is_refused_says_why_in_the_page(page):
+    run = trained("sums").end(Status.FAILED, reason="no memory", error={"message": "Out of memory."})
+    with database.write() as session:
+        row = session.get(Run, run.id)
+        row.config = row.config | {"model": "/nowhere/model"}
+        session.add(row)
+    page.goto(f"/run?id={run.id}")
+    page.locator("#resume").click()
+    page.locator(".alert", has_text="/nowhere/model").wait_for()
+    says(page, ".run-title", "failed")
+
+
 def test_a_clone_begins_with_the_runs_settings_and_keeps_what_is_changed_on_a_refresh(page):
     run = trained("sums", lora_r=64, learning_rate=5e-4)
     page.goto(f"/run?id={run.id}")

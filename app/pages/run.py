@@ -1,5 +1,6 @@
 """The page Run, at /run?id=RUN_ID: one run, live. It reads the database and nothing else, so closing it changes nothing."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,7 @@ def build(demo: gr.Blocks) -> None:
             stop = gr.Button("Stop", size="md", visible=False, scale=0, elem_id="stop")
             resume = gr.Button("Resume", size="md", visible=False, scale=0, elem_id="resume")
             links = html()
+        refused = html()
         standing, trouble = html(), html()
         with gr.Row(elem_classes="two-columns"):
             with gr.Column(scale=3), gr.Column(elem_classes="card charts"):
@@ -113,8 +115,8 @@ def build(demo: gr.Blocks) -> None:
     gr.on([log_loss.change, smoothing.change], looked, look, everything, trigger_mode="always_last", **QUIET)
     stop.click(lambda: gr.update(visible=True), None, dialog, **QUIET)
     keep.click(lambda: gr.update(visible=False), None, dialog, **QUIET)
-    confirm.click(stopped, look, [dialog, *everything], **QUIET)
-    resume.click(resumed, look, everything, **QUIET)
+    confirm.click(stopped, look, [dialog, refused, *everything], **QUIET)
+    resume.click(resumed, look, [refused, *everything], **QUIET)
 
 
 def opened(log_loss: bool, smoothing: float, request: gr.Request) -> list[Any]:
@@ -128,23 +130,27 @@ def looked(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) 
 
 
 def stopped(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
-    """Asks the run to stop and closes the dialogue."""
-    try:
-        submit.stop(_asked_for(request))
-    except (NotRunning, RunNotFound) as error:
-        gr.Info(str(error))
-    run_data.forget()
-    return [gr.update(visible=False), *looked(log_loss, smoothing, before, request)]
+    """Asks the run to stop and closes the dialogue; where that is refused, the page says why."""
+    refusal = _refusal(submit.stop, request)
+    return [gr.update(visible=False), refusal, *looked(log_loss, smoothing, before, request)]
 
 
 def resumed(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
-    """Queues the run again."""
+    """Queues the run again; where that is refused, the page says why."""
+    return [_refusal(submit.resume, request), *looked(log_loss, smoothing, before, request)]
+
+
+def _refusal(ask: Callable[[str], object], request: gr.Request) -> Markup:
+    """Asks for what a button stands for. Why it is refused, or nothing."""
     try:
-        submit.resume(_asked_for(request))
-    except (NotResumable, RunNotFound, ConfigError) as error:
-        gr.Info(str(error))
-    run_data.forget()
-    return looked(log_loss, smoothing, before, request)
+        ask(_asked_for(request))
+    except (NotRunning, NotResumable, RunNotFound, ConfigError) as error:
+        return Markup('<div class="alert" role="alert">{}</div>').format(str(error))
+    except UNREACHABLE:
+        return database_away()
+    finally:
+        run_data.forget()
+    return Markup("")
 
 
 def _asked_for(request: gr.Request) -> str:
