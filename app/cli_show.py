@@ -71,6 +71,7 @@ def page(values: dict[str, Any], now: float) -> str:
         ("Results", results(values)),
         ("What went wrong", failure(values["error"])),
         ("Configuration", _configuration(values["config"])),
+        ("Data, SHA-256", list(values["fingerprints"].items())),
         ("Events", _events(values["events"])),
     ):
         if body:

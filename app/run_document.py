@@ -12,7 +12,8 @@ BRIEF = (
     "finished_at", "devices", "final_loss", "best_loss", "diverged", "peak_bytes", "seconds_per_step",
 )  # fmt: skip
 WHOLE = (
-    *BRIEF, "config", "summary", "error", "plan", "request", "phase_done", "phase_total", "dataset_id", "parent_id",
+    *BRIEF, "config", "summary", "error", "plan", "request", "phase_done", "phase_total", "dataset_id",
+    "fingerprints", "parent_id",
 )  # fmt: skip
 EVENT = ("time", "attempt", "kind", "level", "step", "message")
 

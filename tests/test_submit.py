@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 from collections import namedtuple
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,17 @@ def test_what_the_trainer_gets_is_the_same_with_paths_and_does_not_follow_the_fi
     for path in (resolved.data, resolved.validation_data):
         assert Path(path).is_absolute()
         assert Path(path).read_text() == ROW * 20
+
+
+def test_a_run_keeps_the_fingerprint_of_its_data_when_that_is_deleted(database, rung, config, data):
+    run = submit.submit(config())
+    with db.write() as session:
+        runs.request_stop(session=session, run_id=run.id)
+    with db.write() as session:
+        datasets.delete(session=session, dataset_id=run.dataset_id)
+    with db.read() as session:
+        kept = runs.get(session=session, run_id=run.id)
+    assert (kept.dataset_id, kept.fingerprints) == (None, {"data": sha256(data.read_bytes()).hexdigest()})
 
 
 def test_a_name_that_was_given_is_kept(home, rung, config):

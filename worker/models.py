@@ -49,6 +49,7 @@ class Run(SQLModel, table=True):
     status: Status = Field(default=Status.QUEUED, sa_column=Column(_text(Status), nullable=False, index=True))
     config: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     dataset_id: str | None = Field(default=None, foreign_key="dataset.id", index=True)
+    fingerprints: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False, server_default="{}"), description="SHA-256 of the files of data and validation_data, also when those are deleted")
     parent_id: str | None = Field(default=None, max_length=32, description="the run this one was cloned from")
     owner: str = Field(default="", max_length=120, description="the account that queued it; empty until accounts exist")
     created_at: float = Field(index=True)

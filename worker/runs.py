@@ -64,7 +64,13 @@ class NotEnded(ValueError):  # noqa: N818
 
 
 def create(
-    *, session: Session, config: RunConfig, dataset_id: str | None, parent_id: str | None = None, name: str = ""
+    *,
+    session: Session,
+    config: RunConfig,
+    dataset_id: str | None,
+    fingerprints: dict[str, str] | None = None,
+    parent_id: str | None = None,
+    name: str = "",
 ) -> Run:
     """Queues a new run. `name` is what people see; empty takes the configuration's own title."""
     now = database.now(session=session)
@@ -73,6 +79,7 @@ def create(
         name=(name or config.title)[:200],
         config=config.model_dump(mode="json"),
         dataset_id=dataset_id,
+        fingerprints=fingerprints or {},
         parent_id=parent_id,
         created_at=now,
         queued_at=now,

@@ -44,6 +44,7 @@ def submit(config: RunConfig, *, parent_id: str | None = None, files: bool = Tru
                 session=session,
                 config=config.model_copy(update=changes),
                 dataset_id=data.id,
+                fingerprints={field: item.sha256 for field, item in stored.items()},
                 parent_id=parent_id,
                 name=config.name or f"{Path(config.model).name} on {data.name}",
             )

@@ -89,6 +89,8 @@ def configuration(run: Run, dataset_names: dict[str, str]) -> Markup:
     folded = Markup('<details><summary>{} at their default</summary><table class="pairs">{}</table></details>').format(
         text.plural(len(usual), "setting"), rows(usual)
     )
+    digest = Markup('<span class="mono" title="{}">{}…</span>')
+    pairs += [(f"{known[name].label}, SHA-256", digest.format(one, one[:16])) for name, one in run.fingerprints.items()]
     return panel("Configuration", Markup('<table class="pairs">{}</table>{}').format(rows(pairs), folded))
 
 
