@@ -2,7 +2,8 @@
 
 `python -m benchmarks.overhead [--repeats 5] [--steps 150] [--json]` trains the same model on the same rows with the same
 settings, in turn as a bare script under `accelerate launch` (benchmarks/bare_train.py) and through Lathe (database, queue,
-worker, supervisor, reports), and prints the median of each and of the ratios and differences pair by pair.
+worker, supervisor, reports, the rows in Lathe's own order), and prints the median of each and of the ratios and differences
+pair by pair.
 
 The bare script's clock starts when its process is started, Lathe's when `submit` is called.
 """

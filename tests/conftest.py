@@ -1,5 +1,6 @@
 """Fixtures for all tests: an installation of its own in a temporary folder, on SQLite or PostgreSQL."""
 
+import json
 import os
 import secrets
 import shutil
@@ -148,4 +149,14 @@ def run_file(tmp_path: Path) -> Path:
     path = tmp_path / "run.yaml"
     lines = ["name: from a file", f"model: {model}", f"data: {tmp_path / 'rows.jsonl'}", "lora_r: 8", "learning_rate: 0.001"]
     path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """A file of 40 rows, of which row 40 is long and row 39 repeats row 1."""
+    listed = [{"prompt": f"{n} + 1 =", "completion": f" {n + 1}"} for n in range(1, 39)]
+    listed += [listed[0], {"prompt": "word " * 300, "completion": "yes"}]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in listed))
     return path

@@ -16,16 +16,6 @@ KEYS = {
 
 
 @pytest.fixture
-def rows(tmp_path):
-    """40 rows: the last is long, the one before repeats the first."""
-    listed = [{"prompt": f"{n} + 1 =", "completion": f" {n + 1}"} for n in range(1, 39)]
-    listed += [listed[0], {"prompt": "word " * 300, "completion": "yes"}]
-    path = tmp_path / "sums.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in listed))
-    return path
-
-
-@pytest.fixture
 def bad(tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "c", "completion": 5}\n')

@@ -5,11 +5,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from conftest import use
-from web import CHROMIUM, CHROMIUM_FLAGS, server
-
-from worker import database
-from worker.settings import get_settings
+from web import CHROMIUM, CHROMIUM_FLAGS, says
+from web import site as served_site
 
 pytestmark = [
     pytest.mark.browser,
@@ -22,14 +19,8 @@ SCRIPT = "<img src=x onerror='window.harmed = true'>"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Iterator[str]:
     """A server of its own; its address."""
-    folder = tmp_path_factory.mktemp("data-site") / "home"
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        use(monkeypatch, DATA_DIR=str(folder))
-        database.migrate()
-        database.dispose()
-        with server(folder) as served:
-            yield served.address
-    get_settings.cache_clear()
+    with served_site(tmp_path_factory.mktemp("data-site") / "home") as served:
+        yield served.address
 
 
 @pytest.fixture
@@ -51,11 +42,6 @@ def page(site):
         yield opened
         assert (errors, outside) == ([], [])
         browser.close()
-
-
-def says(page, selector, *words):
-    for word in words:
-        page.locator(selector, has_text=word).first.wait_for()
 
 
 def upload(page, path):

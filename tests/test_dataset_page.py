@@ -25,16 +25,6 @@ SETTLED_SECONDS = 60  # of a real process on a busy machine
 
 
 @pytest.fixture
-def rows(tmp_path):
-    """A file of 40 rows, of which row 40 is long and row 39 repeats row 1."""
-    listed = [{"prompt": f"{n} + 1 =", "completion": f" {n + 1}"} for n in range(1, 39)]
-    listed += [listed[0], {"prompt": "word " * 300, "completion": "yes"}]
-    path = tmp_path / "sums.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in listed))
-    return path
-
-
-@pytest.fixture
 def item(home, rows):
     for cache in (dataset_data._subjects, dataset_data._models, data_cost._states):
         cache.clear()

@@ -8,7 +8,8 @@ import pytest
 from conftest import use
 from played_run import GIB, PlayedRun, model_folder
 from sqlmodel import delete
-from web import CHROMIUM, CHROMIUM_FLAGS, server
+from web import CHROMIUM, CHROMIUM_FLAGS, says
+from web import site as served_site
 
 from training.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned
 from worker import database
@@ -27,13 +28,8 @@ SCRIPT = "<script>window.harmed = true</script><img src=x onerror='window.harmed
 def site(tmp_path_factory) -> Iterator[tuple[str, Path]]:
     """A server's address and its data folder."""
     folder = tmp_path_factory.mktemp("site") / "home"
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        use(monkeypatch, DATA_DIR=str(folder))
-        database.migrate()
-        database.dispose()
-        with server(folder) as served:
-            yield served.address, folder
-    get_settings.cache_clear()
+    with served_site(folder) as served:
+        yield served.address, folder
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +87,6 @@ def field(page, name):
 
 def choose(page, name, choice):
     page.locator(f"#setting-{name} label", has_text=choice).first.click()
-
-
-def says(page, selector, *words):
-    """Waits until all words stand there."""
-    for word in words:
-        page.locator(selector, has_text=word).first.wait_for()
 
 
 def open_new_run(page, query=""):

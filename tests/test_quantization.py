@@ -40,7 +40,7 @@ def test_quantized_weights_learn_count_as_whole_and_answer(
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
 def test_two_ranks_learn_the_same_as_one_device(tmp_path: Path, inputs: tuple[Path, Path], strategy: str) -> None:
     pytest.importorskip("bitsandbytes")
     alone = start(tmp_path / "alone", *inputs, method="qlora")
@@ -48,7 +48,8 @@ def test_two_ranks_learn_the_same_as_one_device(tmp_path: Path, inputs: tuple[Pa
     spread = start(tmp_path / "spread", *inputs, method="qlora", strategy=strategy, num_processes=2, micro_batch_size=2)
     assert spread.finish() == 0, spread.log()
     assert spread.losses() == pytest.approx(alone.losses(), rel=1e-3)
-    assert spread.summary["strategy"]["stage"] == int(strategy[-1])
+    assert spread.summary["strategy"]["world_size"] == 2
+    assert spread.summary["strategy"]["stage"] == {"ddp": None, "zero2": 2, "zero3": 3}[strategy]
 
 
 def test_quantized_weights_that_are_to_train_are_refused_with_the_fix() -> None:

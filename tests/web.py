@@ -14,11 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import pytest
+from conftest import use
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from worker.settings import Settings
+from worker import database
+from worker.settings import Settings, get_settings
 
 ADDRESS = "http://127.0.0.1:7860"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -64,6 +68,24 @@ def server(data_dir: Path) -> Iterator[Served]:
         finally:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def site(home: Path) -> Iterator[Served]:
+    """A server with a new database in `home`, which this process reads and writes too."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use(monkeypatch, DATA_DIR=str(home))
+        database.migrate()
+        database.dispose()
+        with server(home) as served:
+            yield served
+    get_settings.cache_clear()
+
+
+def says(page: Any, selector: str, *words: str) -> None:
+    """Waits until all words stand there; fails where one never does."""
+    for word in words:
+        page.locator(selector, has_text=word).first.wait_for()
 
 
 def _wait_for(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
