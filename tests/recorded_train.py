@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from training import train
-from training.trainer import RunTrainer
+from training.reporting import Reporting
 
 FILE = Path(sys.argv[1]) / f"batches-{os.environ.get('RANK', '0')}.txt"
-_step = RunTrainer.training_step
+_step = Reporting.training_step
 _seen: dict[int, int] = {}
 
 
-def _recorded(self: RunTrainer, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+def _recorded(self: Reporting, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
     step = self.state.global_step + 1
     _seen[step] = _seen.get(step, 0) + 1
     rows, length = inputs["input_ids"].shape
@@ -25,5 +25,5 @@ def _recorded(self: RunTrainer, model: Any, inputs: Any, num_items_in_batch: Any
     return _step(self, model, inputs, num_items_in_batch)
 
 
-RunTrainer.training_step = _recorded  # type: ignore[method-assign]
+Reporting.training_step = _recorded  # type: ignore[method-assign]
 train.main()

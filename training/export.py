@@ -7,7 +7,7 @@ from typing import Any
 
 from training.config import Method, RunConfig
 from training.config_file import to_yaml
-from training.trainer import RunTrainer
+from training.reporting import Reporting
 
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "deepspeed")
 
@@ -17,7 +17,7 @@ def result_dir(run_dir: Path, method: Method) -> Path:
     return run_dir / ("model" if method is Method.FULL else "adapter")
 
 
-def save_result(trainer: RunTrainer, config: RunConfig, run_dir: Path) -> Path:
+def save_result(trainer: Reporting, config: RunConfig, run_dir: Path) -> Path:
     """Saves the trained weights and the tokenizer; the folder appears whole or not at all. Every rank calls it.
 
     Raises:

@@ -14,11 +14,11 @@ from training.failure import StopRequested
 from training.model import DTYPES, parameter_counts
 from training.prepare import Data
 from training.report import Report, peak_bytes, used_bytes
+from training.reporting import Reporting
 from training.stopping import StopSignal
-from training.trainer import RunTrainer
 
 
-def conclude(trainer: RunTrainer, config: RunConfig, run_dir: Path) -> tuple[Path, dict[str, Any]]:
+def conclude(trainer: Reporting, config: RunConfig, run_dir: Path) -> tuple[Path, dict[str, Any]]:
     """Saves the result; its folder and the run's facts. Every rank calls it."""
     after = used_bytes()
     memory = {"after_bytes": after, "peak_bytes": max(peak_bytes(), after)}
@@ -26,7 +26,7 @@ def conclude(trainer: RunTrainer, config: RunConfig, run_dir: Path) -> tuple[Pat
     return result, summarize(trainer, result, parameter_counts(trainer.model), memory)
 
 
-def summarize(trainer: RunTrainer, result: Path, parameters: tuple[int, int], memory: dict[str, int]) -> dict[str, Any]:
+def summarize(trainer: Reporting, result: Path, parameters: tuple[int, int], memory: dict[str, int]) -> dict[str, Any]:
     """The facts of a finished run; a collective, since each rank tells its own memory."""
     trainable, total = parameters
     ranks = _gather({"before_bytes": trainer.memory_before} | memory)
@@ -81,6 +81,6 @@ def _gather(values: dict[str, int]) -> list[dict[str, int]]:
     return everyone
 
 
-def _last_logged(trainer: RunTrainer) -> float | None:
+def _last_logged(trainer: Reporting) -> float | None:
     """The last training loss of an earlier attempt, where this one had no step left to take."""
     return next((entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry), None)

@@ -18,7 +18,7 @@ from training.stopping import StopSignal, die_with_parent
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-    from training.trainer import RunTrainer
+    from training.reporting import Reporting
 
 
 def main() -> None:
@@ -91,7 +91,7 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
         report.once(Finished(outcome="finished", step=summary["steps"], summary=summary))
 
 
-def run_steps(trainer: "RunTrainer", run_dir: Path, state: "PartialState", report: Report, stop: StopSignal) -> None:
+def run_steps(trainer: "Reporting", run_dir: Path, state: "PartialState", report: Report, stop: StopSignal) -> None:
     """Trains to the end or to a stop, from the newest whole checkpoint where there is one, and evaluates at the end."""
     from training.prepare import prepare_resume
 

@@ -1,0 +1,185 @@
+"""What every trainer does, whatever it optimises: reports, seals checkpoints, keeps Lathe's order of rows, leaves when asked."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from training import manifest
+from training.data import EpochSampler
+from training.distributed import describe
+from training.events import CheckpointSaved, Metrics, Placed, Planned
+from training.failure import StopRequested
+from training.order import steps_per_epoch
+from training.report import Report, used_bytes
+from training.stopping import StopSignal
+from training.streaming import Stream
+from training.throughput import Throughput
+
+# What trainers log, and the names it is kept under, also of evaluations (eval_...).
+_MEASURES = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "margin": "margin",
+    "rewards/accuracies": "accuracy",
+    "rewards/margins": "margin",
+    "rewards/chosen": "reward_chosen",
+    "rewards/rejected": "reward_rejected",
+    "kl": "kl",
+}
+_LOGGED = (
+    {"learning_rate": "learning_rate", "grad_norm": "grad_norm"}
+    | _MEASURES
+    | {f"eval_{name}": f"eval_{kept}" for name, kept in _MEASURES.items()}
+)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Whom a trainer reports to, and what is known of the run before it begins."""
+
+    run_dir: Path
+    report: Report
+    stop: StopSignal
+    keep_checkpoints: int
+    plan: dict[str, Any]
+
+
+class Reporting(Trainer):  # type: ignore[misc]
+    """A Trainer whose numbers go to the run's report. Stands before the trainer of a task in a class's bases."""
+
+    def __init__(self, *, watch: Watch, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.place_data(arguments["train_dataset"], arguments["eval_dataset"])
+        self._watch = watch
+        self.throughput = Throughput(self.args.device)
+        self.strategy: dict[str, Any] = {}
+        self.memory_before = 0
+        self.last_loss: float | None = None
+        self.last_evaluation: tuple[int, float | None] = (-1, None)
+        self.add_callback(StepWatch(self, watch.report, watch.stop))
+
+    def place_data(self, train: Any, held_out: Any) -> None:
+        """Rows as Lathe has prepared them, in Lathe's order."""
+        self.train_dataset, self.eval_dataset = train, held_out
+        self._stream = train if isinstance(train, Stream) else None
+        self._sampler = None if self._stream else EpochSampler(len(train), self.args.seed)
+
+    def begun(self, placement: dict[str, Any], state: TrainerState) -> None:
+        """Called once the model is wrapped and placed: says what is about to be trained."""
+        self.strategy = placement | {"precision": self._watch.plan["precision"]}
+        self.memory_before = used_bytes()
+        self._watch.report.once(
+            Planned(
+                total_steps=state.max_steps,
+                start_step=state.global_step,
+                engine=placement["engine"],
+                zero_stage=placement["stage"],
+                world_size=placement["world_size"],
+                **self._watch.plan,
+            )
+        )
+
+    def epoch_begins(self) -> None:
+        """Tells the sampler which epoch it is: on a resume with several ranks neither library nor accelerate does."""
+        if self._stream:
+            self._stream.share = replace(self._stream.share, start_step=self.state.global_step)
+        elif self._sampler:
+            world, accumulation = self.args.world_size, self.args.gradient_accumulation_steps
+            per_epoch = steps_per_epoch(len(self._sampler), self._train_batch_size, accumulation, world)
+            self._sampler.epoch = self.state.global_step // per_epoch
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """A stream's batches go to the ranks as it says itself; accelerate would have every rank read for all."""
+        if self._stream is None:
+            loader: DataLoader[Any] = super().get_train_dataloader()
+            return loader
+        pinned = self.args.dataloader_pin_memory
+        return DataLoader(self._stream, self._train_batch_size, collate_fn=self.data_collator, pin_memory=pinned)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
+        return self._sampler
+
+    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any) -> torch.Tensor:
+        """One forward and backward pass; counts the tokens that are not padding, without waiting for the device."""
+        self.throughput.add(*self.count(inputs))
+        loss: torch.Tensor = super().training_step(model, inputs, *arguments)
+        return loss
+
+    def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int]:
+        """Tokens of a batch that are no padding, and its rows."""
+        return inputs["attention_mask"].sum(), len(inputs["attention_mask"])
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Reports losses and rates; called on every rank at the same step."""
+        super().log(logs, start_time)  # the trainers of preferences add their own measures to `logs`
+        values: dict[str, float | None] = {kept: float(logs[name]) for name, kept in _LOGGED.items() if name in logs}
+        if "loss" in values:
+            self.last_loss = values["loss"]
+            values |= self.throughput.since_last()
+        if values:
+            self._watch.report.once(Metrics(step=self.state.global_step, values=values))
+            self._watch.report.memory(self.state.global_step)
+
+    def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
+        """The evaluation loss; given up, and a checkpoint saved instead, when the run is asked to stop meanwhile."""
+        self.throughput.pause()
+        try:
+            with self._watch.report.during("evaluating"):
+                metrics: dict[str, float] = super().evaluate(*arguments, **named)
+        except StopRequested:
+            self._watch.report.enter("training")
+            self.control.should_save = self.control.should_training_stop = True
+            return {}
+        finally:
+            self.throughput.go_on()
+        self.last_evaluation = (self.state.global_step, metrics.get("eval_loss"))
+        return metrics
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        self.throughput.pause()
+        with self._watch.report.during("saving"):
+            checkpoint = manifest.checkpoints_dir(self._watch.run_dir) / f"checkpoint-{self.state.global_step}"
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()  # every rank's files are written
+            if self._watch.report.rank == 0:
+                size = manifest.seal(checkpoint)
+                manifest.prune(self._watch.run_dir, self._watch.keep_checkpoints)
+                path = str(checkpoint.relative_to(self._watch.run_dir))
+                self._watch.report.once(CheckpointSaved(step=self.state.global_step, path=path, bytes=size))
+        self.throughput.go_on()
+
+
+class StepWatch(TrainerCallback):  # type: ignore[misc]
+    """Reports where each rank stands when training begins, and looks between steps whether to stop."""
+
+    def __init__(self, trainer: Reporting, report: Report, stop: StopSignal) -> None:
+        self._trainer, self._report, self._stop = trainer, report, stop
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._stop.training_begins()
+        placement = describe(self._trainer.model_wrapped)
+        shards = {
+            name: placement.pop(name) for name in ("parameter_shard", "parameters", "optimizer_shard", "optimized")
+        }
+        self._report.each(Placed(rank=self._report.rank, **shards))
+        self._trainer.begun(placement, state)
+        self._report.enter("training")
+        self._report.memory(state.global_step, always=True)
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._trainer.epoch_begins()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._stop.agreed():
+            control.should_evaluate = False
+            control.should_save = control.should_training_stop = True
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self._stop.agreed():
+            raise StopRequested
