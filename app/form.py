@@ -38,6 +38,18 @@ def _answers(values: Values) -> bool:
     return str(values.get("answer_rows", "")).strip() not in ("", "0")
 
 
+def _optimizer(*names: str) -> Callable[[Values], bool]:
+    return lambda values: values.get("optimizer") in names
+
+
+def _scheduler(*names: str) -> Callable[[Values], bool]:
+    return lambda values: values.get("lr_scheduler") in names
+
+
+def _adam(values: Values) -> bool:
+    return values.get("optimizer") not in ("sgd", "adafactor")
+
+
 def _splits(values: Values) -> bool:
     return not values.get("validation_data")
 
@@ -55,6 +67,16 @@ APPLIES: dict[str, Callable[[Values], bool]] = {
     "offload_optimizer": _is_zero(1, 2, 3),
     "offload_param": _is_zero(3),
     "eval_split": _splits,
+    "adam_beta1": _adam,
+    "adam_beta2": _adam,
+    "adam_epsilon": lambda values: _adam(values) and not str(values.get("optimizer")).startswith("lion"),
+    "momentum": _optimizer("sgd", "muon"),
+    "warmup": lambda values: values.get("lr_scheduler") not in ("constant", "reduce_on_plateau"),
+    "min_lr_ratio": _scheduler("wsd", "cosine_with_min_lr", "reduce_on_plateau"),
+    "decay_share": _scheduler("wsd"),
+    "lr_cycles": _scheduler("cosine_with_restarts"),
+    "plateau_patience": _scheduler("reduce_on_plateau"),
+    "plateau_factor": _scheduler("reduce_on_plateau"),
     "max_new_tokens": _answers,
 }
 """When a setting has a meaning. One that is not named here always has; one that has none is neither shown nor sent."""

@@ -28,6 +28,12 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"streaming": True, "stratify_by": "topic"}, "stratify_by"),
         (CPU, {"streaming": True, "max_samples": 100}, "max_samples"),
         (FOUR_V100, {"precision": "bf16"}, "precision"),
+        (FOUR_V100, {"tf32": True}, "tf32"),
+        (FOUR_V100, {"optimizer": "adamw_anyprecision", "method": "full"}, "optimizer"),
+        (CPU, {"optimizer": "muon", "strategy": "zero2", "num_processes": 2}, "optimizer"),
+        (CPU, {"lr_scheduler": "reduce_on_plateau", "eval_steps": 0}, "lr_scheduler"),
+        (CPU, {"lr_scheduler": "reduce_on_plateau", "eval_split": 0}, "lr_scheduler"),
+        (CPU, {"lr_scheduler": "wsd", "warmup": 0.5, "decay_share": 0.7}, "decay_share"),
         (FOUR_V100, {"strategy": "ddp", "num_processes": 8}, "num_processes"),
         (ONE_H100, {"strategy": "ddp", "num_processes": 2}, "num_processes"),
         (ONE_H100, {"strategy": "zero2"}, "strategy"),
@@ -50,7 +56,10 @@ def test_a_refused_pair_names_its_setting_and_its_fix_mends_it(
         (CPU, {}),
         (CPU, {"strategy": "zero3", "num_processes": 2, "offload_param": "cpu", "offload_optimizer": "cpu"}),
         (ONE_H100, {"strategy": "zero3", "offload_param": "cpu"}),
-        (ONE_H100, {"precision": "bf16"}),
+        (ONE_H100, {"precision": "bf16", "tf32": True, "memory_limit": 0.5}),
+        (ONE_H100, {"optimizer": "adamw_anyprecision", "method": "full", "learning_rate": 1e-5}),
+        (ONE_H100, {"optimizer": "muon", "method": "full", "learning_rate": 1e-5}),
+        (CPU, {"lr_scheduler": "reduce_on_plateau"}),
         (FOUR_V100, {"strategy": "zero2", "num_processes": 4, "offload_optimizer": "cpu", "precision": "fp16"}),
     ],
 )
@@ -58,9 +67,26 @@ def test_what_works_is_let_through(machine: Machine, values: dict[str, Any]) -> 
     assert check(config(**values), machine) == []
 
 
-def test_a_large_learning_rate_for_full_fine_tuning_is_advice_only() -> None:
-    (advice,) = check(config(method="full", learning_rate=1e-2), CPU)
+@pytest.mark.parametrize(
+    ("machine", "values"),
+    [
+        (CPU, {"method": "full", "learning_rate": 1e-2}),
+        (CPU, {"optimizer": "muon"}),
+        (CPU, {"optimizer": "paged_adamw_8bit"}),
+        (CPU, {"optimizer": "adamw_anyprecision", "method": "full", "learning_rate": 1e-5}),
+        (CPU, {"optimizer": "adafactor", "strategy": "zero2", "num_processes": 2}),
+        (CPU, {"tf32": True}),
+        (CPU, {"memory_limit": 0.5}),
+        (ONE_H100, {"optimizer": "adamw_anyprecision"}),
+        (ONE_H100, {"optimizer": "paged_adamw_8bit", "strategy": "zero2", "offload_optimizer": "cpu"}),
+    ],
+)
+def test_what_works_but_should_not_be_is_advice_only_and_its_fix_mends_it(
+    machine: Machine, values: dict[str, Any]
+) -> None:
+    (advice,) = check(config(**values), machine)
     assert not advice.blocking
+    assert check(config(**(values | advice.changes)), machine) == []
 
 
 @pytest.mark.parametrize(("machine", "precision"), [(CPU, "fp32"), (FOUR_V100, "fp16"), (ONE_H100, "bf16")])

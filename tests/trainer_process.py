@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ class Trained:
     """A training process and its reports so far."""
 
     run_dir: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None  # None where it ran within this one
     offset: int = 0
     events: list[Event] = field(default_factory=list)
 
@@ -124,3 +125,25 @@ def _start(run_dir: Path, model: Path, data: Path, program: list[str], settings:
         )
     offset = (run_dir / "events.jsonl").stat().st_size if (run_dir / "events.jsonl").exists() else 0
     return Trained(run_dir, process, offset)
+
+
+def train_here(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
+    """The training program from first to last line within this process: one rank, and no interpreter to start."""
+    from accelerate.state import AcceleratorState
+
+    from training.report import Report
+    from training.stopping import StopSignal
+    from training.train import train
+
+    run_dir.mkdir(exist_ok=True)
+    config = RunConfig.model_validate({"model": str(model), "data": str(data)} | SMALL | settings)
+    report = Report(run_dir, rank=0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the libraries'; a process of its own prints them into the log
+            train(config, run_dir, report, StopSignal())
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    trained = Trained(run_dir, process=None)
+    trained.read()
+    return trained

@@ -6,7 +6,9 @@ from transformers import TrainingArguments
 
 from training.config import Precision, RunConfig
 from training.manifest import checkpoints_dir
+from training.optimizers import optimizer_arguments
 from training.rules import Machine
+from training.schedules import scheduler_arguments, scheduler_name
 from training.zero import deepspeed_config
 
 
@@ -34,13 +36,15 @@ def training_arguments(
         per_device_eval_batch_size=config.micro_batch_size,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         learning_rate=config.learning_rate,
-        lr_scheduler_type=config.lr_scheduler.value,
+        lr_scheduler_type=scheduler_name(config),
+        lr_scheduler_kwargs=scheduler_arguments(config),
         warmup_steps=config.warmup,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
+        neftune_noise_alpha=config.neftune_noise_alpha,
+        **optimizer_arguments(config),
         seed=config.seed,
         bf16=precision is Precision.BF16,
         fp16=precision is Precision.FP16,
+        tf32=True if config.tf32 and machine.kind == "cuda" else None,
         gradient_checkpointing=config.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
         logging_steps=config.logging_steps,
@@ -49,13 +53,14 @@ def training_arguments(
         logging_nan_inf_filter=False,
         eval_strategy="steps" if evaluates and config.eval_steps else "no",
         eval_steps=config.eval_steps or None,
+        metric_for_best_model="eval_loss" if evaluates else None,
+        greater_is_better=False,
         save_strategy="steps" if config.save_steps else "no",
         save_steps=config.save_steps or 500,
         # Old checkpoints go only once a newer one is sealed (training/manifest.py), which the library cannot know of.
         save_total_limit=None,
         deepspeed=deepspeed_config(config, hidden_size, precision),
         ddp_find_unused_parameters=False if config.num_processes > 1 else None,
-        optim="adamw_torch",
         use_cpu=machine.kind == "cpu" and config.strategy.zero_stage is None,
         accelerator_config={"use_configured_state": True},
         remove_unused_columns=False,

@@ -61,6 +61,37 @@ class Scheduler(StrEnum):
     COSINE_WITH_RESTARTS = "cosine_with_restarts"
     POLYNOMIAL = "polynomial"
     INVERSE_SQRT = "inverse_sqrt"
+    WSD = "wsd"
+    COSINE_WITH_MIN_LR = "cosine_with_min_lr"
+    REDUCE_ON_PLATEAU = "reduce_on_plateau"
+
+
+class OptimizerName(StrEnum):
+    ADAMW = "adamw"
+    ADAMW_8BIT = "adamw_8bit"
+    PAGED_ADAMW_8BIT = "paged_adamw_8bit"
+    PAGED_ADAMW_32BIT = "paged_adamw_32bit"
+    ADAMW_TORCHAO_8BIT = "adamw_torchao_8bit"
+    ADAMW_TORCHAO_4BIT = "adamw_torchao_4bit"
+    ADAMW_ANYPRECISION = "adamw_anyprecision"
+    ADAFACTOR = "adafactor"
+    LION = "lion"
+    LION_8BIT = "lion_8bit"
+    MUON = "muon"
+    SGD = "sgd"
+
+    @property
+    def paged(self) -> bool:
+        """Whether the state is in memory that the GPU pages to the host."""
+        return self.value.startswith("paged_")
+
+    @property
+    def from_bitsandbytes(self) -> bool:
+        return self.paged or self in (OptimizerName.ADAMW_8BIT, OptimizerName.LION, OptimizerName.LION_8BIT)
+
+    @property
+    def from_torchao(self) -> bool:
+        return "torchao" in self.value
 
 
 class Group(StrEnum):
@@ -111,8 +142,10 @@ def _slice(value: Any) -> Any:
 
 Amount = Annotated[int | float, BeforeValidator(_steps_or_fraction)]
 Text = Annotated[str | None, BeforeValidator(_blank_to_none)]
+OptionalFloat = Annotated[float | None, BeforeValidator(_blank_to_none)]
 Slice = Annotated[str | None, BeforeValidator(_slice)]
 OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
+OptionalAmount = Annotated[int | float | None, BeforeValidator(_steps_or_fraction), BeforeValidator(_blank_to_none)]
 
 
 class RunConfig(BaseModel):
@@ -149,8 +182,11 @@ class RunConfig(BaseModel):
     offload_optimizer: Offload = setting(Offload.NONE, "Keep the optimizer's state in host memory (ZeRO 1 to 3): less device memory, slower.", Group.STRATEGY)
     offload_param: Offload = setting(Offload.NONE, "Keep the parameters in host memory (ZeRO-3): least device memory, slowest.", Group.STRATEGY, label="Offload parameters")
     precision: Precision = setting(Precision.AUTO, "Number format of the forward and backward pass; auto takes bf16 where the GPU has it, fp16 on older GPUs, fp32 on CPU.", Group.STRATEGY)
+    tf32: bool = setting(False, "Let fp32 matrix products round their factors to 10 bits (NVIDIA Ampere and later): several times faster.", Group.STRATEGY, label="TF32", advanced=True)
+    memory_limit: OptionalAmount = setting(None, "Most GPU memory that a process may take: a fraction below 1 of the GPU's, or MiB; beyond it the run is out of memory, as on a smaller GPU. Empty sets no limit.", Group.STRATEGY, advanced=True, gt=0)
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass: much less memory, about a third slower.", Group.STRATEGY)
 
+    optimizer: OptimizerName = setting(OptimizerName.ADAMW, "adamw keeps two fp32 moments a weight; 8bit, torchao and paged save most of that memory, adafactor nearly all, sgd and lion one moment; anyprecision keeps all in bf16 with Kahan sums; muon orthogonalises the updates of matrices.", Group.OPTIMIZATION)
     learning_rate: float = setting(2e-4, "Peak learning rate; LoRA likes 1e-4 to 1e-3, full fine-tuning 1e-5 to 5e-5.", Group.OPTIMIZATION, gt=0, le=1)
     lr_scheduler: Scheduler = setting(Scheduler.LINEAR, "How the learning rate falls after the warmup.", Group.OPTIMIZATION, label="Scheduler")
     warmup: Amount = setting(0.03, "Steps over which the learning rate rises from 0: a share of the run below 1 or a number of steps.", Group.OPTIMIZATION, ge=0)
@@ -158,7 +194,17 @@ class RunConfig(BaseModel):
     max_steps: OptionalInt = setting(None, "Stop after this many optimizer steps; empty trains for the epochs above.", Group.OPTIMIZATION, ge=1)
     micro_batch_size: int = setting(4, "Rows per device in one forward pass: the first knob for memory.", Group.OPTIMIZATION, ge=1, le=65_536)
     gradient_accumulation_steps: int = setting(1, "Forward passes per optimizer step; global batch = micro batch x accumulation x processes.", Group.OPTIMIZATION, label="Gradient accumulation", ge=1, le=65_536)
-    weight_decay: float = setting(0.0, "AdamW's decoupled weight decay.", Group.OPTIMIZATION, advanced=True, ge=0, le=1)
+    min_lr_ratio: float = setting(0.1, "cosine_with_min_lr, wsd and reduce_on_plateau end at this share of the peak learning rate.", Group.OPTIMIZATION, label="Lowest learning rate", advanced=True, ge=0, lt=1)
+    decay_share: float = setting(0.1, "wsd (warmup, stable, decay): the last share of the run, in which the learning rate falls.", Group.OPTIMIZATION, advanced=True, gt=0, le=1)
+    lr_cycles: int = setting(1, "cosine_with_restarts: how many times the learning rate falls from the peak to 0.", Group.OPTIMIZATION, label="Cosine cycles", advanced=True, ge=1, le=1000)
+    plateau_patience: int = setting(2, "reduce_on_plateau: evaluations without a lower loss before the learning rate is reduced.", Group.OPTIMIZATION, advanced=True, ge=0, le=1000)
+    plateau_factor: float = setting(0.5, "reduce_on_plateau: the learning rate is multiplied by this.", Group.OPTIMIZATION, advanced=True, gt=0, lt=1)
+    weight_decay: float = setting(0.0, "Decoupled weight decay (L2 regularisation with sgd).", Group.OPTIMIZATION, advanced=True, ge=0, le=1)
+    adam_beta1: float = setting(0.9, "Decay of the first moment (AdamW, Lion).", Group.OPTIMIZATION, label="Adam beta 1", advanced=True, ge=0, lt=1)
+    adam_beta2: float = setting(0.999, "Decay of the second moment (AdamW, Lion).", Group.OPTIMIZATION, label="Adam beta 2", advanced=True, ge=0, lt=1)
+    adam_epsilon: float = setting(1e-8, "Added to AdamW's denominator.", Group.OPTIMIZATION, advanced=True, gt=0, le=0.1)
+    momentum: float = setting(0.9, "Momentum of sgd and muon (0.95 by Muon's authors).", Group.OPTIMIZATION, advanced=True, ge=0, lt=1)
+    neftune_noise_alpha: OptionalFloat = setting(None, "NEFTune: uniform noise of this strength on the embeddings while training, often 5 to 15; empty adds none.", Group.OPTIMIZATION, label="NEFTune alpha", advanced=True, gt=0, le=1000)
     max_grad_norm: float = setting(1.0, "Gradients are clipped to this norm; 0 clips none.", Group.OPTIMIZATION, label="Gradient clipping", advanced=True, ge=0)
     seed: int = setting(42, "Seed of data order, initial LoRA weights and dropout.", Group.OPTIMIZATION, ge=0, le=2**32 - 1)
 

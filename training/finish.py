@@ -12,6 +12,7 @@ from training.config import Precision, RunConfig
 from training.export import save_result, weights_bytes, write_card
 from training.failure import StopRequested
 from training.model import DTYPES, parameter_counts
+from training.optimizers import optimizer_class
 from training.prepare import Data
 from training.report import Report, peak_bytes, used_bytes
 from training.reporting import Reporting
@@ -42,6 +43,7 @@ def summarize(trainer: Reporting, result: Path, parameters: tuple[int, int], mem
         "eval_loss": trainer.last_evaluation[1],
         "steps": trainer.state.global_step,
         "strategy": trainer.strategy,
+        "optimizer": optimizer_class(trainer.optimizer),
         "answers": None,
     }
 

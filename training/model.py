@@ -8,7 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_t
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from training.config import Method, Precision, Quantization, RunConfig
+from training.config import Method, OptimizerName, Precision, Quantization, RunConfig
 from training.failure import UserError
 from training.tokenizer import load
 
@@ -103,6 +103,8 @@ def weights_dtype(config: RunConfig, precision: Precision) -> torch.dtype:
     Frozen weights (LoRA) take the compute format. Weights that all train stay in fp32 under autocast, since an update of
     1e-5 of a weight is lost in bf16; DeepSpeed keeps such a master copy itself.
     """
+    if config.optimizer is OptimizerName.ADAMW_ANYPRECISION:
+        return DTYPES[precision]  # its Kahan sums keep what rounding loses
     if config.method is Method.FULL and config.strategy.zero_stage is None:
         return torch.float32
     return DTYPES[precision]

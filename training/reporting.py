@@ -1,5 +1,6 @@
 """What every trainer does, whatever it optimises: reports, seals checkpoints, keeps Lathe's order of rows, leaves when asked."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from training import manifest
+from training.config import RunConfig
 from training.data import EpochSampler
 from training.distributed import describe
 from training.events import CheckpointSaved, Metrics, Placed, Planned
 from training.failure import StopRequested
+from training.optimizers import optimizer_factory
 from training.order import steps_per_epoch
 from training.report import Report, used_bytes
+from training.schedules import scheduler_arguments
 from training.stopping import StopSignal
 from training.streaming import Stream
 from training.throughput import Throughput
@@ -44,7 +48,7 @@ class Watch:
     run_dir: Path
     report: Report
     stop: StopSignal
-    keep_checkpoints: int
+    config: RunConfig
     plan: dict[str, Any]
 
 
@@ -103,6 +107,17 @@ class Reporting(Trainer):  # type: ignore[misc]
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
         return self._sampler
 
+    def create_optimizer(self, *arguments: Any) -> torch.optim.Optimizer:
+        """The library's, or one of ours that it does not know by its name."""
+        self.optimizer_cls_and_kwargs = optimizer_factory(self._watch.config)
+        made: torch.optim.Optimizer = super().create_optimizer(*arguments)
+        return made
+
+    def create_scheduler(self, num_training_steps: int, *arguments: Any, **named: Any) -> Any:
+        """The library's; some schedulers must be told how long the run is, which is known now."""
+        self.args.lr_scheduler_kwargs = scheduler_arguments(self._watch.config, num_training_steps)
+        return super().create_scheduler(num_training_steps, *arguments, **named)
+
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any) -> torch.Tensor:
         """One forward and backward pass; counts the tokens that are not padding, without waiting for the device."""
         self.throughput.add(*self.count(inputs))
@@ -133,7 +148,7 @@ class Reporting(Trainer):  # type: ignore[misc]
         except StopRequested:
             self._watch.report.enter("training")
             self.control.should_save = self.control.should_training_stop = True
-            return {}
+            return {"eval_loss": math.nan}  # neither the best nor an improvement
         finally:
             self.throughput.go_on()
         self.last_evaluation = (self.state.global_step, metrics.get("eval_loss"))
@@ -147,7 +162,7 @@ class Reporting(Trainer):  # type: ignore[misc]
             self.accelerator.wait_for_everyone()  # every rank's files are written
             if self._watch.report.rank == 0:
                 size = manifest.seal(checkpoint)
-                manifest.prune(self._watch.run_dir, self._watch.keep_checkpoints)
+                manifest.prune(self._watch.run_dir, self._watch.config.save_total_limit)
                 path = str(checkpoint.relative_to(self._watch.run_dir))
                 self._watch.report.once(CheckpointSaved(step=self.state.global_step, path=path, bytes=size))
         self.throughput.go_on()

@@ -48,6 +48,7 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     from training import distributed
     from training.arguments import training_arguments
     from training.finish import answer_held_out, conclude
+    from training.memory_limit import limit_memory
     from training.model import hidden_size_of, load_tokenizer, load_trainable
     from training.prepare import prepare_data
     from training.trainer import make_trainer
@@ -56,6 +57,7 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     refuse_conflicts(config, machine)
     precision = machine.best_precision if config.precision == "auto" else config.precision
     state = distributed.start(config, machine, report)
+    limit_memory(config.memory_limit, machine)
     set_seed(config.seed)
 
     report.enter("loading data")

@@ -33,7 +33,7 @@ def make_trainer(
     """The trainer of a run: what was prepared, joined."""
     together = config.micro_batch_size * config.num_processes
     return RunTrainer(
-        watch=Watch(run_dir, report, stop, config.save_total_limit, _plan(model, data, precision)),
+        watch=Watch(run_dir, report, stop, config, _plan(model, data, precision)),
         model=model,
         args=arguments,
         processing_class=tokenizer,
