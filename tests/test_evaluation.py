@@ -13,8 +13,8 @@ from training.evaluation import EvenRows, TokenMean
 
 def test_batches_count_by_their_tokens() -> None:
     mean = TokenMean(torch.device("cpu"))
-    mean.add(torch.tensor(2.0), torch.tensor([[5, 7, 7, 7]]))
-    mean.add(torch.tensor(6.0), torch.tensor([[5, -100, -100, 7]]))
+    mean.add(torch.tensor(2.0), torch.tensor([[7, 7, 7]]))
+    mean.add(torch.tensor(6.0), torch.tensor([[-100, -100, 7]]))
     assert mean.value() == pytest.approx(
         3.0
     )  # three tokens at 2, one at 6; the first label of a row is never predicted
@@ -22,8 +22,8 @@ def test_batches_count_by_their_tokens() -> None:
 
 def test_a_batch_without_a_token_to_predict_has_no_say() -> None:
     mean = TokenMean(torch.device("cpu"))
-    mean.add(torch.tensor(1.5), torch.tensor([[5, 7]]))
-    mean.add(torch.tensor(float("nan")), torch.tensor([[5, -100]]))
+    mean.add(torch.tensor(1.5), torch.tensor([[7]]))
+    mean.add(torch.tensor(float("nan")), torch.tensor([[-100]]))
     assert mean.value() == pytest.approx(1.5)
 
 

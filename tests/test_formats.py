@@ -156,6 +156,8 @@ EXAMPLES = [  # a row, its format, and what the trainer takes
         Example([user("a"), assistant("b")], label=True),
     ),
     ({"prompt": "a", "completion": "b", "label": 7}, "prompt/completion", Example(prompt="a", answer="b")),
+    ({"text": "so good", "label": "praise"}, "text/label", Example(prompt="so good", answer="praise")),
+    ({"text": "so good", "label": 1}, "text/label", Example(prompt="so good", answer="1")),
     ({"text": "once upon a time"}, "text", Example(answer="once upon a time")),
     ({"source": "Haus", "target": "house"}, "source/target", Example(prompt="Haus", answer="house")),
 ]

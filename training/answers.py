@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.config import RunConfig
-from training.model import load_model
+from training.model import load_model, model_class
 from training.rendering import Renderer
 from training.shapes import Example
 
@@ -70,7 +70,7 @@ def compare(
         before = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
     if not config.method.adapts:
         del model
-        model = AutoModelForCausalLM.from_pretrained(str(tuned), dtype=dtype).to(device).eval()
+        model = model_class(config.task).from_pretrained(str(tuned), dtype=dtype).to(device).eval()
     after = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
     rows = [_record(*row) for row in zip(asked, before, after, strict=True)]
     summary = {
@@ -130,7 +130,8 @@ def _answer(model: PreTrainedModel, prompts: list[str], tokenizer: PreTrainedTok
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=_end_tokens(model, tokenizer),
     )
-    new = output[:, inputs["input_ids"].shape[1] :]
+    # A decoder of its own begins with its start token; otherwise the prompt comes first.
+    new = output[:, 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1] :]
     return [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
 
 

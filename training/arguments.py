@@ -6,6 +6,7 @@ from transformers import TrainingArguments
 
 from training.config import Precision, RunConfig
 from training.manifest import checkpoints_dir
+from training.objectives import Objective
 from training.optimizers import optimizer_arguments
 from training.rules import Machine
 from training.schedules import scheduler_arguments, scheduler_name
@@ -18,6 +19,7 @@ def training_arguments(
     machine: Machine,
     precision: Precision,
     hidden_size: int | None,
+    objective: Objective,
     *,
     evaluates: bool,
     max_steps: int | None = None,
@@ -26,7 +28,8 @@ def training_arguments(
 
     Made before the model is loaded: with ZeRO-3 they decide how its weights are placed.
     """
-    return TrainingArguments(
+    return objective.arguments(
+        **objective.options,
         output_dir=str(checkpoints_dir(run_dir)),
         num_train_epochs=config.epochs,
         max_steps=config.max_steps or max_steps or -1,

@@ -10,6 +10,40 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
+class Task(StrEnum):
+    SFT = "sft"
+    PRETRAINING = "pretraining"
+    SEQ2SEQ = "seq2seq"
+    DPO = "dpo"
+    KTO = "kto"
+    ORPO = "orpo"
+    REWARD = "reward"
+    CLASSIFICATION = "classification"
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it learns from a chosen and a rejected answer to each prompt."""
+        return self in (Task.DPO, Task.ORPO, Task.REWARD)
+
+    @property
+    def generates(self) -> bool:
+        """Whether its model writes text, and can answer held-out rows."""
+        return self not in (Task.REWARD, Task.CLASSIFICATION)
+
+
+class PreferenceLoss(StrEnum):
+    """Losses of trl's DPOTrainer that need nothing but a pair."""
+
+    SIGMOID = "sigmoid"
+    HINGE = "hinge"
+    IPO = "ipo"
+    APO_ZERO = "apo_zero"
+    APO_DOWN = "apo_down"
+    SPPO_HARD = "sppo_hard"
+    NCA_PAIR = "nca_pair"
+    BCO_PAIR = "bco_pair"
+
+
 class Method(StrEnum):
     LORA = "lora"
     QLORA = "qlora"
@@ -156,6 +190,7 @@ class RunConfig(BaseModel):
     name: str = setting("", "What this run is called in the history; left empty, model and data name it.", Group.MODEL, max_length=120)
     model: str = setting(..., "A local folder with config.json and safetensors weights, or a hub id such as Qwen/Qwen3-0.6B.", Group.MODEL, min_length=1)
     revision: Text = setting(None, "Branch, tag or commit of a hub model; empty takes its main branch.", Group.MODEL, advanced=True)
+    task: Task = setting(Task.SFT, "What is learned. sft: the answers of prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder (T5). dpo, orpo: to prefer chosen to rejected answers. kto: from wanted and unwanted answers. reward: to score answers. classification: to name a text's class.", Group.MODEL)
     data: str = setting(..., "Training data: a file (JSON, JSONL, CSV, TSV, Parquet, text, .gz) or the id of an uploaded data set.", Group.MODEL, min_length=1)
     columns: Text = setting(None, "Which columns hold what, where the data's format is not found by itself: prompt=question, completion=answers.0.text; empty takes the mapping saved with the data set.", Group.MODEL, advanced=True)
     validation_data: Text = setting(None, "Held-out data: a file or data set id; empty takes the share below from the training data.", Group.MODEL)
@@ -165,6 +200,7 @@ class RunConfig(BaseModel):
     max_samples: OptionalInt = setting(None, "At most this many rows of the training data, drawn by the seed; empty takes all.", Group.MODEL, advanced=True, ge=1)
     streaming: bool = setting(False, "Read and tokenize rows while training runs, shuffled through a buffer of 10,000: for JSONL and Parquet too large to tokenize first. The first rows are held out.", Group.MODEL, advanced=True)
     max_length: int = setting(1024, "Longest sequence in tokens; what is longer is cut off at the end.", Group.MODEL, ge=8, le=1_048_576)
+    max_target_length: OptionalInt = setting(None, "seq2seq: longest target in tokens; empty takes max length, which then holds for the source alone.", Group.MODEL, advanced=True, ge=2, le=1_048_576)
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt's tokens too, not on the answer alone.", Group.MODEL, advanced=True)
 
     method: Method = setting(Method.LORA, "lora trains small low-rank matrices beside the frozen weights; qlora the same beside weights held in 4 or 8 bits; full trains every weight.", Group.METHOD)
@@ -207,6 +243,11 @@ class RunConfig(BaseModel):
     neftune_noise_alpha: OptionalFloat = setting(None, "NEFTune: uniform noise of this strength on the embeddings while training, often 5 to 15; empty adds none.", Group.OPTIMIZATION, label="NEFTune alpha", advanced=True, gt=0, le=1000)
     max_grad_norm: float = setting(1.0, "Gradients are clipped to this norm; 0 clips none.", Group.OPTIMIZATION, label="Gradient clipping", advanced=True, ge=0)
     seed: int = setting(42, "Seed of data order, initial LoRA weights and dropout.", Group.OPTIMIZATION, ge=0, le=2**32 - 1)
+
+    beta: float = setting(0.1, "dpo, kto: how strongly the model is held to the one it started from; orpo: weight of the odds ratio.", Group.OPTIMIZATION, advanced=True, gt=0, le=10)
+    dpo_loss: PreferenceLoss = setting(PreferenceLoss.SIGMOID, "dpo: which loss is taken of the pair's margin; sigmoid is DPO's own.", Group.OPTIMIZATION, label="DPO loss", advanced=True)
+    desirable_weight: float = setting(1.0, "kto: weight of wanted answers; raise it where they are fewer than the unwanted.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
+    undesirable_weight: float = setting(1.0, "kto: weight of unwanted answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
 
     logging_steps: Amount = setting(1, "Log metrics every so many steps, or after this share of the run.", Group.REPORTING, gt=0)
     eval_steps: Amount = setting(0.1, "Evaluate every so many steps, or after this share of the run; 0 evaluates at the end only.", Group.REPORTING, ge=0)

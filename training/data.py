@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +27,11 @@ class TokenView:
     @property
     def num_rows(self) -> int:
         return len(self.rows)
+
+    @property
+    def lengths(self) -> Integers:
+        """Tokens a row, cut."""
+        return np.minimum(self._store.lengths[self.rows], self._limit)
 
     def __getitem__(self, index: int) -> Tokens:
         """`input_ids`, and `labels` that repeat the token where it carries loss and are IGNORED elsewhere."""
@@ -54,16 +60,25 @@ def labelled(tokens: NDArray[np.int32], trained: NDArray[np.bool_], *, train_on_
     return {"input_ids": np.array(tokens), "labels": np.array(labels)}
 
 
-class TokenDataset(Dataset[Tokens]):
+class Rows(Protocol):
+    """Rows by their number from 0."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+class TokenDataset(Dataset[Any]):
     """A view as torch takes it."""
 
-    def __init__(self, view: TokenView | TokenList) -> None:
+    def __init__(self, view: Rows) -> None:
         self._view = view
 
     def __len__(self) -> int:
         return self._view.num_rows
 
-    def __getitem__(self, index: int) -> Tokens:
+    def __getitem__(self, index: int) -> Any:
         return self._view[index]
 
 

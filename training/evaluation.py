@@ -35,11 +35,8 @@ class TokenMean:
         self._sums = torch.zeros(2, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
     def add(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
-        """`loss` is the mean over the tokens of a batch whose `labels`, of shape (rows, length), carry loss.
-
-        The first label of a row never does: nothing comes before it to predict it from.
-        """
-        count = (labels[:, 1:] != IGNORED).sum().to(self._sums)
+        """`loss` is the mean over the tokens of a batch whose `labels`, of shape (rows, length), are not IGNORED."""
+        count = (labels != IGNORED).sum().to(self._sums)
         # A batch without such a token has no mean (0/0).
         self._sums += torch.stack([torch.where(count > 0, loss.to(self._sums) * count, 0.0), count])
 

@@ -15,7 +15,8 @@ class Example:
     """A row in the form the trainer takes: chat `messages`, or `prompt` and `answer` strings (`prompt` empty for plain text).
 
     `tools` are what the conversation may call. `rejected` is the answer of a preference pair that was liked less, as text or
-    as messages after the common beginning. `label` is whether an unpaired answer is wanted.
+    as messages after the common beginning; the last `answer_turns` messages are then the chosen one. `label` is whether an
+    unpaired answer is wanted.
     """
 
     messages: list[Message] | None = None
@@ -23,6 +24,7 @@ class Example:
     answer: str = ""
     tools: list[Row] | None = None
     rejected: str | list[Message] | None = None
+    answer_turns: int = 1
     label: bool | None = None
 
 

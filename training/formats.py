@@ -80,6 +80,7 @@ _FLAT = (
     (frozenset({"prompt", "completion"}), Found("prompt/completion", _every("prompt and completion"))),
     (frozenset({"instruction", "output"}), Found("alpaca", _every("instruction and output"))),
     (frozenset({"source", "target"}), Found("source/target", _every("source and target"))),
+    (frozenset({"text", "label"}), Found("text/label", _every("text and label"))),
     (frozenset({"text"}), Found("text", "every row has the column text")),
 )
 _ALPACA_INPUT = Found("alpaca", _every("instruction, input and output"))

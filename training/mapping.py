@@ -16,6 +16,7 @@ _PLANS = {  # what a mapping must name, what it may name besides, and the format
     ("instruction", "output"): (("input", "system"), "alpaca"),
     ("chosen", "rejected"): (("prompt", "messages", "instruction", "input", "system", "tools"), "preference"),
     ("source", "target"): ((), "source/target"),
+    ("text", "label"): ((), "text/label"),
     ("text",): ((), "text"),
 }
 _ENTRY = re.compile(r'\s*([^=,]*?)\s*=\s*("[^"]*"|[^,]*?)\s*(?:,|$)')
@@ -90,7 +91,7 @@ def format_of(mapping: dict[str, str]) -> str:
     roles = set(mapping)
     for needed, (more, found) in _PLANS.items():
         if roles >= set(needed) and roles <= {*needed, *more}:
-            return "unpaired preference" if "label" in roles else found
+            return "unpaired preference" if "label" in roles - set(needed) else found
     partly = [needed for needed, (more, _) in _PLANS.items() if roles and roles <= {*needed, *more}]
     if partly:
         missing = ", or ".join(" and ".join(sorted(set(needed) - roles)) for needed in partly)

@@ -1,14 +1,23 @@
 """Loading the tokenizer and the model, and putting LoRA on it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from training.config import Method, OptimizerName, Precision, Quantization, RunConfig
+from training.config import Method, OptimizerName, Precision, Quantization, RunConfig, Task
 from training.failure import UserError
 from training.tokenizer import load
 
@@ -36,14 +45,16 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
 
 
 def load_trainable(
-    config: RunConfig, precision: Precision, tokenizer: PreTrainedTokenizerBase
+    config: RunConfig, precision: Precision, tokenizer: PreTrainedTokenizerBase, classes: Sequence[str] = ()
 ) -> PreTrainedModel | PeftModel:
-    """The model as its method trains it.
+    """The model as its method trains it; `classes` are those of a classifier.
 
     Raises:
         UserError: as `load_model` and `add_lora`.
     """
-    model = load_model(config, weights_dtype(config, precision), len(tokenizer))
+    model = load_model(config, weights_dtype(config, precision), len(tokenizer), classes)
+    if not config.task.generates:  # the score is read off the last token that is no padding
+        model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     if not config.method.adapts:
         return model
     if config.quantized is not Quantization.NONE:
@@ -51,8 +62,25 @@ def load_trainable(
     return add_lora(model, config)
 
 
-def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0) -> PreTrainedModel:
-    """The causal language model with weights of `dtype`, from safetensors only and without running any code of its own.
+def model_class(task: Task) -> Any:
+    """transformers' class that loads the model of a task."""
+    match task:
+        case Task.SEQ2SEQ:
+            return AutoModelForSeq2SeqLM
+        case Task.CLASSIFICATION | Task.REWARD:
+            return AutoModelForSequenceClassification
+        case _:
+            return AutoModelForCausalLM
+
+
+def peft_task(task: Task) -> str:
+    """PEFT's name of a task."""
+    names = {AutoModelForSeq2SeqLM: "SEQ_2_SEQ_LM", AutoModelForSequenceClassification: "SEQ_CLS"}
+    return names.get(model_class(task), "CAUSAL_LM")
+
+
+def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0, classes: Sequence[str] = ()) -> PreTrainedModel:
+    """The model of the task with weights of `dtype`, from safetensors only and without running any code of its own.
 
     Where its tokenizer has more `tokens` than the model has embeddings, as when some were added, it gets embeddings for them.
 
@@ -60,8 +88,9 @@ def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0) -> PreTra
         UserError: the folder or hub id holds no model that can be loaded.
     """
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = model_class(config.task).from_pretrained(
             config.model,
+            **_head(config.task, classes),
             revision=config.revision or "main",
             dtype=dtype,
             quantization_config=quantization(config, dtype),
@@ -78,6 +107,16 @@ def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0) -> PreTra
         model.resize_token_embeddings(tokens)
     model.config.use_cache = False
     return model
+
+
+def _head(task: Task, classes: Sequence[str]) -> dict[str, Any]:
+    """What a model that scores is told of its outputs: a reward is one number."""
+    if task is Task.REWARD:
+        return {"num_labels": 1}
+    if task is Task.CLASSIFICATION and classes:
+        names = dict(enumerate(classes))
+        return {"num_labels": len(names), "id2label": names, "label2id": {name: key for key, name in names.items()}}
+    return {}
 
 
 def quantization(config: RunConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:
@@ -123,7 +162,7 @@ def add_lora(model: PreTrainedModel, config: RunConfig) -> PeftModel:
         target_modules=target_modules(config.target_modules, model.config.model_type),
         use_rslora=config.use_rslora,
         use_dora=config.use_dora,
-        task_type="CAUSAL_LM",
+        task_type=peft_task(config.task),
     )
     try:
         return get_peft_model(model, lora)

@@ -12,17 +12,20 @@ from transformers import PreTrainedTokenizerBase
 
 from training import manifest
 from training.config import RunConfig
-from training.data import TokenList, TokenView
+from training.data import TokenList
 from training.duplicates import shared_rows
 from training.events import Note
 from training.example import Example
 from training.failure import DataError
+from training.parts import Part
 from training.report import Report
 from training.rows import read_numbered
 from training.selection import Selection, held_out_count, select, sliced_rows
 from training.streaming import Reader, Share, Stream, count_rows, steps
+from training.task_data import TaskRows, open_rows
 from training.token_store import VARIABLE, TokenStore
 from training.tokenizing import find_or_make
+from training.views import View
 
 _PAIRS_NAMED = 3
 
@@ -31,14 +34,16 @@ _PAIRS_NAMED = 3
 class Data:
     """Rows to train on and to evaluate on, and where the held-out ones come from."""
 
-    train: TokenView | Stream
-    held_out: TokenView | TokenList | None
+    train: View | Stream
+    held_out: View | TokenList | None
     held_out_file: Path
     columns: str | None
     truncated_rows: int
     skipped_rows: int
     max_steps: int | None = None
     """Steps of a stream, which has no end of its own."""
+    classes: tuple[str, ...] = ()
+    """What a classifier tells apart."""
 
     def held_out_examples(self) -> Iterator[tuple[int, Example]]:
         """The held-out rows as they stand in their file, with their place in it from 0."""
@@ -52,19 +57,22 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
     """Finds or makes the tokens, takes the rows that are asked for and splits them by the seed, on every rank alike."""
     if config.streaming:
         return _prepare_stream(config, run_dir, tokenizer, report)
+
+    def find(file: Path, part: Part) -> TokenStore:
+        return _tokens(file, part, config, run_dir, tokenizer, report)
+
     source = Path(config.data)
-    store = _tokens(source, config, run_dir, tokenizer, report)
-    chosen = _selected(source, store, config, eval_split=0 if config.validation_data else config.eval_split)
-    held_out_file, held_out_store, held_out = source, store, chosen.held_out
+    rows = open_rows(config, source, find)
+    chosen = _selected(source, rows, config, eval_split=0 if config.validation_data else config.eval_split)
+    held_out_file, held_out_rows, held_out = source, rows, chosen.held_out
     if config.validation_data:
         held_out_file = Path(config.validation_data)
-        held_out_store = _tokens(held_out_file, config, run_dir, tokenizer, report)
+        held_out_rows = open_rows(config, held_out_file, find, rows.classes or None)
         whole = config.model_copy(update={"data_slice": None, "max_samples": None})
-        held_out = _selected(held_out_file, held_out_store, whole, eval_split=0).train
-    train = TokenView(store, chosen.train, config.max_length, train_on_prompt=config.train_on_prompt)
-    evaluated = TokenView(held_out_store, held_out, config.max_length, train_on_prompt=config.train_on_prompt)
-    _remark(chosen, store, config, report)
-    _remark_leak(train, store, evaluated, held_out_store, report)
+        held_out = _selected(held_out_file, held_out_rows, whole, eval_split=0).train
+    train, evaluated = rows.view(chosen.train), held_out_rows.view(held_out)
+    _remark(chosen, rows, config, report)
+    _remark_leak(train, rows, evaluated, held_out_rows, report)
     return Data(
         train,
         evaluated if len(held_out) else None,
@@ -72,6 +80,7 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
         config.columns,
         chosen.truncated,
         chosen.untrained,
+        classes=rows.classes,
     )
 
 
@@ -80,13 +89,12 @@ def _prepare_stream(config: RunConfig, run_dir: Path, tokenizer: PreTrainedToken
     source = Path(config.data)
     rows = sliced_rows(config.data_slice, count_rows(source))
     reader = Reader(source, config.columns, tokenizer, config.max_length, train_on_prompt=config.train_on_prompt)
-    held_out: TokenView | TokenList
+    held_out: View | TokenList
     if config.validation_data:
         first, held_out_file = 0, Path(config.validation_data)
-        store = _tokens(held_out_file, config, run_dir, tokenizer, report)
+        kept = TaskRows(config, (_tokens(held_out_file, Part.WHOLE, config, run_dir, tokenizer, report),))
         whole = config.model_copy(update={"data_slice": None})
-        kept = _selected(held_out_file, store, whole, eval_split=0).train
-        held_out = TokenView(store, kept, config.max_length, train_on_prompt=config.train_on_prompt)
+        held_out = kept.view(_selected(held_out_file, kept, whole, eval_split=0).train)
     else:
         first, held_out_file = held_out_count(config.eval_split, rows), source
         found = [(row, tokens) for row, tokens in enumerate(reader.tokens(reader.examples(0, first))) if tokens]
@@ -111,18 +119,19 @@ def prepare_resume(run_dir: Path, state: PartialState) -> tuple[Path | None, lis
 
 
 def _tokens(
-    source: Path, config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, report: Report
+    source: Path, part: Part, config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, report: Report
 ) -> TokenStore:
     root = Path(os.environ.get(VARIABLE) or run_dir / "tokens")
-    return find_or_make(source, root, tokenizer, config.model, config.revision, config.columns, report.progress)
+    model, revision, columns = config.model, config.revision, config.columns
+    return find_or_make(source, root, tokenizer, model, revision, columns, report.progress, part)
 
 
-def _selected(source: Path, store: TokenStore, config: RunConfig, *, eval_split: float) -> Selection:
+def _selected(source: Path, rows: TaskRows, config: RunConfig, *, eval_split: float) -> Selection:
     try:
         return select(
-            store.lengths,
-            store.first_trained_with(train_on_prompt=config.train_on_prompt),
-            max_length=config.max_length,
+            rows.lengths,
+            rows.first_trained,
+            max_length=rows.limit,
             seed=config.seed,
             eval_split=eval_split,
             data_slice=config.data_slice,
@@ -149,9 +158,9 @@ def read_strata(source: Path, column: str) -> list[str]:
     return values
 
 
-def _remark(chosen: Selection, store: TokenStore, config: RunConfig, report: Report) -> None:
+def _remark(chosen: Selection, rows: TaskRows, config: RunConfig, report: Report) -> None:
     limit = f"{config.max_length:,} tokens"
-    if empty := int(store.facts["empty_rows"]):
+    if empty := rows.empty_rows:
         report.once(Note(message=f"{empty:,} rows have an empty prompt or answer and are left out.", level="warning"))
     if chosen.untrained:
         message = f"{chosen.untrained:,} rows have no token of an answer within {limit} and are left out."
@@ -162,11 +171,9 @@ def _remark(chosen: Selection, store: TokenStore, config: RunConfig, report: Rep
         )
 
 
-def _remark_leak(
-    train: TokenView, store: TokenStore, held_out: TokenView, held_out_store: TokenStore, report: Report
-) -> None:
+def _remark_leak(train: View, rows: TaskRows, held_out: View, held_out_rows: TaskRows, report: Report) -> None:
     """Says which held-out rows are trained on too: the evaluation then measures what was learned by heart."""
-    first, again = shared_rows(store.hashes[train.rows], held_out_store.hashes[held_out.rows])
+    first, again = shared_rows(rows.hashes[train.rows], held_out_rows.hashes[held_out.rows])
     if not len(again):
         return
     pairs = [

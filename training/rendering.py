@@ -44,6 +44,11 @@ class Renderer:
         self._tokenizer = tokenizer
         self._frames: list[_Frame] = []
 
+    @property
+    def templates(self) -> bool:
+        """Whether a chat template writes conversations."""
+        return self._tokenizer.chat_template is not None
+
     def render(self, example: Example) -> Rendered:
         """A row's text and the spans that carry loss.
 

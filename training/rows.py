@@ -23,10 +23,13 @@ def read_examples(path: Path, columns: str | None = None) -> Iterator[Example]:
     return (example for _, _, example in read_numbered(path, columns) if example is not None)
 
 
-def read_numbered(path: Path, columns: str | None = None) -> Iterator[tuple[int, Row, Example | None]]:
+def read_numbered(
+    path: Path, columns: str | None = None, *, unwanted: bool = False
+) -> Iterator[tuple[int, Row, Example | None]]:
     """Every row with its number from 0, as it stands in the file and as the trainer takes it.
 
-    None stands for a row that is left out: its prompt or answer is empty, or its label says that the answer is unwanted.
+    None stands for a row that is left out: its prompt or answer is empty, or its label says that the answer is unwanted and
+    those are not asked for.
 
     Raises:
         DataError: naming the first row that cannot be read.
@@ -40,7 +43,7 @@ def read_numbered(path: Path, columns: str | None = None) -> Iterator[tuple[int,
         except DataError as error:
             raise DataError(error.message, error.fix, line=number + 1, field=error.field) from None
         else:
-            yield number, row, example if example.label is not False else None
+            yield number, row, example if unwanted or example.label is not False else None
 
 
 def reader(columns: str | None = None) -> Reader:

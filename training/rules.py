@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from training.config import Method, Offload, OptimizerName, Precision, Quantization, RunConfig, Scheduler, Strategy
+from training.config import (
+    Method,
+    Offload,
+    OptimizerName,
+    Precision,
+    Quantization,
+    RunConfig,
+    Scheduler,
+    Strategy,
+    Task,
+)
 
 
 @dataclass(frozen=True)
@@ -284,6 +294,62 @@ def full_fine_tuning_wants_a_small_learning_rate(config: RunConfig, machine: Mac
             "Full fine-tuning mostly uses 1e-5 to 5e-5.",
             {"learning_rate": 2e-5},
             blocking=False,
+        )
+
+
+@rule
+def only_text_can_be_compared(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.answer_rows and not config.task.generates:
+        yield Conflict(
+            ("answer_rows", "task"),
+            f"A model of the task {config.task.value} gives numbers, and writes no answers.",
+            "Set answer_rows to 0; the evaluation says how accurate it is.",
+            {"answer_rows": 0},
+        )
+
+
+@rule
+def kto_compares_within_a_batch(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task is Task.KTO and config.micro_batch_size < 2:
+        yield Conflict(
+            ("micro_batch_size", "task"),
+            "KTO compares each prompt with another row's answer of the same batch, and micro_batch_size is 1.",
+            "Set micro_batch_size to 2 or more.",
+            {"micro_batch_size": 2},
+        )
+
+
+@rule
+def settings_of_other_tasks(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    for name, tasks in _OF_TASKS.items():
+        if config.task not in tasks and getattr(config, name) != type(config).model_fields[name].default:
+            yield Conflict(
+                (name, "task"),
+                f"{name} has no effect on the task {config.task.value}.",
+                f"It is of {' and '.join(task.value for task in tasks)}.",
+                {name: type(config).model_fields[name].default},
+                blocking=False,
+            )
+
+
+_OF_TASKS = {
+    "train_on_prompt": (Task.SFT,),
+    "max_target_length": (Task.SEQ2SEQ,),
+    "beta": (Task.DPO, Task.KTO, Task.ORPO),
+    "dpo_loss": (Task.DPO,),
+    "desirable_weight": (Task.KTO,),
+    "undesirable_weight": (Task.KTO,),
+}
+
+
+@rule
+def streams_are_for_supervised_fine_tuning(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.streaming and config.task is not Task.SFT:
+        yield Conflict(
+            ("streaming", "task"),
+            f"The task {config.task.value} reads its rows from the tokenized set, and a stream has none.",
+            "Set streaming to false.",
+            {"streaming": False},
         )
 
 

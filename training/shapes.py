@@ -76,7 +76,8 @@ def _preference(row: Row) -> Example:
         said = _system(row, []) + _said("user", pair.beginning) + _said("assistant", pair.chosen)
         return Example(messages=said, rejected=_said("assistant", str(pair.rejected)))
     before, chosen = pair.messages()
-    return Example(messages=[*_system(row, before), *before, *chosen], tools=tools(row), rejected=pair.rejected)
+    messages = [*_system(row, before), *before, *chosen]
+    return Example(messages=messages, tools=tools(row), rejected=pair.rejected, answer_turns=len(chosen))
 
 
 def _unpaired(row: Row) -> Example:
@@ -88,6 +89,14 @@ def _unpaired(row: Row) -> Example:
 
 def _text(row: Row) -> Example:
     return Example(answer=filled(row, "text"))
+
+
+def _text_label(row: Row) -> Example:
+    """A text and its class: the class is what a prompt's answer would be."""
+    value = row.get("label")
+    if isinstance(value, (bool, int)):
+        return Example(prompt=filled(row, "text"), answer=str(value))
+    return Example(prompt=filled(row, "text"), answer=filled(row, "label"))
 
 
 def _source_target(row: Row) -> Example:
@@ -114,6 +123,7 @@ _READERS: dict[str, Callable[[Row], Example]] = {
     "preference": _preference,
     "unpaired preference": _unpaired,
     "text": _text,
+    "text/label": _text_label,
     "source/target": _source_target,
 }
 FORMATS = tuple(_READERS)

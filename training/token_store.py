@@ -133,9 +133,12 @@ def open_store(folder: Path) -> TokenStore:
     return TokenStore(folder)
 
 
-def store_key(sha256: str, model: str, columns: str | None, revision: str | None = None) -> str:
-    """The name of a store's folder: the beginning of the data's hash, then a hash of all that its tokens depend on."""
-    parts = [str(VERSION), sha256, tokenizer_fingerprint(model, revision), columns or ""]
+def store_key(sha256: str, model: str, columns: str | None, revision: str | None = None, part: str = "") -> str:
+    """The name of a store's folder: the beginning of the data's hash, then a hash of all that its tokens depend on.
+
+    `part` says which of a row's texts are in it (training/parts.py).
+    """
+    parts = [str(VERSION), sha256, tokenizer_fingerprint(model, revision), columns or "", *([part] if part else [])]
     return f"{sha256[:16]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
 

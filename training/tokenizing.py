@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.example import Example
 from training.failure import DataError, UserError
+from training.parts import Part
 from training.rows import read_numbered
 from training.token_store import (
     FACTS,
@@ -50,9 +51,14 @@ Progress = Callable[[int], None]
 
 
 def make_store(
-    source: Path, folder: Path, tokenizer: "PreTrainedTokenizerBase", columns: str | None, progress: Progress
+    source: Path,
+    folder: Path,
+    tokenizer: "PreTrainedTokenizerBase",
+    columns: str | None,
+    progress: Progress,
+    part: Part = Part.WHOLE,
 ) -> None:
-    """Tokenizes `source` into the store `folder`. The caller holds the maker's lock.
+    """Tokenizes a part of each row of `source` into the store `folder`. The caller holds the maker's lock.
 
     Raises:
         DataError: a row cannot be read or rendered, or none can train.
@@ -64,7 +70,7 @@ def make_store(
     aside.mkdir(mode=0o700, parents=True)
     try:
         with StoreWriter(aside, tokenizer) as writer:
-            for rendered, encoded in _encoded(source, columns, tokenizer):
+            for rendered, encoded in _encoded(source, columns, tokenizer, part):
                 writer.add(rendered, encoded)
                 progress(writer.rows)
             if not writer.trainable:
@@ -86,12 +92,13 @@ def find_or_make(
     revision: str | None,
     columns: str | None,
     progress: Callable[[int, int], None],
+    part: Part = Part.WHOLE,
 ) -> TokenStore:
     """The tokens of `source`, from `root` where they are there already. Another process that makes them now is waited for.
 
     The store stays as long as this process lives, whatever else is cleared away.
     """
-    folder = root / store_key(file_fingerprint(source), model, columns, revision)
+    folder = root / store_key(file_fingerprint(source), model, columns, revision, part)
     written = FileProgress(making_folder(folder) / PROGRESS, 0)
 
     def tell(done: int) -> None:
@@ -103,7 +110,7 @@ def find_or_make(
     if not (folder / FACTS).is_file():
         with locked(folder, waiting=lambda: progress(*read_progress(folder))):
             if not (folder / FACTS).is_file():
-                make_store(source, folder, tokenizer, columns, tell)
+                make_store(source, folder, tokenizer, columns, tell, part)
     return open_store(folder)
 
 
@@ -117,12 +124,12 @@ def read_progress(folder: Path) -> tuple[int, int]:
 
 
 def _encoded(
-    source: Path, columns: str | None, tokenizer: "PreTrainedTokenizerBase"
+    source: Path, columns: str | None, tokenizer: "PreTrainedTokenizerBase", part: Part
 ) -> Iterator[tuple[list["Rendered | None"], "Encoded"]]:
     from training.encoding import Encoder
-    from training.rendering import Renderer
+    from training.parts import PartRenderer
 
-    encoder, renderer = Encoder(tokenizer), Renderer(tokenizer)
+    encoder, renderer = Encoder(tokenizer), PartRenderer(tokenizer, part)
     with ThreadPoolExecutor(1) as pool:
         waiting: deque[tuple[list[Rendered | None], Future[Any]]] = deque()
         for chunk in _chunks(source, columns, renderer):
@@ -137,7 +144,7 @@ def _encoded(
 def _chunks(source: Path, columns: str | None, renderer: Any) -> Iterator[list["Rendered | None"]]:
     chunk: list[Rendered | None] = []
     characters = 0
-    for number, _, example in read_numbered(source, columns):
+    for number, _, example in read_numbered(source, columns, unwanted=renderer.part is Part.CHOSEN):
         rendered = _rendered(number, example, renderer)
         chunk.append(rendered)
         characters += len(rendered.text) if rendered else 0

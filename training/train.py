@@ -50,6 +50,7 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     from training.finish import answer_held_out, conclude
     from training.memory_limit import limit_memory
     from training.model import hidden_size_of, load_tokenizer, load_trainable
+    from training.objectives import objective
     from training.prepare import prepare_data
     from training.trainer import make_trainer
 
@@ -66,19 +67,21 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
 
     report.enter("loading model")
     # Before the model: with ZeRO-3 the arguments decide how its weights are placed while they are read.
+    aim = objective(config)
     arguments = training_arguments(
         config,
         run_dir,
         machine,
         precision,
         hidden_size_of(config.model),
+        aim,
         evaluates=data.held_out is not None,
         max_steps=data.max_steps,
     )
-    model = load_trainable(config, precision, tokenizer)
+    model = load_trainable(config, precision, tokenizer, data.classes)
 
     report.enter("preparing")
-    trainer = make_trainer(config, run_dir, report, stop, model, arguments, tokenizer, data, precision)
+    trainer = make_trainer(config, aim, run_dir, report, stop, model, arguments, tokenizer, data, precision)
     run_steps(trainer, run_dir, state, report, stop)
     if stop.agreed():
         report.once(Finished(outcome="stopped", step=trainer.state.global_step, summary={}))

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
-from training.config import Precision, RunConfig
-from training.data import Collator, TokenDataset
+from training.config import Precision, RunConfig, Task
+from training.data import TokenDataset
 from training.evaluation import EvenRows, TokenMean
-from training.model import parameter_counts, targeted_modules
+from training.model import load_model, parameter_counts, targeted_modules, weights_dtype
+from training.objectives import Objective
 from training.prepare import Data
 from training.report import Report
 from training.reporting import Reporting, Watch
@@ -21,6 +22,7 @@ from training.streaming import Stream
 
 def make_trainer(
     config: RunConfig,
+    aim: Objective,
     run_dir: Path,
     report: Report,
     stop: StopSignal,
@@ -31,15 +33,22 @@ def make_trainer(
     precision: Precision,
 ) -> Reporting:
     """The trainer of a run: what was prepared, joined."""
-    together = config.micro_batch_size * config.num_processes
-    return RunTrainer(
+    held_out: Any = TokenDataset(data.held_out) if data.held_out else None
+    if held_out and issubclass(aim.trainer, RunTrainer):
+        held_out = EvenRows(held_out, config.micro_batch_size * config.num_processes)
+    more: dict[str, Any] = {}
+    if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
+        # What the model is held to; an adapter is switched off for it instead.
+        more["ref_model"] = load_model(config, weights_dtype(config, precision), len(tokenizer))
+    return aim.trainer(
+        **more,
         watch=Watch(run_dir, report, stop, config, _plan(model, data, precision)),
         model=model,
         args=arguments,
         processing_class=tokenizer,
-        data_collator=Collator(tokenizer.pad_token_id),
+        data_collator=aim.collator(tokenizer.pad_token_id),
         train_dataset=data.train if isinstance(data.train, Stream) else TokenDataset(data.train),
-        eval_dataset=EvenRows(TokenDataset(data.held_out), together) if data.held_out else None,
+        eval_dataset=held_out,
     )
 
 
@@ -78,9 +87,26 @@ class RunTrainer(Reporting):
         """The library's step; its batch's loss is also kept with the number of tokens behind it."""
         loss, *rest = super().prediction_step(model, inputs, *arguments, **named)
         assert self._token_mean is not None
-        self._token_mean.add(loss, inputs["labels"].to(loss.device))
+        labels = inputs["labels"].to(loss.device)
+        # A decoder of its own predicts its first token too; otherwise nothing comes before the first to predict it from.
+        self._token_mean.add(loss, labels if self.model.config.is_encoder_decoder else labels[:, 1:])
         return loss, *rest
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
         # In evaluation each batch's loss is the mean of its own tokens; TokenMean brings batches and ranks together.
         return None if self._token_mean else super()._get_num_items_in_batch(batch_samples, device)
+
+
+class ClassTrainer(Reporting):
+    """Trains a classifier, and evaluates its accuracy beside the loss."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(
+            compute_metrics=_accuracy,
+            preprocess_logits_for_metrics=lambda logits, _: logits.argmax(-1),
+            **arguments,
+        )
+
+
+def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
+    return {"accuracy": float((prediction.predictions == prediction.label_ids).mean())}

@@ -22,6 +22,8 @@ def launch(config: RunConfig, run_dir: Path, devices: list[str], cpu_count: int 
     env = {
         "PYTHONSAFEPATH": "1",
         "TOKENIZERS_PARALLELISM": "true",
+        "HF_HUB_DISABLE_TELEMETRY": "1",  # nothing about a run leaves the machine
+        "TRL_EXPERIMENTAL_SILENCE": "1",
         "OMP_NUM_THREADS": str(max(1, cpu_count // config.num_processes)),
     }
     if indices:

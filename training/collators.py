@@ -1,0 +1,108 @@
+"""Batches of the tasks other than plain language modelling, in the form that their trainers take. Shapes are (rows, length)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from training.data import IGNORED, Collator, Tokens
+from training.order import padded
+
+Batch = dict[str, torch.Tensor]
+
+
+class PairCollator:
+    """Chosen answers, then rejected ones: input_ids, attention_mask and completion_mask of (2 x pairs, length)."""
+
+    def __init__(self, pad_token_id: int) -> None:
+        self._pad = Collator(pad_token_id)
+
+    def __call__(self, pairs: list[dict[str, Tokens]]) -> Batch:
+        batch = self._pad([pair["chosen"] for pair in pairs] + [pair["rejected"] for pair in pairs])
+        batch["completion_mask"] = (batch.pop("labels") != IGNORED).long()
+        return batch
+
+
+class ScoreCollator(PairCollator):
+    """The same for a reward model, which scores whole sequences."""
+
+    def __call__(self, pairs: list[dict[str, Tokens]]) -> Batch:
+        batch = super().__call__(pairs)
+        del batch["completion_mask"]
+        return batch
+
+
+class OddsCollator:
+    """Chosen and rejected answers apart, as ORPO's trainer takes them: chosen_input_ids, rejected_labels and so on."""
+
+    def __init__(self, pad_token_id: int) -> None:
+        self._pad = Collator(pad_token_id)
+
+    def __call__(self, pairs: list[dict[str, Tokens]]) -> Batch:
+        return {
+            f"{side}_{name}": tensor
+            for side in ("chosen", "rejected")
+            for name, tensor in self._pad([pair[side] for pair in pairs]).items()
+        }
+
+
+class UnpairedCollator:
+    """Answers with their `label`, and beside them each prompt with the answer of the row before, for KTO's KL term (KL_...)."""
+
+    def __init__(self, pad_token_id: int) -> None:
+        self._pad = Collator(pad_token_id)
+
+    def __call__(self, rows: list[dict[str, Any]]) -> Batch:
+        batch = self._masked(rows)
+        before = [rows[-1], *rows[:-1]]
+        mismatched = [_joined(row, other) for row, other in zip(rows, before, strict=True)]
+        batch |= {f"KL_{name}": tensor for name, tensor in self._masked(mismatched).items()}
+        return batch | {"label": torch.tensor([bool(row["label"]) for row in rows])}
+
+    def _masked(self, rows: list[Tokens]) -> Batch:
+        batch = self._pad(rows)
+        batch["completion_mask"] = (batch.pop("labels") != IGNORED).long()
+        return batch
+
+
+def _joined(row: Tokens, other: Tokens) -> Tokens:
+    """The prompt of one row and the answer of another, no longer than the longer of the two."""
+    prompt = row["input_ids"][: _answer_start(row)]
+    answer = other["input_ids"][_answer_start(other) :]
+    longest = max(len(row["input_ids"]), len(other["input_ids"]))
+    tokens = np.concatenate([prompt, answer])[:longest]
+    labels = np.concatenate([np.full(len(prompt), IGNORED), answer])[:longest]
+    return {"input_ids": tokens, "labels": labels}
+
+
+def _answer_start(row: Tokens) -> int:
+    return int(np.argmax(row["labels"] != IGNORED))
+
+
+class TargetCollator:
+    """Sources and targets: input_ids and attention_mask of (rows, source length), labels of (rows, target length)."""
+
+    def __init__(self, pad_token_id: int) -> None:
+        self._pad = Collator(pad_token_id)
+
+    def __call__(self, rows: list[Tokens]) -> Batch:
+        sources = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in rows]
+        batch = self._pad(sources)
+        batch["labels"] = torch.full((len(rows), padded(max(len(row["labels"]) for row in rows))), IGNORED)
+        for index, row in enumerate(rows):
+            batch["labels"][index, : len(row["labels"])] = torch.as_tensor(row["labels"])
+        return batch
+
+
+class ClassCollator:
+    """Texts and their classes: input_ids and attention_mask of (rows, length), labels of (rows,)."""
+
+    def __init__(self, pad_token_id: int) -> None:
+        self._pad = Collator(pad_token_id)
+
+    def __call__(self, rows: list[dict[str, Any]]) -> Batch:
+        return self._pad(rows) | {"labels": torch.tensor([row["label"] for row in rows])}
+
+
+Collate = Callable[[list[Any]], Batch]

@@ -1,0 +1,94 @@
+"""Which of a row's texts a token store holds. A task takes one store of a file or two (training/task_data.py). No torch."""
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from training.config import Task
+from training.example import Example
+from training.failure import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from training.rendering import Rendered
+
+
+class Part(StrEnum):
+    """WHOLE: prompt and answers, every answer learned. CHOSEN, REJECTED: the prompt with that answer, which alone is learned.
+
+    SOURCE, TARGET: the prompt and the last answer apart.
+    """
+
+    WHOLE = ""
+    CHOSEN = "chosen"
+    REJECTED = "rejected"
+    SOURCE = "source"
+    TARGET = "target"
+
+
+PARTS: dict[Task, tuple[Part, ...]] = {
+    Task.SFT: (Part.WHOLE,),
+    Task.PRETRAINING: (Part.WHOLE,),
+    Task.SEQ2SEQ: (Part.SOURCE, Part.TARGET),
+    Task.DPO: (Part.CHOSEN, Part.REJECTED),
+    Task.KTO: (Part.CHOSEN,),
+    Task.ORPO: (Part.CHOSEN, Part.REJECTED),
+    Task.REWARD: (Part.CHOSEN, Part.REJECTED),
+    Task.CLASSIFICATION: (Part.SOURCE,),
+}
+
+
+class PartRenderer:
+    """Renders one part of rows with one tokenizer."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", part: Part) -> None:
+        from training.rendering import Renderer
+
+        self.part = part
+        self._renderer = Renderer(tokenizer)
+
+    def render(self, example: Example) -> "Rendered":
+        """The text of a row's part and the spans that carry loss.
+
+        Raises:
+            DataError: the row has no such part, or the chat template cannot render it.
+        """
+        match self.part:
+            case Part.WHOLE:
+                return self._renderer.render(example)
+            case Part.CHOSEN:
+                return self._answer_alone(example)
+            case Part.REJECTED:
+                return self._answer_alone(_with_rejected(example))
+            case Part.SOURCE | Part.TARGET:
+                return self._half(example)
+
+    def _answer_alone(self, example: Example) -> "Rendered":
+        """Earlier answers of a conversation are part of its prompt."""
+        rendered = self._renderer.render(example)
+        turns = (example.messages or [])[-example.answer_turns :]
+        answers = sum(message["role"] == "assistant" for message in turns) or 1
+        return replace(rendered, spans=rendered.spans[-answers:])
+
+    def _half(self, example: Example) -> "Rendered":
+        from training.rendering import Rendered
+
+        source, target = self._renderer.question(example)
+        if not source:
+            raise DataError("has no prompt.", "Give rows with a prompt and an answer.", field="prompt")
+        text = source if self.part is Part.SOURCE else target
+        templated = self.part is Part.SOURCE and example.messages is not None and self._renderer.templates
+        return Rendered(text, [(0, len(text))], templated=templated)
+
+
+def _with_rejected(example: Example) -> Example:
+    """The row with its rejected answer in the chosen one's place."""
+    if example.rejected is None:
+        raise DataError(
+            "has no rejected answer.", "Give rows with chosen and rejected, or another task.", field="rejected"
+        )
+    if isinstance(example.rejected, str):
+        return replace(example, answer=example.rejected)
+    before = (example.messages or [])[: -example.answer_turns]
+    return replace(example, messages=[*before, *example.rejected], answer_turns=len(example.rejected))
