@@ -108,6 +108,7 @@ def results(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("Held-out exact match", exact_match(summary.get("answers"))),
         ("Final loss", text.decimal(summary.get("final_loss"))),
         ("Evaluation loss", text.decimal(summary.get("eval_loss"))),
+        ("Perplexity, held out", text.decimal(summary.get("eval_perplexity"))),
         ("Trained parameters", f"{trained} ({_four_places(summary.get('trainable_percent'))})"),
         ("Adapter size", text.byte_size(summary.get("adapter_bytes"))),
         ("Speed", ", ".join(speed)),

@@ -33,6 +33,10 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"optimizer": "muon", "strategy": "zero2", "num_processes": 2}, "optimizer"),
         (CPU, {"lr_scheduler": "reduce_on_plateau", "eval_steps": 0}, "lr_scheduler"),
         (CPU, {"lr_scheduler": "reduce_on_plateau", "eval_split": 0}, "lr_scheduler"),
+        (CPU, {"early_stopping_patience": 2, "eval_steps": 0}, "early_stopping_patience"),
+        (CPU, {"load_best_at_end": True, "eval_split": 0}, "load_best_at_end"),
+        (CPU, {"streaming": True, "eval_strategy": "epoch"}, "eval_strategy"),
+        (CPU, {"streaming": True, "save_strategy": "epoch"}, "save_strategy"),
         (CPU, {"lr_scheduler": "wsd", "warmup": 0.5, "decay_share": 0.7}, "decay_share"),
         (FOUR_V100, {"strategy": "ddp", "num_processes": 8}, "num_processes"),
         (ONE_H100, {"strategy": "ddp", "num_processes": 2}, "num_processes"),
@@ -60,6 +64,7 @@ def test_a_refused_pair_names_its_setting_and_its_fix_mends_it(
         (ONE_H100, {"optimizer": "adamw_anyprecision", "method": "full", "learning_rate": 1e-5}),
         (ONE_H100, {"optimizer": "muon", "method": "full", "learning_rate": 1e-5}),
         (CPU, {"lr_scheduler": "reduce_on_plateau"}),
+        (CPU, {"early_stopping_patience": 1, "load_best_at_end": True, "eval_steps": 0, "eval_strategy": "epoch"}),
         (FOUR_V100, {"strategy": "zero2", "num_processes": 4, "offload_optimizer": "cpu", "precision": "fp16"}),
     ],
 )

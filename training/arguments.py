@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import TrainingArguments
 
-from training.config import Precision, RunConfig
+from training.config import Interval, Precision, RunConfig
 from training.manifest import checkpoints_dir
 from training.objectives import Objective
 from training.optimizers import optimizer_arguments
@@ -54,11 +54,11 @@ def training_arguments(
         logging_first_step=True,
         # A loss that is NaN is the news; the default would hide it behind the average of the steps before.
         logging_nan_inf_filter=False,
-        eval_strategy="steps" if evaluates and config.eval_steps else "no",
+        eval_strategy=_interval(config.eval_strategy, config.eval_steps) if evaluates else "no",
         eval_steps=config.eval_steps or None,
         metric_for_best_model="eval_loss" if evaluates else None,
         greater_is_better=False,
-        save_strategy="steps" if config.save_steps else "no",
+        save_strategy=_interval(config.save_strategy, config.save_steps),
         save_steps=config.save_steps or 500,
         # Old checkpoints go only once a newer one is sealed (training/manifest.py), which the library cannot know of.
         save_total_limit=None,
@@ -72,3 +72,7 @@ def training_arguments(
         disable_tqdm=True,
         log_level="warning",
     )
+
+
+def _interval(by: Interval, steps: float) -> str:
+    return by.value if by is Interval.EPOCH or steps else "no"

@@ -128,6 +128,11 @@ class OptimizerName(StrEnum):
         return "torchao" in self.value
 
 
+class Interval(StrEnum):
+    STEPS = "steps"
+    EPOCH = "epoch"
+
+
 class Group(StrEnum):
     """The parts of the form, in their order."""
 
@@ -250,9 +255,14 @@ class RunConfig(BaseModel):
     undesirable_weight: float = setting(1.0, "kto: weight of unwanted answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
 
     logging_steps: Amount = setting(1, "Log metrics every so many steps, or after this share of the run.", Group.REPORTING, gt=0)
+    eval_strategy: Interval = setting(Interval.STEPS, "Evaluate by steps (below) or at the end of each epoch.", Group.REPORTING, label="Evaluate by", advanced=True)
     eval_steps: Amount = setting(0.1, "Evaluate every so many steps, or after this share of the run; 0 evaluates at the end only.", Group.REPORTING, ge=0)
+    save_strategy: Interval = setting(Interval.STEPS, "Write checkpoints by steps (below) or at the end of each epoch.", Group.REPORTING, label="Save by", advanced=True)
     save_steps: Amount = setting(0.25, "Write a checkpoint every so many steps, or after this share of the run; 0 writes none before the end.", Group.REPORTING, ge=0)
     save_total_limit: int = setting(2, "Checkpoints kept; older ones are deleted once a newer one is whole.", Group.REPORTING, label="Checkpoints kept", advanced=True, ge=1, le=1000)
+    early_stopping_patience: OptionalInt = setting(None, "End the run after this many evaluations in a row that did not lower the evaluation loss; empty trains to the end.", Group.REPORTING, advanced=True, ge=1, le=10_000)
+    early_stopping_threshold: float = setting(0.0, "An evaluation loss counts as lower where it is by more than this.", Group.REPORTING, advanced=True, ge=0)
+    load_best_at_end: bool = setting(False, "The result is the checkpoint with the lowest evaluation loss, which is written at that evaluation and kept, in the place of the last step's weights.", Group.REPORTING, label="Keep the best", advanced=True)
     answer_rows: int = setting(0, "Held-out rows answered by the model before and after training, compared with the expected answers (exact match); 0 answers none.", Group.REPORTING, ge=0)
     max_new_tokens: int = setting(128, "Longest answer in tokens when held-out rows are answered.", Group.REPORTING, advanced=True, ge=1, le=32_768)
 
@@ -266,6 +276,16 @@ class RunConfig(BaseModel):
         """How frozen weights are really held."""
         implied = self.method is Method.QLORA and self.quantization is Quantization.NONE
         return Quantization.NF4 if implied else self.quantization
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether there are held-out rows."""
+        return bool(self.validation_data or self.eval_split)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the run is evaluated while it trains."""
+        return self.holds_out and (self.eval_strategy is Interval.EPOCH or bool(self.eval_steps))
 
     @property
     def title(self) -> str:

@@ -1,11 +1,15 @@
 """The evaluation loss: a mean over tokens, as the training loss is, and not over batches of unlike length."""
 
+import math
+
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import Dataset
 
 from training.data import IGNORED, Tokens
+
+_LARGEST_EXPONENT = 709  # of a float
 
 
 class EvenRows(Dataset[Tokens]):
@@ -26,6 +30,11 @@ class EvenRows(Dataset[Tokens]):
             return self._rows[index]
         shortest = self._rows[self._count - 1]["input_ids"][:2]
         return {"input_ids": shortest, "labels": np.full_like(shortest, IGNORED)}
+
+
+def perplexity(loss: float) -> float:
+    """e to the mean loss per token: between how many equally likely tokens the model hesitates."""
+    return math.exp(loss) if loss < _LARGEST_EXPONENT else math.inf
 
 
 class TokenMean:

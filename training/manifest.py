@@ -70,10 +70,11 @@ def newest_checkpoint(run_dir: Path) -> tuple[Path | None, list[str]]:
     return None, rejected
 
 
-def prune(run_dir: Path, keep: int) -> None:
-    """Deletes all but the `keep` newest sealed checkpoints. Called once the newest is sealed, so one is always whole."""
+def prune(run_dir: Path, keep: int, also: int | None = None) -> None:
+    """Deletes all but the `keep` newest sealed checkpoints and that of step `also`. Called once the newest is sealed, so
+    one is always whole."""
     sealed = [checkpoint for checkpoint in _newest_first(run_dir) if (checkpoint / MANIFEST).exists()]
-    for checkpoint in sealed[keep:]:
+    for checkpoint in [old for old in sealed[keep:] if step_of(old) != also]:
         (checkpoint / MANIFEST).unlink()  # first, so that a half-deleted one is never taken for whole
         shutil.rmtree(checkpoint)
 

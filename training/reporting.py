@@ -10,10 +10,11 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from training import manifest
+from training.best import BestWatch, Evaluation, best, evaluations, kept_step
 from training.config import RunConfig
 from training.data import EpochSampler
 from training.distributed import describe
-from training.events import CheckpointSaved, Metrics, Placed, Planned
+from training.events import CheckpointSaved, Metrics, Note, Placed, Planned
 from training.failure import StopRequested
 from training.optimizers import optimizer_factory
 from training.order import steps_per_epoch
@@ -35,7 +36,7 @@ _MEASURES = {
     "kl": "kl",
 }
 _LOGGED = (
-    {"learning_rate": "learning_rate", "grad_norm": "grad_norm"}
+    {"learning_rate": "learning_rate", "grad_norm": "grad_norm", "eval_perplexity": "eval_perplexity"}
     | _MEASURES
     | {f"eval_{name}": f"eval_{kept}" for name, kept in _MEASURES.items()}
 )
@@ -63,8 +64,9 @@ class Reporting(Trainer):  # type: ignore[misc]
         self.strategy: dict[str, Any] = {}
         self.memory_before = 0
         self.last_loss: float | None = None
-        self.last_evaluation: tuple[int, float | None] = (-1, None)
+        self.last_evaluation = Evaluation(step=-1)
         self.add_callback(StepWatch(self, watch.report, watch.stop))
+        self.add_callback(BestWatch(watch.config, watch.report))
 
     def place_data(self, train: Any, held_out: Any) -> None:
         """Rows as Lathe has prepared them, in Lathe's order."""
@@ -151,8 +153,24 @@ class Reporting(Trainer):  # type: ignore[misc]
             return {"eval_loss": math.nan}  # neither the best nor an improvement
         finally:
             self.throughput.go_on()
-        self.last_evaluation = (self.state.global_step, metrics.get("eval_loss"))
+        self.last_evaluation = Evaluation.of({"step": self.state.global_step, **metrics})
         return metrics
+
+    def go_back_to_best(self) -> None:
+        """Puts back the weights of the lowest evaluation loss, where that is asked for. Every rank calls it."""
+        config, report = self._watch.config, self._watch.report
+        lowest = best(evaluations(self.state)) if config.load_best_at_end else None
+        if lowest is None or lowest.step == self.state.global_step:
+            return
+        checkpoint = manifest.checkpoints_dir(self._watch.run_dir) / f"checkpoint-{lowest.step}"
+        if reason := manifest.fault(checkpoint):
+            told = f"The result is that of the last step: the best checkpoint, {checkpoint.name}, cannot be used, {reason}."
+            report.once(Note(message=told, level="warning"))
+            return
+        self.state.best_model_checkpoint = str(checkpoint)
+        self._load_best_model()
+        self.last_evaluation = lowest
+        report.once(Note(message=f"The result is that of step {lowest.step}, which has the lowest evaluation loss."))
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         self.throughput.pause()
@@ -162,7 +180,8 @@ class Reporting(Trainer):  # type: ignore[misc]
             self.accelerator.wait_for_everyone()  # every rank's files are written
             if self._watch.report.rank == 0:
                 size = manifest.seal(checkpoint)
-                manifest.prune(self._watch.run_dir, self._watch.config.save_total_limit)
+                config = self._watch.config
+                manifest.prune(self._watch.run_dir, config.save_total_limit, kept_step(config, self.state))
                 path = str(checkpoint.relative_to(self._watch.run_dir))
                 self._watch.report.once(CheckpointSaved(step=self.state.global_step, path=path, bytes=size))
         self.throughput.go_on()

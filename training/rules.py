@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from training.config import (
+    Interval,
     Method,
     Offload,
     OptimizerName,
@@ -216,14 +217,39 @@ def adafactor_factors_whole_matrices(config: RunConfig, machine: Machine) -> Ite
 
 @rule
 def a_plateau_is_seen_by_evaluating(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    evaluates = config.eval_steps and (config.validation_data or config.eval_split)
-    if config.lr_scheduler is Scheduler.REDUCE_ON_PLATEAU and not evaluates:
+    if config.lr_scheduler is Scheduler.REDUCE_ON_PLATEAU and not config.evaluates:
         yield Conflict(
             ("lr_scheduler", "eval_steps", "eval_split"),
             "reduce_on_plateau goes by the evaluation loss, and nothing is evaluated while training.",
             "Set eval_steps and eval_split above 0, or lr_scheduler to cosine.",
             {"lr_scheduler": "cosine"},
         )
+
+
+@rule
+def the_best_is_found_by_evaluating(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.evaluates:
+        return
+    for name, off in (("early_stopping_patience", None), ("load_best_at_end", False)):
+        if getattr(config, name):
+            yield Conflict(
+                (name, "eval_steps", "eval_split"),
+                f"{name} goes by the evaluation loss, and nothing is evaluated while training.",
+                f"Set eval_steps and eval_split above 0, or leave {name} {'empty' if off is None else 'off'}.",
+                {name: off},
+            )
+
+
+@rule
+def a_stream_has_no_epochs(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    for name in ("eval_strategy", "save_strategy"):
+        if config.streaming and getattr(config, name) is Interval.EPOCH:
+            yield Conflict(
+                (name, "streaming"),
+                "A stream is read without a break between epochs.",
+                f"Set {name} to steps.",
+                {name: "steps"},
+            )
 
 
 @rule
@@ -259,7 +285,7 @@ def a_memory_limit_is_a_gpu_s(config: RunConfig, machine: Machine) -> Iterator[C
 
 @rule
 def answers_need_held_out_rows(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.answer_rows and not config.validation_data and not config.eval_split:
+    if config.answer_rows and not config.holds_out:
         yield Conflict(
             ("answer_rows", "eval_split"),
             "There are no held-out rows to answer: eval_split is 0 and validation_data is empty.",
@@ -270,12 +296,7 @@ def answers_need_held_out_rows(config: RunConfig, machine: Machine) -> Iterator[
 
 @rule
 def evaluation_needs_held_out_rows(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if (
-        config.eval_steps
-        and not config.validation_data
-        and not config.eval_split
-        and "eval_steps" in config.model_fields_set
-    ):
+    if config.eval_steps and not config.holds_out and "eval_steps" in config.model_fields_set:
         yield Conflict(
             ("eval_steps", "eval_split"),
             "There are no held-out rows to evaluate: eval_split is 0 and validation_data is empty.",

@@ -110,9 +110,11 @@ def run_steps(trainer: "Reporting", run_dir: Path, state: "PartialState", report
     if (
         trainer.eval_dataset is not None
         and not stop.agreed()
-        and trainer.last_evaluation[0] != trainer.state.global_step
+        and trainer.last_evaluation.step != trainer.state.global_step
     ):
         trainer.evaluate()
+    if not stop.agreed():
+        trainer.go_back_to_best()
 
 
 def refuse_conflicts(config: RunConfig, machine: object) -> None:

@@ -10,7 +10,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from training.config import Precision, RunConfig, Task
 from training.data import TokenDataset
-from training.evaluation import EvenRows, TokenMean
+from training.evaluation import EvenRows, TokenMean, perplexity
 from training.model import load_model, parameter_counts, targeted_modules, weights_dtype
 from training.objectives import Objective
 from training.prepare import Data
@@ -80,7 +80,8 @@ class RunTrainer(Reporting):
         finally:
             self._token_mean = None
         if "eval_loss" in output.metrics:
-            output.metrics["eval_loss"] = mean.value()
+            output.metrics["eval_loss"] = loss = mean.value()
+            output.metrics["eval_perplexity"] = perplexity(loss)
         return output
 
     def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:

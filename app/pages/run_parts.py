@@ -103,6 +103,7 @@ def results(run: Run) -> Markup:
         ("Exact match, held out", exact_match(summary.get("answers"))),
         ("Final loss", text.decimal(summary.get("final_loss"))),
         ("Evaluation loss", text.decimal(summary.get("eval_loss"))),
+        ("Perplexity, held out", text.decimal(summary.get("eval_perplexity"))),
         ("Trained parameters", _trained(summary)),
         ("Adapter", text.byte_size(summary.get("adapter_bytes"))),
         ("Speed", ", ".join(text.rate(summary.get(f"{noun}_per_second"), noun) for noun in ("tokens", "samples"))),
