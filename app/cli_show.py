@@ -10,7 +10,7 @@ from app import text
 from app.cli_database import ready
 from app.cli_settings import plain
 from app.run_document import brief, document
-from app.run_words import exact_match, progress, strategy, took
+from app.run_words import exact_match, progress, scores, strategy, took
 from worker import database, runs
 from worker.models import Status
 
@@ -106,6 +106,7 @@ def results(values: dict[str, Any]) -> list[tuple[str, str]]:
     speed = [text.rate(summary.get(f"{noun}_per_second"), noun) for noun in ("tokens", "samples")]
     lines = [
         ("Held-out exact match", exact_match(summary.get("answers"))),
+        *[(f"Held-out {label}", told) for label, told in scores(summary.get("answers"))],
         ("Final loss", text.decimal(summary.get("final_loss"))),
         ("Evaluation loss", text.decimal(summary.get("eval_loss"))),
         ("Perplexity, held out", text.decimal(summary.get("eval_perplexity"))),

@@ -41,5 +41,15 @@ def exact_match(answers: dict[str, Any] | None) -> str:
     """Held-out answers before and after: "4.0% before, 96.0% after (50 rows)"."""
     if not answers:
         return text.NONE
-    before, after = (text.percent(answers.get(f"exact_match_{moment}")) for moment in ("before", "after"))
-    return f"{before} before, {after} after ({text.plural(answers.get('rows', 0), 'row')})"
+    return f"{_before_and_after(answers, 'exact_match')} ({text.plural(answers.get('rows', 0), 'row')})"
+
+
+def scores(answers: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """The other scores of the held-out answers, each before and after; none where an older run has none."""
+    labels = {"f1": "token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+    return [(label, _before_and_after(answers, name)) for name, label in labels.items() if answers and f"{name}_after" in answers]
+
+
+def _before_and_after(answers: dict[str, Any], name: str) -> str:
+    before, after = (text.percent(answers.get(f"{name}_{moment}")) for moment in ("before", "after"))
+    return f"{before} before, {after} after"

@@ -22,7 +22,7 @@ SUMMARY: dict[str, Any] = {
     "eval_loss": 0.23456,
     "steps": 400,
     "strategy": {"engine": "DeepSpeedEngine", "stage": 2, "world_size": 2, "precision": "bf16"},
-    "answers": {"rows": 50, "exact_match_before": 0.04, "exact_match_after": 0.96},
+    "answers": {"rows": 50, "exact_match_before": 0.04, "exact_match_after": 0.96, "f1_before": 0.125, "f1_after": 0.98},
     "train_seconds": 125.0,
 }
 

@@ -135,6 +135,7 @@ def test_show_tells_people_the_same_with_units(home):
         "Status finished",
         "Strategy ZeRO-2 (DeepSpeedEngine), 2 processes, bf16",
         "Held-out exact match 4.0% before, 96.0% after (50 rows)",
+        "Held-out token F1 12.5% before, 98.0% after",
         "Final loss 0.1235",
         "Trained parameters 294,912 of 124,737,792 (0.2364%)",
         "Adapter size 1.1 MiB",

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from training.config import RunConfig
 from training.model import load_model, model_class
 from training.rendering import Renderer
+from training.scores import means, score
 from training.shapes import Example
 
 _BATCH_ROWS = 32
@@ -52,7 +53,7 @@ def compare(
     device: torch.device,
     progress: Callable[[int, int], None],
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Greedy answers before and after tuning: the summary with exact match as a share, and one record per row.
+    """Greedy answers before and after tuning: the summary with exact match, F1 and ROUGE as shares, and one record per row.
 
     The tuned weights are read from the folder `tuned`, so that what is measured is what can be downloaded.
     """
@@ -77,6 +78,8 @@ def compare(
         "rows": len(rows),
         "exact_match_before": sum(row["match_before"] for row in rows) / len(rows),
         "exact_match_after": sum(row["match_after"] for row in rows) / len(rows),
+        **means(rows, "before"),
+        **means(rows, "after"),
     }
     return summary, rows
 
@@ -96,6 +99,8 @@ def _record(question: Question, before: str, after: str) -> dict[str, Any]:
         "after": after,
         "match_before": before == expected,
         "match_after": after == expected,
+        **{f"{name}_before": value for name, value in score(before, expected).items()},
+        **{f"{name}_after": value for name, value in score(after, expected).items()},
     }
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from app import text
 from app.form import applying, from_config
 from app.pages.parts import ago, bar, clock, each, facts, panel, rows, share_done, status_word, took
-from app.run_words import eta, exact_match, strategy
+from app.run_words import eta, exact_match, scores, strategy
 from training.fields import settings
 from worker.models import LogLine, Run, RunEvent, Status
 
@@ -101,6 +101,7 @@ def results(run: Run) -> Markup:
         return Markup("") if run.status.ended else _planned(run)
     pairs = [
         ("Exact match, held out", exact_match(summary.get("answers"))),
+        *[(f"{label[0].upper()}{label[1:]}, held out", told) for label, told in scores(summary.get("answers"))],
         ("Final loss", text.decimal(summary.get("final_loss"))),
         ("Evaluation loss", text.decimal(summary.get("eval_loss"))),
         ("Perplexity, held out", text.decimal(summary.get("eval_perplexity"))),
