@@ -14,7 +14,7 @@ from training.fields import ConfigError, Problem, Setting, parse, settings
 
 Values = Mapping[str, Any]
 Component = gr.components.Component
-MOST_BUTTONS = 6
+MOST_BUTTONS = 7
 """Choices that are shown side by side; more become a dropdown."""
 
 
@@ -65,7 +65,7 @@ APPLIES: dict[str, Callable[[Values], bool]] = {
     "double_quantization": _adapts,
     "num_processes": _is_spread,
     "offload_optimizer": _is_zero(1, 2, 3),
-    "offload_param": _is_zero(3),
+    "offload_param": lambda values: values.get("strategy") in (Strategy.ZERO3, Strategy.FSDP),
     "eval_split": _splits,
     "eval_steps": lambda values: values.get("eval_strategy") != "epoch",
     "save_steps": lambda values: values.get("save_strategy") != "epoch",

@@ -32,7 +32,8 @@ def strategy(values: dict[str, Any]) -> str:
         ran = {"stage": plan["zero_stage"], **{key: plan[key] for key in ("engine", "world_size", "precision")}}
     if not ran:
         return text.NONE
-    name = ran["engine"] if ran["stage"] is None else f"ZeRO-{ran['stage']} ({ran['engine']})"
+    kind = "FSDP2" if ran["engine"].startswith("FSDP") else None if ran["stage"] is None else f"ZeRO-{ran['stage']}"
+    name = f"{kind} ({ran['engine']})" if kind else ran["engine"]
     processes = "1 process" if ran["world_size"] == 1 else f"{ran['world_size']} processes"
     return f"{name}, {processes}, {ran['precision']}"
 

@@ -18,6 +18,12 @@ def test_zero_on_cpu_never_sets_the_flag_that_turns_deepspeed_off() -> None:
     assert "ACCELERATE_USE_CPU" not in made.env
 
 
+def test_fsdp_says_before_the_ranks_join_whether_host_memory_takes_part() -> None:
+    made = launch(config(strategy="fsdp", num_processes=2, offload_param="cpu"), Path("/r"), ["h/cpu"], cpu_count=2)
+    assert "--use_fsdp" in made.argv and made.argv[made.argv.index("--fsdp_version") + 1] == "2"
+    assert made.argv[made.argv.index("--fsdp_offload_params") + 1] == "true"
+
+
 def test_leased_gpus_are_the_only_ones_seen() -> None:
     made = launch(config(strategy="ddp", num_processes=2), Path("/r"), ["h/cuda:1", "h/cuda:3"])
     assert made.env["CUDA_VISIBLE_DEVICES"] == "1,3"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 from tiny import make_data, make_model
-from trainer_process import start
+from trainer_process import Trained, start
 
 from training.config import RunConfig
 from training.rules import Machine, check
@@ -39,17 +39,28 @@ def test_quantized_weights_learn_count_as_whole_and_answer(
     assert list((tmp_path / "run" / "adapter").glob("*.safetensors"))
 
 
-@pytest.mark.train
-@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
-def test_two_ranks_learn_the_same_as_one_device(tmp_path: Path, inputs: tuple[Path, Path], strategy: str) -> None:
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]) -> Trained:
     pytest.importorskip("bitsandbytes")
-    alone = start(tmp_path / "alone", *inputs, method="qlora")
-    assert alone.finish() == 0, alone.log()
-    spread = start(tmp_path / "spread", *inputs, method="qlora", strategy=strategy, num_processes=2, micro_batch_size=2)
+    trained = start(tmp_path_factory.mktemp("alone"), *inputs, method="qlora")
+    assert trained.finish() == 0, trained.log()
+    return trained
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp"])
+def test_two_ranks_learn_the_same_as_one_device(
+    tmp_path: Path, inputs: tuple[Path, Path], alone: Trained, strategy: str
+) -> None:
+    spread = start(tmp_path, *inputs, method="qlora", strategy=strategy, num_processes=2, micro_batch_size=2)
     assert spread.finish() == 0, spread.log()
     assert spread.losses() == pytest.approx(alone.losses(), rel=1e-3)
     assert spread.summary["strategy"]["world_size"] == 2
-    assert spread.summary["strategy"]["stage"] == {"ddp": None, "zero2": 2, "zero3": 3}[strategy]
+    assert spread.summary["strategy"]["stage"] == {"zero2": 2, "zero3": 3}.get(strategy)
+    assert spread.summary["total_parameters"] == alone.summary["total_parameters"]
+    shard = spread.shards()[0]
+    shared = 2 if strategy in ("zero3", "fsdp") else 1
+    assert shard.parameter_shard * shared == pytest.approx(shard.parameters, rel=0.01)
 
 
 def test_quantized_weights_that_are_to_train_are_refused_with_the_fix() -> None:

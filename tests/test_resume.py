@@ -1,6 +1,7 @@
 """A run that is stopped, killed or damaged goes on from its last whole checkpoint, and ends as if nothing had happened."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,17 @@ def test_a_stopped_run_of_two_ranks_saves_leaves_cleanly_and_goes_on(tmp_path: P
     undisturbed = start(tmp_path / "undisturbed", *inputs, **settings)
     assert undisturbed.finish() == 0, undisturbed.log()
     assert losses == pytest.approx(undisturbed.losses(), rel=1e-5)
+
+
+def test_fsdp_goes_on_from_its_parts_with_the_same_losses(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
+    settings = SETTINGS | {"strategy": "fsdp", "num_processes": 2, "micro_batch_size": 2, "lora_dropout": 0.0}
+    whole = start(tmp_path, *inputs, **settings | {"max_steps": 8})
+    assert whole.finish() == 0, whole.log()
+    shutil.rmtree(tmp_path / "checkpoints/checkpoint-8")
+    again = start(tmp_path, *inputs, **settings | {"max_steps": 8})
+    assert again.finish() == 0, again.log()
+    assert again.of(Resumed)[0].step == 4
+    assert again.losses() == {step: loss for step, loss in whole.losses().items() if step > 4}
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(

@@ -4,7 +4,9 @@ from pathlib import Path
 
 from transformers import TrainingArguments
 
-from training.config import Interval, Precision, RunConfig
+from training.config import Interval, Precision, RunConfig, Strategy
+from training.distributed import set_fsdp_policies
+from training.fsdp import fsdp_config
 from training.manifest import checkpoints_dir
 from training.objectives import Objective
 from training.optimizers import optimizer_arguments
@@ -28,7 +30,7 @@ def training_arguments(
 
     Made before the model is loaded: with ZeRO-3 they decide how its weights are placed.
     """
-    return objective.arguments(
+    arguments = objective.arguments(
         **objective.options,
         output_dir=str(checkpoints_dir(run_dir)),
         num_train_epochs=config.epochs,
@@ -48,7 +50,7 @@ def training_arguments(
         bf16=precision is Precision.BF16,
         fp16=precision is Precision.FP16,
         tf32=True if config.tf32 and machine.kind == "cuda" else None,
-        gradient_checkpointing=config.gradient_checkpointing,
+        gradient_checkpointing=config.gradient_checkpointing and config.strategy is not Strategy.FSDP,
         gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
         logging_steps=config.logging_steps,
         logging_first_step=True,
@@ -62,9 +64,11 @@ def training_arguments(
         save_steps=config.save_steps or 500,
         # Old checkpoints go only once a newer one is sealed (training/manifest.py), which the library cannot know of.
         save_total_limit=None,
+        fsdp=config.strategy is Strategy.FSDP,
+        fsdp_config=fsdp_config(config),
         deepspeed=deepspeed_config(config, hidden_size, precision),
         ddp_find_unused_parameters=False if config.num_processes > 1 else None,
-        use_cpu=machine.kind == "cpu" and config.strategy.zero_stage is None,
+        use_cpu=machine.kind == "cpu",
         accelerator_config={"use_configured_state": True},
         remove_unused_columns=False,
         dataloader_pin_memory=machine.kind == "cuda",
@@ -72,6 +76,8 @@ def training_arguments(
         disable_tqdm=True,
         log_level="warning",
     )
+    set_fsdp_policies(arguments, machine, precision)
+    return arguments
 
 
 def _interval(by: Interval, steps: float) -> str:

@@ -62,6 +62,7 @@ class Strategy(StrEnum):
     ZERO1 = "zero1"
     ZERO2 = "zero2"
     ZERO3 = "zero3"
+    FSDP = "fsdp"
 
     @property
     def zero_stage(self) -> int | None:
@@ -218,10 +219,10 @@ class RunConfig(BaseModel):
     use_rslora: bool = setting(False, "Rank-stabilised LoRA: scales by alpha / sqrt(r), steadier at high rank.", Group.METHOD, label="rsLoRA", advanced=True)
     use_dora: bool = setting(False, "DoRA: learns magnitude and direction apart; often better at low rank, slower.", Group.METHOD, label="DoRA", advanced=True)
 
-    strategy: Strategy = setting(Strategy.SINGLE, "single: one device. ddp: a copy per device. zero1, zero2, zero3 shard optimizer, + gradients, + parameters across devices; zero0 is DeepSpeed without sharding.", Group.STRATEGY)
+    strategy: Strategy = setting(Strategy.SINGLE, "single: one device. ddp: a copy per device. zero1, zero2, zero3 shard optimizer, + gradients, + parameters across devices; zero0 is DeepSpeed without sharding. fsdp is PyTorch's FSDP2: all three sharded, a layer gathered at a time.", Group.STRATEGY)
     num_processes: int = setting(1, "Number of training processes, one per device.", Group.STRATEGY, label="Processes", ge=1, le=1024)
     offload_optimizer: Offload = setting(Offload.NONE, "Keep the optimizer's state in host memory (ZeRO 1 to 3): less device memory, slower.", Group.STRATEGY)
-    offload_param: Offload = setting(Offload.NONE, "Keep the parameters in host memory (ZeRO-3): least device memory, slowest.", Group.STRATEGY, label="Offload parameters")
+    offload_param: Offload = setting(Offload.NONE, "Keep the parameters in host memory (ZeRO-3; FSDP keeps gradients and optimizer there too): least device memory, slowest.", Group.STRATEGY, label="Offload parameters")
     precision: Precision = setting(Precision.AUTO, "Number format of the forward and backward pass; auto takes bf16 where the GPU has it, fp16 on older GPUs, fp32 on CPU.", Group.STRATEGY)
     tf32: bool = setting(False, "Let fp32 matrix products round their factors to 10 bits (NVIDIA Ampere and later): several times faster.", Group.STRATEGY, label="TF32", advanced=True)
     memory_limit: OptionalAmount = setting(None, "Most GPU memory that a process may take: a fraction below 1 of the GPU's, or MiB; beyond it the run is out of memory, as on a smaller GPU. Empty sets no limit.", Group.STRATEGY, advanced=True, gt=0)

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+from transformers import TrainingArguments
 
-from training.config import RunConfig
+from training.config import Precision, RunConfig, Strategy
 from training.events import Note
 from training.report import Report
 from training.rules import Machine
@@ -35,6 +38,8 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
     if machine.kind == "cuda":
         return PartialState()
     state = PartialState(cpu=True)
+    if config.strategy is Strategy.FSDP:
+        state.distributed_type = DistributedType.MULTI_GPU  # FSDP is turned on for this type alone
     if config.strategy.zero_stage is not None:
         import deepspeed
 
@@ -42,6 +47,19 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         state.distributed_type = DistributedType.DEEPSPEED
     return state
+
+
+def set_fsdp_policies(arguments: TrainingArguments, machine: Machine, precision: Precision) -> None:
+    """The parts of FSDP's settings that are objects of torch; nothing where the strategy is another."""
+    given = arguments.fsdp_plugin_args
+    if given is None:
+        return
+    if machine.kind == "cpu" and given.get("cpu_offload"):
+        given["cpu_offload"] = CPUOffloadPolicy(pin_memory=False)  # memory is pinned for a GPU, and there is none
+    if precision is not Precision.FP32:
+        # accelerate's own policy would round the loss to 16 bits, and add up the ranks' gradients in them.
+        compute = torch.bfloat16 if precision is Precision.BF16 else torch.float16
+        given["mixed_precision_policy"] = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
 
 
 def tell_of_compiling(report: Report) -> None:
@@ -80,9 +98,12 @@ def describe(model: torch.nn.Module) -> dict[str, Any]:
     engine: Any = model
     world = int(os.environ.get("WORLD_SIZE", "1"))
     parameters = list(model.parameters())
-    held = [parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter for parameter in parameters]
+    held = [_local(parameter) for parameter in parameters]
     whole = [int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in parameters]
     trainable = sum(size for parameter, size in zip(parameters, whole, strict=True) if parameter.requires_grad)
+    trained_here = sum(
+        part.numel() for parameter, part in zip(parameters, held, strict=True) if parameter.requires_grad
+    )
     stage = engine.zero_optimization_stage() if hasattr(engine, "zero_optimization_stage") else None
     return {
         "engine": type(model).__name__,
@@ -90,9 +111,17 @@ def describe(model: torch.nn.Module) -> dict[str, Any]:
         "world_size": world,
         "parameter_shard": sum(tensor.numel() for tensor in held),
         "parameters": sum(whole),
-        "optimizer_shard": _optimizer_elements(model, trainable) if stage else trainable,
+        "optimizer_shard": _optimizer_elements(model, trainable) if stage else trained_here,
         "optimized": trainable,
     }
+
+
+def _local(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """The part of a parameter that this rank holds: of ZeRO-3's, of FSDP's, or all of it."""
+    if isinstance(parameter, DTensor):
+        return parameter.to_local()
+    part: torch.Tensor = getattr(parameter, "ds_tensor", parameter)
+    return part
 
 
 def _optimizer_elements(engine: Any, trainable: int) -> int:

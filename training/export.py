@@ -25,7 +25,9 @@ def save_result(trainer: Reporting, config: RunConfig, run_dir: Path) -> Path:
     """
     target = result_dir(run_dir, config.method)
     partial = target.with_suffix(".partial")
-    trainer.save_model(str(partial))  # gathers the shards of ZeRO-3; only rank 0 writes
+    if trainer.is_fsdp_enabled:  # checkpoints are saved in parts, the result whole
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+    trainer.save_model(str(partial))  # gathers the shards of ZeRO-3 and FSDP; only rank 0 writes
     trainer.accelerator.wait_for_everyone()
     if trainer.is_world_process_zero():
         (partial / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here needs

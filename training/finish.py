@@ -11,7 +11,7 @@ from training.answers import compare, questions, write_records
 from training.config import Precision, RunConfig
 from training.export import save_result, weights_bytes, write_card
 from training.failure import StopRequested
-from training.model import DTYPES, parameter_counts
+from training.model import DTYPES
 from training.optimizers import optimizer_class
 from training.prepare import Data
 from training.report import Report, peak_bytes, used_bytes
@@ -24,7 +24,9 @@ def conclude(trainer: Reporting, config: RunConfig, run_dir: Path) -> tuple[Path
     after = used_bytes()
     memory = {"after_bytes": after, "peak_bytes": max(peak_bytes(), after)}
     result = save_result(trainer, config, run_dir)
-    return result, summarize(trainer, result, parameter_counts(trainer.model), memory)
+    # As counted before the model was wrapped: FSDP hides what its parameters were made of.
+    parameters = trainer.plan["trainable_parameters"], trainer.plan["total_parameters"]
+    return result, summarize(trainer, result, parameters, memory)
 
 
 def summarize(trainer: Reporting, result: Path, parameters: tuple[int, int], memory: dict[str, int]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from training.config import Method, OptimizerName, Precision, Quantization, RunConfig, Task
+from training.config import Method, OptimizerName, Precision, Quantization, RunConfig, Strategy, Task
 from training.failure import UserError
 from training.tokenizer import load
 
@@ -124,8 +124,8 @@ def quantization(config: RunConfig, dtype: torch.dtype) -> BitsAndBytesConfig | 
     if config.quantized is Quantization.INT8:
         return BitsAndBytesConfig(load_in_8bit=True)
     if config.quantized is Quantization.NF4:
-        # ZeRO-3 shards what has the model's own format; each element of it then holds several weights.
-        storage = dtype if config.strategy.zero_stage == 3 else torch.uint8
+        # ZeRO-3 and FSDP shard what has the model's own format; each element of it then holds several weights.
+        storage = dtype if config.strategy in (Strategy.ZERO3, Strategy.FSDP) else torch.uint8
         return BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",

@@ -68,6 +68,11 @@ class Reporting(Trainer):  # type: ignore[misc]
         self.add_callback(StepWatch(self, watch.report, watch.stop))
         self.add_callback(BestWatch(watch.config, watch.report))
 
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What was known of the run before its model was wrapped."""
+        return self._watch.plan
+
     def place_data(self, train: Any, held_out: Any) -> None:
         """Rows as Lathe has prepared them, in Lathe's order."""
         self.train_dataset, self.eval_dataset = train, held_out

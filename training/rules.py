@@ -66,10 +66,13 @@ def rule(function: Rule) -> Rule:
 
 @rule
 def one_process_needs_no_strategy(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    offloads = Offload.CPU in (config.offload_optimizer, config.offload_param) and machine.kind == "cuda"
+    zero = config.strategy.zero_stage is not None
+    offloads = zero and {config.offload_optimizer, config.offload_param} != {Offload.NONE} and machine.kind == "cuda"
     if config.num_processes > 1 or config.strategy is Strategy.SINGLE or offloads:
         return
-    what = "DDP copies the model" if config.strategy is Strategy.DDP else "ZeRO shards its state"
+    what = {Strategy.DDP: "DDP copies the model", Strategy.FSDP: "FSDP shards the model"}.get(
+        config.strategy, "ZeRO shards its state"
+    )
     more = min(2, machine.devices) if machine.kind == "cuda" else 2
     fix = "Set strategy to single" + (f", or num_processes to {more}." if more > 1 else ".")
     yield Conflict(
@@ -83,7 +86,7 @@ def several_processes_need_a_strategy(config: RunConfig, machine: Machine) -> It
         yield Conflict(
             ("strategy", "num_processes"),
             f"strategy single trains on one device, and num_processes is {config.num_processes}.",
-            "Set num_processes to 1, or strategy to ddp or one of zero1 to zero3.",
+            "Set num_processes to 1, or strategy to ddp, fsdp or one of zero1 to zero3.",
             {"num_processes": 1},
         )
 
@@ -101,22 +104,24 @@ def no_more_processes_than_devices(config: RunConfig, machine: Machine) -> Itera
 
 @rule
 def optimizer_offload_needs_zero(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.offload_optimizer is Offload.CPU and (config.strategy.zero_stage or 0) < 1:
-        yield Conflict(
-            ("offload_optimizer", "strategy"),
-            "The optimizer's state is offloaded by ZeRO stages 1 to 3 only.",
-            "Set offload_optimizer to none, or strategy to zero2.",
-            {"offload_optimizer": "none"},
-        )
+    if config.offload_optimizer is Offload.NONE or (config.strategy.zero_stage or 0) >= 1:
+        return
+    if config.strategy is Strategy.FSDP:
+        reason = "FSDP offloads parameters, gradients and optimizer together, by offload_param."
+        fix, changes = "Set offload_optimizer to none and offload_param to cpu.", {"offload_param": "cpu"}
+    else:
+        reason = "The optimizer's state is offloaded by ZeRO stages 1 to 3 only."
+        fix, changes = "Set offload_optimizer to none, or strategy to zero2.", {}
+    yield Conflict(("offload_optimizer", "strategy"), reason, fix, changes | {"offload_optimizer": "none"})
 
 
 @rule
 def parameter_offload_needs_zero3(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.offload_param is Offload.CPU and config.strategy is not Strategy.ZERO3:
+    if config.offload_param is not Offload.NONE and config.strategy not in (Strategy.ZERO3, Strategy.FSDP):
         yield Conflict(
             ("offload_param", "strategy"),
-            "Parameters are offloaded by ZeRO stage 3 only.",
-            "Set offload_param to none, or strategy to zero3.",
+            "Parameters are offloaded by ZeRO stage 3 and by FSDP only.",
+            "Set offload_param to none, or strategy to zero3 or fsdp.",
             {"offload_param": "none"},
         )
 
@@ -389,3 +394,6 @@ def a_stream_is_taken_as_it_comes(config: RunConfig, machine: Machine) -> Iterat
                 + ", or set streaming to false.",
                 {name: None},
             )
+
+
+from training import strategy_rules  # noqa: E402, F401 - it registers its rules, and needs what is above

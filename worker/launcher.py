@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.config import RunConfig, Strategy
+from training.config import Offload, RunConfig, Strategy
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,10 @@ def _arguments(config: RunConfig, *, on_cpu: bool) -> list[str]:
         kind = ["--cpu"] if on_cpu else []
     elif config.strategy is Strategy.DDP:
         kind = ["--multi_gpu", "--main_process_port", "0"]
+    elif config.strategy is Strategy.FSDP:
+        # Known before the ranks join: what is kept in host memory needs gloo beside NCCL.
+        offloads = str(config.offload_param is not Offload.NONE).lower()
+        kind = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_offload_params", offloads, "--main_process_port", "0"]
     else:
         kind = ["--use_deepspeed", "--main_process_port", "0"]
     return ["-m", "accelerate.commands.launch", *kind, *shared, "--module", "training.train"]

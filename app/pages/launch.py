@@ -234,7 +234,7 @@ def _previews() -> list[gr.Code]:
     with gr.Tabs(elem_classes="card previews"):
         with gr.Tab("Command"):
             command = gr.Code(language="shell", buttons=["copy"], elem_id="command", **look)
-        with gr.Tab("DeepSpeed"):
+        with gr.Tab("DeepSpeed or FSDP"):
             deepspeed = gr.Code(NO_ZERO, language="json", buttons=["copy"], elem_id="deepspeed", **look)
         with gr.Tab("YAML"):
             yaml = gr.Code(language="yaml", buttons=["copy"], elem_id="yaml", **look)

@@ -13,6 +13,7 @@ from training import rules
 from training.config import Precision, RunConfig
 from training.config_file import to_yaml
 from training.fields import Problem, settings
+from training.fsdp import fsdp_config
 from training.model_files import ModelError, ModelFacts, describe_model
 from training.rules import Conflict, Machine
 from training.zero import deepspeed_config
@@ -162,4 +163,6 @@ def _describe(model: str) -> ModelFacts | Problem:
 def _deepspeed(config: RunConfig, facts: ModelFacts | None, here: Machine) -> str:
     precision = here.best_precision if config.precision is Precision.AUTO else config.precision
     resolved: dict[str, Any] | None = deepspeed_config(config, facts.hidden_size if facts else None, precision)
+    if sharded := fsdp_config(config):
+        return f"// What transformers takes as fsdp_config.\n{json.dumps(sharded, indent=2)}"
     return NO_ZERO if resolved is None else json.dumps(resolved, indent=2)
