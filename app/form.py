@@ -11,6 +11,7 @@ import gradio as gr
 
 from training.config import Group, Method, RunConfig, Strategy
 from training.fields import ConfigError, Problem, Setting, parse, settings
+from training.methods import method
 
 Values = Mapping[str, Any]
 Component = gr.components.Component
@@ -22,8 +23,22 @@ def _is_lora(values: Values) -> bool:
     return values.get("method") in (Method.LORA, Method.QLORA)
 
 
+def _targets(values: Values) -> bool:
+    known = method(str(values.get("method")))
+    return known is not None and known.targets
+
+
+def _saves_modules(values: Values) -> bool:
+    known = method(str(values.get("method")))
+    return known.saves_modules if known else bool(values.get("trainable_layers"))
+
+
 def _adapts(values: Values) -> bool:
     return values.get("method") != Method.FULL
+
+
+def _trains_all(values: Values) -> bool:
+    return values.get("method") == Method.FULL
 
 
 def _is_zero(*stages: int) -> Callable[[Values], bool]:
@@ -58,9 +73,14 @@ APPLIES: dict[str, Callable[[Values], bool]] = {
     "lora_r": _is_lora,
     "lora_alpha": _is_lora,
     "lora_dropout": _is_lora,
-    "target_modules": _is_lora,
+    "target_modules": _targets,
     "use_rslora": _is_lora,
     "use_dora": _is_lora,
+    "lora_init": _is_lora,
+    "loraplus_lr_ratio": _is_lora,
+    "method_options": _adapts,
+    "modules_to_save": _saves_modules,
+    "trainable_layers": _trains_all,
     "quantization": _adapts,
     "double_quantization": _adapts,
     "num_processes": _is_spread,
@@ -97,7 +117,11 @@ class Draft:
         """The draft that a browser kept; what a later or broken one holds too much is dropped."""
         if not isinstance(stored, dict) or not isinstance(stored.get("values"), dict):
             return cls(defaults())
-        kept = {name: value for name, value in stored["values"].items() if name in settings() and _fits(settings()[name], value)}
+        kept = {
+            name: value
+            for name, value in stored["values"].items()
+            if name in settings() and _fits(settings()[name], value)
+        }
         return cls(defaults() | kept, str(stored.get("parent", "")))
 
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from tiny import make_model
 
+from training.adapters import add_adapter, targeted_modules
 from training.config import RunConfig
 from training.failure import UserError
-from training.model import add_lora, load_model, load_tokenizer, parameter_counts, targeted_modules
+from training.model import load_model, load_tokenizer, parameter_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -28,7 +29,7 @@ def test_gpt2_with_four_more_tokens_and_rank_8_has_the_known_counts() -> None:
 
     with torch.device("meta"):
         gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=50257 + 4))
-        model = add_lora(gpt2, config(lora_r=8))
+        model = add_adapter(gpt2, config(lora_r=8))
     assert parameter_counts(model) == (294_912, 124_737_792)
     assert targeted_modules(model) == ["c_attn"]
 
@@ -42,22 +43,22 @@ def test_gpt2_with_four_more_tokens_and_rank_8_has_the_known_counts() -> None:
     ],
 )
 def test_target_modules_by_choice_by_kind_and_by_name(folder: Path, wanted: str, modules: list[str]) -> None:
-    model = add_lora(load_model(config(folder), torch.float32), config(folder, target_modules=wanted))
+    model = add_adapter(load_model(config(folder), torch.float32), config(folder, target_modules=wanted))
     assert targeted_modules(model) == modules
 
 
 def test_a_module_the_model_has_not_names_those_it_has(folder: Path) -> None:
     with pytest.raises(UserError) as caught:
-        add_lora(load_model(config(folder), torch.float32), config(folder, target_modules="query"))
+        add_adapter(load_model(config(folder), torch.float32), config(folder, target_modules="query"))
     assert caught.value.field == "target_modules"
     assert "q_proj" in caught.value.fix
 
 
 def test_rslora_and_dora_reach_the_adapter(folder: Path) -> None:
-    model = add_lora(load_model(config(folder), torch.float32), config(folder, use_rslora=True, use_dora=True))
+    model = add_adapter(load_model(config(folder), torch.float32), config(folder, use_rslora=True, use_dora=True))
     made = model.peft_config["default"]
     assert made.use_rslora and made.use_dora
-    plain = add_lora(load_model(config(folder), torch.float32), config(folder))
+    plain = add_adapter(load_model(config(folder), torch.float32), config(folder))
     assert parameter_counts(model)[0] > parameter_counts(plain)[0]
 
 

@@ -11,6 +11,8 @@ CPU = Machine()
 FOUR_V100 = Machine("cuda", 4, ["Tesla V100"] * 4, [32 << 30] * 4, bf16=False)
 ONE_H100 = Machine("cuda", 1, ["H100"], [80 << 30], bf16=True)
 
+PREFIX = {"method": "prefix_tuning", "method_options": "num_virtual_tokens=4"}
+
 
 def config(**values: Any) -> RunConfig:
     return RunConfig.model_validate({"model": "m", "data": "d"} | values)
@@ -47,6 +49,31 @@ def config(**values: Any) -> RunConfig:
         (ONE_H100, {"strategy": "zero2"}, "strategy"),
         (FOUR_V100, {"strategy": "ddp", "num_processes": 4, "offload_optimizer": "cpu"}, "offload_optimizer"),
         (FOUR_V100, {"strategy": "zero2", "num_processes": 4, "offload_param": "cpu"}, "offload_param"),
+        (CPU, {"method": "vera", "method_options": "rr=8"}, "method_options"),
+        (CPU, {"method": "vera", "method_options": "r=many, d_initial=0.2"}, "method_options"),
+        (CPU, {"method": "full", "method_options": "r=8"}, "method_options"),
+        (CPU, {"method": "prompt_tuning"}, "method_options"),
+        (CPU, {"method": "loha", "quantization": "4bit"}, "quantization"),
+        (CPU, {"method": "delora", "quantization": "8bit"}, "quantization"),
+        (
+            CPU,
+            PREFIX | {"gradient_checkpointing": True},
+            "gradient_checkpointing",
+        ),
+        (CPU, {"method": "adalora", "strategy": "zero2", "num_processes": 2}, "strategy"),
+        (CPU, {"method": "delora", "strategy": "zero3", "num_processes": 2}, "strategy"),
+        (CPU, {"method": "ia3", "target_modules": "all-linear"}, "target_modules"),
+        (
+            CPU,
+            {"method": "ia3", "target_modules": "k_proj", "method_options": "feedforward_modules=[down_proj]"},
+            "target_modules",
+        ),
+        (CPU, {"target_modules": "*.q_proj"}, "target_modules"),
+        (CPU, {"target_modules": "all-linear", "method_options": "layers_to_transform=[0]"}, "target_modules"),
+        (CPU, {"lora_init": "loftq"}, "lora_init"),
+        (CPU, {"lora_init": "pissa", "method": "qlora"}, "lora_init"),
+        (CPU, {"lora_init": "olora", "quantization": "8bit"}, "lora_init"),
+        (CPU, {"lora_init": "pissa", "strategy": "zero3", "num_processes": 2}, "lora_init"),
     ],
 )
 def test_a_refused_pair_names_its_setting_and_its_fix_mends_it(
@@ -97,6 +124,21 @@ def test_what_works_but_should_not_be_is_advice_only_and_its_fix_mends_it(
     (advice,) = check(config(**values), machine)
     assert not advice.blocking
     assert check(config(**(values | advice.changes)), machine) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "setting"),
+    [
+        ({"method": "vera", "method_options": "r=8", "lora_r": 8}, "lora_r"),
+        ({"method": "full", "target_modules": "q_proj", "learning_rate": 1e-5}, "target_modules"),
+        ({"method": "full", "modules_to_save": "lm_head", "learning_rate": 1e-5}, "modules_to_save"),
+        ({"trainable_layers": 1}, "trainable_layers"),
+    ],
+)
+def test_a_setting_of_another_method_is_said_to_do_nothing(values: dict[str, Any], setting: str) -> None:
+    (advice,) = check(config(**values), CPU)
+    assert advice.settings[0] == setting and not advice.blocking
+    assert check(config(**(values | advice.changes)), CPU) == []
 
 
 @pytest.mark.parametrize(("machine", "precision"), [(CPU, "fp32"), (FOUR_V100, "fp16"), (ONE_H100, "bf16")])

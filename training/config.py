@@ -48,11 +48,72 @@ class Method(StrEnum):
     LORA = "lora"
     QLORA = "qlora"
     FULL = "full"
+    # PEFT's others, by its own names; their options are in docs/methods.md.
+    ADALORA = "adalora"
+    ADAPTION_PROMPT = "adaption_prompt"
+    BEFT = "beft"
+    BOFT = "boft"
+    C3A = "c3a"
+    CARTRIDGE = "cartridge"
+    DEFT = "deft"
+    DELORA = "delora"
+    FOURIERFT = "fourierft"
+    FROD = "frod"
+    GLORA = "glora"
+    GRALORA = "gralora"
+    HIRA = "hira"
+    HRA = "hra"
+    IA3 = "ia3"
+    LILY = "lily"
+    LN_TUNING = "ln_tuning"
+    LOHA = "loha"
+    LOKR = "lokr"
+    MISS = "miss"
+    OFT = "oft"
+    OSF = "osf"
+    P_TUNING = "p_tuning"
+    PEANUT = "peanut"
+    PREFIX_TUNING = "prefix_tuning"
+    PROMPT_TUNING = "prompt_tuning"
+    PSOFT = "psoft"
+    PVERA = "pvera"
+    RANDLORA = "randlora"
+    ROAD = "road"
+    SHIRA = "shira"
+    SUPERTUNING = "supertuning"
+    TINYLORA = "tinylora"
+    TRAINABLE_TOKENS = "trainable_tokens"
+    UNILORA = "unilora"
+    VBLORA = "vblora"
+    VERA = "vera"
+    WAVEFT = "waveft"
 
     @property
     def adapts(self) -> bool:
         """Whether an adapter is trained beside frozen weights."""
         return self is not Method.FULL
+
+    @property
+    def is_lora(self) -> bool:
+        """Whether the settings of LoRA apply."""
+        return self in (Method.LORA, Method.QLORA)
+
+
+class LoraInit(StrEnum):
+    DEFAULT = "default"
+    GAUSSIAN = "gaussian"
+    ORTHOGONAL = "orthogonal"
+    PISSA = "pissa"
+    PISSA_NITER_4 = "pissa_niter_4"
+    PISSA_NITER_16 = "pissa_niter_16"
+    OLORA = "olora"
+    MICA = "mica"
+    LOFTQ = "loftq"
+
+    @property
+    def changes_weights(self) -> bool:
+        """Whether the first matrices are taken out of the model's own weights."""
+        return self.value.startswith(("pissa", "olora"))
 
 
 class Strategy(StrEnum):
@@ -180,12 +241,22 @@ def _slice(value: Any) -> Any:
     return f"{number:g}%" if percent else f"{number:g}" if number < 1 else f"{number:.0f}"
 
 
+def _options(value: Any) -> Any:
+    """Options as the text `name=value, name=value`; a file may give them as a mapping."""
+    if isinstance(value, dict):
+        from training.methods import written
+
+        value = written({str(name): one for name, one in value.items()})
+    return _blank_to_none(value)
+
+
 Amount = Annotated[int | float, BeforeValidator(_steps_or_fraction)]
 Text = Annotated[str | None, BeforeValidator(_blank_to_none)]
 OptionalFloat = Annotated[float | None, BeforeValidator(_blank_to_none)]
 Slice = Annotated[str | None, BeforeValidator(_slice)]
 OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
 OptionalAmount = Annotated[int | float | None, BeforeValidator(_steps_or_fraction), BeforeValidator(_blank_to_none)]
+Options = Annotated[str | None, BeforeValidator(_options)]
 
 
 class RunConfig(BaseModel):
@@ -209,15 +280,20 @@ class RunConfig(BaseModel):
     max_target_length: OptionalInt = setting(None, "seq2seq: longest target in tokens; empty takes max length, which then holds for the source alone.", Group.MODEL, advanced=True, ge=2, le=1_048_576)
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt's tokens too, not on the answer alone.", Group.MODEL, advanced=True)
 
-    method: Method = setting(Method.LORA, "lora trains small low-rank matrices beside the frozen weights; qlora the same beside weights held in 4 or 8 bits; full trains every weight.", Group.METHOD)
+    method: Method = setting(Method.LORA, "lora trains small low-rank matrices beside the frozen weights; qlora the same beside weights held in 4 or 8 bits; full trains every weight; the others are PEFT's methods, with options of their own (docs/methods.md).", Group.METHOD)
+    method_options: Options = setting(None, "The method's own options as name=value, name=value, such as r=8, layers_to_transform=[0, 1]; docs/methods.md lists those of each method.", Group.METHOD)
     quantization: Quantization = setting(Quantization.NONE, "How frozen weights are held: 4bit (NF4) takes an eighth of fp32's memory, 8bit (LLM.int8) a quarter; none with qlora means 4bit.", Group.METHOD)
     double_quantization: bool = setting(True, "4bit: quantise the scales too, which saves another 0.4 bits a weight.", Group.METHOD, advanced=True)
     lora_r: int = setting(16, "Rank of the LoRA matrices: more learns more and costs more memory.", Group.METHOD, label="LoRA r", ge=1, le=1024)
     lora_alpha: int = setting(32, "LoRA scale: the update is multiplied by alpha / r (alpha / sqrt(r) with rsLoRA).", Group.METHOD, label="LoRA alpha", ge=1, le=4096)
     lora_dropout: float = setting(0.0, "Share of the LoRA input dropped at random while training.", Group.METHOD, label="LoRA dropout", ge=0, lt=1)
-    target_modules: str = setting("auto", "Modules that get LoRA: auto (PEFT's choice for the architecture, else all-linear), all-linear, or names separated by commas.", Group.METHOD, min_length=1)
+    target_modules: str = setting("auto", "Modules that get the adapter: auto (PEFT's choice for the architecture, else all-linear), all-linear, names separated by commas, or a regular expression for whole names such as .*\\.mlp\\..*_proj.", Group.METHOD, min_length=1)
     use_rslora: bool = setting(False, "Rank-stabilised LoRA: scales by alpha / sqrt(r), steadier at high rank.", Group.METHOD, label="rsLoRA", advanced=True)
     use_dora: bool = setting(False, "DoRA: learns magnitude and direction apart; often better at low rank, slower.", Group.METHOD, label="DoRA", advanced=True)
+    lora_init: LoraInit = setting(LoraInit.DEFAULT, "How LoRA begins: default (B = 0), gaussian or orthogonal; pissa (pissa_niter_N is quicker), olora and mica take their matrices from the weights; loftq fits what 4bit has lost.", Group.METHOD, label="LoRA initialisation", advanced=True)
+    loraplus_lr_ratio: OptionalFloat = setting(None, "LoRA+: B learns at this many times A's learning rate, mostly 2 to 16; empty trains both alike.", Group.METHOD, label="LoRA+ ratio", advanced=True, ge=1, le=1024)
+    modules_to_save: Text = setting(None, "Modules that train whole beside the adapter or the trainable layers, and are saved: names separated by commas, such as embed_tokens, lm_head.", Group.METHOD, advanced=True)
+    trainable_layers: OptionalInt = setting(None, "full: only this many last transformer layers train; embeddings, the layers before, the final norm and the output head are frozen. Empty trains everything.", Group.METHOD, advanced=True, ge=1, le=10_000)
 
     strategy: Strategy = setting(Strategy.SINGLE, "single: one device. ddp: a copy per device. zero1, zero2, zero3 shard optimizer, + gradients, + parameters across devices; zero0 is DeepSpeed without sharding. fsdp is PyTorch's FSDP2: all three sharded, a layer gathered at a time.", Group.STRATEGY)
     num_processes: int = setting(1, "Number of training processes, one per device.", Group.STRATEGY, label="Processes", ge=1, le=1024)

@@ -7,6 +7,7 @@ from typing import Any
 
 from training.config import Method, RunConfig
 from training.config_file import to_yaml
+from training.lora_init import make_plain
 from training.reporting import Reporting
 
 _PACKAGES = ("torch", "transformers", "peft", "accelerate", "deepspeed")
@@ -31,6 +32,7 @@ def save_result(trainer: Reporting, config: RunConfig, run_dir: Path) -> Path:
     trainer.accelerator.wait_for_everyone()
     if trainer.is_world_process_zero():
         (partial / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here needs
+        make_plain(partial, run_dir)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
     trainer.accelerator.wait_for_everyone()

@@ -1,4 +1,4 @@
-"""Loading the tokenizer and the model, and putting LoRA on it."""
+"""Loading the tokenizer and the model, as its method trains it."""
 
 import json
 from collections.abc import Sequence
@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
-from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+from peft import PeftModel, prepare_model_for_kbit_training
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -17,8 +16,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from training.adapters import add_adapter
 from training.config import Method, OptimizerName, Precision, Quantization, RunConfig, Strategy, Task
 from training.failure import UserError
+from training.freezing import train_last_layers
+from training.methods import as_names
 from training.tokenizer import load
 
 DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16, Precision.FP32: torch.float32}
@@ -45,21 +47,27 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
 
 
 def load_trainable(
-    config: RunConfig, precision: Precision, tokenizer: PreTrainedTokenizerBase, classes: Sequence[str] = ()
+    config: RunConfig,
+    precision: Precision,
+    tokenizer: PreTrainedTokenizerBase,
+    classes: Sequence[str] = (),
+    initial: Path | None = None,
 ) -> PreTrainedModel | PeftModel:
-    """The model as its method trains it; `classes` are those of a classifier.
+    """The model as its method trains it; `classes` are those of a classifier, `initial` is as `add_adapter` takes it.
 
     Raises:
-        UserError: as `load_model` and `add_lora`.
+        UserError: as `load_model`, `add_adapter` and `train_last_layers`.
     """
     model = load_model(config, weights_dtype(config, precision), len(tokenizer), classes)
     if not config.task.generates:  # the score is read off the last token that is no padding
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     if not config.method.adapts:
+        if config.trainable_layers:
+            train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
         return model
     if config.quantized is not Quantization.NONE:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # the Trainer turns it on
-    return add_lora(model, config)
+    return add_adapter(model, config, peft_task(config.task), initial)
 
 
 def model_class(task: Task) -> Any:
@@ -149,44 +157,6 @@ def weights_dtype(config: RunConfig, precision: Precision) -> torch.dtype:
     return DTYPES[precision]
 
 
-def add_lora(model: PreTrainedModel, config: RunConfig) -> PeftModel:
-    """`model` with LoRA matrices on its target modules, all else frozen.
-
-    Raises:
-        UserError: no module of the model has one of the names given.
-    """
-    lora = LoraConfig(
-        r=config.lora_r,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=config.lora_dropout,
-        target_modules=target_modules(config.target_modules, model.config.model_type),
-        use_rslora=config.use_rslora,
-        use_dora=config.use_dora,
-        task_type=peft_task(config.task),
-    )
-    try:
-        return get_peft_model(model, lora)
-    except ValueError as error:
-        names = sorted(
-            {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)}
-        )
-        raise UserError(
-            "target_modules",
-            config.target_modules,
-            f"do not fit this model: {error}",
-            f"Its linear layers are {', '.join(names)}.",
-        ) from error
-
-
-def target_modules(wanted: str, model_type: str) -> list[str] | str | None:
-    """PEFT's `target_modules`: None leaves the choice to PEFT where it knows the architecture."""
-    if wanted == "auto":
-        return None if model_type in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING else "all-linear"
-    if wanted == "all-linear":
-        return wanted
-    return [name.strip() for name in wanted.split(",") if name.strip()]
-
-
 def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
     """(trainable, total) parameter elements, whole even where ZeRO-3 holds only a shard of each here."""
     sizes = [(parameter.requires_grad, _elements(parameter)) for parameter in model.parameters()]
@@ -198,11 +168,6 @@ def _elements(parameter: torch.nn.Parameter) -> int:
     # Two weights in each byte of it. By name: bitsandbytes takes a second to import, and few runs need it.
     packed = type(parameter).__name__ == "Params4bit"
     return 2 * held * parameter.element_size() if packed else held
-
-
-def targeted_modules(model: torch.nn.Module) -> list[str]:
-    """The last parts of the names of the modules that carry LoRA."""
-    return sorted({name.rsplit(".", 1)[-1] for name, part in model.named_modules() if hasattr(part, "lora_A")})
 
 
 def hidden_size_of(folder: str) -> int | None:

@@ -396,4 +396,4 @@ def a_stream_is_taken_as_it_comes(config: RunConfig, machine: Machine) -> Iterat
             )
 
 
-from training import strategy_rules  # noqa: E402, F401 - it registers its rules, and needs what is above
+from training import method_rules, strategy_rules  # noqa: E402, F401 - they register their rules, and need what is above

@@ -48,7 +48,9 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     from training import distributed
     from training.arguments import training_arguments
     from training.finish import answer_held_out, conclude
+    from training.lora_init import initial_dir
     from training.memory_limit import limit_memory
+    from training.method_steps import suit
     from training.model import hidden_size_of, load_tokenizer, load_trainable
     from training.objectives import objective
     from training.prepare import prepare_data
@@ -78,10 +80,11 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
         evaluates=data.held_out is not None,
         max_steps=data.max_steps,
     )
-    model = load_trainable(config, precision, tokenizer, data.classes)
+    model = load_trainable(config, precision, tokenizer, data.classes, initial_dir(run_dir))
 
     report.enter("preparing")
     trainer = make_trainer(config, aim, run_dir, report, stop, model, arguments, tokenizer, data, precision)
+    suit(trainer, config)
     run_steps(trainer, run_dir, state, report, stop)
     if stop.agreed():
         report.once(Finished(outcome="stopped", step=trainer.state.global_step, summary={}))

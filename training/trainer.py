@@ -8,10 +8,11 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
+from training.adapters import targeted_modules
 from training.config import Precision, RunConfig, Task
 from training.data import TokenDataset
 from training.evaluation import EvenRows, TokenMean, perplexity
-from training.model import load_model, parameter_counts, targeted_modules, weights_dtype
+from training.model import load_model, parameter_counts, weights_dtype
 from training.objectives import Objective
 from training.prepare import Data
 from training.report import Report

@@ -1,0 +1,129 @@
+"""Putting PEFT's adapters on a model, by the method's name."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel, PeftType, get_peft_model
+from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
+from transformers import PreTrainedModel
+
+from training import lora_init
+from training.config import LoraInit, Method, RunConfig
+from training.failure import UserError
+from training.methods import OptionError, as_names, is_pattern, method, options
+
+UNKNOWN_STEPS = 10**9
+"""AdaLoRA wants the run's length before it is known; `AdaLoraSteps` (training/method_steps.py) sets it when training begins."""
+
+
+def add_adapter(
+    model: PreTrainedModel, config: RunConfig, task_type: str = "CAUSAL_LM", initial: Path | None = None
+) -> PeftModel:
+    """`model` with the adapter of its method, all else frozen.
+
+    In the folder `initial` first weights are kept of a LoRA whose initialisation changes the model's own weights; where they
+    are there already, training began before and goes on from them.
+
+    Raises:
+        UserError: an option does not fit the method, no module of the model is meant, or PEFT cannot adapt this model.
+    """
+    again = initial is not None and initial.is_dir()
+    wanted = adapter_config(config, model.config.model_type, task_type, plain=again)
+    try:
+        adapted = get_peft_model(model, wanted)
+    except (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError) as error:
+        raise _refused(model, config, error) from error
+    if config.method.is_lora and config.lora_init is LoraInit.LOFTQ:
+        lora_init.fit_quantized(adapted, config.model)
+    if initial is not None and config.method.is_lora and config.lora_init.changes_weights:
+        (lora_init.begin_again if again else lora_init.keep)(adapted, initial)
+    return adapted
+
+
+def adapter_config(config: RunConfig, model_type: str, task_type: str = "CAUSAL_LM", *, plain: bool = False) -> Any:
+    """PEFT's configuration of the adapter; `plain` leaves the model's weights as they are, whatever the initialisation.
+
+    Raises:
+        UserError: an option that the method has not, or of another type.
+    """
+    kind, known = peft_type(config.method), method(config.method)
+    assert known
+    try:
+        given: dict[str, Any] = {"task_type": task_type, **options(config.method, config.method_options)}
+    except OptionError as error:
+        raise UserError("method_options", config.method_options, error.message, error.fix) from None
+    if config.method.is_lora:
+        given |= _lora(config, plain=plain)
+    if known.saves_modules and config.modules_to_save:
+        given["modules_to_save"] = as_names(config.modules_to_save)
+    if known.targets:
+        given["target_modules"] = target_modules(config, model_type)
+    if config.method is Method.ADALORA:
+        given["total_step"] = UNKNOWN_STEPS
+    if config.method is Method.PROMPT_TUNING:
+        given["tokenizer_name_or_path"] = config.model
+    try:
+        return PEFT_TYPE_TO_CONFIG_MAPPING[kind](**given)
+    except (ValueError, TypeError) as error:
+        fix = f"docs/methods.md lists the options of {known.name}."
+        raise UserError("method_options", config.method_options, f"do not fit {config.method}: {error}", fix) from error
+
+
+def peft_type(wanted: Method) -> PeftType:
+    """PEFT's type of a method's adapter."""
+    name = Method.LORA if wanted is Method.QLORA else wanted
+    return PeftType(name.upper())
+
+
+def target_modules(config: RunConfig, model_type: str) -> list[str] | str | None:
+    """PEFT's `target_modules`: None leaves the choice to PEFT where it knows the architecture; a pattern is one text."""
+    wanted = config.target_modules
+    if wanted == "auto":
+        return _usual_targets(config.method, model_type)
+    return wanted if wanted == "all-linear" or is_pattern(wanted) else as_names(wanted)
+
+
+def targeted_modules(model: torch.nn.Module) -> list[str]:
+    """The last parts of the names of the modules that carry the adapter."""
+    names = getattr(getattr(model, "base_model", None), "targeted_module_names", [])
+    return sorted({name.rsplit(".", 1)[-1] for name in names})
+
+
+def linear_names(model: torch.nn.Module) -> list[str]:
+    """The last parts of the names of the model's linear layers."""
+    kinds = ("Linear", "Conv1D")  # GPT-2 has the latter
+    found = {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if type(part).__name__.startswith(kinds)}
+    return sorted(found)
+
+
+def _lora(config: RunConfig, *, plain: bool) -> dict[str, Any]:
+    return {
+        "r": config.lora_r,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": config.lora_dropout,
+        "use_rslora": config.use_rslora,
+        "use_dora": config.use_dora,
+        "init_lora_weights": True if plain else lora_init.peft_word(config.lora_init),
+    }
+
+
+def _usual_targets(wanted: Method, model_type: str) -> str | None:
+    """None where PEFT has a choice for the architecture, or for such a method no other; else every linear layer."""
+    known = getattr(PEFT_TYPE_TO_TUNER_MAPPING[peft_type(wanted)], "target_module_mapping", None)
+    return None if known is None or model_type in known or wanted is Method.LN_TUNING else "all-linear"
+
+
+def _refused(model: PreTrainedModel, config: RunConfig, error: Exception) -> UserError:
+    """An error of PEFT's, told by what it is about: the modules, the options, or the method itself."""
+    message = str(error).strip() or type(error).__name__
+    if re.search(r"[Tt]arget.?(modules|layer)|target_modules", message):
+        fix = f"Its linear layers are {', '.join(linear_names(model))}."
+        return UserError("target_modules", config.target_modules, f"do not fit this model: {message}", fix)
+    if config.method_options:
+        fix = f"docs/methods.md lists the options of {config.method}."
+        return UserError("method_options", config.method_options, f"do not fit this model: {message}", fix)
+    return UserError(
+        "method", config.method.value, f"does not fit this model: {message}", "See docs/methods.md, or use lora."
+    )

@@ -1,0 +1,234 @@
+"""Rules of methods: what PEFT's methods can be put on, and settings that belong to others. Found by trying each; no torch."""
+
+import re
+from collections.abc import Iterator
+
+from training.config import LoraInit, Method, Quantization, RunConfig, Strategy
+from training.fields import settings
+from training.methods import REQUIRED, OptionError, as_names, is_pattern, method, options, parse, written
+from training.rules import Conflict, Machine, rule
+
+_BOTH = frozenset({Quantization.NF4, Quantization.INT8})
+_NF4 = frozenset({Quantization.NF4})
+CANNOT_HOLD = {
+    # They compute with the weights themselves, which are packed then.
+    Method.DEFT: _BOTH,
+    Method.DELORA: _BOTH,
+    Method.FROD: _BOTH,
+    Method.GLORA: _BOTH,
+    Method.HRA: _BOTH,
+    Method.LOHA: _NF4,
+    Method.LOKR: _NF4,
+    Method.OSF: _BOTH,
+    Method.PEANUT: _BOTH,
+    Method.PSOFT: _BOTH,
+    Method.SUPERTUNING: _BOTH,
+    Method.TINYLORA: _BOTH,
+    Method.UNILORA: _BOTH,
+}
+"""How the frozen weights cannot be held, by method: PEFT refuses, fails, or learns nothing."""
+UNDER_NO_ZERO3 = {
+    Method.DEFT,
+    Method.DELORA,
+    Method.FROD,
+    Method.LN_TUNING,
+    Method.LOHA,
+    Method.OSF,
+    Method.SUPERTUNING,
+    Method.TINYLORA,
+    Method.TRAINABLE_TOKENS,
+}
+_PREFIXES = {Method.PREFIX_TUNING, Method.CARTRIDGE}
+_LORA_SETTINGS = ("lora_r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "lora_init", "loraplus_lr_ratio")
+
+
+def holds(wanted: Method, quantization: Quantization) -> bool:
+    """Whether the method trains beside weights that are held so."""
+    return quantization is Quantization.NONE or quantization not in CANNOT_HOLD.get(wanted, frozenset())
+
+
+@rule
+def method_options_fit_the_method(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    try:
+        options(config.method, config.method_options)
+    except OptionError as error:
+        yield Conflict(("method_options", "method"), error.message, error.fix, {"method_options": error.mended or None})
+
+
+@rule
+def some_methods_need_options(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    try:
+        given = parse(config.method_options)
+    except OptionError:
+        return
+    missing = {name: value for name, value in REQUIRED.get(config.method, {}).items() if name not in given}
+    if missing:
+        names = " and ".join(missing)
+        yield Conflict(
+            ("method_options", "method"),
+            f"{config.method} needs {names}.",
+            f"Set method_options to {written(given | missing)}, or what suits.",
+            {"method_options": written(given | missing)},
+        )
+
+
+@rule
+def some_methods_need_whole_weights(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if not holds(config.method, config.quantized):
+        others = [one.value for one in Quantization if holds(config.method, one)]
+        yield Conflict(
+            ("quantization", "method"),
+            f"{config.method} computes with the weights themselves and cannot with {config.quantized} ones.",
+            f"Set quantization to {' or '.join(others)}, or method to qlora.",
+            {"quantization": "none"},
+        )
+
+
+@rule
+def prefixes_need_their_activations(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.method in _PREFIXES and config.gradient_checkpointing:
+        yield Conflict(
+            ("gradient_checkpointing", "method"),
+            f"{config.method} puts keys and values into the cache, which gradient checkpointing does without.",
+            "Set gradient_checkpointing to false, or method to prompt_tuning.",
+            {"gradient_checkpointing": False},
+        )
+
+
+@rule
+def adalora_needs_gradients_and_whole_matrices(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.method is Method.ADALORA and config.strategy.zero_stage is not None:
+        spread = config.num_processes > 1
+        yield Conflict(
+            ("strategy", "method"),
+            "AdaLoRA weighs its matrices by their gradients, which DeepSpeed keeps to itself.",
+            f"Set strategy to {'ddp' if spread else 'single'}, or method to lora.",
+            {"strategy": "ddp" if spread else "single"},
+        )
+
+
+@rule
+def some_methods_need_whole_layers(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.method in UNDER_NO_ZERO3 and config.strategy is Strategy.ZERO3:
+        yield Conflict(
+            ("strategy", "method"),
+            f"{config.method} begins from whole weights, which ZeRO-3 has sharded by then.",
+            "Set strategy to zero2, or method to lora.",
+            {"strategy": "zero2"},
+        )
+
+
+@rule
+def ia3_asks_which_modules_are_feed_forward(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.method is not Method.IA3 or config.target_modules == "auto":
+        return
+    try:
+        feed_forward = options(config.method, config.method_options).get("feedforward_modules")
+    except OptionError:
+        return
+    if feed_forward is None:
+        reason = "IA3 scales feed-forward modules at their input and others at their output, and is not told which are which."
+    elif isinstance(feed_forward, list) and not set(feed_forward) <= set(as_names(config.target_modules)):
+        reason = "feedforward_modules names modules that are no target modules."
+    else:
+        return
+    yield Conflict(
+        ("target_modules", "method_options"),
+        reason,
+        "Set target_modules to auto, or give method_options feedforward_modules=[...], some of the target modules.",
+        {"target_modules": "auto", "method_options": None},
+    )
+
+
+@rule
+def target_modules_that_are_a_pattern_must_be_one(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if not is_pattern(config.target_modules):
+        return
+    try:
+        re.compile(config.target_modules)
+    except re.error as error:
+        yield Conflict(
+            ("target_modules",),
+            f"The regular expression is broken: {error}.",
+            r"For example .*\.(q_proj|v_proj), or names separated by commas, or auto.",
+            {"target_modules": "auto"},
+        )
+
+
+@rule
+def layers_are_chosen_of_named_modules(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    one_text = config.target_modules == "all-linear" or is_pattern(config.target_modules)
+    if one_text and "layers_to_transform" in (config.method_options or ""):
+        yield Conflict(
+            ("target_modules", "method_options"),
+            "layers_to_transform goes with target modules that are named, not with all-linear or a pattern.",
+            "Set target_modules to auto or names, or put the layers into the pattern.",
+            {"target_modules": "auto"},
+        )
+
+
+@rule
+def loftq_needs_4bit(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.method.is_lora and config.lora_init is LoraInit.LOFTQ and config.quantized is not Quantization.NF4:
+        yield Conflict(
+            ("lora_init", "quantization"),
+            f"LoftQ begins with what 4bit has lost, and quantization is {config.quantized}.",
+            "Set quantization to 4bit, or lora_init to default.",
+            {"lora_init": "default"},
+        )
+
+
+@rule
+def weights_that_change_must_be_whole(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if not config.method.is_lora or not config.lora_init.changes_weights:
+        return
+    if config.quantized is not Quantization.NONE:
+        reason = (
+            f"{config.lora_init} takes its matrices out of the weights, and {config.quantized} cannot hold the rest."
+        )
+    elif config.strategy is Strategy.ZERO3:
+        reason = f"{config.lora_init} takes its matrices out of whole weights, which ZeRO-3 has sharded by then."
+    else:
+        return
+    with_4bit = config.quantized is Quantization.NF4
+    yield Conflict(
+        ("lora_init", "quantization" if config.quantized is not Quantization.NONE else "strategy"),
+        reason,
+        f"Set lora_init to {'loftq or default' if with_4bit else 'default'}.",
+        {"lora_init": "loftq" if with_4bit else "default"},
+    )
+
+
+@rule
+def settings_of_another_method_do_nothing(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    strange = [] if config.method.is_lora else list(_LORA_SETTINGS)
+    known = method(config.method)
+    if known is None or not known.targets:
+        strange.append("target_modules")
+    if config.method is not Method.FULL:
+        strange.append("trainable_layers")
+    if not (known.saves_modules if known else config.trainable_layers):
+        strange.append("modules_to_save")
+    for name in strange:
+        default = settings()[name].default
+        if getattr(config, name) == default:
+            continue
+        own = known.options if known else {}
+        fix = f"Leave it at its default, {default}."
+        if name.removeprefix("lora_") in own:
+            fix += f" What {config.method} calls {name.removeprefix('lora_')} goes into method_options."
+        yield Conflict(
+            (name, "method"), f"{name} does nothing with method {config.method}.", fix, {name: default}, blocking=False
+        )
+
+
+@rule
+def adalora_forgets_its_averages(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.method is Method.ADALORA and config.save_steps:
+        yield Conflict(
+            ("method", "save_steps"),
+            "AdaLoRA's averages of importance are not in its checkpoints: a resumed run gathers them anew and may end otherwise.",
+            "Set method to lora where a resumed run must end the same.",
+            {"method": "lora"},
+            blocking=False,
+        )
