@@ -11,6 +11,7 @@ from app.theme import SERVED, STATIC, STATIC_PATH
 from training.config_file import to_yaml
 from training.fields import parse
 from worker import database, runs
+from worker.archive import ARCHIVE_FILE, MERGED_FILE
 from worker.models import Run, Status
 from worker.settings import get_settings
 
@@ -29,6 +30,17 @@ def adapter(run_id: str) -> Response:
     return FileResponse(path, media_type="application/zip", filename=f"{slug(run.name)}-{run.id}.zip")
 
 
+@router.get("/api/runs/{run_id}/merged.zip", response_model=None)
+def merged(run_id: str) -> Response:
+    """The adapter merged into its base model, as a zip, where the run was asked for it."""
+    run = _run(run_id)
+    path = adapter_path(run, MERGED_FILE)
+    if path is None:
+        fix = f"Run `lathe export {run.id} --merged --to FOLDER` where it was trained, or set merge_adapter in the next run."
+        return error(404, "run", run.id, f"Run {run.id} is {run.status.value} and has no merged model here.", fix)
+    return FileResponse(path, media_type="application/zip", filename=f"{slug(run.name)}-{run.id}-merged.zip")
+
+
 @router.get("/api/runs/{run_id}/config.yaml", response_model=None)
 def configuration(run_id: str) -> Response:
     """The run's configuration as `lathe run` takes it."""
@@ -45,9 +57,9 @@ def static(name: str) -> Response:
     return FileResponse(STATIC / name, headers={"Cache-Control": "public, max-age=31536000, immutable"})
 
 
-def adapter_path(run: Run) -> Path | None:
+def adapter_path(run: Run, name: str = ARCHIVE_FILE) -> Path | None:
     """The zip of a finished run, where this machine has it."""
-    path = get_settings().runs_dir / run.id / "adapter.zip"
+    path = get_settings().runs_dir / run.id / name
     return path if run.status is Status.FINISHED and path.is_file() else None
 
 

@@ -87,6 +87,8 @@ APPLIES: dict[str, Callable[[Values], bool]] = {
     "offload_optimizer": _is_zero(1, 2, 3),
     "offload_param": lambda values: values.get("strategy") in (Strategy.ZERO3, Strategy.FSDP),
     "eval_split": _splits,
+    "merge_adapter": _adapts,
+    "push_private": lambda values: bool(values.get("push_to_hub")),
     "eval_steps": lambda values: values.get("eval_strategy") != "epoch",
     "save_steps": lambda values: values.get("save_strategy") != "epoch",
     "early_stopping_threshold": lambda values: bool(values.get("early_stopping_patience")),

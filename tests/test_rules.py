@@ -41,6 +41,7 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"lr_scheduler": "reduce_on_plateau", "eval_split": 0}, "lr_scheduler"),
         (CPU, {"early_stopping_patience": 2, "eval_steps": 0}, "early_stopping_patience"),
         (CPU, {"load_best_at_end": True, "eval_split": 0}, "load_best_at_end"),
+        (CPU, {"merge_adapter": True, "method": "full"}, "merge_adapter"),
         (CPU, {"streaming": True, "eval_strategy": "epoch"}, "eval_strategy"),
         (CPU, {"streaming": True, "save_strategy": "epoch"}, "save_strategy"),
         (CPU, {"lr_scheduler": "wsd", "warmup": 0.5, "decay_share": 0.7}, "decay_share"),

@@ -137,6 +137,7 @@ def train_here(run_dir: Path, model: Path, data: Path, **settings: Any) -> Train
 
     run_dir.mkdir(exist_ok=True)
     config = RunConfig.model_validate({"model": str(model), "data": str(data)} | SMALL | settings)
+    (run_dir / "config.json").write_text(config.model_dump_json())
     report = Report(run_dir, rank=0)
     try:
         with warnings.catch_warnings():

@@ -340,6 +340,9 @@ class RunConfig(BaseModel):
     early_stopping_patience: OptionalInt = setting(None, "End the run after this many evaluations in a row that did not lower the evaluation loss; empty trains to the end.", Group.REPORTING, advanced=True, ge=1, le=10_000)
     early_stopping_threshold: float = setting(0.0, "An evaluation loss counts as lower where it is by more than this.", Group.REPORTING, advanced=True, ge=0)
     load_best_at_end: bool = setting(False, "The result is the checkpoint with the lowest evaluation loss, which is written at that evaluation and kept, in the place of the last step's weights.", Group.REPORTING, label="Keep the best", advanced=True)
+    merge_adapter: bool = setting(False, "Also write the adapter merged into its base model, in the base's own format, as a model that needs no PEFT.", Group.REPORTING, advanced=True)
+    push_to_hub: Text = setting(None, "Push the result to this repository of the hub, owner/name, when the run has finished; the token is HF_TOKEN in the worker's environment.", Group.REPORTING, advanced=True, pattern=r"^[\w.-]+/[\w.-]+$", max_length=96)
+    push_private: bool = setting(True, "A repository that the push makes is private.", Group.REPORTING, label="Private repository", advanced=True)
     answer_rows: int = setting(0, "Held-out rows answered by the model before and after training, compared with the expected answers (exact match, token F1, ROUGE); 0 answers none.", Group.REPORTING, ge=0)
     max_new_tokens: int = setting(128, "Longest answer in tokens when held-out rows are answered.", Group.REPORTING, advanced=True, ge=1, le=32_768)
 

@@ -36,7 +36,7 @@ class RankStarted(Event):
 @dataclass(frozen=True, kw_only=True)
 class PhaseStarted(Event):
     """The run entered a phase: starting, compiling DeepSpeed operators, loading data, loading model, preparing, training,
-    evaluating, saving, answering."""
+    evaluating, saving, answering, merging, pushing."""
 
     kind: ClassVar[str] = "phase"
     phase: str

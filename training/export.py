@@ -1,16 +1,11 @@
-"""What a run leaves behind: the adapter or model as safetensors, with a card that says where it comes from."""
+"""What a run leaves behind: the adapter or model as safetensors."""
 
 import shutil
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from training.config import Method, RunConfig
-from training.config_file import to_yaml
 from training.lora_init import make_plain
 from training.reporting import Reporting
-
-_PACKAGES = ("torch", "transformers", "peft", "accelerate", "deepspeed")
 
 
 def result_dir(run_dir: Path, method: Method) -> Path:
@@ -42,36 +37,3 @@ def save_result(trainer: Reporting, config: RunConfig, run_dir: Path) -> Path:
 def weights_bytes(folder: Path) -> int:
     """The size of a folder's safetensors files."""
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-
-
-def write_card(folder: Path, config: RunConfig, summary: dict[str, Any]) -> None:
-    """A README.md with the run's facts, in the form that model hubs read."""
-    strategy, answers = summary["strategy"], summary["answers"]
-    kind = "adapter" if config.method.adapts else "model"
-    rows = [
-        ("Base model", f"`{config.model}`"),
-        ("Method", config.method.value),
-        ("Steps", f"{summary['steps']:,}"),
-        ("Final training loss", _loss(summary["final_loss"])),
-        ("Evaluation loss", _loss(summary["eval_loss"])),
-        ("Trainable parameters", f"{summary['trainable_parameters']:,} of {summary['total_parameters']:,}"),
-        ("Ran as", f"{strategy['engine']}, {strategy['world_size']} process(es), {strategy['precision']}"),
-    ]
-    if answers:
-        rows.append(
-            (
-                "Exact match on held-out rows",
-                f"{answers['exact_match_before']:.1%} before, {answers['exact_match_after']:.1%} after",
-            )
-        )
-    rows += [(f"{name}", version(name)) for name in _PACKAGES]
-    library = "peft" if config.method.adapts else "transformers"
-    text = f"---\nbase_model: {config.model}\nlibrary_name: {library}\n---\n\n# {config.title}\n\n"
-    text += f"This {kind} was fine-tuned with Lathe.\n\n"
-    text += "| | |\n| --- | --- |\n" + "".join(f"| {name} | {value} |\n" for name, value in rows)
-    text += f"\n## Configuration\n\n```yaml\n{to_yaml(config)}```\n"
-    (folder / "README.md").write_text(text, encoding="utf-8")
-
-
-def _loss(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"

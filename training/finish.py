@@ -1,5 +1,7 @@
 """After the last step: the run's summary, and the held-out rows answered before and after."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,15 @@ import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from training.answers import compare, questions, write_records
+from training.card import write_card
 from training.config import Precision, RunConfig
-from training.export import save_result, weights_bytes, write_card
+from training.distributed import local_machine
+from training.events import Note
+from training.export import save_result, weights_bytes
 from training.failure import StopRequested
+from training.hub_upload import push, token
+from training.lineage import Lineage
+from training.merging import merge
 from training.model import DTYPES
 from training.optimizers import optimizer_class
 from training.prepare import Data
@@ -63,7 +71,7 @@ def answer_held_out(
     stop: StopSignal,
     summary: dict[str, Any],
 ) -> None:
-    """Answers the held-out rows asked for, adds exact match to `summary`, and writes the result's card. Rank 0 alone."""
+    """Answers the held-out rows asked for, and adds to `summary` how well. Rank 0 alone."""
 
     def progress(done: int, total: int) -> None:
         if stop.requested:
@@ -75,7 +83,38 @@ def answer_held_out(
         report.enter("answering")
         summary["answers"], rows = compare(asked, config, result, tokenizer, DTYPES[precision], device, progress)
         write_records(rows, run_dir / "answers.jsonl")
-    write_card(result, config, summary)
+
+
+def hand_over(
+    config: RunConfig,
+    run_dir: Path,
+    result: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    report: Report,
+    summary: dict[str, Any],
+) -> None:
+    """Writes the result's card, merges and pushes as asked. The result is there: what fails here fails no run. Rank 0 alone."""
+    lineage, machine = Lineage.read(run_dir), local_machine()
+    run = lineage.run or "RUN"
+    write_card(result, config, summary, lineage, machine)
+    if config.merge_adapter and config.method.adapts:
+        report.enter("merging")
+        with _told(report, f"The merged model was not written. `lathe export {run} --merged --to FOLDER` tries again."):
+            merged = merge(config, run_dir, tokenizer, summary["classes"])
+            write_card(merged, config, summary, lineage, machine)
+    if config.push_to_hub:
+        report.enter("pushing")
+        with _told(report, f"The result was not pushed. `lathe push {run} {config.push_to_hub}` tries again."):
+            url = push(result, config.push_to_hub, private=config.push_private, secret=token())
+            report.once(Note(message=f"Pushed to {url}."))
+
+
+@contextmanager
+def _told(report: Report, consequence: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        report.once(Note(message=f"{consequence} {error} {getattr(error, 'fix', '')}".strip(), level="warning"))
 
 
 def _gather(values: dict[str, int]) -> list[dict[str, int]]:

@@ -246,6 +246,17 @@ def the_best_is_found_by_evaluating(config: RunConfig, machine: Machine) -> Iter
 
 
 @rule
+def only_an_adapter_is_merged(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.merge_adapter and not config.method.adapts:
+        yield Conflict(
+            ("merge_adapter", "method"),
+            f"Method {config.method.value} trains the model itself: there is no adapter to merge.",
+            "Set merge_adapter to false; the result is a whole model anyway.",
+            {"merge_adapter": False},
+        )
+
+
+@rule
 def a_stream_has_no_epochs(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     for name in ("eval_strategy", "save_strategy"):
         if config.streaming and getattr(config, name) is Interval.EPOCH:

@@ -47,7 +47,7 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
 
     from training import distributed
     from training.arguments import training_arguments
-    from training.finish import answer_held_out, conclude
+    from training.finish import answer_held_out, conclude, hand_over
     from training.lora_init import initial_dir
     from training.memory_limit import limit_memory
     from training.method_steps import suit
@@ -92,10 +92,12 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
 
     report.enter("saving")
     result, summary = conclude(trainer, config, run_dir)
+    summary["classes"] = list(data.classes)
     del trainer, model
     distributed.leave()
     if report.rank == 0:
         answer_held_out(config, run_dir, result, tokenizer, data, arguments.device, precision, report, stop, summary)
+        hand_over(config, run_dir, result, tokenizer, report, summary)
         report.once(Finished(outcome="finished", step=summary["steps"], summary=summary))
 
 

@@ -1,4 +1,4 @@
-"""The file that a finished run is downloaded as."""
+"""The files that a finished run is downloaded as."""
 
 import os
 import shutil
@@ -7,7 +7,9 @@ from pathlib import Path
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 ARCHIVE_FILE = "adapter.zip"
+MERGED_FILE = "merged.zip"
 RESULT_FOLDERS = ("adapter", "model")
+MERGED_FOLDER = "merged"
 _CHUNK_BYTES = 16 * 2**20
 _SPARE_BYTES = 2**20
 

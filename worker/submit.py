@@ -146,12 +146,14 @@ def disk_needed(config: RunConfig, facts: ModelFacts) -> int:
     """Bytes a run writes at most, roughly: checkpoints (one more than is kept, while it is written) and the result.
 
     A trained parameter takes 16 bytes in a checkpoint (weight, fp32 copy and Adam's two moments) and at most 8 in the
-    result and its download. LoRA of rank r trains about 2r/d of a model of width d. Unknown sizes count as none.
+    result and its download. LoRA of rank r trains about 2r/d of a model of width d; the adapter merged into its base takes
+    as much as the base, twice with its download. Unknown sizes count as none.
     """
     parameters = facts.parameters or 0
     lora = min(1.0, 2 * config.lora_r / facts.hidden_size) if facts.hidden_size else 0.0
     trained = parameters if config.method is Method.FULL else parameters * lora
-    return SPARE_BYTES + int(trained * (16 * (config.save_total_limit + 1) + 8))
+    merged = 8 * parameters if config.merge_adapter else 0
+    return SPARE_BYTES + merged + int(trained * (16 * (config.save_total_limit + 1) + 8))
 
 
 def _disk_problems(config: RunConfig, facts: ModelFacts) -> Iterator[Problem]:

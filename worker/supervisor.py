@@ -17,9 +17,11 @@ from pathlib import Path
 
 from training.config import RunConfig
 from training.fields import ConfigError
+from training.lineage import Lineage
 from worker import archive, closing, database, launcher, outcome, process, runs, standby, submit, token_cache
 from worker.launcher import Launch
 from worker.lease import Lease, steady
+from worker.lineage import lineage
 from worker.models import Request, Run, Status
 from worker.outcome import Ending, Verdict
 from worker.patience import UNREACHABLE, Patience, Unproved
@@ -106,6 +108,7 @@ class Supervisor:
         if done and done.outcome == "finished" and archive.result_folder(self._run_dir):
             return self._packed(Verdict(Status.FINISHED, summary=done.summary))
         config = self._database.insist(lambda: self._config(run))
+        self._database.insist(lambda: self._lineage(run)).write(self._run_dir)
         return self._packed(self._train(run, config, reports))
 
     def _train(self, run: Run, config: RunConfig, reports: Reports) -> Verdict:
@@ -139,6 +142,10 @@ class Supervisor:
         """
         with database.read() as session:
             return submit.resolve(RunConfig.model_validate(run.config), session)
+
+    def _lineage(self, run: Run) -> Lineage:
+        with database.read() as session:
+            return lineage(session=session, run=run)
 
     def _start(self, run: Run, config: RunConfig) -> Trainer:
         """Starts the training process.
@@ -182,6 +189,9 @@ class Supervisor:
             if missing := archive.missing_bytes(result):
                 raise OSError(errno.ENOSPC, f"{size(missing)} more are needed to pack the result")
             archive.pack(result, self._run_dir / archive.ARCHIVE_FILE, lambda: self._database.attempt(self._beat))
+            merged = self._run_dir / archive.MERGED_FOLDER
+            if merged.is_dir() and not archive.missing_bytes(merged):  # without the room, `lathe export` copies the folder
+                archive.pack(merged, self._run_dir / archive.MERGED_FILE, lambda: self._database.attempt(self._beat))
         return verdict
 
     def _close(self, verdict: Verdict) -> None:
