@@ -1,0 +1,60 @@
+"""One rank that runs cell after cell of benchmarks/matrix.py: the folders of runs come on standard input, a line each."""
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from training.config import RunConfig
+
+_PORT = 29_600
+
+
+def main() -> None:
+    rank = int(os.environ["RANK"])
+    for number, line in enumerate(sys.stdin):
+        folder = Path(line.strip())
+        os.environ["MASTER_PORT"] = str(_PORT + (os.getppid() * 97 + number) % 20_000)
+        said = _run(folder, rank)
+        part = folder / f"outcome-{rank}.part"
+        part.write_text(said)
+        part.rename(folder / f"outcome-{rank}")
+
+
+def _run(folder: Path, rank: int) -> str:
+    from training.report import Report
+    from training.stopping import StopSignal
+    from training.train import train
+
+    config = RunConfig.model_validate_json((folder / "config.json").read_text())
+    try:
+        train(config, folder, Report(folder, rank), StopSignal())
+        return "worked"
+    except Exception as error:
+        traceback.print_exc()
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    finally:
+        _forget()
+
+
+def _forget() -> None:
+    """As if the process had just begun: no ranks, no settings of accelerate or DeepSpeed."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    from training import distributed
+
+    distributed.leave()
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._reset_state()
+    if "deepspeed" in sys.modules:
+        import deepspeed.comm.comm as communication
+        from deepspeed.utils import groups
+
+        communication.cdb = None
+        for name, value in vars(groups).items():
+            if name.endswith("_GROUP") or name == "mesh_device":
+                setattr(groups, name, {} if isinstance(value, dict) else None)
+
+
+if __name__ == "__main__":
+    main()
