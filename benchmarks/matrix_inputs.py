@@ -45,7 +45,8 @@ def make_data(home: Path, rows: int = 40) -> dict[Task, Path]:
     answered = _write(home / "answers.jsonl", [{"prompt": prompt, "completion": answer} for prompt, answer in asked])
     pairs = _write(home / "pairs.jsonl", [{"prompt": prompt, "chosen": answer, "rejected": "I do not know"} for prompt, answer in asked])
     texts = [{"text": f"Once upon a time there were {n}. " * (1 + n % 9)} for n in range(rows)]
-    labelled = [{"prompt": prompt, "completion": answer, "label": n % 2 == 0} for n, (prompt, answer) in enumerate(asked)]
+    said = [answer if n % 2 == 0 else "I do not know" for n, (_, answer) in enumerate(asked)]
+    labelled = [{"prompt": prompt, "completion": said[n], "label": n % 2 == 0} for n, (prompt, _) in enumerate(asked)]
     classes = [{"text": f"number {n}", "label": ("even", "odd")[n % 2]} for n in range(rows)]
     return {
         Task.SFT: answered,

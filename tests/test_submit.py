@@ -152,6 +152,19 @@ def test_everything_that_is_wrong_is_said_at_once(database, rung, config, tmp_pa
     assert (kept(), rung) == (([], [], []), [])
 
 
+@pytest.mark.parametrize(
+    ("task", "named", "message"),
+    [
+        ("dpo", "data", "needs chosen and rejected answers"),
+        ("kto", "data", "needs answers with a label"),
+        ("seq2seq", "task", "LlamaForCausalLM is a decoder alone"),
+    ],
+)
+def test_a_task_that_model_or_data_do_not_fit_is_refused(database, rung, config, task, named, message):
+    assert message in problems_of(config(task=task))[named].message
+    assert (kept(), rung) == (([], [], []), [])
+
+
 @pytest.mark.parametrize("field", ["name", "model", "data", "target_modules"])
 def test_a_character_that_cannot_be_printed_is_refused(database, rung, config, field):
     problem = problems_of(config(**{field: "a\0b"}))[field]

@@ -23,13 +23,14 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's facts; `parameters` counts elements in its safetensors files, None where they are not at hand."""
+    """A model's facts; `parameters` counts elements in its safetensors files. None where they are not at hand."""
 
     path: Path | None
     architecture: str
     hidden_size: int | None
     parameters: int | None
     is_local: bool
+    is_encoder_decoder: bool | None = None
 
 
 def describe_model(model: str) -> ModelFacts:
@@ -77,7 +78,7 @@ def _describe_folder(model: str, path: Path) -> ModelFacts:
         raise ModelError(
             model, "holds a .safetensors file that is cut off or damaged.", "Copy or download the model again."
         ) from None
-    return ModelFacts(path.resolve(), str(names[0]), hidden, parameters, is_local=True)
+    return ModelFacts(path.resolve(), str(names[0]), hidden, parameters, True, bool(values.get("is_encoder_decoder")))
 
 
 def _read_config(model: str, path: Path) -> dict[str, Any]:

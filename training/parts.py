@@ -39,6 +39,29 @@ PARTS: dict[Task, tuple[Part, ...]] = {
 }
 
 
+_PAIRS = ("preference",)
+_ANSWERED = ("alpaca", "sharegpt", "messages", "prompt/completion", "source/target", "text/label")
+_NEEDED = {
+    Task.DPO: (_PAIRS, "chosen and rejected answers"),
+    Task.ORPO: (_PAIRS, "chosen and rejected answers"),
+    Task.REWARD: (_PAIRS, "chosen and rejected answers"),
+    Task.KTO: (("unpaired preference",), "answers with a label, true or false"),
+    Task.SEQ2SEQ: (_ANSWERED, "prompts with answers"),
+    Task.CLASSIFICATION: (_ANSWERED, "texts with their class (text and label)"),
+}
+
+
+def misfit(task: Task, format: str) -> str | None:
+    """What rows of a format (training/formats.py) lack for a task; None where nothing."""
+    formats, wanted = _NEEDED.get(task, ((format,), ""))
+    return None if format in formats else f"has the format {format}, and the task {task.value} needs {wanted}."
+
+
+def tasks_of(format: str) -> list[Task]:
+    """The tasks that rows of a format can train."""
+    return [task for task in Task if not misfit(task, format)]
+
+
 class PartRenderer:
     """Renders one part of rows with one tokenizer."""
 

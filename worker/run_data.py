@@ -7,9 +7,12 @@ from pathlib import Path
 
 from sqlmodel import Session
 
+from training.config import Task
 from training.failure import DataError
 from training.fields import ConfigError, Problem
 from training.formats import UNKNOWN, UNKNOWN_FIX
+from training.mapping import format_of, parse_mapping
+from training.parts import misfit, tasks_of
 from worker import database, datasets
 from worker.datasets import DatasetNotFound
 from worker.models import Dataset
@@ -72,8 +75,8 @@ def _add(field: str, path: Path, columns: str | None) -> datasets.Added:
         raise ConfigError([_problem(field, str(path), error)]) from None
 
 
-def check(stored: dict[str, Dataset], columns: str | None) -> None:
-    """Sees that the data can train, under the run's mapping where there is one.
+def check(stored: dict[str, Dataset], columns: str | None, task: Task) -> None:
+    """Sees that the data can train the task, under the run's mapping where there is one.
 
     Raises:
         ConfigError: it cannot; one problem a data set.
@@ -84,6 +87,10 @@ def check(stored: dict[str, Dataset], columns: str | None) -> None:
             datasets.check_mapping(data, columns)
             if not columns and data.shape == UNKNOWN:
                 raise DataError(f"has columns of no known format: {', '.join(data.columns)}.", UNKNOWN_FIX)
+            shape = format_of(parse_mapping(columns)) if columns else data.shape
+            if lack := misfit(task, shape):
+                fits = ", ".join(one.value for one in tasks_of(shape))
+                raise DataError(lack, f"Choose another data set, or a task that it fits: {fits}.")
         except DataError as error:
             problems.append(_problem(field, data.name, error))
     if problems:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sqlmodel import Session
 
-from training.config import Method, RunConfig
+from training.config import Method, RunConfig, Task
 from training.fields import ConfigError, Problem
 from training.model_files import ModelError, ModelFacts, describe_model
 from training.rules import Machine, check
@@ -37,7 +37,7 @@ def submit(config: RunConfig, *, parent_id: str | None = None, files: bool = Tru
     with run_data.stored(found, config.columns) as stored:
         data, held_out = stored["data"], stored.get("validation_data")
         columns = config.columns or data.columns_map
-        run_data.check(stored, columns)
+        run_data.check(stored, columns, config.task)
         changes = {"data": data.id, "validation_data": held_out.id if held_out else None, "columns": columns}
         with database.write() as session:
             run = runs.create(
@@ -119,6 +119,7 @@ def _checked(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
             field = conflict.settings[0]
             problems.append(Problem(field, getattr(config, field), conflict.reason, conflict.fix))
     if facts is not None:
+        problems += _wrong_kind(config.task, facts)
         problems += _disk_problems(config, facts)
         config = config.model_copy(update={"model": str(facts.path)}) if facts.path else config
     return config, problems
@@ -140,6 +141,18 @@ def _describe(model: str, problems: list[Problem]) -> ModelFacts | None:
             Problem("model", model, "cannot be looked for.", "Give a folder with config.json, or a hub id.")
         )
     return None
+
+
+def _wrong_kind(task: Task, facts: ModelFacts) -> Iterator[Problem]:
+    """An encoder-decoder has a task of its own, and all models can score texts."""
+    if facts.is_encoder_decoder is None or not task.generates:
+        return
+    if task is Task.SEQ2SEQ and not facts.is_encoder_decoder:
+        message = f"needs a model of an encoder and a decoder, and {facts.architecture} is a decoder alone."
+        yield Problem("task", task.value, message, "Choose a T5 or BART, or the task sft.")
+    elif task is not Task.SEQ2SEQ and facts.is_encoder_decoder:
+        message = f"needs a model that is a decoder alone, and {facts.architecture} has an encoder too."
+        yield Problem("task", task.value, message, "Set task to seq2seq, or choose another model.")
 
 
 def disk_needed(config: RunConfig, facts: ModelFacts) -> int:

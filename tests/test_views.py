@@ -1,0 +1,131 @@
+"""What each task takes of a row: nothing lost, nothing learned that is not the answer."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.matrix_inputs import make_data, make_models
+from training.collators import OddsCollator, PairCollator, ScoreCollator, TargetCollator, UnpairedCollator
+from training.config import RunConfig, Task
+from training.data import IGNORED
+from training.parts import Part
+from training.task_data import TaskRows, open_rows
+from training.tokenizer import load
+from training.tokenizing import find_or_make
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("inputs")
+
+
+@pytest.fixture(scope="module")
+def rows(home: Path) -> Any:
+    models, data = make_models(home), make_data(home)
+
+    def open_for(task: Task, **settings: Any) -> TaskRows:
+        model = str(models[1] if task is Task.SEQ2SEQ else models[0])
+        tokenizer = load(model)
+        config = RunConfig.model_validate({"model": model, "data": str(data[task]), "task": task.value} | settings)
+
+        def find(file: Path, part: Part) -> Any:
+            return find_or_make(file, home / "tokens", tokenizer, model, None, None, lambda *_: None, part)
+
+        found = open_rows(config, data[task], find)
+        return found
+
+    return open_for
+
+
+@pytest.fixture(scope="module")
+def text(home: Path) -> Any:
+    return lambda tokens: load(str(home / "llama")).decode([token for token in tokens if token >= 0])
+
+
+def learned(row: Any) -> Any:
+    return row["labels"][row["labels"] != IGNORED]
+
+
+def test_pretraining_loses_no_token_to_the_maximum_length(rows: Any) -> None:
+    found = rows(Task.PRETRAINING, max_length=32)
+    view = found.view(np.arange(40))
+    assert view.num_rows > 40 and view.lengths.max() == 32
+    assert [len(view[index]["input_ids"]) for index in range(view.num_rows)] == view.lengths.tolist()
+    whole = np.concatenate([found.stores[0].row(row)[0] for row in range(40)])
+    chunks = np.concatenate([view[index]["input_ids"] for index in range(view.num_rows)])
+    alone = int((found.stores[0].lengths % 32 == 1).sum())  # a chunk of one token would have nothing to predict
+    assert len(whole) - len(chunks) == alone
+    assert all((view[index]["labels"] == view[index]["input_ids"]).all() for index in range(view.num_rows))
+
+
+def test_a_pair_shares_its_prompt_and_learns_its_answers_alone(rows: Any, text: Any) -> None:
+    pair = rows(Task.DPO).view(np.arange(40))[3]
+    assert text(pair["chosen"]["input_ids"]) == "count 3: 1 1 1<|end|>"
+    assert text(learned(pair["chosen"])) == "1 1 1<|end|>"
+    assert text(learned(pair["rejected"])) == "I do not know<|end|>"
+
+
+def test_a_conversation_s_earlier_answers_are_part_of_the_prompt(
+    tmp_path: Path, home: Path, rows: Any, text: Any
+) -> None:
+    asked = '[{"role": "user", "content": "a"}, {"role": "assistant", "content": "early"}, {"role": "user", "content": "b"}]'
+    answers = (
+        '"chosen": [{"role": "assistant", "content": "good"}], "rejected": [{"role": "assistant", "content": "bad"}]'
+    )
+    file = tmp_path / "chats.jsonl"
+    file.write_text(f'{{"messages": {asked}, {answers}}}\n')
+    found = rows(Task.DPO)
+    tokenizer, model = load(found.config.model), found.config.model
+    stores = [
+        find_or_make(file, tmp_path / "tokens", tokenizer, model, None, None, lambda *_: None, part)
+        for part in (Part.CHOSEN, Part.REJECTED)
+    ]
+    pair = TaskRows(found.config, tuple(stores)).view(np.arange(1))[0]
+    assert "early" in text(pair["rejected"]["input_ids"])
+    assert text(learned(pair["chosen"])).startswith("good") and "early" not in text(learned(pair["chosen"]))
+    assert text(learned(pair["rejected"])).startswith("bad")
+
+
+def test_source_and_target_stand_apart_and_each_ends_with_the_end_token(rows: Any, text: Any) -> None:
+    view = rows(Task.SEQ2SEQ, max_target_length=3).view(np.arange(40))
+    assert text(view[3]["input_ids"]) == "count 3: <|end|>"
+    assert text(view[3]["labels"]) == "1 1"
+    batch = TargetCollator(0)([view[3], view[30]])
+    assert batch["input_ids"].shape == (2, 16) and batch["labels"].shape == (2, 8)
+    assert batch["labels"][0].tolist()[3:] == [IGNORED] * 5
+
+
+def test_unwanted_answers_are_there_with_their_label(rows: Any) -> None:
+    view = rows(Task.KTO).view(np.arange(40))
+    assert [view[row]["label"] for row in range(4)] == [1, 0, 1, 0]
+
+
+def test_each_prompt_is_also_seen_with_the_answer_of_the_row_before(rows: Any, text: Any) -> None:
+    view = rows(Task.KTO).view(np.arange(40))
+    batch = UnpairedCollator(0)([view[3], view[4]])
+    said = [text(row[mask == 1]) for row, mask in zip(batch["KL_input_ids"], batch["KL_attention_mask"], strict=True)]
+    assert said == ["count 3: 1 4 8<|end|>", "count 4: I do not know<|end|>"]
+    assert batch["label"].tolist() == [False, True]
+
+
+def test_pairs_are_batched_chosen_first(rows: Any, text: Any) -> None:
+    view = rows(Task.DPO).view(np.arange(40))
+    batch = PairCollator(0)([view[3], view[4]])
+    answers = [text(row[mask == 1]) for row, mask in zip(batch["input_ids"], batch["completion_mask"], strict=True)]
+    assert answers == ["1 1 1<|end|>", "1 4 8<|end|>", "I do not know<|end|>", "I do not know<|end|>"]
+    assert set(ScoreCollator(0)([view[3]])) == {"input_ids", "attention_mask"}
+    apart = OddsCollator(0)([view[3]])
+    assert apart["chosen_input_ids"].shape == (1, 16) and apart["rejected_labels"].shape == (1, 24)
+
+
+def test_a_row_trains_where_both_of_its_answers_begin_within_the_maximum_length(rows: Any) -> None:
+    assert (rows(Task.DPO).first_trained > 0).all()
+    assert (rows(Task.DPO).lengths >= rows(Task.DPO).stores[1].lengths).all()
+
+
+def test_classes_are_numbered_in_their_order(rows: Any) -> None:
+    found = rows(Task.CLASSIFICATION)
+    assert found.classes == ("even", "odd")
+    assert [found.view(np.arange(40))[row]["label"] for row in range(3)] == [0, 1, 0]
