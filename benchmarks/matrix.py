@@ -75,13 +75,28 @@ def main() -> None:
     if given.write:
         (ROOT / "docs" / "matrix.md").write_text(document(cells), encoding="utf-8")
     if given.json:
-        crashed = [dict(zip(("task", "method", "strategy", "precision", "reason"), (*cell.key, cell.reason), strict=True))
-                   for cell in cells if cell.outcome == "crashed"]
-        print(json.dumps({"cells": len(cells), "worked": counts["worked"], "refused": counts["refused"],
-                          "crashed": counts["crashed"], "crashes": crashed}, indent=1))
+        crashed = [
+            dict(zip(("task", "method", "strategy", "precision", "reason"), (*cell.key, cell.reason), strict=True))
+            for cell in cells
+            if cell.outcome == "crashed"
+        ]
+        print(
+            json.dumps(
+                {
+                    "cells": len(cells),
+                    "worked": counts["worked"],
+                    "refused": counts["refused"],
+                    "crashed": counts["crashed"],
+                    "crashes": crashed,
+                },
+                indent=1,
+            )
+        )
     else:
         print(table(cells))
-        print(f"{len(cells)} cells: {counts['worked']} worked, {counts['refused']} refused by a rule, {counts['crashed']} crashed")
+        print(
+            f"{len(cells)} cells: {counts['worked']} worked, {counts['refused']} refused by a rule, {counts['crashed']} crashed"
+        )
     sys.exit(bool(counts["crashed"]))
 
 
@@ -111,7 +126,11 @@ def run_cells(cells: list[Cell], home: Path) -> list[Cell]:
                 ranks.end()
             ranks = Ranks(cell, home / f"ranks-{number}")
         cell.outcome, cell.reason = ranks.run(cell, home / f"run-{number}")
-        print(f"{number + 1}/{len(waiting)} {' · '.join(cell.key)}: {cell.outcome} {cell.reason}", file=sys.stderr, flush=True)
+        print(
+            f"{number + 1}/{len(waiting)} {' · '.join(cell.key)}: {cell.outcome} {cell.reason}",
+            file=sys.stderr,
+            flush=True,
+        )
         if cell.outcome == "crashed":
             ranks.end()
             ranks = None
@@ -128,7 +147,12 @@ class Ranks:
         folder.mkdir()
         self._log = (folder / "output.log").open("wb")
         env = os.environ | launch(RunConfig.model_validate(cell.config), folder, ["here/cpu"], cpu_count=2).env
-        env |= {"WORLD_SIZE": str(cell.ranks), "LOCAL_WORLD_SIZE": str(cell.ranks), "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+        env |= {
+            "WORLD_SIZE": str(cell.ranks),
+            "LOCAL_WORLD_SIZE": str(cell.ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "PYTHONPATH": str(ROOT),
+        }
         env |= {"HF_HUB_OFFLINE": "1"}
         command = [sys.executable, "-m", "benchmarks.matrix_ranks"]
         self._processes = [
@@ -172,7 +196,10 @@ def make_inputs(home: Path) -> dict[str, dict[str, str]]:
 
     causal, seq2seq = make_models(home)
     data = make_data(home)
-    return {task.value: {"model": str(seq2seq if task is Task.SEQ2SEQ else causal), "data": str(data[task])} for task in Task}
+    return {
+        task.value: {"model": str(seq2seq if task is Task.SEQ2SEQ else causal), "data": str(data[task])}
+        for task in Task
+    }
 
 
 def table(cells: list[Cell]) -> str:
@@ -207,7 +234,8 @@ def document(cells: list[Cell]) -> str:
         "",
         "`python -m benchmarks.matrix --write` makes this page. Every cell is a run of two steps on a tiny model, on CPU, with two",
         f"ranks where there are several: tokens, training, evaluation, checkpoint and result, in {precisions}.",
-        f"{len(cells):,} cells: {counts['worked']:,} worked, {counts['refused']:,} are refused by a rule (-), {counts['crashed']:,} crashed.",
+        f"{len(cells):,} cells: {counts['worked']:,} worked, {counts['refused']:,} are refused by a rule (-), "
+        f"{counts['crashed']:,} crashed.",
         "",
         table(cells),
         "",

@@ -18,7 +18,9 @@ def make_models(home: Path) -> tuple[Path, Path]:
     tokenizer = _tokenizer()
     ends: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": 1}
     torch.manual_seed(0)
-    llama = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, bos_token_id=None, **ends)
+    llama = LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, bos_token_id=None, **ends
+    )
     causal, seq2seq = home / "llama", home / "t5"
     LlamaForCausalLM(llama).save_pretrained(causal)
     T5ForConditionalGeneration(T5Config(**_SIZE, decoder_start_token_id=0, **ends)).save_pretrained(seq2seq)
@@ -43,7 +45,10 @@ def make_data(home: Path, rows: int = 40) -> dict[Task, Path]:
     """A file for each task."""
     asked = [(f"count {n}: ", " ".join(str(n * 37))) for n in range(rows)]
     answered = _write(home / "answers.jsonl", [{"prompt": prompt, "completion": answer} for prompt, answer in asked])
-    pairs = _write(home / "pairs.jsonl", [{"prompt": prompt, "chosen": answer, "rejected": "I do not know"} for prompt, answer in asked])
+    pairs = _write(
+        home / "pairs.jsonl",
+        [{"prompt": prompt, "chosen": answer, "rejected": "I do not know"} for prompt, answer in asked],
+    )
     texts = [{"text": f"Once upon a time there were {n}. " * (1 + n % 9)} for n in range(rows)]
     said = [answer if n % 2 == 0 else "I do not know" for n, (_, answer) in enumerate(asked)]
     labelled = [{"prompt": prompt, "completion": said[n], "label": n % 2 == 0} for n, (prompt, _) in enumerate(asked)]

@@ -33,8 +33,7 @@ def rows(home: Path) -> Any:
         def find(file: Path, part: Part) -> Any:
             return find_or_make(file, home / "tokens", tokenizer, model, None, None, lambda *_: None, part)
 
-        found = open_rows(config, data[task], find)
-        return found
+        return open_rows(config, data[task], find)
 
     return open_for
 
