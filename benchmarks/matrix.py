@@ -20,7 +20,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from training.config import Method, Precision, RunConfig, Strategy, Task
+from training.config import Method, RunConfig, Strategy, Task
+from training.methods import REQUIRED, written
 from training.rules import Machine, check
 from worker.launcher import launch
 
@@ -30,12 +31,22 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     **{name.value: {"strategy": name.value} for name in Strategy},
     "zero2 + optimizer offload": {"strategy": "zero2", "offload_optimizer": "cpu"},
     "zero3 + offload": {"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"},
+    "fsdp + offload": {"strategy": "fsdp", "offload_param": "cpu"},
 }
 METHODS: dict[str, dict[str, Any]] = {
-    **{name.value: {"method": name.value} for name in Method if name is not Method.QLORA},
+    "full": {"method": "full"},
+    "lora": {"method": "lora"},
     "qlora 4bit": {"method": "qlora", "quantization": "4bit"},
     "qlora 8bit": {"method": "qlora", "quantization": "8bit"},
+    "ia3": {"method": "ia3"},
 }
+# PEFT's other methods are tried where they could make a difference: with one task, in one precision.
+OTHERS = {
+    name.value: {"method": name.value, "method_options": written(REQUIRED.get(name.value, {})) or None}
+    for name in Method
+    if name.value not in (*METHODS, "qlora")
+}
+OTHERS_WITH = ("single", "ddp", "zero2", "zero3", "fsdp")
 BASE = {"max_steps": 2, "eval_split": 8, "eval_steps": 2, "save_steps": 2, "micro_batch_size": 2, "max_length": 64}
 
 
@@ -63,9 +74,9 @@ class Cell:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--task", action="append", choices=[task.value for task in Task])
-    parser.add_argument("--method", action="append", choices=list(METHODS))
+    parser.add_argument("--method", action="append", choices=[*METHODS, *OTHERS])
     parser.add_argument("--strategy", action="append", choices=list(STRATEGIES))
-    parser.add_argument("--precision", action="append", choices=[one.value for one in Precision if one != "auto"])
+    parser.add_argument("--precision", action="append", choices=["fp32", "bf16", "fp16"])
     parser.add_argument("--write", action="store_true", help="write docs/matrix.md")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -102,12 +113,16 @@ def main() -> None:
 
 def wanted(given: argparse.Namespace, inputs: dict[str, dict[str, str]]) -> list[Cell]:
     """The cells asked for, those that rules refuse decided already."""
-    precisions = given.precision or [Precision.FP32, Precision.BF16]
-    names = product(given.task or list(Task), given.method or METHODS, given.strategy or STRATEGIES, precisions)
+    tasks = given.task or [task.value for task in Task]
+    precisions = given.precision or ["fp32", "bf16"]
+    strategies = given.strategy or list(STRATEGIES)
+    usual = product(tasks, [name for name in METHODS if name in (given.method or METHODS)], strategies, precisions)
+    others = [name for name in OTHERS if name in (given.method or OTHERS)] if "sft" in tasks else []
+    more = product(["sft"], others, [name for name in strategies if name in OTHERS_WITH], precisions[:1])
     cells = []
-    for task, method, strategy, precision in names:
-        cell = Cell(str(task), method, strategy, str(precision))
-        cell.config = BASE | METHODS[method] | STRATEGIES[strategy] | inputs[cell.task]
+    for task, method, strategy, precision in (*usual, *more):
+        cell = Cell(task, method, strategy, precision)
+        cell.config = BASE | (METHODS | OTHERS)[method] | STRATEGIES[strategy] | inputs[cell.task]
         cell.config |= {"task": cell.task, "precision": cell.precision, "num_processes": cell.ranks}
         conflict = next((one for one in check(RunConfig.model_validate(cell.config), Machine()) if one.blocking), None)
         if conflict:
@@ -155,6 +170,9 @@ class Ranks:
         }
         env |= {"HF_HUB_OFFLINE": "1"}
         command = [sys.executable, "-m", "benchmarks.matrix_ranks"]
+        if cell.strategy.startswith("fsdp"):  # as accelerate's launcher sets them
+            offload = str("offload" in cell.strategy).lower()
+            env |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": offload}
         self._processes = [
             subprocess.Popen(command, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdin=subprocess.PIPE,
                              stdout=self._log, stderr=subprocess.STDOUT, cwd=folder)
@@ -210,15 +228,17 @@ def table(cells: list[Cell]) -> str:
         rows.setdefault((cell.task, cell.method), {}).setdefault(cell.strategy, []).append(cell)
     lines = [f"| task | method | {' | '.join(strategies)} |", f"| --- | --- |{' --- |' * len(strategies)}"]
     for (task, method), found in rows.items():
-        lines.append(f"| {task} | {method} | {' | '.join(_words(found[strategy]) for strategy in strategies)} |")
+        lines.append(
+            f"| {task} | {method} | {' | '.join(_words(found.get(strategy, [])) for strategy in strategies)} |"
+        )
     return "\n".join(lines)
 
 
 def _words(cells: list[Cell]) -> str:
-    outcomes = {cell.outcome for cell in cells}
-    if len(outcomes) == 1:
-        return {"worked": "yes", "refused": "-", "crashed": "CRASH"}[outcomes.pop()]
-    return ", ".join(f"{cell.precision} {'yes' if cell.outcome == 'worked' else cell.outcome}" for cell in cells)
+    words = {"worked": "yes", "refused": "-", "crashed": "CRASH"}
+    if len({cell.outcome for cell in cells}) <= 1:
+        return "".join(words[cell.outcome] for cell in cells[:1])
+    return ", ".join(f"{cell.precision} {words[cell.outcome]}" for cell in cells)
 
 
 def document(cells: list[Cell]) -> str:
