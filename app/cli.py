@@ -17,6 +17,7 @@ host_option = click.option("--host", help="Address to listen on.  [default: LATH
 port_type = click.IntRange(1, 65535)
 port_option = click.option("--port", type=port_type, help="Port to listen on.  [default: LATHE_PORT or 7860]")
 run_argument = click.argument("run_id", metavar="RUN")
+merged_option = click.option("--merged", is_flag=True, help="The adapter merged into its base model; made if need be.")
 
 
 @click.group(cls=Group, context_settings=CONTEXT)
@@ -149,14 +150,32 @@ def resume(run_id: str, as_json: bool) -> None:
 
 @main.command(cls=Command)
 @run_argument
-@click.option("--output", "-o", metavar="FILE.zip", required=True, type=path_type, help="Where to write the zip.")
-@click.option("--force", is_flag=True, help="Replace FILE.zip where it exists.")
+@click.option("--output", "-o", metavar="FILE.zip", type=path_type, help="Write a zip.")
+@click.option("--to", metavar="FOLDER", type=path_type, help="Write a folder.")
+@merged_option
+@click.option("--force", is_flag=True, help="Replace FILE.zip or FOLDER where it exists.")
 @json_option
-def export(run_id: str, output: Path, force: bool, as_json: bool) -> None:
-    """Copy a finished run's adapter, as a zip."""
+def export(run_id: str, output: Path | None, to: Path | None, merged: bool, force: bool, as_json: bool) -> None:
+    """Copy a finished run's adapter or model, as a zip or a folder."""
     from app import cli_export
 
-    cli_export.export(run_id, output, force=force, as_json=as_json)
+    cli_export.export(run_id, output, to, merged=merged, force=force, as_json=as_json)
+
+
+@main.command(cls=Command)
+@run_argument
+@click.argument("repo", metavar="OWNER/NAME")
+@merged_option
+@click.option("--public", is_flag=True, help="Make a repository that is new public; it is private otherwise.")
+@json_option
+def push(run_id: str, repo: str, merged: bool, public: bool, as_json: bool) -> None:
+    """Upload a finished run's adapter or model to a model hub.
+
+    The token is HF_TOKEN or LATHE_HUB_TOKEN; HF_ENDPOINT names a hub other than huggingface.co.
+    """
+    from app import cli_export
+
+    cli_export.push(run_id, repo, merged=merged, public=public, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`lathe export`: a copy of a finished run's zip."""
+"""`lathe export` and `lathe push`: a finished run's adapter or model, to a zip, a folder or a hub."""
 
 import json
 import shutil
@@ -9,31 +9,47 @@ import click
 from app import text
 from app.cli_database import ready
 from app.cli_errors import CommandError
-from worker import database, runs
-from worker.archive import ARCHIVE_FILE
-from worker.models import Run, Status
-from worker.settings import get_settings
+from training import hub_upload
+from training.failure import UserError
+from worker import archive, database, results, runs
+from worker.archive import ARCHIVE_FILE, MERGED_FILE
+from worker.models import Run
+from worker.settings import hub_token
 
 
-def export(run_id: str, output: Path, *, force: bool, as_json: bool) -> None:
-    """Copies the run's zip to `output`, whole or not at all.
+def export(run_id: str, output: Path | None, to: Path | None, *, merged: bool, force: bool, as_json: bool) -> None:
+    """Copies a run's result to the zip `output` or into the folder `to`, whole or not at all.
 
     Raises:
         RunNotFound: no run has this id.
-        CommandError: the run has no adapter (yet, or on this machine), or `output` exists.
-        OSError: `output` cannot be written.
+        CommandError: the run has no such result (yet, or on this machine), or the target exists.
+        OSError: the target cannot be written.
     """
-    ready()
-    with database.read() as session:
-        source = _archive(runs.get(session=session, run_id=run_id))
-    target = output / f"{source.parent.name}.zip" if output.is_dir() else output
-    if target.exists() and not force:
-        fix = "Give another name, or --force to replace it."
-        raise CommandError("exists already.", fix, field="--output", value=str(target))
-    copy_whole(source, target)
-    size = target.stat().st_size
+    if (output is None) == (to is None):
+        raise CommandError("Give either --output FILE.zip or --to FOLDER.")
+    run = _run(run_id)
+    folder = _found(run, merged=merged)
+    target = _copy_folder(folder, to, force=force) if to else _copy_zip(run, folder, output, merged=merged, force=force)
+    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file()) if to else target.stat().st_size
     told = f"Wrote {target} ({text.byte_size(size)})."
-    click.echo(json.dumps({"file": str(target), "bytes": size}) if as_json else told)
+    place = "folder" if to else "file"
+    click.echo(json.dumps({place: str(target), "bytes": size}) if as_json else told)
+
+
+def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -> None:
+    """Uploads a run's result to a hub's repository.
+
+    Raises:
+        RunNotFound: no run has this id.
+        CommandError: the run has no such result, there is no token, or the hub refuses.
+    """
+    run = _run(run_id)
+    folder = _found(run, merged=merged)
+    try:
+        url = hub_upload.push(folder, repo, private=not public, secret=hub_token())
+    except UserError as error:
+        raise CommandError(error.message, error.fix, field="REPO", value=repo) from None
+    click.echo(json.dumps({"url": url}) if as_json else f"Pushed to {url}.")
 
 
 def copy_whole(source: Path, target: Path) -> None:
@@ -46,15 +62,47 @@ def copy_whole(source: Path, target: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _archive(run: Run) -> Path:
-    path = get_settings().runs_dir / run.id / ARCHIVE_FILE
-    if path.is_file():
-        return path
-    if not run.status.ended:
-        message = f"Run {run.id} is {run.status.value}: its adapter is written at the end."
-        raise CommandError(message, f"Wait for it: lathe show {run.id}")
-    if run.status is not Status.FINISHED:
-        message = f"Run {run.id} is {run.status.value}: it has no adapter."
-        raise CommandError(message, f"Go on with it: lathe resume {run.id}")
-    fix = "Export it on the machine that trained it, or set LATHE_DATA_DIR to the folder that both share."
-    raise CommandError(f"Run {run.id} has no {path}.", fix)
+def _run(run_id: str) -> Run:
+    ready()
+    with database.read() as session:
+        return runs.get(session=session, run_id=run_id)
+
+
+def _found(run: Run, *, merged: bool) -> Path:
+    try:
+        return results.find(run, merged=merged)
+    except results.NoResult as error:
+        raise CommandError(error.message, error.fix) from None
+
+
+def _copy_zip(run: Run, folder: Path, output: Path | None, *, merged: bool, force: bool) -> Path:
+    assert output is not None
+    name = f"{run.id}{'-merged' if merged else ''}.zip"
+    target = output / name if output.is_dir() else output
+    _refuse_existing(target, "--output", force=force)
+    packed = folder.parent / (MERGED_FILE if merged else ARCHIVE_FILE)
+    if packed.is_file():
+        copy_whole(packed, target)
+    else:
+        archive.pack(folder, target, lambda: None)
+    return target
+
+
+def _copy_folder(folder: Path, target: Path, *, force: bool) -> Path:
+    if not (target.is_dir() and not any(target.iterdir())):
+        _refuse_existing(target, "--to", force=force)
+    part = target.with_name(f".{target.name}.part")
+    try:
+        shutil.copytree(folder, part)
+        if target.is_dir():
+            shutil.rmtree(target)
+        part.replace(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return target
+
+
+def _refuse_existing(target: Path, option: str, *, force: bool) -> None:
+    if target.exists() and not force:
+        fix = "Give another name, or --force to replace it."
+        raise CommandError("exists already.", fix, field=option, value=str(target))

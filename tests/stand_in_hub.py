@@ -1,8 +1,10 @@
-"""A hub of our own: the routes by which its client lists and downloads a data set, over real HTTP."""
+"""A hub of our own: the routes by which its client lists and downloads a data set and uploads a model, over real HTTP."""
 
+import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -49,11 +51,82 @@ def serve(files: dict[str, bytes], name: str = "owner/set") -> Iterator[tuple[st
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with _served(Handler) as address:
+        yield address, heard
+
+
+@dataclass
+class Received:
+    """What was uploaded to a hub: files by path, whether the repository is private, and the tokens that came with requests."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    private: bool | None = None
+    tokens: set[str] = field(default_factory=set)
+
+
+@contextmanager
+def receive(name: str = "owner/model", token: str = "hf_good") -> Iterator[tuple[str, Received]]:
+    """Takes uploads to a model's repository from who has the token; its address, and what came."""
+    received = Received()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            received.tokens.add(bearer)
+            path = self.path.partition("?")[0]
+            if bearer != token:
+                return self._answer({"error": "Invalid username or password."}, 401)
+            if path == "/api/repos/create":
+                return self._create(json.loads(body))
+            if path == "/api/validate-yaml":
+                return self._answer({"warnings": [], "errors": []})
+            if path == f"/api/models/{name}/preupload/main":
+                return self._modes(json.loads(body))
+            if path == f"/api/models/{name}/commit/main":
+                return self._commit(body)
+            return self._answer({"error": "Repository not found"}, 404)
+
+        def _create(self, asked: dict[str, Any]) -> None:
+            received.private = asked.get("private", asked.get("visibility") == "private")
+            wanted = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+            if wanted != name:
+                return self._answer({"error": f"You don't have the rights to create {wanted}"}, 403)
+            return self._answer({"url": f"http://{self.headers['Host']}/{name}", "name": name, "id": "1"})
+
+        def _modes(self, asked: dict[str, Any]) -> None:
+            usual = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
+            self._answer({"files": [{"path": file["path"], **usual} for file in asked["files"]]})
+
+        def _commit(self, body: bytes) -> None:
+            for entry in map(json.loads, body.splitlines()):
+                if entry["key"] == "file":
+                    received.files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+            url = f"http://{self.headers['Host']}/{name}/commit/{COMMIT}"
+            self._answer({"commitUrl": url, "commitOid": COMMIT, "success": True})
+
+        def _answer(self, answer: dict[str, Any], status: int = 200) -> None:
+            body = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with _served(Handler) as address:
+        yield address, received
+
+
+@contextmanager
+def _served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", heard
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()

@@ -1,4 +1,4 @@
-"""`lathe run --follow` and `lathe export`: a run seen through to its adapter."""
+"""`lathe run --follow`, `lathe export` and `lathe push`: a run seen through to its adapter."""
 
 import json
 import os
@@ -14,15 +14,18 @@ import pytest
 from commands import all_runs, answer, lathe
 from played_run import GIB, PlayedRun
 
+from tests.stand_in_hub import receive
 from training.events import PhaseStarted
 from worker.models import Status
+from worker.settings import get_settings
 
 
 @pytest.fixture
 def finished(home):
     run = PlayedRun().claim().end()
     folder = home / "runs" / run.id
-    folder.mkdir(parents=True)
+    (folder / "adapter").mkdir(parents=True)
+    (folder / "adapter/adapter_model.safetensors").write_bytes(b"weights")
     with zipfile.ZipFile(folder / "adapter.zip", "w") as archive:
         archive.writestr("adapter/adapter_model.safetensors", "weights")
     return run
@@ -35,6 +38,71 @@ def test_export_writes_the_adapter_and_replaces_a_file_only_when_told(finished, 
     again = lathe("export", finished.id, "-o", target)
     assert (again.exit_code, "--force" in again.stderr) == (1, True)
     assert lathe("export", finished.id, "-o", target, "--force").exit_code == 0
+
+
+def test_export_to_a_folder_copies_the_files_and_replaces_what_is_there_only_when_told(finished, tmp_path):
+    target = tmp_path / "mine"
+    target.mkdir()
+    assert answer("export", finished.id, "--to", target) == {"folder": str(target), "bytes": 7}
+    assert [path.name for path in target.iterdir()] == ["adapter_model.safetensors"]
+    (target / "other").touch()
+    again = lathe("export", finished.id, "--to", target)
+    assert (again.exit_code, "--force" in again.stderr) == (1, True)
+    assert lathe("export", finished.id, "--to", target, "--force").exit_code == 0
+    assert [path.name for path in tmp_path.glob("*mine*/*")] == ["adapter_model.safetensors"]
+
+
+def test_export_takes_the_merged_model_that_a_run_has_written(finished, home, tmp_path):
+    merged = home / "runs" / finished.id / "merged"
+    merged.mkdir()
+    (merged / "model.safetensors").write_bytes(b"whole")
+    assert answer("export", finished.id, "--merged", "--to", tmp_path / "whole")["bytes"] == 5
+    assert answer("export", finished.id, "--merged", "-o", tmp_path)["file"].endswith(f"{finished.id}-merged.zip")
+    assert zipfile.ZipFile(tmp_path / f"{finished.id}-merged.zip").namelist() == ["model.safetensors"]
+
+
+def test_export_says_why_a_merged_model_cannot_be_made(finished, tmp_path):
+    result = lathe("export", finished.id, "--merged", "--to", tmp_path / "whole")
+    assert result.exit_code == 1
+    assert "It cannot be made: " in result.stderr
+    assert "config.json" in result.stderr
+
+
+def test_export_asks_for_one_place(finished, tmp_path):
+    for places in ([], ["-o", tmp_path / "a.zip", "--to", tmp_path / "a"]):
+        assert "either --output FILE.zip or --to FOLDER" in lathe("export", finished.id, *places).stderr
+
+
+def test_push_uploads_the_result_to_a_private_repository(finished, monkeypatch):
+    with receive() as (address, received):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("LATHE_HUB_TOKEN", "hf_good")
+        get_settings.cache_clear()
+        pushed = lathe("push", finished.id, "owner/model")
+    assert pushed.exit_code == 0, pushed.stderr
+    assert received.files == {"adapter_model.safetensors": b"weights"}
+    assert received.private is True
+    assert "hf_good" not in pushed.stdout + pushed.stderr
+
+
+@pytest.mark.parametrize(
+    ("token", "repo", "told"),
+    [
+        ("", "owner/model", "needs a token of the hub. Set HF_TOKEN"),
+        ("hf_bad", "owner/model", "was refused by the hub (401)"),
+        ("hf_good", "other/model", "was refused by the hub (403)"),
+        ("hf_good", "a/b/c", "is no name of a repository. Write owner/name."),
+    ],
+)
+def test_push_says_why_it_was_refused(finished, monkeypatch, token, repo, told):
+    with receive() as (address, received):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HF_TOKEN", token)
+        result = lathe("push", finished.id, repo)
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert received.files == {}
+    assert not token or token not in result.stderr
 
 
 def test_export_into_a_folder_that_is_not_there_names_it_and_leaves_nothing(finished, tmp_path):

@@ -11,6 +11,7 @@ from tiny import make_data, make_model
 from trainer_process import Trained, train_here
 from transformers import AutoModelForCausalLM
 
+from tests.stand_in_hub import receive
 from training import merging
 from training.events import Note
 from training.lineage import DataSource, Lineage
@@ -98,6 +99,34 @@ def test_a_full_disk_costs_the_merged_model_and_not_the_run(
     assert "the disk has 1,000 free" in told
     assert trained.summary["steps"] == 2
     assert not (tmp_path / "run/merged").exists()
+
+
+def test_a_finished_run_is_pushed_with_its_card(
+    tmp_path: Path, inputs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receive() as (address, received):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HF_TOKEN", "hf_good")
+        trained = train_here(tmp_path / "run", *inputs, **SHORT, push_to_hub="owner/model", push_private=False)
+    assert warnings_of(trained) == []
+    assert received.private is False
+    for name in ("adapter_model.safetensors", "README.md"):
+        assert received.files[name] == (tmp_path / "run/adapter" / name).read_bytes()
+    assert b"hf_good" not in (tmp_path / "run/events.jsonl").read_bytes()
+
+
+def test_a_push_that_is_refused_is_told_and_the_run_is_finished(
+    tmp_path: Path, inputs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receive() as (address, _):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HF_TOKEN", "hf_bad")
+        trained = train_here(tmp_path / "run", *inputs, **SHORT, push_to_hub="owner/model")
+    (told,) = warnings_of(trained)
+    assert told.startswith("The result was not pushed. `lathe push RUN owner/model` tries again. push_to_hub")
+    assert "refused by the hub (401)" in told
+    assert "hf_bad" not in told
+    assert trained.summary["steps"] == 2
 
 
 def test_the_card_s_head_is_what_hubs_read(merged: Trained) -> None:

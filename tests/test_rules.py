@@ -42,6 +42,8 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"early_stopping_patience": 2, "eval_steps": 0}, "early_stopping_patience"),
         (CPU, {"load_best_at_end": True, "eval_split": 0}, "load_best_at_end"),
         (CPU, {"merge_adapter": True, "method": "full"}, "merge_adapter"),
+        (CPU, {"merge_adapter": True, "method": "lily"}, "merge_adapter"),
+        (CPU, {"merge_adapter": True, "method": "prompt_tuning", "method_options": "num_virtual_tokens=8"}, "merge_adapter"),
         (CPU, {"streaming": True, "eval_strategy": "epoch"}, "eval_strategy"),
         (CPU, {"streaming": True, "save_strategy": "epoch"}, "save_strategy"),
         (CPU, {"lr_scheduler": "wsd", "warmup": 0.5, "decay_share": 0.7}, "decay_share"),

@@ -287,3 +287,14 @@ def test_data_that_is_not_on_this_machine_is_said_with_its_place(home, rung, con
             ConfigError, match=f"is not on this machine .{path}.. All workers need the same data folder"
         ):
             submit.resolve(RunConfig.model_validate(run.config), session)
+
+
+def test_a_push_to_a_hub_needs_a_token_before_the_run_begins(home, rung, config, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        submit.submit(config(push_to_hub="owner/model"))
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.value) == ("push_to_hub", "owner/model")
+    monkeypatch.setenv("HF_TOKEN", "hf_good")
+    run = submit.submit(config(push_to_hub="owner/model"))
+    assert "hf_good" not in json.dumps(run.config)

@@ -8,7 +8,7 @@ class UserError(Exception):
 
     def __init__(self, field: str, value: Any, message: str, fix: str) -> None:
         super().__init__(f"{field} (given: {value!r}) {message}")
-        self.field, self.value, self.fix = field, value, fix
+        self.field, self.value, self.message, self.fix = field, value, message, fix
 
 
 class DataError(ValueError):

@@ -8,14 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from training.config import (
-    Interval,
     Method,
     Offload,
-    OptimizerName,
     Precision,
     Quantization,
     RunConfig,
-    Scheduler,
     Strategy,
     Task,
 )
@@ -150,179 +147,6 @@ def quantized_weights_cannot_train(config: RunConfig, machine: Machine) -> Itera
 
 
 @rule
-def muon_needs_whole_matrices(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.optimizer is not OptimizerName.MUON:
-        return
-    if config.strategy.zero_stage:
-        yield Conflict(
-            ("optimizer", "strategy"),
-            "ZeRO hands the optimizer flat pieces of the weights, and Muon orthogonalises whole matrices.",
-            "Set optimizer to adamw, or strategy to ddp.",
-            {"optimizer": "adamw"},
-        )
-    elif config.method.adapts:
-        yield Conflict(
-            ("optimizer", "method"),
-            "Muon is made for whole weight matrices; nothing is known in its favour for an adapter's thin ones.",
-            "Set optimizer to adamw, or method to full.",
-            {"optimizer": "adamw"},
-            blocking=False,
-        )
-
-
-@rule
-def anyprecision_trains_bf16_weights(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.optimizer is not OptimizerName.ADAMW_ANYPRECISION:
-        return
-    precision = machine.best_precision if config.precision is Precision.AUTO else config.precision
-    if precision is Precision.FP16:
-        yield Conflict(
-            ("optimizer", "precision"),
-            "adamw_anyprecision keeps the weights in the compute format, and fp16's loss scaling needs them in fp32.",
-            "Set optimizer to adamw, or precision to bf16 where the GPU has it.",
-            {"optimizer": "adamw"},
-        )
-    elif precision is Precision.FP32 or config.method.adapts or config.strategy.zero_stage:
-        yield Conflict(
-            ("optimizer", "precision", "method"),
-            "adamw_anyprecision saves memory where all weights train in bf16; fp32 weights, adapters and ZeRO's fp32 copies "
-            "are trained as by adamw.",
-            "Set optimizer to adamw, or method to full, precision to bf16 and strategy to single or ddp.",
-            {"optimizer": "adamw"},
-            blocking=False,
-        )
-
-
-@rule
-def paged_optimizers_page_gpu_memory(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.optimizer.paged and (machine.kind == "cpu" or config.offload_optimizer is not Offload.NONE):
-        where = (
-            "This machine has no GPU" if machine.kind == "cpu" else "offload_optimizer keeps the state in host memory"
-        )
-        yield Conflict(
-            ("optimizer",),
-            f"{where}, so that there is no GPU memory to page to the host.",
-            "Set optimizer to adamw_8bit.",
-            {"optimizer": "adamw_8bit"},
-            blocking=False,
-        )
-
-
-@rule
-def adafactor_factors_whole_matrices(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.optimizer is OptimizerName.ADAFACTOR and config.strategy.zero_stage:
-        yield Conflict(
-            ("optimizer", "strategy"),
-            "ZeRO hands the optimizer flat pieces of the weights, for which adafactor keeps a whole second moment.",
-            "Set optimizer to adamw_8bit, or strategy to ddp.",
-            {"optimizer": "adamw_8bit"},
-            blocking=False,
-        )
-
-
-@rule
-def a_plateau_is_seen_by_evaluating(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.lr_scheduler is Scheduler.REDUCE_ON_PLATEAU and not config.evaluates:
-        yield Conflict(
-            ("lr_scheduler", "eval_steps", "eval_split"),
-            "reduce_on_plateau goes by the evaluation loss, and nothing is evaluated while training.",
-            "Set eval_steps and eval_split above 0, or lr_scheduler to cosine.",
-            {"lr_scheduler": "cosine"},
-        )
-
-
-@rule
-def the_best_is_found_by_evaluating(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.evaluates:
-        return
-    for name, off in (("early_stopping_patience", None), ("load_best_at_end", False)):
-        if getattr(config, name):
-            yield Conflict(
-                (name, "eval_steps", "eval_split"),
-                f"{name} goes by the evaluation loss, and nothing is evaluated while training.",
-                f"Set eval_steps and eval_split above 0, or leave {name} {'empty' if off is None else 'off'}.",
-                {name: off},
-            )
-
-
-@rule
-def only_an_adapter_is_merged(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.merge_adapter and not config.method.adapts:
-        yield Conflict(
-            ("merge_adapter", "method"),
-            f"Method {config.method.value} trains the model itself: there is no adapter to merge.",
-            "Set merge_adapter to false; the result is a whole model anyway.",
-            {"merge_adapter": False},
-        )
-
-
-@rule
-def a_stream_has_no_epochs(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    for name in ("eval_strategy", "save_strategy"):
-        if config.streaming and getattr(config, name) is Interval.EPOCH:
-            yield Conflict(
-                (name, "streaming"),
-                "A stream is read without a break between epochs.",
-                f"Set {name} to steps.",
-                {name: "steps"},
-            )
-
-
-@rule
-def warmup_and_decay_fit_into_the_run(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.lr_scheduler is Scheduler.WSD and config.warmup < 1 and config.warmup + config.decay_share > 1:
-        yield Conflict(
-            ("decay_share", "warmup"),
-            f"Warmup ({config.warmup:g}) and decay ({config.decay_share:g}) together are longer than the run.",
-            "Make one of them shorter.",
-            {"decay_share": round(1 - config.warmup, 4)},
-        )
-
-
-@rule
-def tf32_needs_ampere(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.tf32 and (machine.kind == "cpu" or not machine.bf16):  # both came with Ampere
-        what = "A CPU" if machine.kind == "cpu" else machine.names[0] if machine.names else "This GPU"
-        on_gpu = machine.kind == "cuda"
-        yield Conflict(("tf32",), f"{what} has no TF32.", "Set tf32 to false.", {"tf32": False}, blocking=on_gpu)
-
-
-@rule
-def a_memory_limit_is_a_gpu_s(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.memory_limit is not None and machine.kind == "cpu":
-        yield Conflict(
-            ("memory_limit",),
-            "Only GPU memory is limited, and this machine has no GPU.",
-            "Leave memory_limit empty.",
-            {"memory_limit": None},
-            blocking=False,
-        )
-
-
-@rule
-def answers_need_held_out_rows(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.answer_rows and not config.holds_out:
-        yield Conflict(
-            ("answer_rows", "eval_split"),
-            "There are no held-out rows to answer: eval_split is 0 and validation_data is empty.",
-            "Set eval_split above 0, give validation_data, or set answer_rows to 0.",
-            {"answer_rows": 0},
-        )
-
-
-@rule
-def evaluation_needs_held_out_rows(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.eval_steps and not config.holds_out and "eval_steps" in config.model_fields_set:
-        yield Conflict(
-            ("eval_steps", "eval_split"),
-            "There are no held-out rows to evaluate: eval_split is 0 and validation_data is empty.",
-            "Nothing will be evaluated; set eval_split above 0 to see the evaluation loss.",
-            {"eval_split": 0.05},
-            blocking=False,
-        )
-
-
-@rule
 def full_fine_tuning_wants_a_small_learning_rate(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if config.method is Method.FULL and config.learning_rate >= 1e-3:
         yield Conflict(
@@ -407,4 +231,4 @@ def a_stream_is_taken_as_it_comes(config: RunConfig, machine: Machine) -> Iterat
             )
 
 
-from training import method_rules, strategy_rules  # noqa: E402, F401 - they register their rules, and need what is above
+from training import method_rules, optimizer_rules, output_rules, strategy_rules  # noqa: E402, F401 - they register their rules, and need what is above

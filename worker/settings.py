@@ -136,6 +136,12 @@ def get_settings() -> Settings:
         raise SettingsError("\n".join(lines)) from None
 
 
+def hub_token() -> str | None:
+    """The model hub's token, as the training process finds it: LATHE_HUB_TOKEN, or HF_TOKEN. Never stored or told."""
+    configured = get_settings().hub_token
+    return (configured.get_secret_value() if configured else None) or os.environ.get("HF_TOKEN") or None
+
+
 def _problem(place: list[int | str], value: object, message: str) -> str:
     if not place:
         return f"{PREFIX}LEASE_SECONDS: {message.removeprefix('Value error, ')}."

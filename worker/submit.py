@@ -12,7 +12,7 @@ from training.model_files import ModelError, ModelFacts, describe_model
 from training.rules import Machine, check
 from worker import database, run_data, runs
 from worker.models import Run
-from worker.settings import get_settings
+from worker.settings import get_settings, hub_token
 from worker.units import size
 
 SPARE_BYTES = 256 * 2**20  # logs, records and answers of a run
@@ -118,6 +118,9 @@ def _checked(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
         if conflict.blocking:
             field = conflict.settings[0]
             problems.append(Problem(field, getattr(config, field), conflict.reason, conflict.fix))
+    if config.push_to_hub and not get_settings().broker_url and not hub_token():
+        fix = "Set HF_TOKEN or LATHE_HUB_TOKEN to one that may write and start Lathe again, or leave push_to_hub empty."
+        problems.append(Problem("push_to_hub", config.push_to_hub, "needs a token of the hub, and there is none.", fix))
     if facts is not None:
         problems += _wrong_kind(config.task, facts)
         problems += _disk_problems(config, facts)
