@@ -10,6 +10,8 @@ from training.rules import Machine, check
 CPU = Machine()
 FOUR_V100 = Machine("cuda", 4, ["Tesla V100"] * 4, [32 << 30] * 4, bf16=False)
 ONE_H100 = Machine("cuda", 1, ["H100"], [80 << 30], bf16=True)
+ZERO3 = {"strategy": "zero3", "num_processes": 2}
+QUANTIZED_FROZEN = {"zero_quantized_nontrainable_weights": True}
 
 PREFIX = {"method": "prefix_tuning", "method_options": "num_virtual_tokens=4"}
 
@@ -26,6 +28,14 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"strategy": "ddp"}, "strategy"),
         (CPU, {"num_processes": 2}, "strategy"),
         (ONE_H100, {"strategy": "fsdp", "offload_param": "cpu"}, "strategy"),
+        (CPU, ZERO3 | {"strategy": "fsdp", "offload_param": "nvme", "nvme_path": "/d"}, "offload_param"),
+        (CPU, ZERO3 | {"strategy": "zero2", "offload_optimizer": "nvme", "nvme_path": "/d"}, "offload_optimizer"),
+        (CPU, ZERO3 | {"offload_optimizer": "nvme"}, "offload_optimizer"),
+        (CPU, ZERO3 | {"zero_quantized_weights": True}, "zero_quantized_weights"),
+        (FOUR_V100, ZERO3 | {"strategy": "zero2", "zero_quantized_gradients": True}, "zero_quantized_gradients"),
+        (FOUR_V100, ZERO3 | {"num_processes": 4, "zero_hpz_partition_size": 3}, "zero_hpz_partition_size"),
+        (FOUR_V100, ZERO3 | {"method": "full", **QUANTIZED_FROZEN}, "zero_quantized_nontrainable_weights"),
+        (FOUR_V100, ZERO3 | {"method": "qlora", **QUANTIZED_FROZEN}, "zero_quantized_nontrainable_weights"),
         (CPU, {"strategy": "fsdp", "num_processes": 2, "offload_optimizer": "cpu"}, "offload_optimizer"),
         (CPU, {"strategy": "fsdp", "num_processes": 2, "method": "qlora", "quantization": "8bit"}, "quantization"),
         (CPU, {"strategy": "zero3", "num_processes": 2, "method": "qlora", "quantization": "8bit"}, "quantization"),

@@ -34,6 +34,23 @@ def test_offloads_appear_only_where_asked_for() -> None:
     assert both["offload_param"]["device"] == both["offload_optimizer"]["device"] == "cpu"
 
 
+def test_nvme_comes_with_its_folder_and_how_to_read_and_write_it() -> None:
+    made = resolved(strategy="zero3", offload_optimizer="nvme", nvme_path="/disk")
+    assert made["zero_optimization"]["offload_optimizer"] == {
+        "device": "nvme",
+        "pin_memory": True,
+        "nvme_path": "/disk",
+    }
+    assert made["aio"]["block_size"] > 0
+    assert "aio" not in resolved(strategy="zero3", offload_optimizer="cpu")
+
+
+def test_zero_plus_plus_is_named_where_it_is_asked_for() -> None:
+    made = resolved(strategy="zero3", zero_quantized_weights=True, zero_hpz_partition_size=2)["zero_optimization"]
+    assert made["zero_quantized_weights"] and made["zero_hpz_partition_size"] == 2
+    assert not any("quantized" in name for name in resolved(strategy="zero3")["zero_optimization"])
+
+
 def test_other_strategies_have_none() -> None:
     config = RunConfig(model="m", data="d")
     assert deepspeed_config(config, 1024, Precision.FP32) is None

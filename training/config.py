@@ -147,6 +147,7 @@ class Quantization(StrEnum):
 class Offload(StrEnum):
     NONE = "none"
     CPU = "cpu"
+    NVME = "nvme"
 
 
 class Scheduler(StrEnum):
@@ -297,8 +298,13 @@ class RunConfig(BaseModel):
 
     strategy: Strategy = setting(Strategy.SINGLE, "single: one device. ddp: a copy per device. zero1, zero2, zero3 shard optimizer, + gradients, + parameters across devices; zero0 is DeepSpeed without sharding. fsdp is PyTorch's FSDP2: all three sharded, a layer gathered at a time.", Group.STRATEGY)
     num_processes: int = setting(1, "Number of training processes, one per device.", Group.STRATEGY, label="Processes", ge=1, le=1024)
-    offload_optimizer: Offload = setting(Offload.NONE, "Keep the optimizer's state in host memory (ZeRO 1 to 3): less device memory, slower.", Group.STRATEGY)
-    offload_param: Offload = setting(Offload.NONE, "Keep the parameters in host memory (ZeRO-3; FSDP keeps gradients and optimizer there too): least device memory, slowest.", Group.STRATEGY, label="Offload parameters")
+    offload_optimizer: Offload = setting(Offload.NONE, "Keep the optimizer's state in host memory (cpu; ZeRO 1 to 3) or on a fast disk (nvme; ZeRO-3): less device memory, slower.", Group.STRATEGY)
+    offload_param: Offload = setting(Offload.NONE, "Keep the parameters in host memory (cpu; ZeRO-3, and FSDP, which keeps gradients and optimizer there too) or on a fast disk (nvme; ZeRO-3): least device memory, slowest.", Group.STRATEGY, label="Offload parameters")
+    nvme_path: Text = setting(None, "Folder on a fast local disk that offloading to nvme writes to.", Group.STRATEGY, label="NVMe folder", advanced=True)
+    zero_quantized_weights: bool = setting(False, "ZeRO++ (ZeRO-3): gather parameters in 8 bits, half the traffic of bf16.", Group.STRATEGY, label="Quantized weights (qwZ)", advanced=True)
+    zero_quantized_gradients: bool = setting(False, "ZeRO++ (ZeRO-3): reduce gradients in 4 bits within nodes and 8 between them, a quarter of the traffic.", Group.STRATEGY, label="Quantized gradients (qgZ)", advanced=True)
+    zero_hpz_partition_size: int = setting(1, "ZeRO++ (ZeRO-3): processes that hold a second copy of the parameters among them, mostly the GPUs of one node, so that the backward pass gathers there; 1 holds none.", Group.STRATEGY, label="Second shards (hpZ)", advanced=True, ge=1, le=1024)
+    zero_quantized_nontrainable_weights: bool = setting(False, "ZeRO-3 with an adapter: keep the frozen weights in 8 bits and gather them so.", Group.STRATEGY, label="Quantized frozen weights", advanced=True)
     precision: Precision = setting(Precision.AUTO, "Number format of the forward and backward pass; auto takes bf16 where the GPU has it, fp16 on older GPUs, fp32 on CPU.", Group.STRATEGY)
     tf32: bool = setting(False, "Let fp32 matrix products round their factors to 10 bits (NVIDIA Ampere and later): several times faster.", Group.STRATEGY, label="TF32", advanced=True)
     memory_limit: OptionalAmount = setting(None, "Most GPU memory that a process may take: a fraction below 1 of the GPU's, or MiB; beyond it the run is out of memory, as on a smaller GPU. Empty sets no limit.", Group.STRATEGY, advanced=True, gt=0)

@@ -1,7 +1,6 @@
 """The ranks: who they are, where they run, and how each holds its part."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +10,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
+from training.compiling import refuse_unfit_nvme, tell_of_compiling
 from training.config import Precision, RunConfig, Strategy
-from training.events import Note
 from training.report import Report
 from training.rules import Machine
 
@@ -35,6 +34,7 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
     """
     if config.strategy.zero_stage is not None:
         tell_of_compiling(report)
+        refuse_unfit_nvme(config)
     if machine.kind == "cuda":
         return PartialState()
     state = PartialState(cpu=True)
@@ -60,23 +60,6 @@ def set_fsdp_policies(arguments: TrainingArguments, machine: Machine, precision:
         # accelerate's own policy would round the loss to 16 bits, and add up the ranks' gradients in them.
         compute = torch.bfloat16 if precision is Precision.BF16 else torch.float16
         given["mixed_precision_policy"] = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
-
-
-def tell_of_compiling(report: Report) -> None:
-    """Makes a phase of each operator that DeepSpeed compiles: about a minute at its first use on a machine, then cached."""
-    from deepspeed.ops.op_builder.builder import OpBuilder
-    from torch.utils.cpp_extension import _get_build_directory
-
-    load = OpBuilder.jit_load
-
-    def load_and_tell(builder: Any, verbose: bool = True) -> Any:
-        if list(Path(_get_build_directory(builder.name, verbose=False)).glob("*.so")):
-            return load(builder, verbose)
-        report.once(Note(message=f"DeepSpeed compiles its operator {builder.name}: about a minute, once on a machine."))
-        with report.during("compiling DeepSpeed operators"):
-            return load(builder, verbose)
-
-    OpBuilder.jit_load = load_and_tell
 
 
 def leave() -> None:

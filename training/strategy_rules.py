@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 
-from training.config import Quantization, RunConfig, Strategy
+from training.config import Offload, Quantization, RunConfig, Strategy
 from training.rules import Conflict, Machine, rule
+from training.zero import QUANTIZED
+
+_OFFLOADS = ("offload_param", "offload_optimizer")
 
 
 @rule
@@ -16,3 +19,80 @@ def eight_bit_weights_are_not_sharded(config: RunConfig, machine: Machine) -> It
             "Set quantization to 4bit, or strategy to ddp or zero2.",
             {"quantization": "4bit"},
         )
+
+
+@rule
+def nvme_is_for_zero3(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    for name in _OFFLOADS:
+        offloads = getattr(config, name) is Offload.NVME
+        if offloads and config.strategy is not Strategy.ZERO3:
+            yield Conflict(
+                (name, "strategy"),
+                "ZeRO stage 3 alone offloads to NVMe.",
+                f"Set {name} to cpu, or strategy to zero3.",
+                {name: "cpu"},
+            )
+        elif offloads and config.nvme_path is None:
+            yield Conflict(
+                (name, "nvme_path"),
+                f"{name} is nvme, and nvme_path names no folder to write to.",
+                f"Give nvme_path a folder on a fast local disk, or set {name} to cpu.",
+                {name: "cpu"},
+            )
+
+
+@rule
+def zero_plus_plus_is_for_zero3(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    for name, value in {**dict.fromkeys(QUANTIZED, False), "zero_hpz_partition_size": 1}.items():
+        if getattr(config, name) != value and config.strategy is not Strategy.ZERO3:
+            yield Conflict(
+                (name, "strategy"),
+                "ZeRO++ spares traffic that ZeRO stage 3 alone has.",
+                f"Set {name} to {str(value).lower()}, or strategy to zero3.",
+                {name: value},
+            )
+
+
+@rule
+def zero_plus_plus_quantizes_on_gpus(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if machine.kind == "cuda":
+        return
+    for name in QUANTIZED:
+        if getattr(config, name):
+            yield Conflict(
+                (name,),
+                "DeepSpeed quantizes by a CUDA kernel, and this machine has no GPU.",
+                f"Set {name} to false.",
+                {name: False},
+            )
+
+
+@rule
+def second_shards_divide_the_processes(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    parts, processes = config.zero_hpz_partition_size, config.num_processes
+    if config.strategy is Strategy.ZERO3 and processes % parts:
+        fits = max(size for size in range(1, parts) if processes % size == 0)
+        yield Conflict(
+            ("zero_hpz_partition_size", "num_processes"),
+            f"{processes} processes do not fall into groups of {parts}.",
+            "Set zero_hpz_partition_size to a divisor of num_processes, such as the GPUs of one node.",
+            {"zero_hpz_partition_size": fits},
+        )
+
+
+@rule
+def quantized_frozen_weights_are_an_adapter_s(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if not config.zero_quantized_nontrainable_weights:
+        return
+    if not config.method.adapts:
+        reason = "Every weight trains with method full: none is frozen."
+    elif config.quantized is not Quantization.NONE:
+        reason = f"The frozen weights are held in {config.quantized.value} already."
+    else:
+        return
+    yield Conflict(
+        ("zero_quantized_nontrainable_weights", "method"),
+        reason,
+        "Set zero_quantized_nontrainable_weights to false, or method to lora.",
+        {"zero_quantized_nontrainable_weights": False},
+    )
