@@ -10,6 +10,7 @@ longer than two steps; one that crashes or hangs is replaced before the next. `-
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -162,20 +163,11 @@ class Ranks:
         folder.mkdir()
         self._log = (folder / "output.log").open("wb")
         env = os.environ | launch(RunConfig.model_validate(cell.config), folder, ["here/cpu"], cpu_count=2).env
-        env |= {
-            "WORLD_SIZE": str(cell.ranks),
-            "LOCAL_WORLD_SIZE": str(cell.ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "PYTHONPATH": str(ROOT),
-        }
-        env |= {"HF_HUB_OFFLINE": "1"}
+        env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
         command = [sys.executable, "-m", "benchmarks.matrix_ranks"]
-        if cell.strategy.startswith("fsdp"):  # as accelerate's launcher sets them
-            offload = str("offload" in cell.strategy).lower()
-            env |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": offload}
         self._processes = [
-            subprocess.Popen(command, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdin=subprocess.PIPE,
-                             stdout=self._log, stderr=subprocess.STDOUT, cwd=folder)
+            subprocess.Popen(command, env=env | _place(cell, rank), stdin=subprocess.PIPE, stdout=self._log,
+                             stderr=subprocess.STDOUT, cwd=folder)
             for rank in range(cell.ranks)
         ]  # fmt: skip
 
@@ -183,9 +175,10 @@ class Ranks:
         """What came of a cell, and why."""
         folder.mkdir()
         (folder / "config.json").write_text(RunConfig.model_validate(cell.config).model_dump_json())
+        port = _free_port()
         for process in self._processes:
             if process.stdin:
-                process.stdin.write(f"{folder}\n".encode())
+                process.stdin.write(f"{port} {folder}\n".encode())
                 process.stdin.flush()
         deadline = time.monotonic() + SECONDS
         said = [folder / f"outcome-{rank}" for rank in range(cell.ranks)]
@@ -206,6 +199,28 @@ class Ranks:
             process.kill()
             process.wait()
         self._log.close()
+
+
+def _place(cell: Cell, rank: int) -> dict[str, str]:
+    """What accelerate's launcher tells a rank; one process alone is told nothing."""
+    if cell.ranks == 1:
+        return {}
+    env = {
+        "WORLD_SIZE": str(cell.ranks),
+        "LOCAL_WORLD_SIZE": str(cell.ranks),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+    }
+    if cell.strategy.startswith("fsdp"):
+        offload = str("offload" in cell.strategy).lower()
+        env |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": offload}
+    return env | {"MASTER_ADDR": "127.0.0.1"}
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def make_inputs(home: Path) -> dict[str, dict[str, str]]:

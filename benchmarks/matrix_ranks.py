@@ -1,4 +1,4 @@
-"""One rank that runs cell after cell of benchmarks/matrix.py: the folders of runs come on standard input, a line each."""
+"""One rank that runs cell after cell of benchmarks/matrix.py: on standard input comes a port to meet at and a run's folder."""
 
 import os
 import sys
@@ -7,14 +7,12 @@ from pathlib import Path
 
 from training.config import RunConfig
 
-_PORT = 29_600
-
 
 def main() -> None:
-    rank = int(os.environ["RANK"])
-    for number, line in enumerate(sys.stdin):
-        folder = Path(line.strip())
-        os.environ["MASTER_PORT"] = str(_PORT + (os.getppid() * 97 + number) % 20_000)
+    rank = int(os.environ.get("RANK", "0"))
+    for line in sys.stdin:
+        os.environ["MASTER_PORT"], place = line.strip().split(" ", 1)
+        folder = Path(place)
         said = _run(folder, rank)
         part = folder / f"outcome-{rank}.part"
         part.write_text(said)
