@@ -323,6 +323,7 @@ class RunConfig(BaseModel):
     lr_cycles: int = setting(1, "cosine_with_restarts: how many times the learning rate falls from the peak to 0.", Group.OPTIMIZATION, label="Cosine cycles", advanced=True, ge=1, le=1000)
     plateau_patience: int = setting(2, "reduce_on_plateau: evaluations without a lower loss before the learning rate is reduced.", Group.OPTIMIZATION, advanced=True, ge=0, le=1000)
     plateau_factor: float = setting(0.5, "reduce_on_plateau: the learning rate is multiplied by this.", Group.OPTIMIZATION, advanced=True, gt=0, lt=1)
+    auto_batch_size: bool = setting(False, "When GPU memory runs out, go on from the last checkpoint with half the micro batch and twice the accumulation, under every strategy: the global batch stays.", Group.OPTIMIZATION, advanced=True)
     weight_decay: float = setting(0.0, "Decoupled weight decay (L2 regularisation with sgd).", Group.OPTIMIZATION, advanced=True, ge=0, le=1)
     adam_beta1: float = setting(0.9, "Decay of the first moment (AdamW, Lion).", Group.OPTIMIZATION, label="Adam beta 1", advanced=True, ge=0, lt=1)
     adam_beta2: float = setting(0.999, "Decay of the second moment (AdamW, Lion).", Group.OPTIMIZATION, label="Adam beta 2", advanced=True, ge=0, lt=1)

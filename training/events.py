@@ -140,6 +140,8 @@ class Failed(Event):
     traceback: str = ""
     phase: str = ""
     expected: bool = False
+    smaller_batch: int | None = None
+    """The micro batch that the next attempt takes, where memory ran out with this one's."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,5 +20,17 @@ class DataError(ValueError):
         self.file, self.line, self.field, self.message, self.fix = file, line, field, message, fix
 
 
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether device memory ran out, by torch's own error or by that of a library which could not allocate."""
+    while error is not None:
+        if type(error).__name__ == "OutOfMemoryError" or any(sign in str(error) for sign in _NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+_NO_MEMORY = ("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
 class StopRequested(Exception):  # noqa: N818 - it is no error
     """The run was asked to leave."""

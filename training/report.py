@@ -74,17 +74,22 @@ class Report:
             values["memory_peak"] = torch.cuda.max_memory_allocated()
         return values
 
-    def failed(self, error: BaseException) -> None:
-        """The record of an error: a person's to mend in plain words, any other with its traceback."""
+    def failed(self, error: BaseException, smaller_batch: int | None = None) -> None:
+        """The record of an error: a person's to mend in plain words, any other with its traceback.
+
+        `smaller_batch` is the micro batch that the next attempt takes, where memory ran out.
+        """
         if isinstance(error, (UserError, DataError)):
             self._fail(error, str(error), error.fix, expected=True)
         elif _disk_is_full(error):
             fix = "Free some space in the data folder, then resume the run: the last whole checkpoint is kept."
             self._fail(error, f"The disk is full ({error}).", fix, expected=True)
         else:
-            self._fail(error, f"{type(error).__name__}: {error}", "", expected=False)
+            self._fail(error, f"{type(error).__name__}: {error}", "", expected=False, smaller_batch=smaller_batch)
 
-    def _fail(self, error: BaseException, message: str, fix: str, *, expected: bool) -> None:
+    def _fail(
+        self, error: BaseException, message: str, fix: str, *, expected: bool, smaller_batch: int | None = None
+    ) -> None:
         trace = "" if expected else "".join(traceback.format_exception(error))
         self._writer.write(
             Failed(
@@ -95,6 +100,7 @@ class Report:
                 traceback=trace,
                 phase=self.phase,
                 expected=expected,
+                smaller_batch=smaller_batch,
             )
         )
 

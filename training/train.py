@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from training import batch_size
 from training.config import RunConfig
 from training.events import Finished, Note, Resumed
 from training.failure import StopRequested, UserError
@@ -26,17 +27,21 @@ def main() -> None:
     die_with_parent()
     run_dir = Path(sys.argv[1]).resolve()
     report, stop = Report(run_dir, rank=int(os.environ.get("RANK", "0"))), StopSignal()
+    config: RunConfig | None = None
     try:
         stop.install()
         report.started(device=os.environ.get("CUDA_VISIBLE_DEVICES", "") or "cpu")
         report.enter("starting")
-        config = RunConfig.model_validate_json((run_dir / "config.json").read_text(encoding="utf-8"))
+        asked = RunConfig.model_validate_json((run_dir / "config.json").read_text(encoding="utf-8"))
+        config = batch_size.recall(run_dir, asked)
+        if config != asked:
+            report.once(Note(message=batch_size.explain(asked, config), level="warning"))
         train(config, run_dir, report, stop)
     except StopRequested:
         report.once(Finished(outcome="stopped", step=0, summary={}))
         os._exit(0)  # other ranks may be gone already; nothing is left to put in order
     except Exception as error:
-        report.failed(error)
+        report.failed(error, batch_size.after(error, config, run_dir))
         raise
 
 

@@ -75,6 +75,9 @@ def _as_asked(seen: Seen, ending: Ending) -> Verdict:
 
 
 def _crashed(seen: Seen, ending: Ending) -> Verdict:
+    smaller = next((failure.smaller_batch for failure in seen.failures if failure.smaller_batch), None)
+    if smaller:
+        return Verdict(Status.QUEUED, f"GPU memory ran out. {goes_on(seen)[:-1]}, with micro batches of {smaller}.")
     number = _signal(seen, ending)
     if ending.out_of_memory and number == signal.SIGKILL:
         fix = (
