@@ -150,16 +150,19 @@ def resume(run_id: str, as_json: bool) -> None:
 
 @main.command(cls=Command)
 @run_argument
-@click.option("--output", "-o", metavar="FILE.zip", type=path_type, help="Write a zip.")
+@click.option("--output", "-o", metavar="FILE", type=path_type, help="Write a zip, or the GGUF file.")
 @click.option("--to", metavar="FOLDER", type=path_type, help="Write a folder.")
 @merged_option
-@click.option("--force", is_flag=True, help="Replace FILE.zip or FOLDER where it exists.")
+@click.option("--gguf", is_flag=True, help="One GGUF file, for llama.cpp: Llama, Mistral, Qwen2, Qwen3, GPT-2.")
+@click.option("--force", is_flag=True, help="Replace FILE or FOLDER where it exists.")
 @json_option
-def export(run_id: str, output: Path | None, to: Path | None, merged: bool, force: bool, as_json: bool) -> None:
-    """Copy a finished run's adapter or model, as a zip or a folder."""
+def export(
+    run_id: str, output: Path | None, to: Path | None, merged: bool, gguf: bool, force: bool, as_json: bool
+) -> None:
+    """Copy a finished run's adapter or model, as a zip, a folder or a GGUF file."""
     from app import cli_export
 
-    cli_export.export(run_id, output, to, merged=merged, force=force, as_json=as_json)
+    cli_export.export(run_id, output, to, merged=merged, gguf=gguf, force=force, as_json=as_json)
 
 
 @main.command(cls=Command)

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,8 +19,10 @@ from worker.models import Run
 from worker.settings import hub_token
 
 
-def export(run_id: str, output: Path | None, to: Path | None, *, merged: bool, force: bool, as_json: bool) -> None:
-    """Copies a run's result to the zip `output` or into the folder `to`, whole or not at all.
+def export(
+    run_id: str, output: Path | None, to: Path | None, *, merged: bool, gguf: bool, force: bool, as_json: bool
+) -> None:
+    """Copies a run's result to the file `output` or into the folder `to`, whole or not at all.
 
     Raises:
         RunNotFound: no run has this id.
@@ -28,12 +32,12 @@ def export(run_id: str, output: Path | None, to: Path | None, *, merged: bool, f
     if (output is None) == (to is None):
         raise CommandError("Give either --output FILE.zip or --to FOLDER.")
     run = _run(run_id)
-    folder = _found(run, merged=merged)
+    if gguf:
+        _tell(_copy_file(_found(run, results.gguf), output or to, f"{run.id}.gguf", force=force), as_json=as_json)
+        return
+    folder = _found(run, partial(results.find, merged=merged))
     target = _copy_folder(folder, to, force=force) if to else _copy_zip(run, folder, output, merged=merged, force=force)
-    size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file()) if to else target.stat().st_size
-    told = f"Wrote {target} ({text.byte_size(size)})."
-    place = "folder" if to else "file"
-    click.echo(json.dumps({place: str(target), "bytes": size}) if as_json else told)
+    _tell(target, as_json=as_json)
 
 
 def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -> None:
@@ -44,7 +48,7 @@ def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -
         CommandError: the run has no such result, there is no token, or the hub refuses.
     """
     run = _run(run_id)
-    folder = _found(run, merged=merged)
+    folder = _found(run, partial(results.find, merged=merged))
     try:
         url = hub_upload.push(folder, repo, private=not public, secret=hub_token())
     except UserError as error:
@@ -68,9 +72,17 @@ def _run(run_id: str) -> Run:
         return runs.get(session=session, run_id=run_id)
 
 
-def _found(run: Run, *, merged: bool) -> Path:
+def _tell(target: Path, *, as_json: bool) -> None:
+    files = [target] if target.is_file() else [file for file in target.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    place = "file" if target.is_file() else "folder"
+    told = f"Wrote {target} ({text.byte_size(size)})."
+    click.echo(json.dumps({place: str(target), "bytes": size}) if as_json else told)
+
+
+def _found(run: Run, find: Callable[[Run], Path]) -> Path:
     try:
-        return results.find(run, merged=merged)
+        return find(run)
     except results.NoResult as error:
         raise CommandError(error.message, error.fix) from None
 
@@ -78,13 +90,20 @@ def _found(run: Run, *, merged: bool) -> Path:
 def _copy_zip(run: Run, folder: Path, output: Path | None, *, merged: bool, force: bool) -> Path:
     assert output is not None
     name = f"{run.id}{'-merged' if merged else ''}.zip"
-    target = output / name if output.is_dir() else output
-    _refuse_existing(target, "--output", force=force)
     packed = folder.parent / (MERGED_FILE if merged else ARCHIVE_FILE)
     if packed.is_file():
-        copy_whole(packed, target)
-    else:
-        archive.pack(folder, target, lambda: None)
+        return _copy_file(packed, output, name, force=force)
+    target = output / name if output.is_dir() else output
+    _refuse_existing(target, "--output", force=force)
+    archive.pack(folder, target, lambda: None)
+    return target
+
+
+def _copy_file(source: Path, output: Path | None, name: str, *, force: bool) -> Path:
+    assert output is not None
+    target = output / name if output.is_dir() else output
+    _refuse_existing(target, "--output", force=force)
+    copy_whole(source, target)
     return target
 
 

@@ -11,7 +11,7 @@ from app.theme import SERVED, STATIC, STATIC_PATH
 from training.config_file import to_yaml
 from training.fields import parse
 from worker import database, runs
-from worker.archive import ARCHIVE_FILE, MERGED_FILE
+from worker.archive import ARCHIVE_FILE, GGUF_FILE, MERGED_FILE
 from worker.models import Run, Status
 from worker.settings import get_settings
 
@@ -39,6 +39,17 @@ def merged(run_id: str) -> Response:
         fix = f"Run `lathe export {run.id} --merged --to FOLDER` where it was trained, or set merge_adapter in the next run."
         return error(404, "run", run.id, f"Run {run.id} is {run.status.value} and has no merged model here.", fix)
     return FileResponse(path, media_type="application/zip", filename=f"{slug(run.name)}-{run.id}-merged.zip")
+
+
+@router.get("/api/runs/{run_id}/model.gguf", response_model=None)
+def gguf(run_id: str) -> Response:
+    """The model as one GGUF file, where it was exported once."""
+    run = _run(run_id)
+    path = adapter_path(run, GGUF_FILE)
+    if path is None:
+        fix = f"Run `lathe export {run.id} --gguf -o FILE.gguf` where it was trained."
+        return error(404, "run", run.id, f"Run {run.id} is {run.status.value} and has no GGUF file here.", fix)
+    return FileResponse(path, media_type="application/octet-stream", filename=f"{slug(run.name)}-{run.id}.gguf")
 
 
 @router.get("/api/runs/{run_id}/config.yaml", response_model=None)

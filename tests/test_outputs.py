@@ -3,10 +3,14 @@
 import shutil
 from pathlib import Path
 
+import gguf
 import huggingface_hub
 import pytest
 import torch
+from commands import lathe
 from peft import PeftModel
+from played_run import PlayedRun
+from safetensors.torch import load_file
 from tiny import make_data, make_model
 from trainer_process import Trained, train_here
 from transformers import AutoModelForCausalLM
@@ -163,3 +167,20 @@ def test_the_card_tells_the_whole_line_without_a_folder_of_this_machine(
     ):
         assert told in text
     assert str(inputs[0].parent) not in text
+
+
+def test_a_finished_run_is_exported_from_the_command_line_merged_and_as_gguf(
+    home: Path, merged: Trained, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = PlayedRun().claim().end()
+    folder = home / "runs" / run.id
+    shutil.copytree(merged.run_dir, folder, ignore=shutil.ignore_patterns("merged"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    done = lathe("export", run.id, "--gguf", "-o", tmp_path / "mine.gguf")
+    assert done.exit_code == 0, done.stderr
+    for name in ("model.safetensors", "README.md"):
+        assert (folder / "merged" / name).read_bytes() == (merged.run_dir / "merged" / name).read_bytes()
+    read = {tensor.name: tensor.data for tensor in gguf.GGUFReader(tmp_path / "mine.gguf").tensors}
+    stored = load_file(folder / "merged/model.safetensors")
+    assert read["blk.0.ffn_up.weight"].tobytes() == stored["model.layers.0.mlp.up_proj.weight"].numpy().tobytes()
+    assert (folder / "model.gguf").is_file()

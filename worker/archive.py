@@ -8,6 +8,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 ARCHIVE_FILE = "adapter.zip"
 MERGED_FILE = "merged.zip"
+GGUF_FILE = "model.gguf"
 RESULT_FOLDERS = ("adapter", "model")
 MERGED_FOLDER = "merged"
 _CHUNK_BYTES = 16 * 2**20

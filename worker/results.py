@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from training.config import Method
-from worker.archive import MERGED_FOLDER, result_folder
+from worker.archive import GGUF_FILE, MERGED_FOLDER, result_folder
 from worker.models import Run, Status
 from worker.settings import PREFIX, ROOT, get_settings, hub_token
 
@@ -39,6 +39,19 @@ def find(run: Run, *, merged: bool = False) -> Path:
     if not folder.is_dir():
         _run("training.merging", str(run_dir))
     return folder
+
+
+def gguf(run: Run) -> Path:
+    """The model as one GGUF file, with an adapter merged into its base; made where it is not there yet.
+
+    Raises:
+        NoResult: there is no result, or none that can be converted.
+    """
+    folder = find(run, merged=run.config.get("method") != Method.FULL)
+    target = folder.parent / GGUF_FILE
+    if not target.is_file():
+        _run("training.gguf_export", str(folder), str(target))
+    return target
 
 
 def _missing(run: Run, run_dir: Path) -> NoResult:

@@ -13,7 +13,7 @@ from app.pages.parts import QUIET, database_away, each, html
 from app.pages.run_data import Drawing, Snapshot
 from training.fields import ConfigError
 from worker import submit
-from worker.archive import MERGED_FILE
+from worker.archive import GGUF_FILE, MERGED_FILE
 from worker.models import Request, Status
 from worker.patience import UNREACHABLE
 from worker.runs import NotResumable, NotRunning, RunNotFound
@@ -218,6 +218,7 @@ def _links(snapshot: Snapshot) -> Markup:
     if adapter_path(run):
         what = "model" if run.config.get("method") == "full" else "adapter"
         links.append(("primary", f"/api/runs/{run.id}/adapter.zip", "download", f"Download {what}"))
-    if adapter_path(run, MERGED_FILE):
-        links.append(("", f"/api/runs/{run.id}/merged.zip", "download", "Merged model"))
+    for file, label in ((MERGED_FILE, "Merged model"), (GGUF_FILE, "GGUF")):
+        if adapter_path(run, file):
+            links.append(("", f"/api/runs/{run.id}/{file}", "download", label))
     return Markup('<div class="links">{}</div>').format(each('<a class="button {}" href="{}" {}>{}</a>', links))
