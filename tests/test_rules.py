@@ -87,6 +87,12 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"lora_init": "pissa", "method": "qlora"}, "lora_init"),
         (CPU, {"lora_init": "olora", "quantization": "8bit"}, "lora_init"),
         (CPU, {"lora_init": "pissa", "strategy": "zero3", "num_processes": 2}, "lora_init"),
+        (CPU, {"lora_init": "orthogonal", "method": "qlora"}, "lora_init"),
+        (CPU, {"lora_init": "loftq", "method": "qlora", "strategy": "zero3", "num_processes": 2}, "lora_init"),
+        (CPU, {"use_dora": True, "quantization": "8bit"}, "use_dora"),
+        (CPU, {"use_dora": True, "lora_init": "mica"}, "use_dora"),
+        (CPU, {"lora_init": "pissa", "task": "dpo"}, "lora_init"),
+        (CPU, {"loraplus_lr_ratio": 16, "optimizer": "muon"}, "loraplus_lr_ratio"),
     ],
 )
 def test_a_refused_pair_names_its_setting_and_its_fix_mends_it(

@@ -10,7 +10,7 @@ from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 from transformers import PreTrainedModel
 
 from training import lora_init
-from training.config import LoraInit, Method, RunConfig
+from training.config import Method, RunConfig
 from training.failure import UserError
 from training.methods import OptionError, as_names, is_pattern, method, options
 
@@ -29,14 +29,13 @@ def add_adapter(
     Raises:
         UserError: an option does not fit the method, no module of the model is meant, or PEFT cannot adapt this model.
     """
+    check_modules(model, config.modules_to_save)
     again = initial is not None and initial.is_dir()
     wanted = adapter_config(config, model.config.model_type, task_type, plain=again)
     try:
         adapted = get_peft_model(model, wanted)
     except (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError) as error:
         raise _refused(model, config, error) from error
-    if config.method.is_lora and config.lora_init is LoraInit.LOFTQ:
-        lora_init.fit_quantized(adapted, config.model)
     if initial is not None and config.method.is_lora and config.lora_init.changes_weights:
         (lora_init.begin_again if again else lora_init.keep)(adapted, initial)
     return adapted
@@ -115,15 +114,31 @@ def _usual_targets(wanted: Method, model_type: str) -> str | None:
     return None if known is None or model_type in known or wanted is Method.LN_TUNING else "all-linear"
 
 
+def check_modules(model: torch.nn.Module, names: str | None) -> None:
+    """Refuses names that no module of the model has, which PEFT passes over in silence.
+
+    Raises:
+        UserError: naming those that there are.
+    """
+    known = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules() if name}
+    for wanted in as_names(names or ""):
+        if wanted not in known:
+            fix = f"It has {', '.join(sorted(name for name in known if not name.isdecimal()))}."
+            raise UserError("modules_to_save", names, f"names {wanted}, which is no module of this model.", fix)
+
+
 def _refused(model: PreTrainedModel, config: RunConfig, error: Exception) -> UserError:
-    """An error of PEFT's, told by what it is about: the modules, the options, or the method itself."""
+    """An error of PEFT's, told by what it is about: the modules, an option, or the method itself."""
     message = str(error).strip() or type(error).__name__
-    if re.search(r"[Tt]arget.?(modules|layer)|target_modules", message):
+    known = method(config.method)
+    if re.search(r"[Tt]arget.?(modules|layer)", message):
         fix = f"Its linear layers are {', '.join(linear_names(model))}."
         return UserError("target_modules", config.target_modules, f"do not fit this model: {message}", fix)
-    if config.method_options:
+    if "require gradients" in message and config.modules_to_save:
+        fix = "Name modules that stay whole, such as lm_head and embed_tokens, or set quantization to none."
+        return UserError("modules_to_save", config.modules_to_save, f"are quantised and cannot train: {message}", fix)
+    if config.method_options or (known and any(name in message for name in known.options if len(name) > 1)):
         fix = f"docs/methods.md lists the options of {config.method}."
         return UserError("method_options", config.method_options, f"do not fit this model: {message}", fix)
-    return UserError(
-        "method", config.method.value, f"does not fit this model: {message}", "See docs/methods.md, or use lora."
-    )
+    fix = "Choose other target_modules, or method lora."
+    return UserError("method", config.method.value, f"does not fit this model: {message}", fix)

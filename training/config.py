@@ -115,6 +115,11 @@ class LoraInit(StrEnum):
         """Whether the first matrices are taken out of the model's own weights."""
         return self.value.startswith(("pissa", "olora"))
 
+    @property
+    def reads_weights(self) -> bool:
+        """Whether the first matrices follow from whole weights."""
+        return self.changes_weights or self in (LoraInit.MICA, LoraInit.LOFTQ)
+
 
 class Strategy(StrEnum):
     SINGLE = "single"

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict, replace_lora_weights_loftq, set_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
+from peft.utils.integrations import dequantize_module_weight
 from safetensors.torch import load_file, save_file
 
 from training.config import LoraInit
-from training.failure import UserError
 
 _FOLDER = "initial_adapter"
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -32,17 +32,21 @@ def peft_word(init: LoraInit) -> bool | str:
     return True if init in (LoraInit.DEFAULT, LoraInit.LOFTQ) else init.value
 
 
-def fit_quantized(model: PeftModel, source: str) -> None:
-    """LoftQ: the matrices begin as the best low-rank fit to what quantising has lost.
+@torch.no_grad()
+def fit_quantized(model: PeftModel, whole: torch.nn.Module) -> None:
+    """LoftQ: the matrices begin as the best low-rank fit to what quantising has lost of the weights in `whole`.
 
-    Raises:
-        UserError: the whole weights are not at hand as safetensors, or nothing is quantised.
+    PEFT's own way needs a GPU, and leaves out LoRA's scale.
     """
-    try:
-        replace_lora_weights_loftq(model, source if Path(source).is_dir() else None)
-    except (ValueError, OSError, KeyError) as error:
-        fix = "Give a model with safetensors weights and quantization 4bit, or set lora_init to default."
-        raise UserError("lora_init", "loftq", f"cannot begin: {error}", fix) from error
+    for name, layer in model.get_base_model().named_modules():
+        if not isinstance(layer, LoraLayer) or "default" not in layer.lora_A:
+            continue
+        kept = dequantize_module_weight(layer.get_base_layer()).to(torch.float32)
+        lost = whole.get_submodule(name).weight.to(kept.device, torch.float32) - kept
+        left, values, right = torch.linalg.svd(lost, full_matrices=False)
+        root = (values / layer.scaling["default"]).sqrt()[: layer.r["default"]]
+        _set(layer.lora_A["default"].weight, root[:, None] * right[: len(root)])
+        _set(layer.lora_B["default"].weight, left[:, : len(root)] * root)
 
 
 def keep(model: PeftModel, folder: Path) -> None:
@@ -68,6 +72,10 @@ def begin_again(model: PeftModel, folder: Path) -> None:
         weight = weight.T if layer.fan_in_fan_out else weight
         weight = weight - layer.scaling["default"] * layer.lora_B["default"].weight @ layer.lora_A["default"].weight
         base.data = (weight.T if layer.fan_in_fan_out else weight).to(base.dtype)
+
+
+def _set(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
+    parameter.data = value.to(parameter.dtype).contiguous()
 
 
 def make_plain(result: Path, run_dir: Path) -> None:

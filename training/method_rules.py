@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from training.config import LoraInit, Method, Quantization, RunConfig, Strategy
+from training.config import LoraInit, Method, OptimizerName, Quantization, RunConfig, Strategy, Task
 from training.fields import settings
 from training.methods import REQUIRED, OptionError, as_names, is_pattern, method, options, parse, written
 from training.rules import Conflict, Machine, rule
@@ -39,6 +39,7 @@ UNDER_NO_ZERO3 = {
     Method.TRAINABLE_TOKENS,
 }
 _PREFIXES = {Method.PREFIX_TUNING, Method.CARTRIDGE}
+_BESIDE_QUANTIZED = {LoraInit.DEFAULT, LoraInit.GAUSSIAN, LoraInit.LOFTQ}
 _LORA_SETTINGS = ("lora_r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "lora_init", "loraplus_lr_ratio")
 
 
@@ -179,24 +180,61 @@ def loftq_needs_4bit(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
 
 
 @rule
-def weights_that_change_must_be_whole(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if not config.method.is_lora or not config.lora_init.changes_weights:
+def most_initialisations_need_whole_weights(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if not config.method.is_lora:
         return
-    if config.quantized is not Quantization.NONE:
-        reason = (
-            f"{config.lora_init} takes its matrices out of the weights, and {config.quantized} cannot hold the rest."
-        )
-    elif config.strategy is Strategy.ZERO3:
-        reason = f"{config.lora_init} takes its matrices out of whole weights, which ZeRO-3 has sharded by then."
+    quantised = config.quantized is not Quantization.NONE and config.lora_init not in _BESIDE_QUANTIZED
+    if quantised:
+        reason = f"lora_init {config.lora_init} needs whole weights, and quantization is {config.quantized}."
+    elif config.strategy is Strategy.ZERO3 and config.lora_init.reads_weights:
+        reason = f"lora_init {config.lora_init} needs whole weights, which ZeRO-3 has sharded by then."
     else:
         return
-    with_4bit = config.quantized is Quantization.NF4
-    yield Conflict(
-        ("lora_init", "quantization" if config.quantized is not Quantization.NONE else "strategy"),
-        reason,
-        f"Set lora_init to {'loftq or default' if with_4bit else 'default'}.",
-        {"lora_init": "loftq" if with_4bit else "default"},
-    )
+    best = "loftq" if config.quantized is Quantization.NF4 and config.strategy is not Strategy.ZERO3 else "default"
+    settings = ("lora_init", "quantization" if quantised else "strategy")
+    yield Conflict(settings, reason, f"Set lora_init to {best}.", {"lora_init": best})
+
+
+@rule
+def dora_knows_neither_8bit_nor_mica(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if not config.method.is_lora or not config.use_dora:
+        return
+    if config.quantized is Quantization.INT8:
+        yield Conflict(
+            ("use_dora", "quantization"),
+            "DoRA needs the size of each weight, which PEFT cannot read from 8bit ones.",
+            "Set use_dora to false, or quantization to 4bit.",
+            {"use_dora": False},
+        )
+    if config.lora_init is LoraInit.MICA:
+        yield Conflict(
+            ("use_dora", "lora_init"),
+            "PEFT joins no DoRA with MiCA.",
+            "Set use_dora to false, or lora_init to default.",
+            {"lora_init": "default"},
+        )
+
+
+@rule
+def a_reference_needs_the_weights_as_they_were(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task in (Task.DPO, Task.KTO) and config.method.is_lora and config.lora_init.changes_weights:
+        yield Conflict(
+            ("lora_init", "task"),
+            f"{config.task} compares with the model without its adapter, and {config.lora_init} has changed that model's weights.",
+            "Set lora_init to default.",
+            {"lora_init": "default"},
+        )
+
+
+@rule
+def lora_plus_needs_an_optimizer_of_groups(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.method.is_lora and config.loraplus_lr_ratio and config.optimizer is OptimizerName.MUON:
+        yield Conflict(
+            ("loraplus_lr_ratio", "optimizer"),
+            "Muon sorts the parameters by itself, and LoRA+ into A and B.",
+            "Leave loraplus_lr_ratio empty, or set optimizer to adamw.",
+            {"loraplus_lr_ratio": None},
+        )
 
 
 @rule

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from peft.optimizers import create_loraplus_optimizer
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -9,23 +10,19 @@ from training.config import Method, RunConfig
 from training.failure import UserError
 
 
-def suit(trainer: Trainer, config: RunConfig) -> None:
-    """Gives the trainer what the run's method asks for. Before training begins."""
-    if config.method is Method.ADALORA:
-        trainer.add_callback(AdaLoraSteps())
-    if config.method.is_lora and config.loraplus_lr_ratio:
-        trainer.optimizer = _loraplus(trainer, config.loraplus_lr_ratio)
+def callbacks(config: RunConfig) -> list[TrainerCallback]:
+    """What is called between the steps of the run's method."""
+    return [AdaLoraSteps()] if config.method is Method.ADALORA else []
 
 
-def _loraplus(trainer: Trainer, ratio: float) -> Any:
-    """The optimizer that the arguments name, with B's learning rate at `ratio` times A's."""
-    cls, settings = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+def loraplus(trainer: Trainer, model: torch.nn.Module, ratio: float) -> torch.optim.Optimizer:
+    """The trainer's optimizer, with B's learning rate at `ratio` times A's."""
+    cls, settings = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, model)
     decay = trainer.args.weight_decay
-    optimizer = create_loraplus_optimizer(
-        trainer.model, cls, loraplus_lr_ratio=ratio, loraplus_weight_decay=decay, **settings
-    )
+    made: Any = create_loraplus_optimizer(model, cls, loraplus_lr_ratio=ratio, loraplus_weight_decay=decay, **settings)
     # ZeRO cannot partition a group without parameters.
-    optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
+    made.param_groups = [group for group in made.param_groups if group["params"]]
+    optimizer: torch.optim.Optimizer = made
     return optimizer
 
 

@@ -16,10 +16,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from training.adapters import add_adapter
-from training.config import Method, OptimizerName, Precision, Quantization, RunConfig, Strategy, Task
+from training.adapters import add_adapter, check_modules
+from training.config import LoraInit, Method, OptimizerName, Precision, Quantization, RunConfig, Strategy, Task
 from training.failure import UserError
 from training.freezing import train_last_layers
+from training.lora_init import fit_quantized
 from training.methods import as_names
 from training.tokenizer import load
 
@@ -63,11 +64,16 @@ def load_trainable(
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     if not config.method.adapts:
         if config.trainable_layers:
+            check_modules(model, config.modules_to_save)
             train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
         return model
     if config.quantized is not Quantization.NONE:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # the Trainer turns it on
-    return add_adapter(model, config, peft_task(config.task), initial)
+    adapted = add_adapter(model, config, peft_task(config.task), initial)
+    if config.method.is_lora and config.lora_init is LoraInit.LOFTQ:
+        unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})
+        fit_quantized(adapted, load_model(unquantized, DTYPES[precision], len(tokenizer), classes))
+    return adapted
 
 
 def model_class(task: Task) -> Any:

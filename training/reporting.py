@@ -16,6 +16,7 @@ from training.data import EpochSampler
 from training.distributed import describe
 from training.events import CheckpointSaved, Metrics, Note, Placed, Planned
 from training.failure import StopRequested
+from training.method_steps import callbacks, loraplus
 from training.optimizers import optimizer_factory
 from training.order import steps_per_epoch
 from training.report import Report, used_bytes
@@ -56,6 +57,8 @@ class Watch:
 class Reporting(Trainer):  # type: ignore[misc]
     """A Trainer whose numbers go to the run's report. Stands before the trainer of a task in a class's bases."""
 
+    optimizer: torch.optim.Optimizer | None
+
     def __init__(self, *, watch: Watch, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.place_data(arguments["train_dataset"], arguments["eval_dataset"])
@@ -67,6 +70,8 @@ class Reporting(Trainer):  # type: ignore[misc]
         self.last_evaluation = Evaluation(step=-1)
         self.add_callback(StepWatch(self, watch.report, watch.stop))
         self.add_callback(BestWatch(watch.config, watch.report))
+        for callback in callbacks(watch.config):
+            self.add_callback(callback)
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -117,6 +122,10 @@ class Reporting(Trainer):  # type: ignore[misc]
     def create_optimizer(self, *arguments: Any) -> torch.optim.Optimizer:
         """The library's, or one of ours that it does not know by its name."""
         self.optimizer_cls_and_kwargs = optimizer_factory(self._watch.config)
+        ratio = self._watch.config.loraplus_lr_ratio if self._watch.config.method.is_lora else None
+        if ratio and self.optimizer is None:
+            model = next((one for one in arguments if one is not None), self.model)
+            self.optimizer = loraplus(self, model, ratio)
         made: torch.optim.Optimizer = super().create_optimizer(*arguments)
         return made
 

@@ -55,7 +55,6 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     from training.finish import answer_held_out, conclude, hand_over
     from training.lora_init import initial_dir
     from training.memory_limit import limit_memory
-    from training.method_steps import suit
     from training.model import hidden_size_of, load_tokenizer, load_trainable
     from training.objectives import objective
     from training.prepare import prepare_data
@@ -89,7 +88,6 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
 
     report.enter("preparing")
     trainer = make_trainer(config, aim, run_dir, report, stop, model, arguments, tokenizer, data, precision)
-    suit(trainer, config)
     run_steps(trainer, run_dir, state, report, stop)
     if stop.agreed():
         report.once(Finished(outcome="stopped", step=trainer.state.global_step, summary={}))
