@@ -3,19 +3,20 @@
 What a person typed stays as typed: numbers are text until training.fields.parse checks them.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
 
-from training.config import Group, Method, RunConfig, Strategy
+from training.config import Group, Method, RunConfig, Strategy, Task
 from training.fields import ConfigError, Problem, Setting, parse, settings
 from training.methods import method
 
 Values = Mapping[str, Any]
 Component = gr.components.Component
-MOST_BUTTONS = 7
+MOST_BUTTONS = 8
 """Choices that are shown side by side; more become a dropdown."""
 
 
@@ -69,7 +70,19 @@ def _splits(values: Values) -> bool:
     return not values.get("validation_data")
 
 
+def _task(*tasks: Task) -> Callable[[Values], bool]:
+    return lambda values: values.get("task") in tasks
+
+
 APPLIES: dict[str, Callable[[Values], bool]] = {
+    "train_on_prompt": _task(Task.SFT),
+    "streaming": _task(Task.SFT),
+    "max_target_length": _task(Task.SEQ2SEQ),
+    "beta": _task(Task.DPO, Task.KTO, Task.ORPO),
+    "dpo_loss": _task(Task.DPO),
+    "desirable_weight": _task(Task.KTO),
+    "undesirable_weight": _task(Task.KTO),
+    "answer_rows": lambda values: Task(values.get("task") or Task.SFT).generates,
     "lora_r": _is_lora,
     "lora_alpha": _is_lora,
     "lora_dropout": _is_lora,
@@ -214,7 +227,7 @@ def look(setting: Setting) -> dict[str, Any]:
     bounds = f" ({setting.bounds})" if setting.bounds else ""
     return {
         "label": setting.label,
-        "info": f"{setting.sentence.removesuffix('.')}{bounds}.",
+        "info": re.sub(r"([*_\\])", r"\\\1", f"{setting.sentence.removesuffix('.')}{bounds}."),  # it is read as Markdown
         "elem_id": f"setting-{setting.name}",
         "elem_classes": ["setting", _width(setting)],
         "visible": setting.name not in APPLIES or APPLIES[setting.name](defaults()),

@@ -273,7 +273,7 @@ class RunConfig(BaseModel):
     name: str = setting("", "What this run is called in the history; left empty, model and data name it.", Group.MODEL, max_length=120)
     model: str = setting(..., "A local folder with config.json and safetensors weights, or a hub id such as Qwen/Qwen3-0.6B.", Group.MODEL, min_length=1)
     revision: Text = setting(None, "Branch, tag or commit of a hub model; empty takes its main branch.", Group.MODEL, advanced=True)
-    task: Task = setting(Task.SFT, "What is learned. sft: the answers of prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder (T5). dpo, orpo: to prefer chosen to rejected answers. kto: from wanted and unwanted answers. reward: to score answers. classification: to name a text's class.", Group.MODEL)
+    task: Task = setting(Task.SFT, "What is learned. sft: to answer prompts and chats. pretraining: whole texts. seq2seq: the targets of an encoder-decoder such as T5. dpo, orpo: to prefer chosen to rejected answers; kto: from answers labelled wanted or not. reward: to score answers. classification: the class of a text.", Group.MODEL)
     data: str = setting(..., "Training data: a file (JSON, JSONL, CSV, TSV, Parquet, text, .gz) or the id of an uploaded data set.", Group.MODEL, min_length=1)
     columns: Text = setting(None, "Which columns hold what, where the data's format is not found by itself: prompt=question, completion=answers.0.text; empty takes the mapping saved with the data set.", Group.MODEL, advanced=True)
     validation_data: Text = setting(None, "Held-out data: a file or data set id; empty takes the share below from the training data.", Group.MODEL)
@@ -316,8 +316,8 @@ class RunConfig(BaseModel):
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass: much less memory, about a third slower.", Group.STRATEGY)
 
     optimizer: OptimizerName = setting(OptimizerName.ADAMW, "adamw keeps two fp32 moments a weight; 8bit, torchao and paged save most of that memory, adafactor nearly all, sgd and lion one moment; anyprecision keeps all in bf16 with Kahan sums; muon orthogonalises the updates of matrices.", Group.OPTIMIZATION)
-    learning_rate: float = setting(2e-4, "Peak learning rate; LoRA likes 1e-4 to 1e-3, full fine-tuning 1e-5 to 5e-5.", Group.OPTIMIZATION, gt=0, le=1)
     lr_scheduler: Scheduler = setting(Scheduler.LINEAR, "How the learning rate falls after the warmup.", Group.OPTIMIZATION, label="Scheduler")
+    learning_rate: float = setting(2e-4, "Peak learning rate; LoRA likes 1e-4 to 1e-3, full fine-tuning 1e-5 to 5e-5.", Group.OPTIMIZATION, gt=0, le=1)
     warmup: Amount = setting(0.03, "Steps over which the learning rate rises from 0: a share of the run below 1 or a number of steps.", Group.OPTIMIZATION, ge=0)
     epochs: float = setting(3.0, "Passes over the training data; max steps, where set, counts instead.", Group.OPTIMIZATION, gt=0, le=10_000)
     max_steps: OptionalInt = setting(None, "Stop after this many optimizer steps; empty trains for the epochs above.", Group.OPTIMIZATION, ge=1)
