@@ -18,6 +18,8 @@ Values = Mapping[str, Any]
 Component = gr.components.Component
 MOST_BUTTONS = 8
 """Choices that are shown side by side; more become a dropdown."""
+PASTED_LINES = 6
+"""The height of a text that is pasted."""
 
 
 def _is_lora(values: Values) -> bool:
@@ -100,6 +102,7 @@ APPLIES: dict[str, Callable[[Values], bool]] = {
     "offload_optimizer": _is_zero(1, 2, 3),
     "offload_param": lambda values: values.get("strategy") in (Strategy.ZERO3, Strategy.FSDP),
     "nvme_path": lambda values: "nvme" in (values.get("offload_param"), values.get("offload_optimizer")),
+    "deepspeed_config": _is_zero(0, 1, 2, 3),
     "zero_quantized_weights": _is_zero(3),
     "zero_quantized_gradients": _is_zero(3),
     "zero_hpz_partition_size": _is_zero(3),
@@ -219,7 +222,8 @@ def component(setting: Setting) -> Component:
         return gr.Checkbox(**shared)
     if setting.kind == "choice":
         return (gr.Radio if _side_by_side(setting) else gr.Dropdown)(choices=list(setting.choices), **shared)
-    return gr.Textbox(placeholder="none" if setting.optional else None, **shared)
+    lines = PASTED_LINES if setting.name == "deepspeed_config" else 1  # a single line would lose the line breaks of what is pasted
+    return gr.Textbox(placeholder="none" if setting.optional else None, lines=lines, **shared)
 
 
 def look(setting: Setting) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def test_run_has_a_flag_for_every_setting_with_its_bounds_and_default():
     told = " ".join(lathe("run", "--help").stdout.split())
     assert [name for name in settings() if f"--{name.replace('_', '-')} " not in told] == []
     assert "[1 to 1024; default 16]" in told
-    assert "[single, ddp, zero0, zero1, zero2, zero3; default single]" in told
+    assert "[single, ddp, zero0, zero1, zero2, zero3, fsdp; default single]" in told
 
 
 def test_a_run_is_queued_from_a_file_with_flags_in_place_of_its_settings(database, run_file):

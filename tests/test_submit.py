@@ -214,6 +214,17 @@ def test_who_may_not_read_this_machine_s_files_cannot_name_them(home, rung, conf
     assert kept() == ([], [], [])
 
 
+def test_a_deepspeed_file_becomes_part_of_the_run(home, rung, config, tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text('{"zero_optimization": {"stage": 2}, # sharded\n}')
+    spread = {"strategy": "zero2", "num_processes": 2, "deepspeed_config": str(file)}
+    assert submit.submit(config(**spread)).config["deepspeed_config"] == '{"zero_optimization": {"stage": 2}}'
+    refused = problems_of(config(**spread), files=False)["deepspeed_config"]
+    assert "neither JSON nor a file" in refused.message
+    file.write_text('{\n"zero_optimisation": {}}')
+    assert problems_of(config(**spread))["deepspeed_config"].message.startswith('line 2: "zero_optimisation" is no key')
+
+
 def test_a_disk_without_room_for_the_checkpoints_is_said_with_both_sizes(home, rung, config, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10 * 2**20))

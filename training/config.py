@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from training.deepspeed_check import canonical
+
 
 class Task(StrEnum):
     SFT = "sft"
@@ -256,6 +258,7 @@ def _options(value: Any) -> Any:
     return _blank_to_none(value)
 
 
+DeepSpeedText = Annotated[str | None, BeforeValidator(canonical)]
 Amount = Annotated[int | float, BeforeValidator(_steps_or_fraction)]
 Text = Annotated[str | None, BeforeValidator(_blank_to_none)]
 OptionalFloat = Annotated[float | None, BeforeValidator(_blank_to_none)]
@@ -310,6 +313,7 @@ class RunConfig(BaseModel):
     zero_quantized_gradients: bool = setting(False, "ZeRO++ (ZeRO-3): reduce gradients in 4 bits within nodes and 8 between them, a quarter of the traffic.", Group.STRATEGY, label="Quantized gradients (qgZ)", advanced=True)
     zero_hpz_partition_size: int = setting(1, "ZeRO++ (ZeRO-3): processes that hold a second copy of the parameters among them, mostly the GPUs of one node, so that the backward pass gathers there; 1 holds none.", Group.STRATEGY, label="Second shards (hpZ)", advanced=True, ge=1, le=1024)
     zero_quantized_nontrainable_weights: bool = setting(False, "ZeRO-3 with an adapter: keep the frozen weights in 8 bits and gather them so.", Group.STRATEGY, label="Quantized frozen weights", advanced=True)
+    deepspeed_config: DeepSpeedText = setting(None, "A DeepSpeed JSON of your own, as text or the path of a file: taken as it is, with auto filled in from the settings. docs/deepspeed.md explains its keys.", Group.STRATEGY, label="DeepSpeed JSON", advanced=True)
     precision: Precision = setting(Precision.AUTO, "Number format of the forward and backward pass; auto takes bf16 where the GPU has it, fp16 on older GPUs, fp32 on CPU.", Group.STRATEGY)
     tf32: bool = setting(False, "Let fp32 matrix products round their factors to 10 bits (NVIDIA Ampere and later): several times faster.", Group.STRATEGY, label="TF32", advanced=True)
     memory_limit: OptionalAmount = setting(None, "Most GPU memory that a process may take: a fraction below 1 of the GPU's, or MiB; beyond it the run is out of memory, as on a smaller GPU. Empty sets no limit.", Group.STRATEGY, advanced=True, gt=0)

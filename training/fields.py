@@ -163,7 +163,8 @@ def _message(detail: Any, known: Setting) -> tuple[str, str]:
         case "number" | "integer":
             return "is out of bounds.", f"Give a number{bounds}{default}."
         case _:
-            return f"{detail['msg'][0].lower()}{detail['msg'][1:]}.", known.sentence
+            told = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
+            return f"{told[0].lower()}{told[1:].removesuffix('.')}.", known.sentence
 
 
 def _nearest(name: str) -> str:

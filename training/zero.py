@@ -3,6 +3,7 @@
 from typing import Any
 
 from training.config import Offload, Precision, RunConfig
+from training.deepspeed_own import read, resolve
 
 # Without a model's hidden size, buckets are sized for one of 4096, as in a 7B model.
 _TYPICAL_HIDDEN_SIZE = 4096
@@ -21,10 +22,21 @@ _AIO = {
 
 
 def deepspeed_config(config: RunConfig, hidden_size: int | None, precision: Precision) -> dict[str, Any] | None:
-    """The DeepSpeed JSON for `config`, or None where its strategy is not ZeRO. `precision` is a resolved one, not auto."""
+    """The DeepSpeed JSON for `config`, or None where its strategy is not ZeRO. `precision` is a resolved one, not auto.
+
+    Raises:
+        UserError: the configuration names a DeepSpeed file that cannot be used.
+    """
     stage = config.strategy.zero_stage
     if stage is None:
         return None
+    made = _made(config, stage, hidden_size or _TYPICAL_HIDDEN_SIZE, precision)
+    if not config.deepspeed_config:
+        return made
+    return resolve(read(config), made, config, hidden_size or _TYPICAL_HIDDEN_SIZE)
+
+
+def _made(config: RunConfig, stage: int, hidden_size: int, precision: Precision) -> dict[str, Any]:
     nvme = Offload.NVME in (config.offload_optimizer, config.offload_param)
     return {
         "train_micro_batch_size_per_gpu": config.micro_batch_size,
@@ -33,7 +45,7 @@ def deepspeed_config(config: RunConfig, hidden_size: int | None, precision: Prec
         "gradient_clipping": config.max_grad_norm,
         "bf16": {"enabled": precision is Precision.BF16},
         "fp16": {"enabled": precision is Precision.FP16},
-        "zero_optimization": _zero(config, stage, hidden_size or _TYPICAL_HIDDEN_SIZE),
+        "zero_optimization": _zero(config, stage, hidden_size),
         **({"aio": _AIO} if nvme else {}),
         # The optimizer is torch's AdamW, the same as without DeepSpeed, so that strategies differ in memory and not in
         # what they learn; DeepSpeed asks for a word of consent for an optimizer that is not its own.

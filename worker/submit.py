@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sqlmodel import Session
 
+from training import deepspeed_own
 from training.config import Method, RunConfig, Task
 from training.fields import ConfigError, Problem
 from training.model_files import ModelError, ModelFacts, describe_model
@@ -30,7 +31,7 @@ def submit(config: RunConfig, *, parent_id: str | None = None, files: bool = Tru
     """
     from worker import queue  # Celery takes 0.3 s to import
 
-    config, problems = _checked(config)
+    config, problems = _checked(_with_deepspeed_file(config, files))
     found = {field: run_data.find(field, getattr(config, field), files, problems) for field in run_data.FIELDS}
     if problems:
         raise ConfigError(problems)
@@ -105,6 +106,25 @@ def machine() -> Machine:
     from worker import devices
 
     return ANY_MACHINE if get_settings().broker_url else devices.machine()
+
+
+def _with_deepspeed_file(config: RunConfig, files: bool) -> RunConfig:
+    """The configuration with the JSON in the place of its file's path, so that the run does not depend on a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or something in it is wrong.
+    """
+    given = config.deepspeed_config
+    if not given or deepspeed_own.given(config) is not None:
+        return config
+    path = run_data.find_path(given) if files else None
+    fix = "Give the path of a DeepSpeed JSON file, or its text."
+    if path is None or not path.is_file():
+        raise ConfigError([Problem("deepspeed_config", given, "is neither JSON nor a file that is there.", fix)])
+    try:
+        return config.model_copy(update={"deepspeed_config": deepspeed_own.from_file(path)})
+    except (OSError, ValueError) as error:
+        raise ConfigError([Problem("deepspeed_config", given, f"{error}.", fix)]) from None
 
 
 def _checked(config: RunConfig) -> tuple[RunConfig, list[Problem]]:

@@ -12,6 +12,7 @@ from app.pages.parts import each, facts
 from training import rules
 from training.config import Precision, RunConfig
 from training.config_file import to_yaml
+from training.deepspeed_own import given
 from training.fields import Problem, settings
 from training.fsdp import fsdp_config
 from training.model_files import ModelError, ModelFacts, describe_model
@@ -162,6 +163,8 @@ def _describe(model: str) -> ModelFacts | Problem:
 
 def _deepspeed(config: RunConfig, facts: ModelFacts | None, here: Machine) -> str:
     precision = here.best_precision if config.precision is Precision.AUTO else config.precision
+    if config.deepspeed_config and given(config) is None:
+        return "// The file is read, and checked key by key, when the run is made."
     resolved: dict[str, Any] | None = deepspeed_config(config, facts.hidden_size if facts else None, precision)
     if sharded := fsdp_config(config):
         return f"// What transformers takes as fsdp_config.\n{json.dumps(sharded, indent=2)}"
