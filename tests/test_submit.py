@@ -11,9 +11,11 @@ import pytest
 
 from training.config import RunConfig
 from training.fields import ConfigError
+from training.lineage import DataSource
 from training.rules import Machine
 from worker import database as db
 from worker import datasets, devices, queue, run_data, runs, submit
+from worker.lineage import lineage
 from worker.models import Status
 from worker.settings import get_settings
 
@@ -309,3 +311,16 @@ def test_a_push_to_a_hub_needs_a_token_before_the_run_begins(home, rung, config,
     monkeypatch.setenv("HF_TOKEN", "hf_good")
     run = submit.submit(config(push_to_hub="owner/model"))
     assert "hf_good" not in json.dumps(run.config)
+
+
+def test_the_lineage_of_a_run_names_its_parent_and_its_data_as_they_were_given(home, rung, config, data, tmp_path):
+    held_out = tmp_path / "held-out.jsonl"
+    held_out.write_text(ROW * 3)
+    run = submit.submit(config(validation_data=str(held_out)), parent_id="earlier")
+    with db.read() as session:
+        known = lineage(session=session, run=runs.get(session=session, run_id=run.id))
+    assert (known.run, known.name, known.parent) == (run.id, "tiny on rows.jsonl", "earlier")
+    assert known.data == [
+        DataSource("Training data", "rows.jsonl", sha256(data.read_bytes()).hexdigest()),
+        DataSource("Held-out data", "held-out.jsonl", sha256(held_out.read_bytes()).hexdigest()),
+    ]

@@ -14,6 +14,7 @@ from sqlmodel import select
 from supervised import eventually, living, queue_run, quick_leases, supervise  # noqa: F401
 
 from training.events import EventWriter, Finished, Metrics, RankStarted
+from training.lineage import Lineage
 from worker import database as db
 from worker.launcher import Launch
 from worker.models import Attempt, DeviceLease, Metric, Request, Run, Status
@@ -57,6 +58,7 @@ def test_a_run_that_finishes_has_its_summary_and_its_result_packed(database: str
         assert [(entry.filename, entry.file_size) for entry in packed.infolist()] == [("adapter_model.safetensors", 3_000_000)]
     assert devices_in_use() == []
     assert outcomes(run.id) == ["finished"]
+    assert Lineage.read(it.run_dir) == Lineage(run.id, "a run", attempts=1)
 
 
 def test_a_persons_mistake_fails_the_run_with_its_fix_and_is_not_tried_again() -> None:

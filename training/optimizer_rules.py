@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from training.config import Offload, OptimizerName, Precision, RunConfig, Scheduler
+from training.config import Offload, OptimizerName, Precision, RunConfig, Scheduler, Strategy
 from training.rules import Conflict, Machine, rule
 
 
@@ -47,6 +47,17 @@ def anyprecision_trains_bf16_weights(config: RunConfig, machine: Machine) -> Ite
             "Set optimizer to adamw, or method to full, precision to bf16 and strategy to single or ddp.",
             {"optimizer": "adamw"},
             blocking=False,
+        )
+
+
+@rule
+def fsdp_needs_optimizers_that_take_shards(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.strategy is Strategy.FSDP and config.optimizer.from_bitsandbytes:
+        yield Conflict(
+            ("optimizer", "strategy"),
+            "bitsandbytes' optimizers do not take FSDP's sharded weights.",
+            "Set optimizer to adamw_torchao_8bit, which does, or strategy to zero2.",
+            {"optimizer": "adamw_torchao_8bit"},
         )
 
 
