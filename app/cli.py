@@ -110,6 +110,17 @@ def show(run_id: str, as_json: bool) -> None:
 
 
 @main.command(cls=Command)
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@click.option("--markdown", "as_markdown", is_flag=True, help="A Markdown table, to copy.")
+@json_option
+def compare(run_ids: tuple[str, ...], as_markdown: bool, as_json: bool) -> None:
+    """Show runs side by side: parameters, memory, speed, losses, and the settings in which they differ."""
+    from app import cli_compare
+
+    cli_compare.table(list(run_ids), as_json=as_json, as_markdown=as_markdown)
+
+
+@main.command(cls=Command)
 @run_argument
 @click.option("--follow", "-f", is_flag=True, help="Go on as the run prints, until it ends.")
 @click.option("--tail", default=200, show_default=True, metavar="N", type=count_type, help="Last N lines.")

@@ -47,6 +47,8 @@ OTHERS = {
     for name in Method
     if name.value not in (*METHODS, "qlora")
 }
+OTHERS["c3a"]["method_options"] = "block_size=16"  # which divides the tiny model's widths
+OTHERS["vblora"]["method_options"] = "vector_length=16"
 OTHERS_WITH = ("single", "ddp", "zero2", "zero3", "fsdp")
 BASE = {"max_steps": 2, "eval_split": 8, "eval_steps": 2, "save_steps": 2, "micro_batch_size": 2, "max_length": 64}
 
@@ -172,8 +174,10 @@ class Ranks:
         ]  # fmt: skip
 
     def run(self, cell: Cell, folder: Path) -> tuple[str, str]:
-        """What came of a cell, and why."""
-        folder.mkdir()
+        """What came of a cell, and why; one run again in its folder goes on from its checkpoint."""
+        folder.mkdir(exist_ok=True)
+        for rank in range(cell.ranks):
+            (folder / f"outcome-{rank}").unlink(missing_ok=True)
         (folder / "config.json").write_text(RunConfig.model_validate(cell.config).model_dump_json())
         port = _free_port()
         for process in self._processes:
@@ -198,6 +202,8 @@ class Ranks:
         for process in self._processes:
             process.kill()
             process.wait()
+            if process.stdin:
+                process.stdin.close()
         self._log.close()
 
 
