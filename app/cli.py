@@ -87,6 +87,19 @@ def run(ctx: click.Context, config: Path | None, follow: bool, as_json: bool, ov
     ctx.exit(cli_run.run(config, overrides, follow=follow, as_json=as_json))
 
 
+@main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})
+@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=path_type)
+@json_option
+def targets(config: Path | None, as_json: bool, overrides: dict[str, Any]) -> None:
+    """Show which modules a run would train.
+
+    Nothing is queued and no weights are loaded; of the settings, model, method and target modules matter.
+    """
+    from app import cli_targets
+
+    cli_targets.targets(config, overrides, as_json=as_json)
+
+
 @main.command(cls=Command)
 @click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
 @click.option("--search", default="", metavar="TEXT", help="Only runs with this text in their name, model or data.")

@@ -89,6 +89,12 @@ def choose(page, name, choice):
     page.locator(f"#setting-{name} label", has_text=choice).first.click()
 
 
+def pick(page, name, choice):
+    """Picks from a drop-down list."""
+    field(page, name).click()
+    page.get_by_role("option", name=choice, exact=True).click()
+
+
 def open_new_run(page, query=""):
     page.goto(f"/new{query}")
     says(page, ".problems, .ready", "")
@@ -124,12 +130,30 @@ def test_an_empty_history_leads_to_a_new_run(page):
 def test_full_fine_tuning_hides_the_lora_settings_and_lora_brings_them_back_as_they_were(page):
     open_new_run(page)
     field(page, "lora_r").fill("8")
-    choose(page, "method", "full")
+    pick(page, "method", "full")
     field(page, "lora_r").wait_for(state="hidden")
     says(page, "#command", "accelerate")
-    choose(page, "method", "lora")
+    pick(page, "method", "lora")
     field(page, "lora_r").wait_for()
     assert field(page, "lora_r").input_value() == "8"
+
+
+def test_another_method_shows_its_options_and_what_it_would_train(page, tmp_path):
+    from tiny import make_model
+
+    open_new_run(page)
+    says(page, ".method-options summary", "Options of lora")
+    pick(page, "method", "vera")
+    says(page, ".method-options summary", "Options of vera")
+    field(page, "model").fill(str(make_model(tmp_path / "model")))
+    field(page, "model").press("Enter")
+    field(page, "method_options").fill("d_initail=0.2")
+    says(page, ".problems", "Did you mean d_initial?")
+    page.locator(".problems button.fix", has_text="d_initial").click()
+    page.wait_for_function("document.querySelector('#setting-method_options textarea')?.value === 'd_initial=0.2'")
+    page.locator("#look-targets").click()
+    page.locator(".targets table", has_text="model.layers.*.self_attn.q_proj").wait_for(timeout=90_000)
+    says(page, ".targets", "1,280 of 116,928 parameters train", "64 -> 64")
 
 
 def test_a_wrong_learning_rate_is_named_beside_start_and_at_its_field(page):

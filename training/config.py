@@ -296,7 +296,7 @@ class RunConfig(BaseModel):
     lora_r: int = setting(16, "Rank of the LoRA matrices: more learns more and costs more memory.", Group.METHOD, label="LoRA r", ge=1, le=1024)
     lora_alpha: int = setting(32, "LoRA scale: the update is multiplied by alpha / r (alpha / sqrt(r) with rsLoRA).", Group.METHOD, label="LoRA alpha", ge=1, le=4096)
     lora_dropout: float = setting(0.0, "Share of the LoRA input dropped at random while training.", Group.METHOD, label="LoRA dropout", ge=0, lt=1)
-    target_modules: str = setting("auto", "Modules that get the adapter: auto (PEFT's choice for the architecture, else all-linear), all-linear, names separated by commas, or a regular expression for whole names such as .*\\.mlp\\..*_proj.", Group.METHOD, min_length=1)
+    target_modules: str = setting("auto", "Modules that get the adapter: auto (PEFT's choice for the architecture, else all-linear), all-linear, names separated by commas, or a regular expression that whole names match.", Group.METHOD, min_length=1)
     use_rslora: bool = setting(False, "Rank-stabilised LoRA: scales by alpha / sqrt(r), steadier at high rank.", Group.METHOD, label="rsLoRA", advanced=True)
     use_dora: bool = setting(False, "DoRA: learns magnitude and direction apart; often better at low rank, slower.", Group.METHOD, label="DoRA", advanced=True)
     lora_init: LoraInit = setting(LoraInit.DEFAULT, "How LoRA begins: default (B = 0), gaussian or orthogonal; pissa (pissa_niter_N is quicker), olora and mica take their matrices from the weights; loftq fits what 4bit has lost.", Group.METHOD, label="LoRA initialisation", advanced=True)

@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from app import form
 from app.form import Draft
-from app.pages import data
+from app.pages import data, method_panel
+from app.pages.method_panel import MethodPanel
 from app.pages.parts import QUIET, database_away, html, title
 from app.pages.review import NO_ZERO, problems_html, processes_here, review, summary_html
 from app.security import is_loopback
@@ -44,6 +45,7 @@ class Page:
 
     fields: dict[str, Any]  # Gradio's components get their events (change, input) while running, unseen by a type checker
     upload: gr.File
+    method: MethodPanel
     found: gr.HTML
     banner: gr.HTML
     summary: gr.HTML
@@ -81,6 +83,7 @@ def build(demo: gr.Blocks) -> None:
     chosen, held_out, strategy, processes = (page.fields[name] for name in ("data", "validation_data", "strategy", "num_processes"))
     about = [page.fields[name] for name in ("data", "model", "max_length", "columns")]
     gr.on([one.change for one in about], described, about, page.found, trigger_mode="always_last", **QUIET)
+    method_panel.wire(page.method, page.fields["method"], page.inputs, _NAMES)
     strategy.input(spread, [strategy, processes], processes, **QUIET)
     page.upload.upload(uploaded, page.upload, [page.upload, chosen, held_out, page.found], **QUIET)
     page.problems.select(mended, None, page.inputs, **QUIET)
@@ -206,17 +209,17 @@ def _components() -> Page:
     with gr.Row(elem_classes="two-columns"):
         with gr.Column(scale=3, elem_classes="form"):
             banner = html()
-            fields, upload, found = _form()
+            fields, upload, method, found = _form()
         with gr.Column(scale=2, elem_classes="beside"):
             with gr.Column(elem_classes="card start-card"):
                 summary = html()
                 problems = html(script="lathe.problems(element, trigger, watch)")
                 start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start")
             previews = _previews()
-    return Page(fields, upload, found, banner, summary, problems, start, previews)
+    return Page(fields, upload, method, found, banner, summary, problems, start, previews)
 
 
-def _form() -> tuple[dict[str, Component], gr.File, gr.HTML]:
+def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML]:
     choosers = {"model": _model_chooser, "data": _data_chooser, "validation_data": _data_chooser}
     fields: dict[str, Component] = {}
     for group in Group:
@@ -226,7 +229,9 @@ def _form() -> tuple[dict[str, Component], gr.File, gr.HTML]:
             if group is Group.MODEL:
                 upload = data.upload_box()
                 found = html(classes="found-place")
-    return fields, upload, found
+            if group is Group.METHOD:
+                panel = method_panel.build()
+    return fields, upload, panel, found
 
 
 def _previews() -> list[gr.Code]:
