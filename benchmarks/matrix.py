@@ -27,7 +27,7 @@ from training.rules import Machine, check
 from worker.launcher import launch
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 180  # after which a cell counts as hanging
+SECONDS = 600  # after which a cell counts as hanging
 STRATEGIES: dict[str, dict[str, Any]] = {
     **{name.value: {"strategy": name.value} for name in Strategy},
     "zero2 + optimizer offload": {"strategy": "zero2", "offload_optimizer": "cpu"},

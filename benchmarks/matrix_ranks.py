@@ -6,9 +6,11 @@ import traceback
 from pathlib import Path
 
 from training.config import RunConfig
+from training.stopping import die_with_parent
 
 
 def main() -> None:
+    die_with_parent()
     rank = int(os.environ.get("RANK", "0"))
     for line in sys.stdin:
         os.environ["MASTER_PORT"], place = line.strip().split(" ", 1)
