@@ -53,6 +53,7 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"load_best_at_end": True, "eval_split": 0}, "load_best_at_end"),
         (CPU, {"merge_adapter": True, "method": "full"}, "merge_adapter"),
         (CPU, {"optimizer": "adamw_8bit", "strategy": "fsdp", "num_processes": 2}, "optimizer"),
+        (CPU, {"optimizer": "adafactor", "strategy": "fsdp", "num_processes": 2}, "optimizer"),
         (CPU, {"merge_adapter": True, "method": "lily"}, "merge_adapter"),
         (
             CPU,

@@ -189,14 +189,6 @@ class OptimizerName(StrEnum):
         """Whether the state is in memory that the GPU pages to the host."""
         return self.value.startswith("paged_")
 
-    @property
-    def from_bitsandbytes(self) -> bool:
-        return self.paged or self in (OptimizerName.ADAMW_8BIT, OptimizerName.LION, OptimizerName.LION_8BIT)
-
-    @property
-    def from_torchao(self) -> bool:
-        return "torchao" in self.value
-
 
 class Interval(StrEnum):
     STEPS = "steps"

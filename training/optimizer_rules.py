@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from training.config import Offload, OptimizerName, Precision, RunConfig, Scheduler, Strategy
 from training.rules import Conflict, Machine, rule
 
+TAKE_SHARDS = {OptimizerName.ADAMW, OptimizerName.ADAMW_ANYPRECISION, OptimizerName.MUON, OptimizerName.SGD}
+"""Optimizers that step on DTensors. Found by trying each: bitsandbytes' have no rule for them, Adafactor mixes them with plain
+tensors, and torchao's fail where a matrix is not shared evenly."""
+
 
 @rule
 def muon_needs_whole_matrices(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
@@ -52,12 +56,12 @@ def anyprecision_trains_bf16_weights(config: RunConfig, machine: Machine) -> Ite
 
 @rule
 def fsdp_needs_optimizers_that_take_shards(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.strategy is Strategy.FSDP and config.optimizer.from_bitsandbytes:
+    if config.strategy is Strategy.FSDP and config.optimizer not in TAKE_SHARDS:
         yield Conflict(
             ("optimizer", "strategy"),
-            "bitsandbytes' optimizers do not take FSDP's sharded weights.",
-            "Set optimizer to adamw_torchao_8bit, which does, or strategy to zero2.",
-            {"optimizer": "adamw_torchao_8bit"},
+            f"{config.optimizer.value} fails on FSDP's sharded weights.",
+            "Set optimizer to adamw, whose state FSDP shards, or strategy to zero2.",
+            {"optimizer": "adamw"},
         )
 
 
