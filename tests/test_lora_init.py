@@ -14,7 +14,7 @@ from tiny import make_data, make_model
 from trainer_process import Trained, start
 
 from training.config import Precision, RunConfig
-from training.events import CheckpointSaved, Event, Resumed
+from training.events import CheckpointSaved, Event, Note, Resumed
 from training.failure import UserError
 from training.lora_init import initial_dir, make_plain
 from training.model import load_model, load_tokenizer, load_trainable, parameter_counts
@@ -187,9 +187,11 @@ def sealed(event: Event) -> bool:
 
 @pytest.mark.train
 def test_adalora_moves_its_ranks_within_the_run(tmp_path: Path, folder: Path) -> None:
-    settings = {"method": "adalora", "method_options": "target_r=2, init_r=4, tinit=1, tfinal=2", "eval_steps": 0}
+    options = "target_r=2, init_r=4, tinit=1, tfinal=2"
+    settings = {"method": "adalora", "method_options": options, "eval_steps": 0, "lora_r": 64}
     trained = run(tmp_path / "run", (folder, make_data(tmp_path / "data.jsonl")), **settings)
     assert trained.losses()[6] < trained.losses()[1]
+    assert any("lora_r does nothing with method adalora" in note.message for note in trained.of(Note))
     made = PeftModel.from_pretrained(load_model(config(folder), torch.float32), str(tmp_path / "run/adapter"))
     ranks = made.peft_config["default"].rank_pattern.values()
     assert sum(sum(rank) for rank in ranks) == 2 * len(ranks)

@@ -61,7 +61,7 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     from training.trainer import make_trainer
 
     machine = distributed.local_machine()
-    refuse_conflicts(config, machine)
+    heed_rules(config, machine, report)
     precision = machine.best_precision if config.precision == "auto" else config.precision
     state = distributed.start(config, machine, report)
     limit_memory(config.memory_limit, machine)
@@ -125,8 +125,8 @@ def run_steps(trainer: "Reporting", run_dir: Path, state: "PartialState", report
         trainer.go_back_to_best()
 
 
-def refuse_conflicts(config: RunConfig, machine: object) -> None:
-    """Raises UserError for the first pair of settings that cannot go together on this machine."""
+def heed_rules(config: RunConfig, machine: object, report: Report) -> None:
+    """Raises UserError for the first pair of settings that cannot go together on this machine; says which should not."""
     from training.rules import Machine, check
 
     assert isinstance(machine, Machine)
@@ -134,6 +134,7 @@ def refuse_conflicts(config: RunConfig, machine: object) -> None:
         if conflict.blocking:
             name = conflict.settings[0]
             raise UserError(name, getattr(config, name), conflict.reason, conflict.fix)
+        report.once(Note(message=f"{conflict.reason} {conflict.fix}"))
 
 
 if __name__ == "__main__":
