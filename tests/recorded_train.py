@@ -1,4 +1,4 @@
-"""The training program, with every rank writing down its batches: step, micro step, rows, length, a weighted sum of the tokens."""
+"""The training program, with every rank writing down its batches: step, micro step, rows, tokens with padding, a weighted sum."""
 
 import os
 import sys
@@ -18,10 +18,13 @@ _seen: dict[int, int] = {}
 def _recorded(self: Reporting, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
     step = self.state.global_step + 1
     _seen[step] = _seen.get(step, 0) + 1
-    rows, length = inputs["input_ids"].shape
-    weights = (inputs["input_ids"] * inputs["attention_mask"] * torch.arange(1, length + 1)).sum()
+    tokens = inputs["input_ids"]
+    rows, mask, columns = len(tokens), inputs.get("attention_mask", torch.tensor(1)), torch.arange(tokens.shape[1])
+    if "position_ids" in inputs:  # rows end to end
+        rows, columns = int((inputs["position_ids"] == 0).sum()), inputs["position_ids"]
+    weights = (tokens * mask * (columns + 1)).sum()
     with FILE.open("a") as stream:
-        stream.write(f"{step} {_seen[step]} {rows} {length} {int(weights)}\n")
+        stream.write(f"{step} {_seen[step]} {rows} {tokens.numel()} {int(weights)}\n")
     return _step(self, model, inputs, num_items_in_batch)
 
 

@@ -32,7 +32,7 @@ SETTINGS = {
     "max_length": 480,
 }
 Runs = Callable[[int], tuple[Path, dict[str, Any]]]
-Batch = tuple[int, int, int, int, int, int]  # rank, step, micro step, rows, padded length, sum of tokens
+Batch = tuple[int, int, int, int, int, int]  # rank, step, micro step, rows, tokens, sum of tokens
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_the_long_row_comes_at_the_step_and_on_the_rank_that_were_said(runs: Run
 
 def test_every_batch_of_two_ranks_is_as_long_as_said(runs: Runs) -> None:
     run_dir, said = runs(2)
-    found = {(rank, step, micro): rows * length for rank, step, micro, rows, length, _ in seen(run_dir)}
+    found = {(rank, step, micro): tokens for rank, step, micro, _, tokens, _ in seen(run_dir)}
     assert len(found) == 2 * 2 * -(-(ROWS - 4) // 4)
     assert {
         (batch["rank"], batch["step"], batch["micro"]): batch["tokens"] for batch in said["worst_batches"]

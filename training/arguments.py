@@ -50,8 +50,9 @@ def training_arguments(
         bf16=precision is Precision.BF16,
         fp16=precision is Precision.FP16,
         tf32=True if config.tf32 and machine.kind == "cuda" else None,
-        gradient_checkpointing=config.gradient_checkpointing and config.strategy is not Strategy.FSDP,
-        gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
+        gradient_checkpointing=config.recomputes and config.strategy is not Strategy.FSDP,
+        gradient_checkpointing_kwargs={"use_reentrant": False} if config.recomputes else None,
+        torch_compile=config.torch_compile,
         logging_steps=config.logging_steps,
         logging_first_step=True,
         # A loss that is NaN is the news; the default would hide it behind the average of the steps before.

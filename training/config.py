@@ -151,6 +151,39 @@ class Quantization(StrEnum):
     INT8 = "8bit"
 
 
+class Packing(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+    PADDING_FREE = "padding_free"
+    PACKED = "packed"
+
+
+class BatchOrder(StrEnum):
+    SHUFFLED = "shuffled"
+    BY_LENGTH = "by_length"
+
+
+class Attention(StrEnum):
+    AUTO = "auto"
+    EAGER = "eager"
+    SDPA = "sdpa"
+    FLASH_2 = "flash_attention_2"
+    FLASH_3 = "flash_attention_3"
+    FLEX = "flex_attention"
+
+    @property
+    def flash(self) -> bool:
+        """Whether it is a kernel of the FlashAttention packages, which compute in 16 bits on a GPU."""
+        return self in (Attention.FLASH_2, Attention.FLASH_3)
+
+
+class Checkpointing(StrEnum):
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+    OFFLOADED = "offloaded"
+
+
 class Offload(StrEnum):
     NONE = "none"
     CPU = "cpu"
@@ -222,6 +255,12 @@ def _steps_or_fraction(value: Any) -> Any:
     return int(number) if number >= 1 or number == 0 else number
 
 
+def _checkpointing(value: Any) -> Any:
+    """Older configurations say true or false."""
+    words = {"true": "full", "false": "none"}
+    return words.get(str(value).strip().lower(), value)
+
+
 def _blank_to_none(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
 
@@ -252,6 +291,7 @@ def _options(value: Any) -> Any:
 
 DeepSpeedText = Annotated[str | None, BeforeValidator(canonical)]
 Amount = Annotated[int | float, BeforeValidator(_steps_or_fraction)]
+CheckpointingChoice = Annotated[Checkpointing, BeforeValidator(_checkpointing)]
 Text = Annotated[str | None, BeforeValidator(_blank_to_none)]
 OptionalFloat = Annotated[float | None, BeforeValidator(_blank_to_none)]
 Slice = Annotated[str | None, BeforeValidator(_slice)]
@@ -309,7 +349,11 @@ class RunConfig(BaseModel):
     precision: Precision = setting(Precision.AUTO, "Number format of the forward and backward pass; auto takes bf16 where the GPU has it, fp16 on older GPUs, fp32 on CPU.", Group.STRATEGY)
     tf32: bool = setting(False, "Let fp32 matrix products round their factors to 10 bits (NVIDIA Ampere and later): several times faster.", Group.STRATEGY, label="TF32", advanced=True)
     memory_limit: OptionalAmount = setting(None, "Most GPU memory that a process may take: a fraction below 1 of the GPU's, or MiB; beyond it the run is out of memory, as on a smaller GPU. Empty sets no limit.", Group.STRATEGY, advanced=True, gt=0)
-    gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass: much less memory, about a third slower.", Group.STRATEGY)
+    gradient_checkpointing: CheckpointingChoice = setting(Checkpointing.NONE, "Recompute activations in the backward pass: full does so in every layer (least memory, about a third slower), selective in every second one, offloaded in every one and keeps the layers' inputs in host memory.", Group.STRATEGY)
+    packing: Packing = setting(Packing.AUTO, "padding_free lays the rows of a batch end to end instead of padding them: the same steps and losses, faster. packed fills sequences of max_length with whole rows by best fit, and the micro batch counts those. auto is padding_free where the model keeps rows apart, else none.", Group.STRATEGY)
+    attention: Attention = setting(Attention.AUTO, "The attention kernel; auto takes FlashAttention where it is installed and fits, else PyTorch's SDPA, which goes through a batch row by row on CPU.", Group.STRATEGY, advanced=True)
+    batch_order: BatchOrder = setting(BatchOrder.SHUFFLED, "by_length brings rows of like length together, which leaves little to pad; the batches come in random order.", Group.STRATEGY, advanced=True)
+    torch_compile: bool = setting(False, "Compile the model with torch.compile: faster steps after minutes of compiling, and again for new shapes.", Group.STRATEGY, label="torch.compile", advanced=True)
 
     optimizer: OptimizerName = setting(OptimizerName.ADAMW, "adamw keeps two fp32 moments a weight; 8bit, torchao and paged save most of that memory, adafactor nearly all, sgd and lion one moment; anyprecision keeps all in bf16 with Kahan sums; muon orthogonalises the updates of matrices.", Group.OPTIMIZATION)
     lr_scheduler: Scheduler = setting(Scheduler.LINEAR, "How the learning rate falls after the warmup.", Group.OPTIMIZATION, label="Scheduler")
@@ -358,6 +402,11 @@ class RunConfig(BaseModel):
     def global_batch_size(self) -> int:
         """Rows per optimizer step, all processes together."""
         return self.micro_batch_size * self.gradient_accumulation_steps * self.num_processes
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether activations are computed again in the backward pass."""
+        return self.gradient_checkpointing is not Checkpointing.NONE
 
     @property
     def quantized(self) -> Quantization:

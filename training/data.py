@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
-from training.order import Integers, epoch_order, padded
+from training.order import Integers, Order, padded
 from training.token_store import TokenStore
 
 IGNORED = -100  # the label that cross-entropy leaves out
@@ -70,30 +70,31 @@ class Rows(Protocol):
 
 
 class TokenDataset(Dataset[Any]):
-    """A view as torch takes it."""
+    """A view as torch takes it: its rows, or packs of them where its `order` hands those out."""
 
-    def __init__(self, view: Rows) -> None:
-        self._view = view
+    def __init__(self, view: Rows, order: Order | None = None) -> None:
+        self._view, self.order = view, order
 
     def __len__(self) -> int:
-        return self._view.num_rows
+        return len(self.order) if self.order else self._view.num_rows
 
-    def __getitem__(self, index: int) -> Any:
-        return self._view[index]
+    def __getitem__(self, index: int | Integers) -> Any:
+        """A row, or the rows of a pack."""
+        return [self._view[int(row)] for row in index] if np.ndim(index) else self._view[int(index)]  # type: ignore[union-attr]
 
 
-class EpochSampler(Sampler[int]):
-    """Lathe's own order of rows (training/order.py) in the place of torch's, the same on every rank."""
+class EpochSampler(Sampler[Any]):
+    """Lathe's own order of rows or packs (training/order.py) in the place of torch's, the same on every rank."""
 
-    def __init__(self, rows: int, seed: int) -> None:
-        self._rows, self._seed = rows, seed
+    def __init__(self, order: Order) -> None:
+        self._order = order
         self.epoch = 0
 
     def __len__(self) -> int:
-        return self._rows
+        return len(self._order)
 
-    def __iter__(self) -> Iterator[int]:
-        return map(int, epoch_order(self._rows, self._seed, self.epoch))
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._order.epoch(self.epoch))
 
 
 class Collator:

@@ -63,6 +63,8 @@ class Planned(Event):
     trainable_parameters: int
     total_parameters: int
     target_modules: list[str]
+    packing: str = "none"
+    attention: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

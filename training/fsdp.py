@@ -17,6 +17,6 @@ def fsdp_config(config: RunConfig) -> dict[str, Any] | None:
         "cpu_offload": config.offload_param is Offload.CPU,
         # Every rank writes its own part of a checkpoint; the result is gathered once, at the end (training/export.py).
         "state_dict_type": "SHARDED_STATE_DICT",
-        "activation_checkpointing": config.gradient_checkpointing,
+        "activation_checkpointing": config.recomputes,
         "cpu_ram_efficient_loading": False,
     }

@@ -87,12 +87,12 @@ def some_methods_need_whole_weights(config: RunConfig, machine: Machine) -> Iter
 
 @rule
 def prefixes_need_their_activations(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.method in _PREFIXES and config.gradient_checkpointing:
+    if config.method in _PREFIXES and config.recomputes:
         yield Conflict(
             ("gradient_checkpointing", "method"),
             f"{config.method} puts keys and values into the cache, which gradient checkpointing does without.",
-            "Set gradient_checkpointing to false, or method to prompt_tuning.",
-            {"gradient_checkpointing": False},
+            "Set gradient_checkpointing to none, or method to prompt_tuning.",
+            {"gradient_checkpointing": "none"},
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from peft import PeftModel, prepare_model_for_kbit_training
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
@@ -17,6 +18,7 @@ from transformers import (
 )
 
 from training.adapters import add_adapter, check_modules
+from training.attention import implementation
 from training.config import LoraInit, Method, OptimizerName, Precision, Quantization, RunConfig, Strategy, Task
 from training.failure import UserError
 from training.freezing import train_last_layers
@@ -106,12 +108,18 @@ def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0, classes: 
             config.model,
             **_head(config.task, classes),
             revision=config.revision or "main",
+            **_attention(config),
             dtype=dtype,
             quantization_config=quantization(config, dtype),
             trust_remote_code=False,
             use_safetensors=True,
         )
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
+        if "attention implementation" in str(error):
+            message = f"is not made for this model: {error}"
+            raise UserError("attention", config.attention.value, message, "Set attention to auto.") from error
         raise _unloadable(config, "model", error) from error
     for module in model.modules():
         # bitsandbytes packs 4-bit weights anew for CPU inference at an evaluation; training cannot go on with those.
@@ -121,6 +129,13 @@ def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0, classes: 
         model.resize_token_embeddings(tokens)
     model.config.use_cache = False
     return model
+
+
+def _attention(config: RunConfig) -> dict[str, str]:
+    known = model_class(config.task)._model_mapping
+    settings = AutoConfig.from_pretrained(config.model, revision=config.revision or "main", trust_remote_code=False)
+    name = implementation(config, known[type(settings)]) if type(settings) in known else None
+    return {"attn_implementation": name} if name else {}
 
 
 def _head(task: Task, classes: Sequence[str]) -> dict[str, Any]:

@@ -5,16 +5,19 @@ processes, and it is known before the run begins. How batches go to ranks is acc
 batches): batch after batch goes to rank after rank, and an epoch's end is filled up with the rows it began with.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from math import ceil
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 _KEPT_ROWS = 2_000_000  # orders of so many rows are remembered: 16 MB each
 _FEW = 64  # rows in a batch up to which it is quicker to go through the batches' first, second, ... rows
+_BATCHES_SORTED = 50  # batches whose rows are brought together by length
+_GROUPS = 5  # a number apart from the other orders of a seed
 PAD_MULTIPLE = 8  # batches are padded to a multiple of this many tokens, which GPUs like
 Integers = NDArray[Any]
 
@@ -50,10 +53,58 @@ def _order(rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
 _kept_order = lru_cache(maxsize=4)(_order)
 
 
+class Order(Protocol):
+    """What an epoch hands out one by one: rows, or packs of rows."""
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, number: int) -> Sequence[Any] | Integers:
+        """All of them, in the order of an epoch from 0."""
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Rows at random."""
+
+    rows: int
+    seed: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def epoch(self, number: int) -> Integers:
+        return epoch_order(self.rows, self.seed, number)
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """Rows at random, those of like length in one batch; `together` rows make the micro batches of all ranks."""
+
+    lengths: Integers
+    seed: int
+    together: int
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def epoch(self, number: int) -> Integers:
+        drawn = epoch_order(len(self.lengths), self.seed, number)
+        span = np.arange(len(drawn)) // (_BATCHES_SORTED * self.together)
+        order = drawn[np.lexsort((-self.lengths[drawn], span))]
+        whole = len(order) // self.together * self.together
+        batches = order[:whole].reshape(-1, self.together)
+        generator = np.random.Generator(np.random.PCG64([self.seed, number, _GROUPS]))
+        return np.concatenate([generator.permutation(batches).ravel(), order[whole:]])
+
+
 def filled_order(rows: int, seed: int, epoch: int, micro_batch: int, world: int) -> NDArray[np.int64]:
     """`epoch_order` with what several ranks see again at its end, so that each has equally many full batches."""
-    order = epoch_order(rows, seed, epoch)
-    missing = -rows % (micro_batch * world)
+    return filled(epoch_order(rows, seed, epoch), micro_batch, world)
+
+
+def filled(order: Integers, micro_batch: int, world: int) -> Integers:
+    """An epoch's order with what several ranks see again at its end."""
+    missing = -len(order) % (micro_batch * world)
     if world == 1 or not missing:
         return order
     return np.concatenate([order, np.resize(order[: micro_batch * world], missing)])
@@ -81,28 +132,56 @@ def worst_batches(
     epochs: float,
     max_steps: int | None = None,
     count: int = 10,
+    order: Order | None = None,
+    pads: bool = True,
 ) -> list[WorstBatch]:
     """The `count` longest batches of a run, the longest first and of equals the earliest.
 
-    `lengths` are those of the rows that train, in the order of their file and cut to the maximum length.
+    `lengths` are those of the rows that train, in the order of their file and cut to the maximum length. `order` hands out rows
+    or packs of them, shuffled where it is not given. Where nothing `pads`, a batch is as long as its rows together.
     """
     if not len(lengths):
         return []
-    per_epoch = steps_per_epoch(len(lengths), micro_batch, accumulation, world)
+    order = order or Shuffled(len(lengths), seed)
+    per_epoch = steps_per_epoch(len(order), micro_batch, accumulation, world)
     total = max_steps or ceil(epochs * per_epoch)
     found: list[WorstBatch] = []
     # Every epoch has the longest row in it, so that no more epochs than `count` can matter.
     for epoch in range(min(ceil(total / per_epoch), count)):
-        order = filled_order(len(lengths), seed, epoch, micro_batch, world)
-        begun = order[: (total - epoch * per_epoch) * micro_batch * accumulation * world]
-        longest = longest_of_batches(lengths[begun], micro_batch)
-        for batch in _highest(longest, count):
+        units, sizes = _units(order, epoch, lengths)
+        begun = filled(np.arange(len(units)), micro_batch, world)
+        begun = begun[: (total - epoch * per_epoch) * micro_batch * accumulation * world]
+        weights, tokens = _weights_of_batches(sizes[begun], micro_batch, pads=pads)
+        for batch in _highest(weights, count):
             step, rank, micro = place_of(int(batch) * micro_batch, micro_batch, accumulation, world)
-            rows = [int(row) for row in begun[batch * micro_batch : (batch + 1) * micro_batch]]
-            size = len(rows) * padded(int(longest[batch]))
-            place = (epoch, epoch * per_epoch + step, rank, micro)
-            found.append(WorstBatch(*place, rows=rows, longest=int(longest[batch]), tokens=size))
-    return sorted(found, key=lambda batch: (-batch.longest, batch.step, batch.micro, batch.rank))[:count]
+            mine = [units[unit] for unit in begun[batch * micro_batch : (batch + 1) * micro_batch]]
+            rows = np.concatenate([np.atleast_1d(unit) for unit in mine]).tolist()
+            where = (epoch, epoch * per_epoch + step, rank, micro)
+            found.append(WorstBatch(*where, rows=rows, longest=int(lengths[rows].max()), tokens=int(tokens[batch])))
+
+    def place(batch: WorstBatch) -> tuple[int, int, int, int]:
+        return -(batch.longest if pads else batch.tokens), batch.step, batch.micro, batch.rank
+
+    return sorted(found, key=place)[:count]
+
+
+def _units(order: Order, epoch: int, lengths: Integers) -> tuple[Any, Integers]:
+    """What an epoch hands out, and the tokens of each."""
+    units = order.epoch(epoch)
+    if isinstance(units, np.ndarray):
+        return units, lengths[units]
+    return units, np.array([lengths[rows].sum() for rows in units])
+
+
+def _weights_of_batches(sizes: Integers, micro_batch: int, *, pads: bool) -> tuple[Integers, Integers]:
+    """What makes each batch long, its longest row or all of them, and the tokens it holds."""
+    starts = np.arange(0, len(sizes), micro_batch)
+    if not pads:
+        together: Integers = np.add.reduceat(sizes, starts)
+        return together, together
+    longest = longest_of_batches(sizes, micro_batch)
+    rows = np.minimum(micro_batch, len(sizes) - starts)
+    return longest, rows * (-(-longest // PAD_MULTIPLE) * PAD_MULTIPLE)
 
 
 def longest_of_batches(lengths: Integers, micro_batch: int) -> Integers:

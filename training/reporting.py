@@ -1,6 +1,7 @@
 """What every trainer does, whatever it optimises: reports, seals checkpoints, keeps Lathe's order of rows, leaves when asked."""
 
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from training import manifest
 from training.best import BestWatch, Evaluation, best, evaluations, kept_step
-from training.config import RunConfig
+from training.checkpointing import keeping, spare_every_second_layer
+from training.config import Checkpointing, RunConfig
 from training.data import EpochSampler
 from training.distributed import describe
 from training.events import CheckpointSaved, Metrics, Note, Placed, Planned
 from training.failure import StopRequested
 from training.method_steps import callbacks, loraplus
 from training.optimizers import optimizer_factory
-from training.order import steps_per_epoch
+from training.order import Shuffled, steps_per_epoch
 from training.report import Report, used_bytes
 from training.schedules import scheduler_arguments
 from training.stopping import StopSignal
@@ -82,11 +84,13 @@ class Reporting(Trainer):  # type: ignore[misc]
         """Rows as Lathe has prepared them, in Lathe's order."""
         self.train_dataset, self.eval_dataset = train, held_out
         self._stream = train if isinstance(train, Stream) else None
-        self._sampler = None if self._stream else EpochSampler(len(train), self.args.seed)
+        self._sampler = None if self._stream else EpochSampler(train.order or Shuffled(len(train), self.args.seed))
 
     def begun(self, placement: dict[str, Any], state: TrainerState) -> None:
         """Called once the model is wrapped and placed: says what is about to be trained."""
         self.strategy = placement | {"precision": self._watch.plan["precision"]}
+        if self._watch.config.gradient_checkpointing is Checkpointing.SELECTIVE:
+            spare_every_second_layer(self.model)
         self.memory_before = used_bytes()
         self._watch.report.once(
             Planned(
@@ -140,7 +144,14 @@ class Reporting(Trainer):  # type: ignore[misc]
         loss: torch.Tensor = super().training_step(model, inputs, *arguments)
         return loss
 
-    def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int]:
+    def compute_loss_context_manager(self) -> ExitStack:
+        """The library's, and where activations are kept."""
+        stack: ExitStack = super().compute_loss_context_manager()
+        if self.model.training:
+            stack.enter_context(keeping(self._watch.config.gradient_checkpointing, self.args.device))
+        return stack
+
+    def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int | torch.Tensor]:
         """Tokens of a batch that are no padding, and its rows."""
         return inputs["attention_mask"].sum(), len(inputs["attention_mask"])
 

@@ -16,7 +16,7 @@ class Throughput:
         self._since: float | None = None
         self._interval = 0.0
 
-    def add(self, tokens: torch.Tensor, rows: int) -> None:
+    def add(self, tokens: torch.Tensor, rows: int | torch.Tensor) -> None:
         """Counts a micro batch: its tokens that are no padding (of shape (), on the device) and its rows."""
         if self._since is None:
             self._since = time.perf_counter()

@@ -5,20 +5,23 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from training.adapters import targeted_modules
-from training.config import Precision, RunConfig, Task
+from training.config import Packing, Precision, RunConfig, Task
 from training.data import TokenDataset
 from training.evaluation import EvenRows, TokenMean, perplexity
+from training.events import Note
+from training.failure import UserError
+from training.flat import base_of, count_flat, leak
+from training.layout import PLAIN, Batches, dataset, lay_out
 from training.model import load_model, parameter_counts, weights_dtype
 from training.objectives import Objective
 from training.prepare import Data
 from training.report import Report
 from training.reporting import Reporting, Watch
 from training.stopping import StopSignal
-from training.streaming import Stream
 
 
 def make_trainer(
@@ -38,17 +41,24 @@ def make_trainer(
     if held_out and issubclass(aim.trainer, RunTrainer):
         held_out = EvenRows(held_out, config.micro_batch_size * config.num_processes)
     more: dict[str, Any] = {}
+    plan, collator, train = _plan(model, data, precision), aim.collator(tokenizer.pad_token_id), data.train
+    packing = Packing.NONE
+    if config.task in PLAIN:
+        layout = lay_out(config, model, tokenizer, on_cpu=arguments.device.type == "cpu")
+        plan |= {"packing": layout.packing.value, "attention": layout.attention}
+        packing, collator = layout.packing, layout.collator
+        report.once(Note(message=layout.words))
     if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
         # What the model is held to; an adapter is switched off for it instead.
         more["ref_model"] = load_model(config, weights_dtype(config, precision), len(tokenizer))
     return aim.trainer(
         **more,
-        watch=Watch(run_dir, report, stop, config, _plan(model, data, precision)),
+        watch=Watch(run_dir, report, stop, config, plan),
         model=model,
         args=arguments,
         processing_class=tokenizer,
-        data_collator=aim.collator(tokenizer.pad_token_id),
-        train_dataset=data.train if isinstance(data.train, Stream) else TokenDataset(data.train),
+        data_collator=collator,
+        train_dataset=dataset(config, train, packing),
         eval_dataset=held_out,
     )
 
@@ -72,6 +82,34 @@ class RunTrainer(Reporting):
     """Trains on tokens: its evaluation loss is a mean over tokens, as the training loss is."""
 
     _token_mean: TokenMean | None = None  # while evaluating
+
+    def begun(self, placement: dict[str, Any], state: TrainerState) -> None:
+        """Tries first whether the model, as it really runs, keeps rows apart that lie end to end."""
+        if isinstance(self.data_collator, Batches) and self.data_collator.flat:
+            self._try_separation(self.data_collator)
+        super().begun(placement, state)
+        self.strategy |= {name: self._watch.plan.get(name, "") for name in ("packing", "attention")}
+
+    def _try_separation(self, batches: Batches) -> None:
+        config = self._watch.config
+        model = self.model if config.torch_compile else self.model_wrapped
+        distance = leak(
+            model, self.model.config.get_text_config().vocab_size, self.args.device, self._watch.plan["precision"]
+        )
+        if distance < 1:
+            return
+        name = type(base_of(model)).__name__
+        if config.packing is not Packing.AUTO:
+            message = f"does not fit {name}: rows laid end to end see each other."
+            raise UserError("packing", config.packing.value, message, "Set packing to auto or none.")
+        batches.pad()
+        self._watch.plan["packing"] = Packing.NONE.value
+        message = f"{name} does not keep rows apart that are laid end to end, so they are padded after all."
+        self._watch.report.once(Note(message=message, level="warning"))
+
+    def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int | torch.Tensor]:
+        """A flat batch has no mask: all of it is tokens, and each row begins at position 0."""
+        return super().count(inputs) if "attention_mask" in inputs else count_flat(inputs)
 
     def evaluation_loop(self, *arguments: Any, **named: Any) -> EvalLoopOutput:
         """The library's loop, with the loss as the mean over tokens in the place of its mean over batches."""

@@ -43,9 +43,11 @@ def report(
     max_samples: int | None = None,
     strata: Any = None,
     train_on_prompt: bool = False,
+    pads: bool = False,
 ) -> dict[str, Any]:
     """The numbers of a set for these settings. Row numbers count from 1.
 
+    Batches are laid out as a run does by default, each row behind the other; one that `pads` fills them up to the longest.
     The place of a batch is exact for the rows that a run with these settings trains on: `eval_split` and the others decide it.
     """
     opened = open_store(store) if isinstance(store, Path) else store
@@ -64,6 +66,7 @@ def report(
         seed=seed,
         epochs=epochs,
         max_steps=max_steps,
+        pads=pads,
     )
     return {
         "tokens": facts["tokens"],
