@@ -61,6 +61,23 @@ PANELS = (
         ),
         logarithmic=True,
     ),
+    Panel(
+        "Accuracy",
+        110,
+        (
+            Trace("accuracy", "training accuracy", "--chart-1", smooth=True),
+            Trace("eval_accuracy", "evaluation accuracy", "--chart-2", markers=True),
+        ),
+        from_zero=True,
+    ),
+    Panel(
+        "Margin of the chosen answers",
+        110,
+        (
+            Trace("margin", "training margin", "--chart-1", smooth=True),
+            Trace("eval_margin", "evaluation margin", "--chart-2", markers=True),
+        ),
+    ),
     Panel("Learning rate", 90, (Trace("learning_rate", "learning rate", "--chart-3"),)),
     Panel("Gradient norm", 90, (Trace("grad_norm", "gradient norm", "--chart-4", smooth=True),)),
     Panel("Speed, tokens/s", 90, (Trace("tokens_per_second", "speed", "--chart-5", " tokens/s", smooth=True),)),

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from app.chart_layout import Mark
-from app.charts import METRICS, figure, rounded, smoothed
+from app.charts import METRICS, PANELS, figure, rounded, smoothed
 from worker.metrics import Series
 
 GIB = 1024**3
@@ -38,7 +38,7 @@ def test_panels_share_one_step_axis():
 
 def test_panels_stand_one_below_the_other_without_overlap():
     made = figure([series(name, [1.0, 2.0], rank=0) for name in METRICS])
-    domains = [made["layout"][f"yaxis{number}"]["domain"] for number in ("", 2, 3, 4, 5)]
+    domains = [made["layout"][f"yaxis{number}"]["domain"] for number in ("", *range(2, len(PANELS) + 1))]
     assert all(above[0] > below[1] for above, below in pairwise(domains))
     assert domains[-1][0] == pytest.approx(0)
 
@@ -100,5 +100,6 @@ def test_numbers_are_sent_with_five_digits():
 
 def test_a_figure_of_eight_ranks_stays_small():
     lines = [series(name, [1.23456789] * 50, rank=rank) for rank in range(8) for name in METRICS[-4:]]
-    lines += [series(name, [1.23456789] * 400) for name in METRICS[:-4]]
+    once = [name for name in METRICS[:-4] if "accuracy" not in name and "margin" not in name]  # those are of other tasks
+    lines += [series(name, [1.23456789] * 400) for name in once]
     assert len(json.dumps(figure(lines), separators=(",", ":"))) < 60_000
