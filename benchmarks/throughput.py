@@ -1,10 +1,10 @@
 """How fast Lathe trains beside transformers' Trainer and trl, at equal tokens a step and with the same loss mask.
 
 `python -m benchmarks.throughput [FILE] [--tokenizer FOLDER] [--size 384x6] [--method full] [--rows 8] [--steps 12] [--repeats 3]
-[--json]` trains a model of GPT-2's shape from the same first weights: transformers' Trainer padded and grouped by length, trl's
-SFTTrainer padded and packed (best fit), and Lathe's training program as a run starts it, with its default settings. Each is a
-process of its own, one after another, and again from the first. Printed are the medians of tokens a second and a CPU second (no
-padding, nor the first step), of the peak memory, and the loss of held-out rows after as many tokens.
+[--contenders NAME ...] [--json]` trains a model of GPT-2's shape from the same first weights: transformers' Trainer padded and
+grouped by length, trl's SFTTrainer padded and packed (best fit), and Lathe's training program as a run starts it, with its
+default settings. Each is a process of its own, one after another, and again from the first. Printed are the medians of tokens a
+second and a CPU second (no padding, nor the first step), of the peak memory, and the loss of held-out rows after as many tokens.
 """
 
 import argparse
@@ -45,15 +45,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="lathe-throughput-"))
     os.environ["LATHE_TOKENS"] = str(home / "tokens")
     try:
         settings = prepare(home, arguments)
-        found: dict[str, list[Figures]] = {name: [] for name in CONTENDERS}
+        found: dict[str, list[Figures]] = {name: [] for name in arguments.contenders}
         for repeat in range(arguments.repeats):
-            for name in CONTENDERS:
+            for name in arguments.contenders:
                 folder = home / f"{name}-{repeat}"
                 found[name].append(
                     train_lathe(folder, settings) if name == "lathe" else train_bare(name, folder, settings)
@@ -236,11 +237,11 @@ def report(found: dict[str, list[Figures]], settings: dict[str, Any], *, as_json
     }
     ratios = {
         name: {
-            figure: [mine[figure] / other[figure] for mine, other in zip(found["lathe"], runs, strict=True)]
+            figure: [mine[figure] / other[figure] for mine, other in zip(found.get("lathe", []), runs, strict=True)]
             for figure in RATES
         }
         for name, runs in found.items()
-        if name != "lathe"
+        if name != "lathe" and "lathe" in found
     }
     faster = {
         name: {rate: statistics.median(values) for rate, values in rates.items()} for name, rates in ratios.items()

@@ -56,8 +56,8 @@ def _told(padding: float, packing: float, view: View) -> Markup:
         return Markup("With one row a batch nothing is padded.")
     faster = (1 - packing) / (1 - padding) if padding < 1 else 1.0
     told = Markup(
-        "Rows of a batch are filled up to its longest: <b>{} of every 100 tokens computed are filler</b>. Packing rows one after "
-        "the other to {} tokens would leave {}"
+        "Padded rows are filled up to the longest of a batch: <b>{} of every 100 tokens computed are filler</b>. Runs lay rows end "
+        "to end by default, without any; packing them to {} tokens would leave {}"
     ).format(f"{100 * padding:.0f}", text.count(view.max_length), f"{100 * packing:.0f}")
     gain = f", for about {faster:.1f} times as many useful tokens a second." if faster >= 1.1 else "."
     return told + gain
