@@ -102,6 +102,7 @@ APPLIES: dict[str, Callable[[Values], bool]] = {
     "offload_optimizer": _is_zero(1, 2, 3),
     "offload_param": lambda values: values.get("strategy") in (Strategy.ZERO3, Strategy.FSDP),
     "nvme_path": lambda values: "nvme" in (values.get("offload_param"), values.get("offload_optimizer")),
+    "sequence_parallel_size": _is_zero(1, 2, 3),
     "deepspeed_config": _is_zero(0, 1, 2, 3),
     "zero_quantized_weights": _is_zero(3),
     "zero_quantized_gradients": _is_zero(3),

@@ -75,6 +75,9 @@ class Trained:
     def evaluations(self) -> dict[int, float]:
         return self._series("eval_loss")
 
+    def gradient_norms(self) -> dict[int, float]:
+        return self._series("grad_norm")
+
     def _series(self, name: str) -> dict[int, float]:
         points = [event for event in self.of(Metrics) if name in event.values]
         return {event.step: float(event.values[name] or 0) for event in points}

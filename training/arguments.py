@@ -1,6 +1,7 @@
 """RunConfig -> transformers' TrainingArguments."""
 
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainingArguments
 
@@ -12,6 +13,7 @@ from training.objectives import Objective
 from training.optimizers import optimizer_arguments
 from training.rules import Machine
 from training.schedules import scheduler_arguments, scheduler_name
+from training.sequence_parallel import parallelism
 from training.zero import deepspeed_config
 
 
@@ -67,7 +69,8 @@ def training_arguments(
         save_total_limit=None,
         fsdp=config.strategy is Strategy.FSDP,
         fsdp_config=fsdp_config(config),
-        deepspeed=deepspeed_config(config, hidden_size, precision),
+        deepspeed=_deepspeed(config, hidden_size, precision),
+        parallelism_config=parallelism(config),
         ddp_find_unused_parameters=False if config.num_processes > 1 else None,
         use_cpu=machine.kind == "cpu",
         accelerator_config={"use_configured_state": True},
@@ -79,6 +82,14 @@ def training_arguments(
     )
     set_fsdp_policies(arguments, machine, precision)
     return arguments
+
+
+def _deepspeed(config: RunConfig, hidden_size: int | None, precision: Precision) -> dict[str, Any] | None:
+    made = deepspeed_config(config, hidden_size, precision)
+    if made and config.sequence_parallel_size > 1:
+        # transformers would count processes that share a sequence as if they trained on one each; accelerate counts anew.
+        del made["train_batch_size"]
+    return made
 
 
 def _interval(by: Interval, steps: float) -> str:

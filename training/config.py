@@ -345,6 +345,7 @@ class RunConfig(BaseModel):
     zero_quantized_gradients: bool = setting(False, "ZeRO++ (ZeRO-3): reduce gradients in 4 bits within nodes and 8 between them, a quarter of the traffic.", Group.STRATEGY, label="Quantized gradients (qgZ)", advanced=True)
     zero_hpz_partition_size: int = setting(1, "ZeRO++ (ZeRO-3): processes that hold a second copy of the parameters among them, mostly the GPUs of one node, so that the backward pass gathers there; 1 holds none.", Group.STRATEGY, label="Second shards (hpZ)", advanced=True, ge=1, le=1024)
     zero_quantized_nontrainable_weights: bool = setting(False, "ZeRO-3 with an adapter: keep the frozen weights in 8 bits and gather them so.", Group.STRATEGY, label="Quantized frozen weights", advanced=True)
+    sequence_parallel_size: int = setting(1, "Processes that share each sequence (Ulysses, under ZeRO): every one holds its part of the tokens, so that activations of long sequences fit; 1 shares none.", Group.STRATEGY, label="Sequence parallelism", advanced=True, ge=1, le=1024)
     deepspeed_config: DeepSpeedText = setting(None, "A DeepSpeed JSON of your own, as text or the path of a file: taken as it is, with auto filled in from the settings. docs/deepspeed.md explains its keys.", Group.STRATEGY, label="DeepSpeed JSON", advanced=True)
     precision: Precision = setting(Precision.AUTO, "Number format of the forward and backward pass; auto takes bf16 where the GPU has it, fp16 on older GPUs, fp32 on CPU.", Group.STRATEGY)
     tf32: bool = setting(False, "Let fp32 matrix products round their factors to 10 bits (NVIDIA Ampere and later): several times faster.", Group.STRATEGY, label="TF32", advanced=True)
@@ -401,7 +402,7 @@ class RunConfig(BaseModel):
     @property
     def global_batch_size(self) -> int:
         """Rows per optimizer step, all processes together."""
-        return self.micro_batch_size * self.gradient_accumulation_steps * self.num_processes
+        return self.micro_batch_size * self.gradient_accumulation_steps * self.num_processes // self.sequence_parallel_size
 
     @property
     def recomputes(self) -> bool:

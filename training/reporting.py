@@ -108,7 +108,8 @@ class Reporting(Trainer):  # type: ignore[misc]
         if self._stream:
             self._stream.share = replace(self._stream.share, start_step=self.state.global_step)
         elif self._sampler:
-            world, accumulation = self.args.world_size, self.args.gradient_accumulation_steps
+            world = self.args.world_size // self._watch.config.sequence_parallel_size
+            accumulation = self.args.gradient_accumulation_steps
             per_epoch = steps_per_epoch(len(self._sampler), self._train_batch_size, accumulation, world)
             self._sampler.epoch = self.state.global_step // per_epoch
 

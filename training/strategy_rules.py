@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from training.config import Offload, Quantization, RunConfig, Strategy
+from training.config import Attention, Offload, Packing, Quantization, RunConfig, Strategy, Task
+from training.order import PAD_MULTIPLE
 from training.rules import Conflict, Machine, rule
 from training.zero import QUANTIZED
 
@@ -96,3 +97,60 @@ def quantized_frozen_weights_are_an_adapter_s(config: RunConfig, machine: Machin
         "Set zero_quantized_nontrainable_weights to false, or method to lora.",
         {"zero_quantized_nontrainable_weights": False},
     )
+
+
+@rule
+def shared_sequences_need_zero(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.sequence_parallel_size > 1 and not config.strategy.zero_stage:
+        yield Conflict(
+            ("sequence_parallel_size", "strategy"),
+            "Sequences are shared by DeepSpeed (Ulysses), under ZeRO 1 to 3.",
+            "Set sequence_parallel_size to 1, or strategy to zero2.",
+            {"sequence_parallel_size": 1},
+        )
+
+
+@rule
+def shared_sequences_fall_into_equal_parts(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    size, processes = config.sequence_parallel_size, config.num_processes
+    if processes % size:
+        reason = f"{processes} processes do not fall into groups of {size}."
+    elif PAD_MULTIPLE % size:
+        reason = f"Rows are padded to a multiple of {PAD_MULTIPLE} tokens, which {size} processes do not share evenly."
+    else:
+        return
+    fits = max(one for one in range(1, size) if processes % one == 0 and PAD_MULTIPLE % one == 0)
+    yield Conflict(
+        ("sequence_parallel_size", "num_processes"),
+        reason,
+        f"Set sequence_parallel_size to a divisor of num_processes and of {PAD_MULTIPLE}.",
+        {"sequence_parallel_size": fits},
+    )
+
+
+@rule
+def shared_sequences_are_of_one_text(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.sequence_parallel_size == 1:
+        return
+    if config.task not in (Task.SFT, Task.PRETRAINING):
+        reason = f"Task {config.task.value} computes its loss from whole sequences, and Ulysses hands out parts."
+        yield Conflict(
+            ("sequence_parallel_size", "task"),
+            reason,
+            "Set sequence_parallel_size to 1.",
+            {"sequence_parallel_size": 1},
+        )
+    if config.packing not in (Packing.AUTO, Packing.NONE) or config.attention not in (Attention.AUTO, Attention.SDPA):
+        yield Conflict(
+            ("sequence_parallel_size", "packing", "attention"),
+            "Shared sequences are padded rows, through PyTorch's SDPA.",
+            "Set sequence_parallel_size to 1, or packing and attention to auto.",
+            {"packing": "auto", "attention": "auto"},
+        )
+    if config.streaming:
+        yield Conflict(
+            ("sequence_parallel_size", "streaming"),
+            "A stream gives every process rows of its own.",
+            "Set sequence_parallel_size to 1, or streaming to false.",
+            {"streaming": False},
+        )

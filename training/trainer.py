@@ -21,6 +21,7 @@ from training.objectives import Objective
 from training.prepare import Data
 from training.report import Report
 from training.reporting import Reporting, Watch
+from training.sequence_parallel import refuse_unfit, shared, true_gradient
 from training.stopping import StopSignal
 
 
@@ -36,14 +37,19 @@ def make_trainer(
     data: Data,
     precision: Precision,
 ) -> Reporting:
-    """The trainer of a run: what was prepared, joined."""
+    """The trainer of a run: what was prepared, joined.
+
+    Raises:
+        UserError: as `refuse_unfit`.
+    """
+    refuse_unfit(model, config)
     held_out: Any = TokenDataset(data.held_out) if data.held_out else None
     if held_out and issubclass(aim.trainer, RunTrainer):
         held_out = EvenRows(held_out, config.micro_batch_size * config.num_processes)
     more: dict[str, Any] = {}
     plan, collator, train = _plan(model, data, precision), aim.collator(tokenizer.pad_token_id), data.train
     packing = Packing.NONE
-    if config.task in PLAIN:
+    if config.task in PLAIN and config.sequence_parallel_size == 1:  # parts of a sequence are of padded rows
         layout = lay_out(config, model, tokenizer, on_cpu=arguments.device.type == "cpu")
         plan |= {"packing": layout.packing.value, "attention": layout.attention}
         packing, collator = layout.packing, layout.collator
@@ -57,7 +63,7 @@ def make_trainer(
         model=model,
         args=arguments,
         processing_class=tokenizer,
-        data_collator=collator,
+        data_collator=shared(collator, config),
         train_dataset=dataset(config, train, packing),
         eval_dataset=held_out,
     )
@@ -110,6 +116,12 @@ class RunTrainer(Reporting):
     def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int | torch.Tensor]:
         """A flat batch has no mask: all of it is tokens, and each row begins at position 0."""
         return super().count(inputs) if "attention_mask" in inputs else count_flat(inputs)
+
+    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
+        """The library's; its gradient is put right where processes share sequences."""
+        loss = super().compute_loss(model, inputs, *arguments, **named)
+        size = self._watch.config.sequence_parallel_size
+        return true_gradient(loss, size) if size > 1 and model.training else loss
 
     def evaluation_loop(self, *arguments: Any, **named: Any) -> EvalLoopOutput:
         """The library's loop, with the loss as the mean over tokens in the place of its mean over batches."""

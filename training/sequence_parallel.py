@@ -1,0 +1,61 @@
+"""Ulysses: processes that share each sequence, through accelerate and DeepSpeed."""
+
+from typing import Any
+
+import torch
+from accelerate.parallelism_config import ParallelismConfig
+from accelerate.utils import DeepSpeedSequenceParallelConfig
+
+from training.config import RunConfig
+from training.failure import UserError
+
+ATTENTION = "sdpa"
+
+
+def parallelism(config: RunConfig) -> ParallelismConfig | None:
+    """What accelerate is told; None where no sequence is shared."""
+    size = config.sequence_parallel_size
+    if size == 1:
+        return None
+    handler = DeepSpeedSequenceParallelConfig(sp_seq_length_is_variable=True, sp_attn_implementation=ATTENTION)
+    return ParallelismConfig(
+        sp_size=size, sp_backend="deepspeed", sp_handler=handler, dp_shard_size=config.num_processes // size
+    )
+
+
+def refuse_unfit(model: torch.nn.Module, config: RunConfig) -> None:
+    """Before training, where DeepSpeed would stop in its midst.
+
+    Raises:
+        UserError: the processes that share a sequence cannot share the model's attention heads.
+    """
+    size, heads = config.sequence_parallel_size, getattr(model.config, "num_attention_heads", 0)
+    if size > 1 and heads % size:
+        raise UserError(
+            "sequence_parallel_size",
+            size,
+            f"does not divide the model's {heads} attention heads, of which each process takes its part.",
+            "Set it to a divisor of both the heads and num_processes.",
+        )
+
+
+def shared(collate: Any, config: RunConfig) -> Any:
+    """`collate`, with the place of every token in the batch where sequences are shared: a part of one does not show it."""
+    if config.sequence_parallel_size == 1:
+        return collate
+
+    def with_places(rows: list[Any]) -> dict[str, torch.Tensor]:
+        batch: dict[str, torch.Tensor] = collate(rows)
+        count, length = batch["input_ids"].shape
+        return batch | {"position_ids": torch.arange(length).expand(count, length).contiguous()}
+
+    return with_places
+
+
+def true_gradient(loss: torch.Tensor, size: int) -> torch.Tensor:
+    """`loss` with its gradient divided by the `size` processes that share a sequence.
+
+    Each of them computes the same loss from the parts of all, and their gradients are summed: as it stands the gradient is
+    `size` times too large, which clipping and SGD take at its word.
+    """
+    return loss / size + (loss - loss / size).detach()
