@@ -1,6 +1,8 @@
 """DeepSpeed's operators: what a killed process leaves behind stops nobody, and what cannot be compiled is said before."""
 
-import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,23 @@ def test_the_lock_of_a_process_that_was_killed_is_taken_away(tmp_path: Path) -> 
         assert not (tmp_path / "lock").exists()
 
 
-def test_the_lock_of_a_process_that_compiles_stays(tmp_path: Path) -> None:
-    held = os.open(tmp_path / "lock", os.O_CREAT | os.O_EXCL)  # as torch makes it
-    with compiling._alone(tmp_path):
-        assert (tmp_path / "lock").exists()
-    os.close(held)
+def test_the_lock_of_a_process_that_compiles_is_waited_for_until_it_is_killed(tmp_path: Path) -> None:
+    hold = "import os, sys, time; os.open(sys.argv[1], os.O_CREAT | os.O_EXCL); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", hold, tmp_path / "lock"], stdout=subprocess.PIPE) as compiler:
+        assert compiler.stdout is not None
+        compiler.stdout.readline()
+        entered = threading.Event()
+        waiting = threading.Thread(target=_enter, args=(tmp_path, entered))
+        waiting.start()
+        assert not entered.wait(0.5)
+        compiler.kill()
+    waiting.join(30)
+    assert entered.is_set()
+
+
+def _enter(folder: Path, entered: threading.Event) -> None:
+    with compiling._alone(folder):
+        entered.set()
 
 
 def test_offloading_to_a_disk_that_cannot_be_written_names_the_folder(tmp_path: Path) -> None:

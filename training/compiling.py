@@ -1,6 +1,7 @@
 """DeepSpeed's operators, which are compiled at their first use on a machine: told, guarded, and refused in plain words."""
 
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,8 @@ from training.config import Offload, RunConfig
 from training.events import Note
 from training.failure import UserError
 from training.report import Report
+
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def tell_of_compiling(report: Report) -> None:
@@ -67,9 +70,12 @@ def _alone(folder: Path) -> Iterator[None]:
     """
     with (folder / "lathe.lock").open("w") as mine:
         fcntl.flock(mine, fcntl.LOCK_EX)
-        left = folder / "lock"
-        if left.exists() and not _is_open(left):
-            left.unlink(missing_ok=True)
+        theirs = folder / "lock"
+        while theirs.exists():  # of a program that is not Lathe, which may be killed while it holds it
+            if _is_open(theirs):
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            else:
+                theirs.unlink(missing_ok=True)
         yield
 
 
