@@ -93,3 +93,8 @@ def test_every_setting_has_a_sentence_a_group_and_a_default_within_its_bounds() 
 def test_the_global_batch_counts_every_process() -> None:
     config = parse(GOOD | {"micro_batch_size": 2, "gradient_accumulation_steps": 3, "num_processes": 4, "strategy": "ddp"})
     assert config.global_batch_size == 24
+
+
+def test_of_many_choices_the_one_probably_meant_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"Did you mean vera\? Choose lora, qlora, full, or one of 38 more"):
+        parse({"model": "m", "data": "d", "method": "vear"})

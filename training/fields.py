@@ -150,7 +150,7 @@ def _message(detail: Any, known: Setting) -> tuple[str, str]:
     default = "" if known.default is None or known.default == "" else f", for example {_plain(known.default)}"
     match known.kind:
         case "choice":
-            return "is not one of the choices.", f"Choose {', '.join(known.choices)}."
+            return "is not one of the choices.", _choice(str(detail["input"]), known.choices)
         case "boolean":
             return "is neither true nor false.", "Give true or false."
         case "number" | "integer" if detail["type"].endswith(("_parsing", "_type", "_from_float")):
@@ -165,6 +165,21 @@ def _message(detail: Any, known: Setting) -> tuple[str, str]:
         case _:
             told = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
             return f"{told[0].lower()}{told[1:].removesuffix('.')}.", known.sentence
+
+
+def _choice(given: str, choices: tuple[str, ...]) -> str:
+    """All choices where they are few; of many the one that was probably meant, or where they are listed."""
+    from difflib import get_close_matches
+
+    if len(choices) <= _FEW_CHOICES:
+        return f"Choose {', '.join(choices)}."
+    close = get_close_matches(given.lower(), choices, n=1)
+    more = len(choices) - _NAMED_CHOICES
+    named = f"Choose {', '.join(choices[:_NAMED_CHOICES])}, or one of {more} more in docs/configuration.md."
+    return f"Did you mean {close[0]}? {named}" if close else named
+
+
+_FEW_CHOICES, _NAMED_CHOICES = 15, 3
 
 
 def _nearest(name: str) -> str:

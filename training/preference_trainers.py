@@ -21,12 +21,14 @@ class PreferenceTrainer(Reporting):
     # Something for trl to look at: it takes no rows but those of a Dataset of its own.
     placeholder: ClassVar[dict[str, Any]] = {"input_ids": [0]}
 
-    def __init__(self, *, train_dataset: Any, eval_dataset: Any, model: Any, **arguments: Any) -> None:
-        rows = Dataset.from_list([self.placeholder])
+    def __init__(self, *, model: Any, **arguments: Any) -> None:
         formats = {name: parameter.dtype for name, parameter in model.named_parameters()}
-        super().__init__(train_dataset=rows, eval_dataset=rows if eval_dataset else None, model=model, **arguments)
+        super().__init__(model=model, **arguments)
         _restore(self.model, formats)
-        self.place_data(train_dataset, eval_dataset)
+
+    def shown_rows(self, train: Any, held_out: Any) -> dict[str, Any]:  # noqa: ARG002 - trl tokenizes what it is shown
+        rows = Dataset.from_list([self.placeholder])
+        return {"train_dataset": rows, "eval_dataset": rows if held_out else None}
 
     def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int]:
         """Tokens of both answers; a pair is one row."""

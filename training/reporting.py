@@ -61,9 +61,9 @@ class Reporting(Trainer):  # type: ignore[misc]
 
     optimizer: torch.optim.Optimizer | None
 
-    def __init__(self, *, watch: Watch, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.place_data(arguments["train_dataset"], arguments["eval_dataset"])
+    def __init__(self, *, watch: Watch, train_dataset: Any, eval_dataset: Any, **arguments: Any) -> None:
+        super().__init__(**arguments, **self.shown_rows(train_dataset, eval_dataset))
+        self.place_data(train_dataset, eval_dataset)
         self._watch = watch
         self.throughput = Throughput(self.args.device)
         self.strategy: dict[str, Any] = {}
@@ -79,6 +79,10 @@ class Reporting(Trainer):  # type: ignore[misc]
     def plan(self) -> dict[str, Any]:
         """What was known of the run before its model was wrapped."""
         return self._watch.plan
+
+    def shown_rows(self, train: Any, held_out: Any) -> dict[str, Any]:
+        """The rows that the library is given while it is made, before Lathe's take their place."""
+        return {"train_dataset": train, "eval_dataset": held_out}
 
     def place_data(self, train: Any, held_out: Any) -> None:
         """Rows as Lathe has prepared them, in Lathe's order."""
