@@ -5,9 +5,12 @@ from typing import Any
 import torch
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.utils import DeepSpeedSequenceParallelConfig
+from torch.nn.functional import pad
 
 from training.config import RunConfig
+from training.data import IGNORED
 from training.failure import UserError
+from training.order import padded
 
 ATTENTION = "sdpa"
 
@@ -46,6 +49,10 @@ def shared(collate: Any, config: RunConfig) -> Any:
 
     def with_places(rows: list[Any]) -> dict[str, torch.Tensor]:
         batch: dict[str, torch.Tensor] = collate(rows)
+        if not torch.cuda.is_available():  # gloo gathers parts of one length alone, and ranks have batches of several
+            missing = padded(config.max_length) - batch["input_ids"].shape[1]
+            fill = {"labels": IGNORED}
+            batch = {name: pad(part, (0, missing), value=fill.get(name, 0)) for name, part in batch.items()}
         count, length = batch["input_ids"].shape
         return batch | {"position_ids": torch.arange(length).expand(count, length).contiguous()}
 
