@@ -81,10 +81,13 @@ def main() -> None:
     parser.add_argument("--strategy", action="append", choices=list(STRATEGIES))
     parser.add_argument("--precision", action="append", choices=["fp32", "bf16", "fp16"])
     parser.add_argument("--write", action="store_true", help="write docs/matrix.md")
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="keep what worked there, and go on from it when run again"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lathe-matrix-") as home:
-        cells = run_cells(wanted(given, make_inputs(Path(home))), Path(home))
+        cells = run_cells(wanted(given, make_inputs(Path(home))), Path(home), given.log)
     counts = Counter(cell.outcome for cell in cells)
     if given.write:
         (ROOT / "docs" / "matrix.md").write_text(document(cells), encoding="utf-8")
@@ -134,8 +137,12 @@ def wanted(given: argparse.Namespace, inputs: dict[str, dict[str, str]]) -> list
     return cells
 
 
-def run_cells(cells: list[Cell], home: Path) -> list[Cell]:
-    """Runs what no rule refuses; cells of the same kind of ranks one after another."""
+def run_cells(cells: list[Cell], home: Path, log: Path | None = None) -> list[Cell]:
+    """Runs what no rule refuses and `log` does not know to work; cells of the same kind of ranks one after another."""
+    worked = set(log.read_text(encoding="utf-8").splitlines()) if log and log.exists() else set()
+    for cell in cells:
+        if not cell.outcome and " · ".join(cell.key) in worked:
+            cell.outcome = "worked"
     waiting = sorted((cell for cell in cells if not cell.outcome), key=lambda cell: (cell.ranks, cell.strategy))
     ranks: Ranks | None = None
     for number, cell in enumerate(waiting):
@@ -152,6 +159,9 @@ def run_cells(cells: list[Cell], home: Path) -> list[Cell]:
         if cell.outcome == "crashed":
             ranks.end()
             ranks = None
+        elif log:
+            with log.open("a", encoding="utf-8") as known:
+                known.write(" · ".join(cell.key) + "\n")
     if ranks:
         ranks.end()
     return cells

@@ -65,7 +65,8 @@ def test_every_wrong_setting_is_named_with_its_value_and_fix_and_nothing_is_queu
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        "Error: method (given: 'magic'): is not one of the choices. Choose lora, qlora, full, or one of 38 more in docs/configuration.md.",
+        "Error: method (given: 'magic'): is not one of the choices. "
+        "Choose lora, qlora, full, or one of 38 more in docs/configuration.md.",
         "Error: lora_r (given: '0'): is out of bounds. Give a number 1 to 1024, for example 16.",
         "Error: learning_rate (given: 'abc'): is not a number. Give a number above 0, at most 1, for example 0.0002.",
     ]
