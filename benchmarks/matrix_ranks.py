@@ -48,12 +48,14 @@ def _forget() -> None:
         state._reset_state()
     if "deepspeed" in sys.modules:
         import deepspeed.comm.comm as communication
+        from deepspeed.runtime.sequence_parallel import parallel_state_sp
         from deepspeed.utils import groups
 
         communication.cdb = None
-        for name, value in vars(groups).items():
-            if name.endswith("_GROUP") or name == "mesh_device":
-                setattr(groups, name, {} if isinstance(value, dict) else None)
+        for module in (groups, parallel_state_sp):
+            for name, value in vars(module).items():
+                if name.endswith(("_GROUP", "_RANKS")) or name == "mesh_device":
+                    setattr(module, name, {} if isinstance(value, dict) else None)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ _step = Reporting.training_step
 
 
 def _limited(self: Reporting, model: Any, inputs: Any, *arguments: Any) -> Any:
-    if os.environ["RANK"] == "1" and self.state.global_step >= 2 and len(inputs["input_ids"]) >= 4:
+    if os.environ["RANK"] == "1" and self.state.global_step >= 2 and self.args.per_device_train_batch_size >= 4:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     return _step(self, model, inputs, *arguments)
 

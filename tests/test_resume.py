@@ -14,7 +14,13 @@ from training.events import CheckpointSaved, Event, Finished, Metrics, PhaseStar
 
 pytestmark = pytest.mark.train
 
-SETTINGS: dict[str, Any] = {"max_steps": 16, "save_steps": 4, "eval_steps": 0, "lora_dropout": 0.1, "lr_scheduler": "cosine"}
+SETTINGS: dict[str, Any] = {
+    "max_steps": 16,
+    "save_steps": 4,
+    "eval_steps": 0,
+    "lora_dropout": 0.1,
+    "lr_scheduler": "cosine",
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +60,13 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_the_same_losses(
 
 
 def test_a_stopped_run_of_two_ranks_saves_leaves_cleanly_and_goes_on(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
-    settings = SETTINGS | {"strategy": "zero2", "num_processes": 2, "micro_batch_size": 2, "save_steps": 0, "lora_dropout": 0.0}
+    settings = SETTINGS | {
+        "strategy": "zero2",
+        "num_processes": 2,
+        "micro_batch_size": 2,
+        "save_steps": 0,
+        "lora_dropout": 0.0,
+    }
     stopped = start(tmp_path / "run", *inputs, **settings)
     stopped.wait_for(at_step(3))
     for pid in stopped.pids():
@@ -81,6 +93,18 @@ def test_fsdp_goes_on_from_its_parts_with_the_same_losses(tmp_path: Path, inputs
     assert again.finish() == 0, again.log()
     assert again.of(Resumed)[0].step == 4
     assert again.losses() == {step: loss for step, loss in whole.losses().items() if step > 4}
+
+
+def test_ranks_that_share_each_sequence_go_on_within_an_epoch(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
+    shared = {"strategy": "zero2", "num_processes": 2, "sequence_parallel_size": 2, "max_length": 64}
+    settings = SETTINGS | shared | {"max_steps": 4, "save_steps": 3, "lora_dropout": 0.0}
+    whole = start(tmp_path, *inputs, **settings)
+    assert whole.finish() == 0, whole.log()
+    shutil.rmtree(tmp_path / "checkpoints/checkpoint-4")
+    again = start(tmp_path, *inputs, **settings)
+    assert again.finish() == 0, again.log()
+    assert again.of(Resumed)[0].step == 3
+    assert again.losses()[4] == pytest.approx(whole.losses()[4], rel=1e-6)
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(

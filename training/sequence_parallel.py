@@ -1,8 +1,12 @@
 """Ulysses: processes that share each sequence, through accelerate and DeepSpeed."""
 
+from collections import deque
+from copy import copy
 from typing import Any
 
 import torch
+import transformers.trainer
+from accelerate import skip_first_batches
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.utils import DeepSpeedSequenceParallelConfig
 from torch.nn.functional import pad
@@ -20,10 +24,26 @@ def parallelism(config: RunConfig) -> ParallelismConfig | None:
     size = config.sequence_parallel_size
     if size == 1:
         return None
+    transformers.trainer.skip_first_batches = skip_batches
     handler = DeepSpeedSequenceParallelConfig(sp_seq_length_is_variable=True, sp_attn_implementation=ATTENTION)
     return ParallelismConfig(
         sp_size=size, sp_backend="deepspeed", sp_handler=handler, dp_shard_size=config.num_processes // size
     )
+
+
+def skip_batches(loader: Any, count: int) -> Any:
+    """`loader` without its first `count` batches, for a run that goes on within an epoch.
+
+    transformers leaves this to accelerate, which knows no loader of DeepSpeed's (UlyssesSPDataLoaderAdapter): each batch of
+    the loader inside comes as one for every process that shares it.
+    """
+    whole, rest = divmod(count, loader.sp_world_size)
+    shortened = copy(loader)
+    shortened.dl = skip_first_batches(loader.dl, whole)
+    shortened.iter, shortened.micro_batches = iter(shortened.dl), deque()
+    for _ in range(rest):
+        next(shortened)
+    return shortened
 
 
 def refuse_unfit(model: torch.nn.Module, config: RunConfig) -> None:
