@@ -47,6 +47,7 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"strategy": "zero3", "num_processes": 2, "method": "qlora", "quantization": "8bit"}, "quantization"),
         (CPU, {"precision": "fp16"}, "precision"),
         (CPU, {"answer_rows": 5, "eval_split": 0}, "answer_rows"),
+        (CPU, {"task": "seq2seq", "strategy": "fsdp", "num_processes": 2}, "strategy"),
         (CPU, {"streaming": True, "stratify_by": "topic"}, "stratify_by"),
         (CPU, {"streaming": True, "max_samples": 100}, "max_samples"),
         (CPU, {"task": "dpo", "packing": "packed"}, "packing"),

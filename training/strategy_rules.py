@@ -154,3 +154,14 @@ def shared_sequences_are_of_one_text(config: RunConfig, machine: Machine) -> Ite
             "Set sequence_parallel_size to 1, or streaming to false.",
             {"streaming": False},
         )
+
+
+@rule
+def fsdp_cannot_part_what_encoder_and_decoder_share(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task is Task.SEQ2SEQ and config.strategy is Strategy.FSDP:
+        yield Conflict(
+            ("strategy", "task"),
+            "Encoder and decoder share their embeddings, which FSDP cannot put into two groups.",
+            "Set strategy to zero3, which shards as much.",
+            {"strategy": "zero3"},
+        )
