@@ -111,7 +111,8 @@ def _option(field: "dataclasses.Field[Any]", hint: Any) -> dict[str, Any] | None
     """Its kinds, choices, default and help; None where a person cannot write such a value."""
     members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     choices = [str(choice) for member in members for choice in _choices(member)]
-    kinds = [kind for member in members if (kind := _kind(member)) and not (choices and kind == "text")]
+    # Sorted: Python remembers a union by its members and hands out whichever order was written first.
+    kinds = sorted({kind for member in members if (kind := _kind(member)) and not (choices and kind == "text")})
     if not kinds and not choices:
         return None
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
