@@ -113,7 +113,7 @@ def test_a_scheduler_s_arguments_are_obeyed(
 ) -> None:
     usual = {"max_steps": STEPS, "eval_steps": 4, "warmup": 0, "learning_rate": PEAK}
     trained = train_here(tmp_path, *inputs, **(usual | settings))
-    seen = trained._series("learning_rate")
+    seen = trained.series("learning_rate")
     assert {step: seen[step] / PEAK for step in rates} == pytest.approx(rates, rel=0.01)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import Ran, run
+from trainer_process import Trained, train_here
 
 from benchmarks.matrix_inputs import make_data, make_models
 from training.config import RunConfig, Task
@@ -39,14 +39,14 @@ def data(home: Path) -> dict[Task, Path]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, models: Any, data: Any) -> Any:
     """A run of ten steps of a task with a method, made once."""
-    kept: dict[tuple[str, str], Ran] = {}
+    kept: dict[tuple[str, str], Trained] = {}
 
-    def train(task: str, method: str) -> Ran:
+    def train(task: str, method: str) -> Trained:
         if (task, method) not in kept:
             settings = {"max_steps": 10, "learning_rate": 1e-2, "eval_steps": 10, "logging_steps": 1, "warmup": 0}
             folder = tmp_path_factory.mktemp(f"{task}-{method}")
             model = models[1] if task == "seq2seq" else models[0]
-            kept[task, method] = run(folder, model, data[Task(task)], task=task, method=method, **settings)
+            kept[task, method] = train_here(folder, model, data[Task(task)], task=task, method=method, **settings)
         return kept[task, method]
 
     return train
@@ -69,13 +69,13 @@ def test_every_task_learns(trained: Any, task: str, method: str) -> None:
 def test_the_result_loads_as_a_model_of_its_task(trained: Any, models: Any, task: str) -> None:
     from peft import PeftModel
 
-    adapter = trained(task, "lora").folder / "adapter"
+    adapter = trained(task, "lora").run_dir / "adapter"
     outputs = {"reward": {"num_labels": 1}, "classification": {"num_labels": 2}}.get(task, {})
     base = model_class(Task(task)).from_pretrained(models[1] if task == "seq2seq" else models[0], **outputs)
     tuned = PeftModel.from_pretrained(base, str(adapter))
     assert set(tuned.peft_config) == {"default"}
     assert not [path.name for path in adapter.iterdir() if path.is_dir()]
-    whole = model_class(Task(task)).from_pretrained(trained(task, "full").folder / "model")
+    whole = model_class(Task(task)).from_pretrained(trained(task, "full").run_dir / "model")
     assert type(whole).__name__ == type(base).__name__
 
 
@@ -93,7 +93,7 @@ def test_kto_begins_where_the_model_equals_its_reference(trained: Any, method: s
 
 def test_a_classifier_keeps_the_names_of_its_classes_and_says_how_accurate_it_is(trained: Any) -> None:
     ran = trained("classification", "full")
-    kept = json.loads((ran.folder / "model" / "config.json").read_text())
+    kept = json.loads((ran.run_dir / "model" / "config.json").read_text())
     assert kept["id2label"] == {"0": "even", "1": "odd"}
     assert 0 <= ran.series("eval_accuracy")[10] <= 1
 
@@ -111,7 +111,7 @@ def test_a_classifier_s_validation_data_with_a_new_class_is_refused_by_its_row(
     other.write_text('{"text": "number 1", "label": "odd"}\n{"text": "number 0", "label": "zero"}\n')
     settings = {"task": "classification", "validation_data": str(other)}
     with pytest.raises(DataError, match=r"row 2, label: has the class 'zero'"):
-        run(tmp_path / "run", models[0], data[Task.CLASSIFICATION], **settings)
+        train_here(tmp_path / "run", models[0], data[Task.CLASSIFICATION], **settings)
 
 
 @pytest.mark.parametrize(("task", "lacks"), [("dpo", "no rejected answer"), ("kto", "no label")])
@@ -119,7 +119,7 @@ def test_data_of_another_task_is_refused_by_its_first_row(
     tmp_path: Path, models: Any, data: Any, task: str, lacks: str
 ) -> None:
     with pytest.raises(DataError, match=rf"row 1, \w+: has {lacks}"):
-        run(tmp_path / "run", models[0], data[Task.SFT], task=task)
+        train_here(tmp_path / "run", models[0], data[Task.SFT], task=task)
 
 
 def test_a_format_says_which_tasks_it_can_train() -> None:

@@ -70,15 +70,15 @@ class Trained:
         return [event for event in self.events if isinstance(event, kind)]
 
     def losses(self) -> dict[int, float]:
-        return self._series("loss")
+        return self.series("loss")
 
     def evaluations(self) -> dict[int, float]:
-        return self._series("eval_loss")
+        return self.series("eval_loss")
 
     def gradient_norms(self) -> dict[int, float]:
-        return self._series("grad_norm")
+        return self.series("grad_norm")
 
-    def _series(self, name: str) -> dict[int, float]:
+    def series(self, name: str) -> dict[int, float]:
         points = [event for event in self.of(Metrics) if name in event.values]
         return {event.step: float(event.values[name] or 0) for event in points}
 
