@@ -79,6 +79,14 @@ def test_the_result_loads_as_a_model_of_its_task(trained: Any, models: Any, task
     assert type(whole).__name__ == type(base).__name__
 
 
+def test_an_adapter_that_is_compared_with_its_own_beginning_leaves_that_out_of_the_result(
+    tmp_path: Path, models: Any, data: Any
+) -> None:
+    ran = train_here(tmp_path / "run", models[0], data[Task.DPO], task="dpo", lora_init="orthogonal", max_steps=2)
+    assert ran.losses()[1] == pytest.approx(log(2), abs=1e-5)
+    assert not [path.name for path in (ran.run_dir / "adapter").iterdir() if path.is_dir()]
+
+
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_dpo_begins_where_the_model_equals_its_reference(trained: Any, method: str) -> None:
     assert trained("dpo", method).series("loss")[1] == pytest.approx(log(2), abs=1e-5)

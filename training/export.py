@@ -26,6 +26,7 @@ def save_result(trainer: Reporting, config: RunConfig, run_dir: Path) -> Path:
     trainer.save_model(str(partial))  # gathers the shards of ZeRO-3 and FSDP; only rank 0 writes
     trainer.accelerator.wait_for_everyone()
     if trainer.is_world_process_zero():
+        shutil.rmtree(partial / "ref", ignore_errors=True)  # the adapter that trl compares with, where it keeps one
         (partial / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here needs
         make_plain(partial, run_dir)
         shutil.rmtree(target, ignore_errors=True)
