@@ -9,8 +9,9 @@ from trainer_process import start, start_limited
 
 from training import batch_size
 from training.config import RunConfig
-from training.events import CheckpointSaved, Failed, Note, Resumed
+from training.events import CheckpointSaved, Failed, Note, Resumed, decode
 from training.failure import is_out_of_memory
+from training.report import Report
 from worker.models import Status
 from worker.outcome import Ending, judge
 from worker.reports import Seen
@@ -61,6 +62,14 @@ def test_a_run_whose_next_batch_is_smaller_goes_on_by_itself() -> None:
     verdict = judge(seen, Ending(exit_code=1))
     assert verdict.status is Status.QUEUED and not verdict.retry
     assert verdict.reason == "GPU memory ran out. It goes on from the checkpoint of step 40, with micro batches of 4."
+
+
+def test_memory_that_ran_out_is_told_with_its_cure(tmp_path: Path) -> None:
+    import torch
+
+    Report(tmp_path, 0).failed(torch.OutOfMemoryError("CUDA out of memory."))
+    failed = decode((tmp_path / "events.jsonl").read_bytes().splitlines()[-1])
+    assert isinstance(failed, Failed) and "auto_batch_size" in failed.fix
 
 
 @pytest.mark.train

@@ -12,9 +12,13 @@ from pathlib import Path
 import psutil
 
 from training.events import Event, EventWriter, Failed, Metrics, PhaseStarted, Progress, RankStarted
-from training.failure import DataError, UserError
+from training.failure import DataError, UserError, is_out_of_memory
 
 EVENTS_FILE = "events.jsonl"
+_LESS_MEMORY = (
+    "Set auto_batch_size to true, or micro_batch_size lower and gradient_accumulation_steps higher by as much; "
+    "gradient_checkpointing, a shorter max_length or ZeRO take less memory too."
+)
 _SECONDS_BETWEEN_SAMPLES = 1.0
 
 
@@ -85,7 +89,8 @@ class Report:
             fix = "Free some space in the data folder, then resume the run: the last whole checkpoint is kept."
             self._fail(error, f"The disk is full ({error}).", fix, expected=True)
         else:
-            self._fail(error, f"{type(error).__name__}: {error}", "", expected=False, smaller_batch=smaller_batch)
+            fix = _LESS_MEMORY if is_out_of_memory(error) else ""
+            self._fail(error, f"{type(error).__name__}: {error}", fix, expected=False, smaller_batch=smaller_batch)
 
     def _fail(
         self, error: BaseException, message: str, fix: str, *, expected: bool, smaller_batch: int | None = None
