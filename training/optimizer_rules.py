@@ -120,15 +120,3 @@ def tf32_needs_ampere(config: RunConfig, machine: Machine) -> Iterator[Conflict]
         what = "A CPU" if machine.kind == "cpu" else machine.names[0] if machine.names else "This GPU"
         on_gpu = machine.kind == "cuda"
         yield Conflict(("tf32",), f"{what} has no TF32.", "Set tf32 to false.", {"tf32": False}, blocking=on_gpu)
-
-
-@rule
-def a_memory_limit_is_a_gpu_s(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.memory_limit is not None and machine.kind == "cpu":
-        yield Conflict(
-            ("memory_limit",),
-            "Only GPU memory is limited, and this machine has no GPU.",
-            "Leave memory_limit empty.",
-            {"memory_limit": None},
-            blocking=False,
-        )

@@ -68,14 +68,21 @@ class Report:
             self._writer.write(Metrics(step=step, rank=self.rank, values=self.memory_now()))
 
     def memory_now(self) -> dict[str, float | None]:
-        """Bytes: host memory of the process, and on a GPU what torch has allocated, reserved and had at its peak."""
+        """Bytes: host memory of the process, and on a GPU what torch has allocated, reserved and had at its peak.
+
+        Under a memory limit on CPU it is live storages that are allocated.
+        """
         import torch
+
+        from training.memory_limit import counter
 
         values: dict[str, float | None] = {"host_rss": self._process.memory_info().rss}
         if torch.cuda.is_available():
             values["memory_allocated"] = torch.cuda.memory_allocated()
             values["memory_reserved"] = torch.cuda.memory_reserved()
             values["memory_peak"] = torch.cuda.max_memory_allocated()
+        elif counting := counter():
+            values |= {"memory_allocated": counting.current, "memory_peak": counting.peak}
         return values
 
     def failed(self, error: BaseException, smaller_batch: int | None = None) -> None:
@@ -111,19 +118,27 @@ class Report:
 
 
 def used_bytes() -> int:
-    """Device memory in use now; on CPU the process's resident memory."""
+    """Device memory in use now; on CPU live storages where they are counted, else the process's resident memory."""
     import torch
 
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else psutil.Process().memory_info().rss
+    from training.memory_limit import counter
+
+    if torch.cuda.is_available():
+        return torch.cuda.memory_allocated()
+    counting = counter()
+    return counting.current if counting else psutil.Process().memory_info().rss
 
 
 def peak_bytes() -> int:
-    """The most device memory in use at any time; on CPU the process's highest resident memory."""
+    """The most device memory in use at any time; on CPU of live storages or of resident memory, as in `used_bytes`."""
     import torch
+
+    from training.memory_limit import counter
 
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    counting = counter()
+    return counting.peak if counting else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _disk_is_full(error: BaseException) -> bool:

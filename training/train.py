@@ -14,6 +14,7 @@ from training.config import RunConfig
 from training.events import Finished, Note, Resumed
 from training.failure import StopRequested, UserError
 from training.report import Report
+from training.rules import Machine, check
 from training.stopping import StopSignal, die_with_parent
 
 if TYPE_CHECKING:
@@ -46,25 +47,34 @@ def main() -> None:
 
 
 def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) -> None:
-    """The story of a run, the same on every rank."""
+    """Joins the ranks and runs on this one, within its memory limit."""
     # Heavy imports wait until the first record is written, so that the page says "starting" meanwhile.
+    from training import distributed
+    from training.memory_limit import limited_memory
+
+    machine = distributed.local_machine()
+    heed_rules(config, machine, report)
+    state = distributed.start(config, machine, report)
+    with limited_memory(config.memory_limit, machine):
+        train_rank(config, run_dir, report, stop, machine, state)
+
+
+def train_rank(
+    config: RunConfig, run_dir: Path, report: Report, stop: StopSignal, machine: Machine, state: "PartialState"
+) -> None:
+    """The story of a run, the same on every rank."""
     from transformers import set_seed
 
     from training import distributed
     from training.arguments import training_arguments
     from training.finish import answer_held_out, conclude, hand_over
     from training.lora_init import initial_dir
-    from training.memory_limit import limit_memory
     from training.model import hidden_size_of, load_tokenizer, load_trainable
     from training.objectives import objective
     from training.prepare import prepare_data
     from training.trainer import make_trainer
 
-    machine = distributed.local_machine()
-    heed_rules(config, machine, report)
     precision = machine.best_precision if config.precision == "auto" else config.precision
-    state = distributed.start(config, machine, report)
-    limit_memory(config.memory_limit, machine)
     set_seed(config.seed)
 
     report.enter("loading data")
@@ -125,11 +135,8 @@ def run_steps(trainer: "Reporting", run_dir: Path, state: "PartialState", report
         trainer.go_back_to_best()
 
 
-def heed_rules(config: RunConfig, machine: object, report: Report) -> None:
+def heed_rules(config: RunConfig, machine: Machine, report: Report) -> None:
     """Raises UserError for the first pair of settings that cannot go together on this machine; says which should not."""
-    from training.rules import Machine, check
-
-    assert isinstance(machine, Machine)
     for conflict in check(config, machine):
         if conflict.blocking:
             name = conflict.settings[0]
