@@ -147,6 +147,22 @@ def logs(ctx: click.Context, run_id: str, follow: bool, tail: int, as_json: bool
 
 
 @main.command(cls=Command)
+@click.argument("log", metavar="[LOG]", required=False)
+@click.option("--run", "run_id", metavar="RUN", help="Diagnose a run of Lathe in the place of a log.")
+@click.option("--model", metavar="MODEL", help="The model's folder or config.json: tells what a tensor of some size was.")
+@click.option("--micro-batch", type=count_type, metavar="N", help="Rows in one forward pass, where the log does not say.")
+@json_option
+def diagnose(log: str | None, run_id: str | None, model: str | None, micro_batch: int | None, as_json: bool) -> None:
+    """Say why a training run failed, from its log.
+
+    LOG is a file, or - for standard input; it need not come from Lathe.
+    """
+    from app import cli_diagnose
+
+    cli_diagnose.diagnosis(log, run_id=run_id, model=model, micro_batch=micro_batch, as_json=as_json)
+
+
+@main.command(cls=Command)
 @run_argument
 @json_option
 def stop(run_id: str, as_json: bool) -> None:

@@ -65,10 +65,13 @@ def explain(error: Exception) -> list[Report] | None:
 def _configuration(error: Exception) -> list[Report] | None:
     from training.failure import DataError
     from training.fields import ConfigError
+    from training.model_files import ModelError
     from worker.settings import SettingsError
 
     if isinstance(error, ConfigError):
         return [{"field": p.field, "value": p.value, "message": p.message, "fix": p.fix} for p in error.problems]
+    if isinstance(error, ModelError):
+        return [{"field": error.field, "value": error.value, "message": error.message, "fix": error.fix}]
     if isinstance(error, SettingsError):
         return [_report(line) for line in str(error).splitlines()]
     return _data(error) if isinstance(error, DataError) else None

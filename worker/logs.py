@@ -24,7 +24,7 @@ _SECRETS = [
         rf"\1{REDACTED}",
     ),
 ]
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 
 def redact(text: str) -> str:
@@ -65,7 +65,7 @@ def clean(line: str) -> str:
     """A line as a page shows it: of a progress bar the last state, no colour codes, no secrets, not endless."""
     last = line.rstrip("\r\n").rsplit("\r", 1)[-1]
     # Redacted before it is cut to length: half a token is not recognised.
-    shown = redact(_ESCAPES.sub("", last[:LONGEST_READ]))
+    shown = redact(ESCAPES.sub("", last[:LONGEST_READ]))
     return shown if len(shown) <= LONGEST_LINE else f"{shown[:LONGEST_LINE]} ... ({len(last)} characters)"
 
 

@@ -1,0 +1,312 @@
+"""Why a run failed, from its log: a real log for every cause, and what is told of ranks, memory and the unknown."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from training.config import RunConfig
+from training.fields import settings
+from worker.causes import BY_SUBJECT, CAUSES
+from worker.diagnosis import UNKNOWN, diagnose
+from worker.model_dimensions import Dimensions
+
+LOGS = Path(__file__).parent / "logs"
+MT0_XXL = Dimensions(heads=64, hidden=4096, intermediate=10240, vocabulary=250112)
+LLAMA_7B = Dimensions(heads=32, hidden=4096, intermediate=11008, vocabulary=32000, positions=4096)
+
+
+def log(name):
+    return (LOGS / f"{name}.log").read_text(encoding="utf-8")
+
+
+def asked(gib, *, code="", unit="GiB"):
+    """A log of torch 2 that asked for so much in a line of code."""
+    return f"""Traceback (most recent call last):
+  File "/opt/train/modeling.py", line 7, in forward
+    {code}
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {gib} {unit}. GPU 0 has a total capacity of 79.10 GiB \
+of which 1.00 GiB is free."""
+
+
+@pytest.mark.parametrize("cause", [cause.name for cause in CAUSES])
+def test_every_cause_is_found_in_a_real_log_of_it(cause):
+    found = diagnose(log(cause))
+    assert found.cause == cause, found.explanation
+    assert found.confidence >= 0.5
+    assert found.fix
+    lines = log(cause).split("\n")
+    assert found.evidence
+    assert all(one.shown.strip()[:80] in lines[one.number - 1] for one in found.evidence)
+
+
+def test_there_is_no_log_without_its_cause_and_no_cause_twice():
+    names = [cause.name for cause in CAUSES]
+    assert len(set(names)) == len(names)
+    assert sorted(path.stem for path in LOGS.glob("*.log")) == sorted(names)
+    assert len(names) >= 40
+    assert all(BY_SUBJECT.values())
+
+
+@pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.changes], ids=lambda cause: cause.name)
+def test_the_settings_that_mend_a_cause_are_settings_of_a_run(cause):
+    assert cause.changes.keys() <= settings().keys()
+    RunConfig(model="m", data="d", **cause.changes)
+
+
+def test_the_rank_that_failed_first_counts_and_not_those_that_lost_it():
+    text = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/opt/train/train.py", line 9, in main
+[rank1]: Traceback (most recent call last):
+[rank0]:     dist.all_reduce(loss)
+[rank1]:   File "/opt/train/train.py", line 7, in main
+[rank1]:     rows = open("/data/part-1.jsonl")
+[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711
+[rank1]: FileNotFoundError: [Errno 2] No such file or directory: '/data/part-1.jsonl'
+"""
+    found = diagnose(text)
+    assert (found.cause, found.first_failed_rank) == ("file_missing", 1)
+    assert "/data/part-1.jsonl" in found.explanation
+
+
+def test_of_two_errors_that_of_the_rank_which_the_launcher_saw_fail_first_counts():
+    text = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/opt/train/train.py", line 9, in main
+[rank0]: ModuleNotFoundError: No module named 'left_half'
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/opt/train/train.py", line 9, in main
+[rank1]: PermissionError: [Errno 13] Permission denied: '/scratch/out'
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+"""
+    found = diagnose(text)
+    assert (found.cause, found.first_failed_rank) == ("permission_denied", 1)
+
+
+@pytest.mark.parametrize(
+    "mark", ["[rank{}]: ", "[default{}]:", "[default{}]:[rank{}]: ", "[rank: {}] ", "[1,{}]<stderr>:"]
+)
+def test_the_marks_that_launchers_put_before_lines_name_the_rank(mark):
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 1, in main',
+        "    go()",
+        "OSError: the moon is full",
+    ]
+    found = diagnose("\n".join(mark.format(3, 3) + line for line in lines))
+    assert (found.cause, found.first_failed_rank) == (UNKNOWN, 3)
+    assert "the moon is full" in found.explanation
+
+
+def test_the_labels_of_srun_name_the_rank():
+    found = diagnose("\n".join(f"{rank}: ValueError: no row" if rank == 2 else f"{rank}: ready" for rank in range(4)))
+    assert found.first_failed_rank == 2
+
+
+def test_an_unknown_cause_says_so_and_shows_the_ranks_error_and_not_the_launchers():
+    text = """Traceback (most recent call last):
+  File "/opt/train/train.py", line 12, in step
+    raise MoonError("the moon is full")
+moon.MoonError: the moon is full
+Traceback (most recent call last):
+  File "/opt/venv/bin/accelerate", line 8, in <module>
+    sys.exit(main())
+  File "site-packages/accelerate/commands/launch.py", line 1165, in launch_command
+    simple_launcher(args)
+subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.
+"""
+    found = diagnose(text)
+    assert (found.cause, found.confidence) == (UNKNOWN, 0.0)
+    assert "none of those that Lathe knows" in found.explanation
+    assert [one.text for one in found.evidence] == ["moon.MoonError: the moon is full"]
+    assert "in step, train.py" in found.explanation
+
+
+def test_an_error_that_training_went_on_after_is_not_what_ended_it():
+    text = "ModuleNotFoundError: No module named 'wandb'\n" + "{'loss': 1.5, 'epoch': 0.1}\n" * 50
+    ended = text + asked("2.00")
+    assert diagnose(ended).cause == "cuda_out_of_memory"
+    assert diagnose(text).confidence < 0.6
+
+
+def test_a_few_overflows_do_not_hide_an_error_that_is_not_known():
+    text = (
+        "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
+        + asked("").partition("torch.")[0]
+    )
+    found = diagnose(text + "moon.MoonError: the moon is full")
+    assert found.cause == UNKNOWN
+
+
+def test_an_empty_log_says_that_it_is_empty():
+    assert diagnose("\n \r\n").title == "The log is empty."
+
+
+def test_colours_progress_bars_and_endless_lines_do_not_hide_the_error():
+    bar = "\r".join(f" {n}%|███ | {n}/100 [00:01<00:02]" for n in range(100))
+    text = (
+        f"{bar}\x1b[31mtorch.OutOfMemoryError\x1b[0m: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+        + "x" * 1_000_000
+    )
+    found = diagnose(text)
+    assert (found.cause, found.inferred["bytes_requested"]) == ("cuda_out_of_memory", 2 * 2**30)
+
+
+def test_secrets_in_the_evidence_are_struck_out():
+    found = diagnose(
+        "PermissionError: [Errno 13] Permission denied: 'https://me:hunter2hunter2@hub' token=hf_abcdefghijklmnop"
+    )
+    assert "hunter2" not in str(found.document())
+    assert "hf_abcdefgh" not in str(found.document())
+
+
+def test_an_attention_matrix_tells_the_length_where_model_and_batch_are_known():
+    found = diagnose(log("cuda_out_of_memory"), shape=MT0_XXL)  # the batch is in the log
+    assert (found.inferred["batch_size"], found.inferred["sequence_length"]) == (4, 3610)
+    assert found.inferred["bytes_requested"] == pytest.approx(12.43 * 2**30, abs=1)
+    assert "4 x 64 x 3,610 x 3,610 x 4 bytes" in found.explanation
+    assert (found.first_failed_rank, found.inferred["gpu"], found.inferred["phase"]) == (2, 2, "forward")
+
+
+@pytest.mark.parametrize(
+    ("gib", "code", "batch", "length", "tensor"),
+    [
+        (8.00, "attn_weights = softmax(attn_weights, dim=-1, dtype=torch.float32)", 4, 4096, "attention matrix"),
+        (0.98, "logits = self.lm_head(hidden_states).float()", 4, 2048, "logits"),
+        (1.34, "return self.down_proj(self.act_fn(self.gate_proj(x))).float()", 8, 4096, "MLP activation"),
+    ],
+)
+def test_the_line_of_code_tells_which_tensor_it_was(gib, code, batch, length, tensor):
+    found = diagnose(asked(f"{gib:.2f}", code=code), shape=LLAMA_7B, micro_batch=batch).inferred
+    assert (found["tensor"], found["batch_size"], found["sequence_length"]) == (tensor, batch, length)
+
+
+def test_where_the_batch_is_not_known_every_one_that_fits_is_a_candidate_and_the_text_says_so():
+    found = diagnose(asked("12.43", code="scores = softmax(scores.float(), dim=-1)"), shape=MT0_XXL)
+    fitting = [(one["batch_size"], one["sequence_length"]) for one in found.inferred["candidates"]]
+    assert (1, 7220) in fitting
+    assert (4, 3610) in fitting
+    assert "--micro-batch" in found.explanation
+
+
+def test_shapes_in_the_traceback_settle_it_without_a_model():
+    code = "probs = softmax(scores)  # scores of torch.Size([2, 16, 8192, 8192])"
+    found = diagnose(asked("8.00", code=code)).inferred
+    assert (found["batch_size"], found["sequence_length"]) == (2, 8192)
+
+
+def test_a_length_beyond_the_models_positions_is_the_last_to_be_thought_of():
+    found = diagnose(asked("8.00", code="softmax(attn, dtype=torch.float32)"), shape=LLAMA_7B).inferred
+    assert found["sequence_length"] <= 4096
+
+
+@pytest.mark.parametrize(
+    ("message", "requested", "free"),
+    [
+        (
+            "(GPU 0; 31.75 GiB total capacity; 28.11 GiB already allocated; 1.01 GiB free; 29.46 GiB reserved in total by PyTorch)",
+            2,
+            1.01,
+        ),
+        (
+            "GPU 0 has a total capacty of 23.65 GiB of which 1.66 GiB is free. Process 7 has 21.99 GiB memory in use.",
+            2,
+            1.66,
+        ),
+        (
+            "GPU 0 has a total capacity of 79.10 GiB of which 512.00 MiB is free. Of the allocated memory 1 GiB is allocated",
+            2,
+            0.5,
+        ),
+    ],
+)
+def test_the_wordings_of_old_and_new_torch_are_read(message, requested, free):
+    found = diagnose(f"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB. {message}").inferred
+    assert found["bytes_requested"] == requested * 2**30
+    assert found["free_bytes"] == pytest.approx(free * 2**30, abs=1)
+
+
+def test_another_process_on_the_gpu_is_named():
+    message = (
+        "GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free. Process 4711 has 40.00 GiB memory in use. "
+    )
+    message += "Including non-PyTorch memory, this process has 38.00 GiB memory in use."
+    found = diagnose(f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. {message}")
+    assert found.fix[0].startswith("Process 4711 holds 40.0 GiB")
+
+
+def test_memory_in_pieces_is_told_from_memory_in_use():
+    message = "31.00 GiB is allocated by PyTorch, and 9.00 GiB is reserved by PyTorch but unallocated."
+    found = diagnose(f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. {message}")
+    assert "expandable_segments" in found.fix[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "phase", "changes"),
+    [
+        ("AutoModelForCausalLM.from_pretrained(folder).cuda()", "loading", {"quantization": "4bit"}),
+        ("state['exp_avg'] = torch.zeros_like(p)", "optimizer", {"optimizer": "adamw_8bit"}),
+        ("loss.backward()", "backward", {"micro_batch_size": 4, "gradient_accumulation_steps": 6}),
+    ],
+)
+def test_the_phase_decides_what_to_change_and_the_global_batch_stays(code, phase, changes):
+    text = asked("2.00", code=code).replace("in forward", "in main")
+    found = diagnose(text, config={"micro_batch_size": 8, "gradient_accumulation_steps": 3, "method": "lora"})
+    assert (found.inferred["phase"], found.changes) == (phase, changes)
+
+
+def test_a_setting_that_is_so_already_is_not_proposed():
+    assert diagnose(log("target_modules_missing")).changes == {"target_modules": "all-linear"}
+    assert diagnose(log("target_modules_missing"), config={"target_modules": "all-linear"}).changes == {}
+
+
+WAITED = (
+    "[rank{0}]:[E1 x.cpp:6] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={1}, OpType={2}, NumelIn=1, "
+    "NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+)
+LAST = (
+    "[rank{0}]:[E1 x.cpp:6] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Timeout at NCCL work: 5, last enqueued NCCL work: {1}, "
+    "last completed NCCL work: 4.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        ("world_size=3\n" + "".join(WAITED.format(rank, 5, "ALLREDUCE") for rank in (0, 2)), 1),
+        (
+            "".join(
+                WAITED.format(rank, 5, "ALLREDUCE") + LAST.format(rank, 5 if rank == 2 else 9) for rank in range(4)
+            ),
+            2,
+        ),
+        ("".join(WAITED.format(rank, 4 if rank == 0 else 5, "ALLREDUCE") for rank in range(3)), 0),
+        ("".join(WAITED.format(rank, 5, "BROADCAST" if rank == 1 else "ALLREDUCE") for rank in range(3)), 1),
+    ],
+    ids=["silent", "queued fewer", "behind", "another collective"],
+)
+def test_of_a_collective_that_timed_out_the_rank_that_hung_is_named(text, rank):
+    found = diagnose(text)
+    assert (found.cause, found.first_failed_rank) == ("nccl_timeout", rank)
+    assert f"rank {rank}" in found.explanation
+
+
+def test_where_every_rank_waits_alike_none_is_blamed():
+    found = diagnose("".join(WAITED.format(rank, 5, "ALLREDUCE") for rank in range(2)))
+    assert "does not say which rank" in found.explanation
+
+
+def test_no_text_whatever_makes_it_fail():
+    draw = random.Random(5)
+    pieces = [line for path in LOGS.glob("*.log") for line in path.read_text(encoding="utf-8").splitlines()]
+    for _ in range(60):
+        lines = draw.choices(pieces, k=draw.randrange(1, 60))
+        cut = [
+            "".join(draw.sample(line, len(line))) if draw.random() < 0.2 else line[draw.randrange(len(line) + 1) :]
+            for line in lines
+        ]
+        noise = "".join(chr(draw.randrange(0x110000)) for _ in range(40))
+        found = diagnose("\n".join([*cut, noise]), shape=LLAMA_7B)
+        assert 0 <= found.confidence <= 1
+        assert found.document()["cause"]

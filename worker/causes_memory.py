@@ -1,0 +1,67 @@
+"""Causes of failure: memory of devices and of the machine."""
+
+from worker.cause import Cause, sign
+from worker.oom_look import look_at_memory
+
+_KILLED = (
+    "Use less host memory: fewer processes, no offload to the CPU, streaming, a smaller micro batch, fewer DataLoader workers.",
+    "Look at `dmesg -T | grep -i kill`, or the job's memory limit: they say whether the system ended it for want of memory.",
+)
+
+CAUSES = (
+    Cause(
+        "cuda_out_of_memory",
+        "A GPU's memory ran out.",
+        (
+            sign(r"(?:OutOfMemoryError|RuntimeError|torch\.\S*Error): (?:CUDA|HIP|XPU) out of memory", 0.98),
+            sign(r"OutOfMemoryError: .*[Tt]ried to allocate", 0.97),
+            sign(r"CUDA out of memory\. Tried to allocate", 0.97),
+            sign(r"CUDA error: out of memory|Cuda failure (?:2 )?'out of memory'", 0.9),
+        ),
+        (),
+        look=look_at_memory,
+    ),
+    Cause(
+        "cublas_allocation_failed",
+        "A GPU's memory ran out inside a CUDA library, which needs some of its own beside torch's.",
+        (sign(r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUSOLVER_STATUS_ALLOC_FAILED", 0.9),),
+        (
+            "Lower micro_batch_size and raise gradient_accumulation_steps by as much, or shorten max_length.",
+            "Where memory is not full, look for a token id beyond the vocabulary: rerun with CUDA_LAUNCH_BLOCKING=1.",
+        ),
+        changes={"auto_batch_size": True},
+    ),
+    Cause(
+        "host_out_of_memory",
+        "The machine's memory (host RAM) ran out, and the system ended a training process.",
+        (
+            sign(
+                r"Out of memory: Killed process (?P<pid>\d+)|oom-kill:|[Oo]om[-_ ][Kk]ill event|invoked oom-killer",
+                0.98,
+            ),
+            sign(r"DefaultCPUAllocator: (?:not enough memory|can't allocate memory)", 0.97),
+            sign(r"^(?:\w+\.)*(?:_ArrayMemoryError|MemoryError)\b|OSError: \[Errno 12\] Cannot allocate memory", 0.95),
+            sign(r"failed \(exitcode: -9\)|died with <Signals\.SIGKILL: 9>", 0.75),
+            sign(r"exits with return code = -9|exited with code (?:137|-9)\b|exit code 137\b|status 137\b", 0.75),
+            sign(r"^(?:.*: line \d+: +\d+ )?Killed\b", 0.7),
+            sign(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)", 0.6),
+        ),
+        _KILLED,
+    ),
+    Cause(
+        "shared_memory_full",
+        "The shared memory of the machine or container (/dev/shm) is full.",
+        (
+            sign(
+                r"killed by signal: Bus error\. It is possible that dataloader's workers are out of shared memory", 0.98
+            ),
+            sign(r"unable to (?:write to file|mmap \d+ bytes from file|open shared memory object) </torch_", 0.95),
+            sign(r"Error while creating shared memory segment|[Nn]o space left on device.*/dev/shm", 0.95),
+            sign(r"Signal 7 \(SIGBUS\)|failed \(exitcode: -7\)", 0.7),
+        ),
+        (
+            "Give the container more: `docker run --shm-size=8g` or --ipc=host; in Kubernetes an emptyDir of medium Memory at /dev/shm.",
+            "Or load data in the training process itself: no DataLoader workers.",
+        ),
+    ),
+)

@@ -1,0 +1,167 @@
+"""A log taken apart: lines with the rank that printed them, tracebacks with their frames, what the launcher says of the ranks.
+
+Any text will do: colours, progress bars and the output of several ranks are what logs are made of.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from worker.log_file import Excerpt
+from worker.logs import ESCAPES
+
+LONGEST_LINE = 4000  # characters
+_HEADER = "Traceback (most recent call last):"
+# What launchers put before each line: torch's own hook, torchrun --tee, Lightning, mpirun.
+_PREFIX = re.compile(r"\s*(?:\[(rank|default)(\d+)\]:|\[rank: ?(\d+)\]|\[\d+,(\d+)\]<std(?:err|out)>:) ?")
+_SRUN = re.compile(r"\s{0,4}(\d{1,4}): ")
+_NAMED = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank[: ]?(\d+)\]")
+_BAR = re.compile(r"\d+%\|")
+_FRAME = re.compile(r'\s+File "([^"]*)", line (\d+), in (.*)')
+_LAUNCHERS = re.compile(r"torch/distributed/(run|launcher|elastic)|accelerate/commands/launch|deepspeed/launcher")
+_WRAPPERS = ("ChildFailedError", "CalledProcessError", "SignalException")
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d+)", re.S | re.M)
+_FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d+)")
+_WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
+_LISTED = re.compile(r"^\s*rank\s*: (\d+) \(local_rank", re.M)
+_LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a log: `number` from 1, `rank` where it says whose it is, `text` without that, `shown` with it."""
+
+    number: int
+    rank: int | None
+    text: str
+    shown: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame of a traceback."""
+
+    file: str
+    function: str
+    code: str
+
+
+@dataclass(frozen=True)
+class Traceback:
+    """A traceback: the places of its first and last line in `Log.lines`, and its frames, the innermost last."""
+
+    first: int
+    last: int
+    frames: tuple[Frame, ...]
+
+
+class Log:
+    """A log's lines and what can be read off them. `text` holds the lines without the marks of ranks."""
+
+    def __init__(self, source: Sequence[Excerpt]) -> None:
+        self.lines = _lines(source)
+        self.text = "\n".join(line.text for line in self.lines)
+        self._starts = [0]
+        for line in self.lines:
+            self._starts.append(self._starts[-1] + len(line.text) + 1)
+
+    def place(self, offset: int) -> int:
+        """The place in `lines` of a character of `text`."""
+        return min(bisect_right(self._starts, offset) - 1, len(self.lines) - 1)
+
+    def following(self, place: int, count: int) -> str:
+        """The line at a place and those that its rank printed right after it, `count` in all, as one."""
+        own = [line for line in self.lines[place : place + 4 * count] if line.rank == self.lines[place].rank]
+        return " ".join(line.text for line in own[:count])
+
+    def went_on(self, place: int) -> bool:
+        """Whether training went on well after a line, so that it ended nothing."""
+        return len(self._losses) - bisect_right(self._losses, place) >= 3
+
+    def traceback_at(self, place: int) -> Traceback | None:
+        """The traceback that a line belongs to, or that the line's rank printed just before it."""
+        near = [one for one in self.tracebacks if one.first <= place <= one.last + 3 and self._same_rank(one, place)]
+        return near[-1] if near else None
+
+    def _same_rank(self, one: Traceback, place: int) -> bool:
+        return self.lines[one.first].rank == self.lines[place].rank
+
+    @cached_property
+    def tracebacks(self) -> list[Traceback]:
+        """The tracebacks of the ranks, by their first line; the launcher's own, which only say that a rank failed, left out."""
+        by_rank: dict[int | None, list[int]] = {}
+        for place, line in enumerate(self.lines):
+            by_rank.setdefault(line.rank, []).append(place)
+        found = [one for places in by_rank.values() for one in _tracebacks(self.lines, places)]
+        return sorted((one for one in found if not self.of_launcher(one)), key=lambda one: one.first)
+
+    def of_launcher(self, one: Traceback) -> bool:
+        error = self.lines[one.last].text
+        return any(word in error for word in _WRAPPERS) or any(
+            _LAUNCHERS.search(frame.file) for frame in one.frames[-2:]
+        )
+
+    @cached_property
+    def root_rank(self) -> int | None:
+        """The rank that the launcher saw fail first."""
+        found = _ROOT_CAUSE.search(self.text) or _FIRST_EXIT.search(self.text)
+        return int(found[1]) if found else None
+
+    @cached_property
+    def ranks(self) -> int:
+        """How many ranks there are, as far as the log tells: it says so, or they print, or the launcher names them."""
+        said = [int(size) for size in _WORLD.findall(self.text)]
+        seen = [line.rank for line in self.lines if line.rank is not None]
+        listed = [int(rank) for rank in _LISTED.findall(self.text)]
+        return max([*said, *(rank + 1 for rank in (*seen, *listed))], default=0)
+
+    @cached_property
+    def _losses(self) -> list[int]:
+        return [self.place(found.start()) for found in _LOSS.finditer(self.text)]
+
+
+def _lines(source: Sequence[Excerpt]) -> list[Line]:
+    shown = [line for part in source for line in _printed(part)]
+    numbered_by_srun = len(shown) > 1 and sum(bool(_SRUN.match(text)) for _, text in shown) > 0.8 * len(shown)
+    return [_line(number, text, srun=numbered_by_srun) for number, text in shown]
+
+
+def _printed(source: Excerpt) -> Iterator[tuple[int, str]]:
+    """Each line's number and what a terminal shows of it: of a progress bar the last state, and what was printed over it."""
+    for number, raw in enumerate(source.text.split("\n"), source.first_line):
+        parts = [part for part in raw.split("\r") if part.strip()]
+        for part in [*(one for one in parts[:-1] if not _BAR.search(one)), *parts[-1:]]:
+            yield number, ESCAPES.sub("", part[: 2 * LONGEST_LINE]).replace("\0", "")[:LONGEST_LINE].rstrip()
+
+
+def _line(number: int, shown: str, *, srun: bool) -> Line:
+    rank, text = None, shown
+    if srun and (label := _SRUN.match(text)):
+        rank, text = int(label[1]), text[label.end() :]
+    while mark := _PREFIX.match(text):
+        kind, *numbers = mark.groups()
+        # torchrun --tee counts within the machine; torch's own mark, further in, counts in the whole.
+        rank = int(next(number for number in numbers if number)) if rank is None or kind == "rank" else rank
+        text = text[mark.end() :]
+    if rank is None and (named := _NAMED.search(text)):
+        rank = int(named[1])
+    return Line(number, rank, text, shown)
+
+
+def _tracebacks(lines: list[Line], places: list[int]) -> Iterator[Traceback]:
+    """The tracebacks among the lines of one rank."""
+    first, frames = -1, list[Frame]()
+    for place in places:
+        text = lines[place].text
+        if _HEADER in text:  # a progress bar may stand before it
+            first, frames = place, []
+        elif first >= 0 and (frame := _FRAME.match(text)):
+            frames.append(Frame(frame[1], frame[3], ""))
+        elif first >= 0 and text[:1].isspace():
+            if frames and not frames[-1].code:
+                frames[-1] = Frame(frames[-1].file, frames[-1].function, text.strip())
+        elif first >= 0 and text:
+            yield Traceback(first, place, tuple(frames))
+            first = -1

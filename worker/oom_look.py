@@ -1,0 +1,200 @@
+"""A closer look at device memory that ran out: how much was asked for, by which tensor, in which phase, and what helps most."""
+
+import re
+from typing import Any
+
+from worker.cause import Detail, Known
+from worker.log_text import Log, Traceback
+from worker.oom_numbers import Numbers, read_numbers
+from worker.tensor_guess import ACTIVATION, ATTENTION, KINDS, LOGITS, Guess, exact, guess
+from worker.units import size
+
+_BATCH = re.compile(
+    r"(?:micro_batch_size(?:_per_gpu)?|per_device_train_batch_size|train_batch_size|(?<![a-z_])batch_size"
+    r"|batch size per device)[\"'\s=:]+(\d{1,5})\b",
+    re.I,
+)
+_LENGTH = re.compile(
+    r"(?:max_length|max_seq_len(?:gth)?|model_max_length|cutoff_len|block_size|seq_len(?:gth)?|max_source_length)[\"'\s=:]+(\d{2,7})\b"
+)
+_SHAPE = re.compile(r"\[(\d+(?:, ?\d+){1,4})\]")
+_PHASES = (
+    (
+        "optimizer",
+        r"optimizer\.step|/optim/|_init_group|exp_avg|_multi_tensor_|engine\.step|_take_model_step|optimizer_step",
+    ),
+    ("backward", r"\.backward\(|_engine_run_backward|run_backward|backward_passes"),
+    ("evaluation", r"\bevaluate\(|evaluation_loop|prediction_step|\.generate\("),
+    ("saving", r"save_checkpoint|save_pretrained|_save\(|state_dict\(\)"),
+    ("forward", r"compute_loss|training_step|\bforward\b|_call_impl"),
+    (
+        "loading",
+        r"from_pretrained|_load_pretrained|_load_state_dict|load_checkpoint|\.to\(|\.cuda\(|_move_model|convert\b",
+    ),
+)
+_TENSORS = (
+    (LOGITS, r"lm_head|cross_entropy|logits|loss_fct|loss_function|log_softmax"),
+    (ATTENTION, r"attn|attention|softmax|scores|baddbmm|matmul\(q"),
+    (ACTIVATION, r"mlp|act_fn|gate_proj|up_proj|down_proj|DenseReluDense|\bwi(_\d)?\(|\bwo\(|gelu|c_fc|intermediate"),
+)
+_FULL_PRECISION = re.compile(r"dtype=torch\.float32|\.float\(\)")
+_HALF = re.compile(r"\b(bf16|fp16|float16|bfloat16)\b")
+_FITS = (
+    "Lower micro_batch_size and raise gradient_accumulation_steps by as much: the global batch stays.",
+    "Set gradient_checkpointing to full: activations are then recomputed instead of kept.",
+)
+
+
+def look_at_memory(log: Log, place: int, known: Known) -> Detail:
+    """What the message, the traceback, the model and the settings say of the allocation that failed."""
+    message = log.following(place, 3)
+    numbers, trace = read_numbers(message), log.traceback_at(place)
+    code = _code(trace)
+    phase = next((name for name, pattern in _PHASES if re.search(pattern, code)), None)
+    batch = known.micro_batch or known.config.get("micro_batch_size") or _logged_batch(log)
+    guesses = (
+        _guesses(log, numbers, trace, known, batch)
+        if numbers.requested and phase not in ("optimizer", "loading")
+        else []
+    )
+    told = [_asked(numbers, phase), _held(numbers), _reasoning(numbers, guesses, batch)]
+    return Detail(
+        told=" ".join(part for part in told if part),
+        fix=_fixes(numbers, phase, guesses),
+        changes=_changes(known.config, phase, guesses),
+        inferred=_inferred(numbers, phase, guesses),
+    )
+
+
+def _code(trace: Traceback | None) -> str:
+    return "\n".join(f"{frame.file} {frame.function}( {frame.code}" for frame in trace.frames) if trace else ""
+
+
+def _guesses(log: Log, numbers: Numbers, trace: Traceback | None, known: Known, batch: int | None) -> list[Guess]:
+    lines = log.lines[trace.first : trace.last + 1] if trace else log.lines
+    shapes = [tuple(map(int, found.split(","))) for line in lines for found in _SHAPE.findall(line.text)]
+    if settled := exact(numbers.least, numbers.most, shapes):
+        return [settled]
+    if known.dimensions is None or (numbers.requested or 0) < 32 * 2**20:  # smaller ones fit hundreds of shapes
+        return []
+    lengths = frozenset(int(length) for length in _LENGTH.findall(log.text)) | {
+        int(known.config.get("max_length") or 0)
+    }
+    kinds, widths = _kinds(trace), _widths(log, trace)
+    bounds = (numbers.least, numbers.most, known.dimensions)
+    return guess(*bounds, kinds=kinds, batch=batch, lengths=lengths, element_bytes=widths)
+
+
+def _kinds(trace: Traceback | None) -> tuple[str, ...]:
+    """The tensors that the innermost telling frame speaks of; all where none tells."""
+    for frame in reversed(trace.frames if trace else ()):
+        for kind, pattern in _TENSORS:
+            if re.search(pattern, f"{frame.function} {frame.code}"):
+                return (kind,)
+    return KINDS
+
+
+def _widths(log: Log, trace: Traceback | None) -> tuple[int, ...]:
+    """Bytes an element, the likelier first: 4 where the code around it says so, as softmax and the loss mostly do."""
+    if any(_FULL_PRECISION.search(frame.code) for frame in (trace.frames[-3:] if trace else ())):
+        return (4,)
+    return (2, 4) if _HALF.search(log.text) else (4, 2)
+
+
+def _logged_batch(log: Log) -> int | None:
+    found = {int(number) for number in _BATCH.findall(log.text)} - {0}
+    return min(found) if found else None  # a global batch may be named beside it
+
+
+def _asked(numbers: Numbers, phase: str | None) -> str:
+    when = {"loading": "while the model was loaded", "optimizer": "in the optimizer's step", "saving": "while saving"}
+    where = when.get(
+        phase or "", f"in the {phase} pass" if phase in ("forward", "backward") else f"in {phase}" if phase else ""
+    )
+    gpu = "" if numbers.gpu is None else f" on GPU {numbers.gpu}"
+    asked = (
+        f"{size(numbers.requested)} more were asked for" if numbers.requested else "More was asked for than there was"
+    )
+    return " ".join(part for part in (asked + gpu, where) if part) + "."
+
+
+def _held(numbers: Numbers) -> str:
+    sizes = numbers.sizes or {}
+    if "capacity_bytes" not in sizes or "free_bytes" not in sizes:
+        return ""
+    held = f", {size(sizes['allocated_bytes'])} in tensors" if "allocated_bytes" in sizes else ""
+    return f"It has {size(sizes['capacity_bytes'])}, of which {size(sizes['free_bytes'])} were free{held}."
+
+
+def _reasoning(numbers: Numbers, guesses: list[Guess], batch: int | None) -> str:
+    if not guesses or numbers.requested is None:
+        return ""
+    best, *others = guesses
+    told = f"{size(numbers.requested)} is the size of the {best.tensor} {best.words}: batch {best.batch_size}"
+    told += f", sequence length {best.sequence_length:,}."
+    if not others:
+        return told
+    also = "; ".join(f"{one.tensor} {one.words}" for one in others[:3])
+    settle = "" if batch else " The micro batch (--micro-batch) would settle it."
+    return f"{told} Others fit as well: {also}.{settle}"
+
+
+def _inferred(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "bytes_requested": numbers.requested,
+        "gpu": numbers.gpu,
+        "phase": phase,
+        **(numbers.sizes or {}),
+    }
+    if guesses:
+        shown = [{**vars(one), "shape": list(one.shape), "bytes": one.bytes} for one in guesses]
+        found |= shown[0] | {"candidates": shown}
+        found.pop("bytes")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _fixes(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> tuple[str, ...]:
+    fixes: list[str] = []
+    for pid, taken in numbers.others:
+        if taken > 2**29:
+            fixes.append(
+                f"Process {pid} holds {size(taken)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
+            )
+    if numbers.unused > max(numbers.requested or 0, 2**30) // 2:
+        held = size(numbers.unused)
+        fixes.append(
+            f"{held} are held but in pieces too small: start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+        )
+    tensor = guesses[0].tensor if guesses else None
+    if tensor == ATTENTION:
+        fixes.append("Set attention to sdpa or flash_attention_2, which never hold the matrix of all pairs of tokens.")
+    if tensor in (ATTENTION, LOGITS):
+        fixes.append("Shorten max_length, or leave the few longest rows out: this tensor grows with the length.")
+    if phase == "loading":
+        return (
+            *fixes,
+            "Load the weights in 4 bits (quantization 4bit), in 16 bits, or sharded by strategy zero3 or fsdp.",
+        )
+    if phase == "optimizer":
+        fixes.append(
+            "Choose an optimizer with a smaller state (adamw_8bit, adafactor), shard it (zero2), or offload it to the CPU."
+        )
+        fixes.append("Or train an adapter (method lora), whose optimizer state is small.")
+        return tuple(fixes)
+    return (*fixes, *_FITS, "Then shard more (zero2, zero3), and offload last: it is the slowest.")
+
+
+def _changes(config: dict[str, Any], phase: str | None, guesses: list[Guess]) -> dict[str, Any]:
+    """Settings to change, of the run where it is known. The global batch stays as it is."""
+    if phase == "loading":
+        return {} if config.get("method") == "full" else {"quantization": "4bit"}
+    if phase == "optimizer":
+        return {"optimizer": "adamw_8bit"}
+    if guesses and guesses[0].tensor == ATTENTION and config.get("attention") == "eager":
+        return {"attention": "sdpa"}
+    rows, steps = int(config.get("micro_batch_size") or 0), int(config.get("gradient_accumulation_steps") or 1)
+    if rows > 1 and rows % 2 == 0:
+        return {"micro_batch_size": rows // 2, "gradient_accumulation_steps": steps * 2}
+    if config.get("gradient_checkpointing") in (None, "none"):
+        return {"gradient_checkpointing": "full"}
+    return {"strategy": "zero3"} if int(config.get("num_processes") or 1) > 1 else {}
