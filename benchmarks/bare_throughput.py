@@ -83,9 +83,12 @@ def shared(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def hugging_face(name: str, settings: dict[str, Any], rows: list[Row], pad: int, stamp: Stamp) -> Trainer:
-    grouped = {"train_sampling_strategy": "group_by_length"} if name == "trainer_grouped" else {}
+    order = "group_by_length" if name == "trainer_grouped" else "sequential"
     arguments = TrainingArguments(
-        **shared(settings), **grouped, per_device_train_batch_size=settings["rows"], remove_unused_columns=False
+        **shared(settings),
+        train_sampling_strategy=order,
+        per_device_train_batch_size=settings["rows"],
+        remove_unused_columns=False,
     )
     return counting(Trainer, stamp)(
         model=load(settings),
@@ -118,6 +121,7 @@ def trl(name: str, settings: dict[str, Any], rows: list[Row], stamp: Stamp) -> T
     packed = name == "trl_packed"
     arguments = SFTConfig(
         **shared(settings),
+        train_sampling_strategy="random" if packed else "sequential",
         **(packing if packed else {"max_length": settings["max_length"]}),
         per_device_train_batch_size=1 if packed else settings["rows"],
         completion_only_loss=True,

@@ -67,6 +67,7 @@ def main() -> None:
 
 def prepare(home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """The model, the rows as files for Lathe and as tokens for the others, and the settings that all share."""
+    from training.order import Shuffled
     from training.selection import select
     from training.tokenizer import load
     from training.tokenizing import find_or_make
@@ -82,6 +83,8 @@ def prepare(home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     for name, path in parts.items():
         store = find_or_make(path, home / "tokens", tokenizer, str(home / "model"), None, None, lambda *_: None)
         kept = select(store.lengths, store.first_trained, max_length=MAX_LENGTH, seed=SEED).train
+        if name == "train":  # as Lathe will see them, so that contenders which keep the order train on the same batches
+            kept = kept[Shuffled(len(kept), SEED).epoch(0)]
         rows = []
         for row in kept:
             tokens, trained = store.row(int(row))
@@ -183,12 +186,8 @@ def train_lathe(folder: Path, settings: dict[str, Any]) -> Figures:
 
 
 def tokens_by_step(settings: dict[str, Any]) -> list[int]:
-    """The tokens that Lathe has trained on after each step, up to as many as the others see; its order is known."""
-    from training.order import Shuffled
-
-    lengths = np.array(settings["train_lengths"])
-    epochs = range(-(-10 * settings["steps"] * settings["rows"] // len(lengths)))
-    seen = np.cumsum(np.concatenate([lengths[Shuffled(len(lengths), SEED).epoch(epoch)] for epoch in epochs]))
+    """The tokens that Lathe has trained on after each step, up to as many as the others see; at most an epoch."""
+    seen = np.cumsum(settings["train_lengths"])
     by_step = seen[settings["rows"] - 1 :: settings["rows"]]
     return by_step[: int(np.searchsorted(by_step, settings["tokens"])) + 1].tolist()
 

@@ -38,6 +38,11 @@ UNDER_NO_ZERO3 = {
     Method.TINYLORA,
     Method.TRAINABLE_TOKENS,
 }
+UNDER_NO_FSDP = {
+    Method.ADALORA: "norms its matrices whole",
+    Method.CARTRIDGE: "saves its virtual tokens whole",
+}
+"""Methods that fail or hang under FSDP, each with what it does that a sharded model cannot."""
 _PREFIXES = {Method.PREFIX_TUNING, Method.CARTRIDGE}
 _BESIDE_QUANTIZED = {LoraInit.DEFAULT, LoraInit.GAUSSIAN, LoraInit.LOFTQ}
 _LORA_SETTINGS = ("lora_r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "lora_init", "loraplus_lr_ratio")
@@ -105,6 +110,17 @@ def adalora_needs_gradients_and_whole_matrices(config: RunConfig, machine: Machi
             "AdaLoRA weighs its matrices by their gradients, which DeepSpeed keeps to itself.",
             f"Set strategy to {'ddp' if spread else 'single'}, or method to lora.",
             {"strategy": "ddp" if spread else "single"},
+        )
+
+
+@rule
+def some_methods_need_whole_adapters(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.method in UNDER_NO_FSDP and config.strategy is Strategy.FSDP:
+        yield Conflict(
+            ("strategy", "method"),
+            f"{config.method} {UNDER_NO_FSDP[config.method]}, and FSDP shards them.",
+            "Set strategy to ddp, or method to lora.",
+            {"strategy": "ddp"},
         )
 
 

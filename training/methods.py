@@ -58,6 +58,8 @@ class PeftMethod:
 
     name: str
     config: str
+    usual_targets: Mapping[str, tuple[str, ...]]
+    """The modules that PEFT takes where none are named, by architecture."""
     prompts: bool
     """Whether it learns virtual tokens in front of every row, and no modules of the model."""
     targets: bool
@@ -84,6 +86,12 @@ def methods() -> dict[str, PeftMethod]:
 def method(name: str) -> PeftMethod | None:
     """The PEFT method that `RunConfig.method` names; None for full."""
     return methods().get("lora" if name == "qlora" else name)
+
+
+def usual_targets(name: str, model_type: str) -> tuple[str, ...] | None:
+    """The modules that `target_modules: auto` means for an architecture; None where it means every linear layer."""
+    known = method(name)
+    return known.usual_targets.get(model_type) if known else None
 
 
 def options(name: str, given: str | None) -> dict[str, Any]:
@@ -140,7 +148,10 @@ def _method(name: str, values: dict[str, Any]) -> PeftMethod:
         key: Option(tuple(one["kinds"]), tuple(one["choices"]), one["default"], one["help"])
         for key, one in values["options"].items()
     }
-    return PeftMethod(name, values["config"], values["prompts"], values["targets"], values["saves_modules"], made)
+    usual = {model: tuple(as_names(modules)) for model, modules in values["usual_targets"].items()}
+    return PeftMethod(
+        name, values["config"], usual, values["prompts"], values["targets"], values["saves_modules"], made
+    )
 
 
 def _checked(known: PeftMethod, key: str, value: Any, given: dict[str, Any]) -> Any:

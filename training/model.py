@@ -171,6 +171,8 @@ def weights_dtype(config: RunConfig, precision: Precision) -> torch.dtype:
     Frozen weights (LoRA) take the compute format. Weights that all train stay in fp32 under autocast, since an update of
     1e-5 of a weight is lost in bf16; DeepSpeed keeps such a master copy itself.
     """
+    if config.weights_precision is not Precision.AUTO and config.strategy.zero_stage is None:
+        return DTYPES[config.weights_precision]
     if config.optimizer is OptimizerName.ADAMW_ANYPRECISION:
         return DTYPES[precision]  # its Kahan sums keep what rounding loses
     if config.method is Method.FULL and config.strategy.zero_stage is None:

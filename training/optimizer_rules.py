@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from training.config import Offload, OptimizerName, Precision, RunConfig, Scheduler, Strategy
+from training.config import Method, Offload, OptimizerName, Precision, RunConfig, Scheduler, Strategy
 from training.rules import Conflict, Machine, rule
 
 TAKE_SHARDS = {OptimizerName.ADAMW, OptimizerName.ADAMW_ANYPRECISION, OptimizerName.MUON, OptimizerName.SGD}
@@ -50,6 +50,36 @@ def anyprecision_trains_bf16_weights(config: RunConfig, machine: Machine) -> Ite
             "are trained as by adamw.",
             "Set optimizer to adamw, or method to full, precision to bf16 and strategy to single or ddp.",
             {"optimizer": "adamw"},
+            blocking=False,
+        )
+
+
+@rule
+def weights_that_train_need_room_for_updates(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    asked = config.weights_precision
+    if asked is Precision.AUTO:
+        return
+    if config.strategy.zero_stage is not None:
+        yield Conflict(
+            ("weights_precision", "strategy"),
+            "DeepSpeed turns weights into the precision of computing, and keeps an fp32 copy of those that train.",
+            "Set weights_precision to auto.",
+            {"weights_precision": "auto"},
+            blocking=False,
+        )
+    elif asked is Precision.FP16 and config.method is Method.FULL:
+        yield Conflict(
+            ("weights_precision", "method"),
+            "fp16's loss scaling needs the weights that train in fp32.",
+            "Set weights_precision to auto.",
+            {"weights_precision": "auto"},
+        )
+    elif asked is Precision.BF16 and config.method is Method.FULL and config.optimizer is OptimizerName.ADAMW:
+        yield Conflict(
+            ("weights_precision", "optimizer"),
+            "Weights in bf16 lose updates smaller than a 256th of them, which at usual learning rates are most.",
+            "Set optimizer to adamw_anyprecision, which keeps what rounding loses, or weights_precision to auto.",
+            {"optimizer": "adamw_anyprecision"},
             blocking=False,
         )
 

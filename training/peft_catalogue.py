@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from peft import PeftConfig, PromptLearningConfig
-from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 
 from training.config import Method, Quantization
 from training.method_rules import UNDER_NO_ZERO3, holds
@@ -100,10 +100,20 @@ def _method(name: str, cls: type[PeftConfig]) -> dict[str, Any]:
     options = {field.name: _option(field, hints[field.name]) for field in fields}
     return {
         "config": cls.__name__,
+        "usual_targets": _usual_targets(name),
         "prompts": issubclass(cls, PromptLearningConfig),
         "targets": "target_modules" in hints,
         "saves_modules": "modules_to_save" in hints,
         "options": {key: option for key, option in options.items() if option},
+    }
+
+
+def _usual_targets(name: str) -> dict[str, str]:
+    """The modules that PEFT takes where none are named, by architecture, separated by commas."""
+    kinds = {kind.value.lower(): tuner for kind, tuner in PEFT_TYPE_TO_TUNER_MAPPING.items()}
+    known = getattr(kinds.get(name), "target_module_mapping", None) or {}
+    return {
+        model: ", ".join(sorted(modules)) for model, modules in sorted(known.items()) if not isinstance(modules, str)
     }
 
 
