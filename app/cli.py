@@ -8,7 +8,7 @@ import click
 from app.cli_dataset import dataset
 from app.cli_errors import Command
 from app.cli_options import Group, count_type, json_option, path_type
-from app.cli_settings import RunCommand, underscores_too
+from app.cli_settings import RunCommand, settings_by_any_name, underscores_too
 
 STATUSES = ("queued", "running", "finished", "failed", "stopped")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -98,6 +98,24 @@ def targets(config: Path | None, as_json: bool, overrides: dict[str, Any]) -> No
     from app import cli_targets
 
     cli_targets.targets(config, overrides, as_json=as_json)
+
+
+@main.command(cls=RunCommand, context_settings={"token_normalize_func": settings_by_any_name})
+@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=path_type)
+@click.option("--gpu", metavar="NAME", help="A card such as v100-32gb, a100-80gb or h100, or its memory in GiB.  [default: this machine's]")
+@click.option("--gpus", metavar="N", type=click.IntRange(1, 1024), help="GPUs, each with a process of its own.")
+@click.option("--host-memory", metavar="GIB", type=click.FloatRange(min=0.5), help="Host memory of the machine.")
+@json_option
+def forecast(
+    config: Path | None, gpu: str | None, gpus: int | None, host_memory: float | None, as_json: bool, overrides: dict[str, Any]
+) -> None:
+    """Show how much memory a run takes, and what fits.
+
+    Nothing is queued or loaded: a model's config.json is enough, and data need not be given.
+    """
+    from app import cli_forecast
+
+    cli_forecast.show(config, overrides, gpu=gpu, gpus=gpus, host=host_memory, as_json=as_json)
 
 
 @main.command(cls=Command)

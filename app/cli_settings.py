@@ -45,6 +45,15 @@ def underscores_too(token: str) -> str:
     return token.replace("_", "-")
 
 
+def settings_by_any_name(token: str) -> str:
+    """Also lets a flag be shorter, where people write it so: --micro-batch is --micro-batch-size."""
+    return {
+        "micro-batch": "micro-batch-size",
+        "offload-params": "offload-param",
+        "accumulation": "gradient-accumulation-steps",
+    }.get(underscores_too(token), underscores_too(token))
+
+
 def plain(value: Any) -> str:
     """A setting's value as it is written in a file: true, 0.0002, bf16."""
     if isinstance(value, bool):

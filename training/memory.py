@@ -339,7 +339,11 @@ def _moment(
                 return base | {"activations": live["kept"], "logits": backward, "gradients": before}
             return base | {"activations": live["kept"] + live["layer"], "gradients": before + table}
         case "gradients":
-            return base | {"activations": live["layer"], "gradients": sizes.gradients + table}
+            # The first layer's own gradients come when its activations go; a shared table's come in two parts, at the very end.
+            layer = sizes.gradients * shape.largest_layer / max(shape.parameters, 1) if not config.method.adapts else 0
+            if live["layer"] > layer + table:
+                return base | {"activations": live["layer"], "gradients": sizes.gradients - layer}
+            return base | {"gradients": sizes.gradients + table}
     return base | {"gradients": sizes.gradients + float(sizes.step)}
 
 
