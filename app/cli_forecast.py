@@ -21,7 +21,13 @@ from worker.forecasting import Found
 
 
 def show(
-    path: Path | None, overrides: dict[str, Any], *, gpu: str | None, gpus: int | None, host: float | None, as_json: bool
+    path: Path | None,
+    overrides: dict[str, Any],
+    *,
+    gpu: str | None,
+    gpus: int | None,
+    host: float | None,
+    as_json: bool,
 ) -> None:
     """Prints what a run takes on each rank, whether that fits, and the configurations that do.
 
@@ -62,7 +68,9 @@ def chosen_card(gpu: str | None) -> Card | None:
 def refuse(config: RunConfig, card: Card | None) -> None:
     """Raises ConfigError for settings that could not run at all on such GPUs."""
     count = max(config.num_processes, 1)
-    machine = Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16) if card else Machine()
+    machine = (
+        Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16) if card else Machine()
+    )
     problems = [
         Problem(one.settings[0], getattr(config, one.settings[0]), one.reason, one.fix)
         for one in check(config, machine)
@@ -105,7 +113,11 @@ def told(config: RunConfig, found: Found, card: Card | None) -> str:
         *found.notes,
     ]
     if found.advice:
-        lines += ["", "What fits, the fastest first:" if not one.fits else "What else fits, the fastest first:", text.table(_ways(found))]
+        lines += [
+            "",
+            "What fits, the fastest first:" if not one.fits else "What else fits, the fastest first:",
+            text.table(_ways(found)),
+        ]
     elif not one.fits:
         lines += ["", "Nothing that was tried fits: take more or larger GPUs, a shorter max_length or a smaller model."]
     return "\n".join(lines)
@@ -129,8 +141,13 @@ def _ways(found: Found) -> list[list[str]]:
     rows = [["Speed", "Each rank", "Host", "Settings to change", "Cost"]]
     for one in found.advice:
         changes = ", ".join(f"{name}={value}" for name, value in one.changes.items()) or "none"
-        rows.append([f"{one.relative_speed:.0%}", text.byte_size(one.forecast.peak_bytes), text.byte_size(one.forecast.host_bytes), changes, one.cost])
+        rows.append(
+            [
+                f"{one.relative_speed:.0%}",
+                text.byte_size(one.forecast.peak_bytes),
+                text.byte_size(one.forecast.host_bytes),
+                changes,
+                one.cost,
+            ]
+        )
     return rows
-
-
-

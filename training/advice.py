@@ -28,7 +28,17 @@ HOST_ADAM = 2e9
 Changes = dict[str, Any]
 _PLAIN = {"offload_optimizer": "none", "offload_param": "none"}
 _ONE = ("single", "zero2 optimizer", "zero3 optimizer param", "zero3 nvme")
-_MANY = ("ddp", "zero2", "zero2 optimizer", "zero3", "zero3 param", "zero3 optimizer param", "zero3 nvme", "fsdp", "fsdp param")
+_MANY = (
+    "ddp",
+    "zero2",
+    "zero2 optimizer",
+    "zero3",
+    "zero3 param",
+    "zero3 optimizer param",
+    "zero3 nvme",
+    "fsdp",
+    "fsdp param",
+)
 
 
 @dataclass(frozen=True)
@@ -61,14 +71,27 @@ def advise(
 
     `batch` is the worst micro batch of `config` as it is. Empty where nothing fits.
     """
-    machine = Machine("cuda", config.num_processes, [card.label] * config.num_processes, [card.memory_bytes] * config.num_processes, card.bf16)
+    machine = Machine(
+        "cuda",
+        config.num_processes,
+        [card.label] * config.num_processes,
+        [card.memory_bytes] * config.num_processes,
+        card.bf16,
+    )
     tried: list[tuple[float, Advice]] = []
     fastest = float("inf")
     for changes in _candidates(config, nvme=nvme):
         changed = config.model_copy(update=_typed(config, changes))
         if any(one.blocking for one in check(changed, machine)):
             continue
-        found = forecast(changed, shape, card=card, batch=_smaller(batch, config, changed), host_limit_bytes=host_limit_bytes, slack=slack)
+        found = forecast(
+            changed,
+            shape,
+            card=card,
+            batch=_smaller(batch, config, changed),
+            host_limit_bytes=host_limit_bytes,
+            slack=slack,
+        )
         seconds = step_seconds(changed, shape, card, batch)
         fastest = min(fastest, seconds)
         if found.fits:
@@ -81,7 +104,10 @@ def _distinct(tried: list[tuple[float, Advice]]) -> Iterator[tuple[float, Advice
     """Each strategy and method once, at its fastest: the others would crowd out what is really another way."""
     seen = set()
     for seconds, one in tried:
-        way = tuple(one.changes.get(name) for name in ("strategy", "offload_optimizer", "offload_param", "quantization", "optimizer"))
+        way = tuple(
+            one.changes.get(name)
+            for name in ("strategy", "offload_optimizer", "offload_param", "quantization", "optimizer")
+        )
         if way not in seen:
             seen.add(way)
             yield seconds, one
@@ -90,7 +116,9 @@ def _distinct(tried: list[tuple[float, Advice]]) -> Iterator[tuple[float, Advice
 def _candidates(config: RunConfig, *, nvme: bool) -> Iterator[Changes]:
     """Settings to change, the configuration as it is first."""
     ways = [way for way in (_MANY if config.num_processes > 1 else _ONE) if nvme or "nvme" not in way]
-    for way, kept, batch, quantised, state in product(ways, _kept(config), _batches(config), _quantised(config), _states(config)):
+    for way, kept, batch, quantised, state in product(
+        ways, _kept(config), _batches(config), _quantised(config), _states(config)
+    ):
         changes = _strategy(way, config) | kept | batch | quantised | state
         yield {name: value for name, value in changes.items() if str(getattr(config, name)) != str(value)}
 
@@ -164,7 +192,12 @@ def step_seconds(config: RunConfig, shape: ModelShape, card: Card, batch: Batch)
     tokens = rows * max(batch.tokens, batch.target_tokens) / max(batch.rows, 1)
     size = shape.parameters
     bytes_ = 2 if resolved(config.precision, card).value != "fp32" else 4
-    again = {Checkpointing.NONE: 0.0, Checkpointing.SELECTIVE: 1.0, Checkpointing.FULL: 2.0, Checkpointing.OFFLOADED: 2.2}
+    again = {
+        Checkpointing.NONE: 0.0,
+        Checkpointing.SELECTIVE: 1.0,
+        Checkpointing.FULL: 2.0,
+        Checkpointing.OFFLOADED: 2.2,
+    }
     work = (6 if config.method is Method.FULL else 4) + again[config.gradient_checkpointing]
     each = tokens / micro
     efficiency = 0.5 * each / (each + 512) * (1.0 if bytes_ == 2 else 0.25)
@@ -200,12 +233,17 @@ def cost(config: RunConfig, changed: RunConfig) -> str:
     """What the changes cost, in a sentence each."""
     told = []
     if changed.gradient_checkpointing is not config.gradient_checkpointing:
-        part = {Checkpointing.SELECTIVE: "half of the layers' forward passes are", Checkpointing.FULL: "every forward pass is"}
+        part = {
+            Checkpointing.SELECTIVE: "half of the layers' forward passes are",
+            Checkpointing.FULL: "every forward pass is",
+        }
         what = part.get(changed.gradient_checkpointing, "every forward pass is")
         told.append(f"{what} computed twice")
     if changed.micro_batch_size < config.micro_batch_size:
         times = changed.gradient_accumulation_steps // config.gradient_accumulation_steps
-        told.append(f"{times} times as many forward passes, each of fewer rows; the global batch stays {changed.global_batch_size}")
+        told.append(
+            f"{times} times as many forward passes, each of fewer rows; the global batch stays {changed.global_batch_size}"
+        )
     if changed.strategy is not config.strategy and changed.strategy in (Strategy.ZERO3, Strategy.FSDP):
         told.append("weights are gathered for every layer in every pass")
     if Offload.CPU in (changed.offload_param, changed.offload_optimizer):

@@ -172,6 +172,7 @@ class Sizes:
     trained: int
     weights: int
     gradients: int
+    gradient_format: int
     optimizer: int
     buffers: int
     step: int
@@ -225,7 +226,7 @@ class Sizes:
         if sharded and ranks >= 1:
             buffers += _gathered(config, shape, held, frozen, trained, compute)
         return cls(
-            shape.parameters + added, trained, int(weights), int(gradients), int(state), int(buffers), int(step), compute,
+            shape.parameters + added, trained, int(weights), int(gradients), trained_format, int(state), int(buffers), int(step), compute,
             4 if stored == 4 and zero is None and config.strategy is not Strategy.FSDP else compute, casts,
             trainable.adapted(config, shape), card is not None, int(off_weights), int(off_state),
         )  # fmt: skip
@@ -330,7 +331,8 @@ def _moment(
     base = {"weights": float(sizes.weights), "optimizer": float(sizes.optimizer), "buffers": float(sizes.buffers)}
     before = sizes.gradients if config.gradient_accumulation_steps > 1 else 0
     forward, backward = _logits(config, shape, batch, sizes.compute)
-    table = 0 if config.method.adapts or shape.head else shape.table * 4  # a shared table's gradient comes in two parts
+    # The gradient of a table that is also the head comes in two parts, which are added up into a third.
+    table = 0 if config.method.adapts or shape.head else shape.table * sizes.gradient_format
     match name:
         case "forward":
             return base | {"activations": live["kept"], "logits": forward, "gradients": before}
@@ -339,11 +341,11 @@ def _moment(
                 return base | {"activations": live["kept"], "logits": backward, "gradients": before}
             return base | {"activations": live["kept"] + live["layer"], "gradients": before + table}
         case "gradients":
-            # The first layer's own gradients come when its activations go; a shared table's come in two parts, at the very end.
+            # The first layer's own gradients come when its activations go; the embeddings' come at the very end.
             layer = sizes.gradients * shape.largest_layer / max(shape.parameters, 1) if not config.method.adapts else 0
-            if live["layer"] > layer + table:
+            if live["layer"] > layer + 2 * table:
                 return base | {"activations": live["layer"], "gradients": sizes.gradients - layer}
-            return base | {"gradients": sizes.gradients + table}
+            return base | {"gradients": sizes.gradients + 2 * table}
     return base | {"gradients": sizes.gradients + float(sizes.step)}
 
 

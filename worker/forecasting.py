@@ -103,11 +103,15 @@ def foresee(
         batch = full_batch(config)
         notes.append(f"Every row is taken to be {config.max_length:,} tokens long, since the data's are not counted.")
     if not shape.exact:
-        notes.append(f"{shape.model_type or 'This architecture'} is taken to be laid out as Llama is; a simulation looks at its real layers.")
+        notes.append(
+            f"{shape.model_type or 'This architecture'} is taken to be laid out as Llama is; a simulation looks at its real layers."
+        )
     found = forecast(config, shape, card=card, batch=batch, host_limit_bytes=host_bytes, slack=slack)
     if card is None:
         return Found(found, [], notes)
-    advice = advise(config, shape, card, batch=batch, host_limit_bytes=host_bytes, nvme=bool(config.nvme_path), slack=slack)
+    advice = advise(
+        config, shape, card, batch=batch, host_limit_bytes=host_bytes, nvme=bool(config.nvme_path), slack=slack
+    )
     return Found(found, advice, notes)
 
 
@@ -115,7 +119,12 @@ def as_document(found: Found) -> dict[str, Any]:
     """The answer as JSON: bytes, and the advice as changes to the settings."""
     return numbers(found.forecast) | {
         "advice": [
-            {"changes": one.changes, "relative_speed": round(one.relative_speed, 3), "cost": one.cost, **_short(one.forecast)}
+            {
+                "changes": one.changes,
+                "relative_speed": round(one.relative_speed, 3),
+                "cost": one.cost,
+                **_short(one.forecast),
+            }
             for one in found.advice
         ],
         "notes": found.notes,
