@@ -102,7 +102,7 @@ def targets(config: Path | None, as_json: bool, overrides: dict[str, Any]) -> No
 
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": settings_by_any_name})
 @click.argument("config", metavar="[CONFIG.yaml]", required=False, type=path_type)
-@click.option("--gpu", metavar="NAME", help="A card such as v100-32gb, a100-80gb or h100, or its memory in GiB.  [default: this machine's]")
+@click.option("--gpu", metavar="NAME", help="v100-32gb, a100-80gb, h100, ..., or GiB of memory.  [default: this machine's]")
 @click.option("--gpus", metavar="N", type=click.IntRange(1, 1024), help="GPUs, each with a process of its own.")
 @click.option("--host-memory", metavar="GIB", type=click.FloatRange(min=0.5), help="Host memory of the machine.")
 @json_option

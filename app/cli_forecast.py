@@ -1,7 +1,6 @@
 """`lathe forecast`: whether a run fits and what would, before anything is queued or downloaded."""
 
 import json
-
 from pathlib import Path
 from typing import Any
 

@@ -68,11 +68,9 @@ def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, how: Formats) -> 
 def _norms(shape: ModelShape, stack: Stack, how: Formats) -> int:
     """Bytes a token of the layer's norms and of what linear layers keep of their outputs."""
     hidden, norms = shape.hidden, 3 if stack.cross else 2
-    if shape.rms_norm:
-        # x in fp32 is squared and scaled; scaled x meets the weight.
-        kept = 4 * hidden + 4 + (how.stream * hidden if how.trains else 0)
-    else:
-        kept = 4 * hidden + 8
+    kept = 4 * hidden + 8  # x in fp32, its mean and deviation
+    if shape.rms_norm and how.trains:
+        kept += how.stream * hidden  # scaled x meets the weight
     readers = [one for one in stack.linears if _reads_norm(one, shape) and how.keeps_input(one)]
     if how.casts:
         outs = 2 * hidden * len(readers)

@@ -1,8 +1,8 @@
-"""What to change so that a run fits: every rung of the ladder tried by forecast, ordered by the speed it is expected to have. No torch.
+"""What to change so that a run fits: every rung of the ladder tried by forecast, ordered by the speed it should have. No torch.
 
-The rungs are those people climb by hand: activations recomputed, ZeRO-2, the optimizer offloaded, ZeRO-3, parameters offloaded, NVMe;
-a smaller micro batch with as much more accumulation; frozen weights in 4 bits; an optimizer with 8-bit state. The global batch
-is the same in all of them.
+The rungs are those people climb by hand: activations recomputed, ZeRO-2, the optimizer offloaded, ZeRO-3, parameters offloaded,
+NVMe; a smaller micro batch with as much more accumulation; frozen weights in 4 bits; an optimizer with 8-bit state. The global
+batch is the same in all of them.
 """
 
 from collections.abc import Iterator
@@ -119,11 +119,11 @@ def _candidates(config: RunConfig, *, nvme: bool) -> Iterator[Changes]:
     for way, kept, batch, quantised, state in product(
         ways, _kept(config), _batches(config), _quantised(config), _states(config)
     ):
-        changes = _strategy(way, config) | kept | batch | quantised | state
+        changes = _strategy(way) | kept | batch | quantised | state
         yield {name: value for name, value in changes.items() if str(getattr(config, name)) != str(value)}
 
 
-def _strategy(way: str, config: RunConfig) -> Changes:
+def _strategy(way: str) -> Changes:
     name, *offloads = way.split()
     changes: Changes = {"strategy": name} | _PLAIN
     if "nvme" in offloads:

@@ -218,7 +218,7 @@ class Sizes:
             config.strategy is Strategy.FSDP and config.offload_param is not Offload.NONE
         ):
             off_state, state, step = state + gradients, 0.0, 0.0
-            gradients = gradients if zero == 2 and False else 0.0
+            gradients = gradients if False else 0.0
         if config.offload_param is not Offload.NONE:
             off_weights, weights = weights, 0.0
         if config.optimizer.paged:

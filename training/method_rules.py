@@ -39,8 +39,15 @@ UNDER_NO_ZERO3 = {
     Method.TRAINABLE_TOKENS,
 }
 UNDER_NO_FSDP = {
-    Method.ADALORA: "norms its matrices whole",
+    Method.ADALORA: "measures whole matrices",
     Method.CARTRIDGE: "saves its virtual tokens whole",
+    Method.LILY: "shares matrices between layers",
+    Method.P_TUNING: "looks its virtual tokens up whole",
+    Method.PREFIX_TUNING: "looks its virtual tokens up whole",
+    Method.PROMPT_TUNING: "looks its virtual tokens up whole",
+    Method.TINYLORA: "shares vectors between layers",
+    Method.UNILORA: "shares vectors between layers",
+    Method.VBLORA: "shares vectors between layers",
 }
 """Methods that fail or hang under FSDP, each with what it does that a sharded model cannot."""
 _PREFIXES = {Method.PREFIX_TUNING, Method.CARTRIDGE}
@@ -118,7 +125,7 @@ def some_methods_need_whole_adapters(config: RunConfig, machine: Machine) -> Ite
     if config.method in UNDER_NO_FSDP and config.strategy is Strategy.FSDP:
         yield Conflict(
             ("strategy", "method"),
-            f"{config.method} {UNDER_NO_FSDP[config.method]}, and FSDP shards them.",
+            f"{config.method} {UNDER_NO_FSDP[config.method]}, and FSDP has them in parts, a layer at a time.",
             "Set strategy to ddp, or method to lora.",
             {"strategy": "ddp"},
         )

@@ -172,7 +172,7 @@ def _llama(values: Values) -> ModelShape:
         Linear("self_attn.v_proj", hidden, kv_heads * head_dim, qkv_bias),
         Linear("self_attn.o_proj", heads * head_dim, hidden, o_bias),
     ]
-    qk_norm = kind.startswith("qwen3") or kind.startswith("gemma3")
+    qk_norm = kind.startswith(("qwen3", "gemma3"))
     norms = 4 if kind in ("gemma2", "gemma3_text", "gemma3") else 2
     others = norms * hidden + (2 * head_dim if qk_norm else 0)
     experts = int(values.get("num_local_experts") or values.get("num_experts") or values.get("n_routed_experts") or 0)

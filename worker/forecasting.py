@@ -72,8 +72,8 @@ def worst_batch(config: RunConfig, store: TokenStore) -> Batch | None:
     flat = lies_flat(config)
     world = config.num_processes // config.sequence_parallel_size
     (worst,) = worst_batches(
-        lengths, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps, world=world, seed=config.seed,
-        epochs=config.epochs, max_steps=config.max_steps, count=1, pads=not flat,
+        lengths, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps, world=world,
+        seed=config.seed, epochs=config.epochs, max_steps=config.max_steps, count=1, pads=not flat,
     )  # fmt: skip
     rows = chosen.train[worst.rows]
     tokens = int(lengths[worst.rows].sum()) if flat else len(worst.rows) * padded(worst.longest)
