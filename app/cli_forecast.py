@@ -9,7 +9,7 @@ import click
 from app import text
 from training import cards
 from training.cards import GIB, Card
-from training.config import RunConfig, Strategy
+from training.config import RunConfig
 from training.config_file import read_config
 from training.fields import ConfigError, Problem, parse
 from training.memory import MOMENTS
@@ -47,9 +47,7 @@ def configuration(path: Path | None, overrides: dict[str, Any], gpus: int | None
     if gpus:
         given.setdefault("num_processes", str(gpus))
     config = read_config(path, given) if path else parse(given)
-    if gpus and gpus > 1 and "strategy" not in overrides and config.strategy is Strategy.SINGLE:
-        return config.model_copy(update={"strategy": Strategy.DDP})
-    return config
+    return forecasting.spread(config, gpus) if gpus and "strategy" not in overrides else config
 
 
 def chosen_card(gpu: str | None) -> Card | None:

@@ -13,7 +13,8 @@ from typing import Any
 from training.activations import Batch
 from training.cards import Card
 from training.config import Checkpointing, Method, Offload, OptimizerName, Quantization, RunConfig, Strategy, Task
-from training.memory import SLACK, Forecast, forecast, resolved
+from training.memory import SLACK, Forecast, forecast
+from training.memory_sizes import resolved
 from training.model_shape import ModelShape
 from training.rules import Machine, check
 

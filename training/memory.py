@@ -6,23 +6,18 @@ follow Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion 
 in training/activations.py. All numbers are bytes on one rank.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from training import trainable
 from training.activations import Batch, Formats, layer_bytes
 from training.cards import GIB, Card
 from training.config import (
     Checkpointing,
-    Method,
     Offload,
-    OptimizerName,
-    Precision,
-    Quantization,
     RunConfig,
     Strategy,
     Task,
 )
+from training.memory_sizes import Sizes, sizes_of
 from training.model_shape import ModelShape
 
 CONTEXT_BYTES = int(0.45 * GIB)
@@ -33,20 +28,6 @@ SLACK = 0.06
 """What the caching allocator holds beyond what is live: a share of all that comes and goes within a step."""
 PROCESS_BYTES = int(3.0 * GIB)
 """Host memory of a training process besides what is offloaded to it: Python, torch, CUDA's libraries."""
-STATE_BYTES = {
-    OptimizerName.ADAMW: 8.0,
-    OptimizerName.PAGED_ADAMW_32BIT: 8.0,
-    OptimizerName.ADAMW_8BIT: 2.03,
-    OptimizerName.PAGED_ADAMW_8BIT: 2.03,
-    OptimizerName.ADAMW_TORCHAO_8BIT: 2.03,
-    OptimizerName.ADAMW_TORCHAO_4BIT: 1.06,
-    OptimizerName.ADAFACTOR: 0.02,
-    OptimizerName.LION: 4.0,
-    OptimizerName.LION_8BIT: 1.02,
-    OptimizerName.MUON: 4.0,
-    OptimizerName.SGD: 4.0,
-}
-"""An optimizer's state for each trained weight: fp32 moments, or 8-bit ones with a scale a block of 256 (bitsandbytes, torchao)."""
 MOMENTS = {
     "forward": "the end of the forward pass",
     "backward": "the beginning of the backward pass",
@@ -116,7 +97,7 @@ def forecast(
 ) -> Forecast:
     """What a run takes on `card`, or on CPU where there is none, with its worst micro batch."""
     batch = batch or full_batch(config)
-    sizes = Sizes.of(config, shape, card)
+    sizes = sizes_of(config, shape, card)
     live = _activations(config, shape, batch, sizes)
     moments = {name: _moment(name, config, shape, batch, sizes, live) for name in MOMENTS}
     worst = max(moments.values(), key=lambda parts: sum(parts.values()))
@@ -126,6 +107,8 @@ def forecast(
         moving = sum(amount for name, amount in worst.items() if name not in ("weights", "optimizer"))
         parts["slack"] = int(slack * moving)
     host, nvme = _off_device(config, sizes)
+    if card is None:  # the device's memory is the host's
+        host += config.num_processes * sum(parts.values())
     found = Forecast(
         parts, {name: int(sum(one.values())) for name, one in moments.items()}, host, nvme,
         _limit(config, card), host_limit_bytes, sizes.trained, sizes.total, batch,
@@ -159,124 +142,6 @@ def _reasons(found: Forecast, card: Card | None) -> list[str]:
 
 def _gib(amount: float) -> str:
     return f"{amount / GIB:.1f} GiB"
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The parts that do not hang on the batch, in elements and bytes of an element on this rank.
-
-    `total` and `trained` are elements of the whole model. `weights`, `gradients`, `optimizer`, `buffers` are bytes here.
-    """
-
-    total: int
-    trained: int
-    weights: int
-    gradients: int
-    gradient_format: int
-    optimizer: int
-    buffers: int
-    step: int
-    compute: int
-    stream: int
-    casts: bool
-    adapts: frozenset[str]
-    on_cuda: bool
-    off_weights: int
-    off_state: int
-
-    @classmethod
-    def of(cls, config: RunConfig, shape: ModelShape, card: Card | None) -> "Sizes":
-        precision = resolved(config.precision, card)
-        compute = 4 if precision is Precision.FP32 else 2
-        stored = weight_bytes(config, precision)
-        zero, ranks = config.strategy.zero_stage, config.num_processes // config.sequence_parallel_size
-        ranks = config.num_processes if zero else ranks
-        trained, added = trainable.count(config, shape)
-        frozen = shape.parameters - (0 if added else trained)
-        casts = compute == 2 and zero is None and config.strategy is not Strategy.FSDP
-        sharded = config.strategy is Strategy.FSDP or zero == 3
-        parts = ranks if sharded else 1
-        held = _frozen_bytes(config, shape, frozen, stored)
-        trained_format = (4 if config.method.adapts else stored) if zero is None else compute
-        weights = held / parts + trained * trained_format / parts
-        gradients = trained * trained_format / (ranks if sharded or zero == 2 else 1)
-        state = trained * _state_bytes(config, stored)
-        buffers, step = 0.0, 0.0
-        if config.strategy is Strategy.DDP:
-            buffers += trained * trained_format  # the reducer's buckets hold the gradients a second time
-        if casts and not config.method.adapts and stored == 4:
-            buffers += 2 * (shape.linear_weights + shape.head)  # autocast's 16-bit copies live until the backward pass
-        if zero is not None:
-            # The optimizer's fp32 copy of its part of the weights (with 16-bit training also what it steps on).
-            state += 4 * trained
-            bucket = shape.hidden**2 * compute
-            buffers += min(bucket * (2 if zero in (1, 2) else 2), 2 * trained * compute) if zero else 0
-            step = 4 * trained / ranks
-        state /= ranks if zero or sharded else 1
-        off_state = off_weights = 0.0
-        if config.offload_optimizer is not Offload.NONE or (
-            config.strategy is Strategy.FSDP and config.offload_param is not Offload.NONE
-        ):
-            off_state, state, step = state + gradients, 0.0, 0.0
-            gradients = gradients if False else 0.0
-        if config.offload_param is not Offload.NONE:
-            off_weights, weights = weights, 0.0
-        if config.optimizer.paged:
-            off_state, state = off_state + state, 0.0
-        if sharded and ranks >= 1:
-            buffers += _gathered(config, shape, held, frozen, trained, compute)
-        return cls(
-            shape.parameters + added, trained, int(weights), int(gradients), trained_format, int(state), int(buffers), int(step), compute,
-            4 if stored == 4 and zero is None and config.strategy is not Strategy.FSDP else compute, casts,
-            trainable.adapted(config, shape), card is not None, int(off_weights), int(off_state),
-        )  # fmt: skip
-
-
-def resolved(precision: Precision, card: Card | None) -> Precision:
-    """What `auto` means on a card, or on CPU."""
-    if precision is not Precision.AUTO:
-        return precision
-    return Precision.FP32 if card is None else Precision.BF16 if card.bf16 else Precision.FP16
-
-
-def weight_bytes(config: RunConfig, precision: Precision) -> int:
-    """Bytes of a weight as it is kept, quantisation left out; training/model.py loads them so."""
-    asked = config.weights_precision
-    if asked is not Precision.AUTO and config.strategy.zero_stage is None:
-        return 4 if asked is Precision.FP32 else 2
-    plain = 4 if precision is Precision.FP32 else 2
-    if config.optimizer is OptimizerName.ADAMW_ANYPRECISION or config.strategy.zero_stage is not None:
-        return plain
-    return 4 if config.method is Method.FULL else plain
-
-
-def _frozen_bytes(config: RunConfig, shape: ModelShape, frozen: int, stored: int) -> float:
-    """Bytes of the frozen weights, all ranks together."""
-    if config.quantized is Quantization.NONE:
-        return frozen * stored
-    # Linear weights are packed, with a scale for each block of 64; PEFT keeps all others in fp32.
-    scale = 0.0159 if config.double_quantization else 0.0625
-    packed = 1.0 if config.quantized is Quantization.INT8 else 0.5 + scale
-    return shape.linear_weights * packed + (frozen - shape.linear_weights) * 4
-
-
-def _state_bytes(config: RunConfig, stored: int) -> float:
-    """Bytes of the optimizer's state for each trained weight."""
-    if config.optimizer is OptimizerName.ADAMW_ANYPRECISION:
-        return 3.0 * stored  # two moments and the Kahan sum, in the weights' format
-    if config.optimizer is OptimizerName.SGD and not config.momentum:
-        return 0.0
-    return STATE_BYTES[config.optimizer]
-
-
-def _gathered(config: RunConfig, shape: ModelShape, held: float, frozen: int, trained: int, compute: int) -> float:
-    """Bytes of whole weights that a sharded model has at hand: under FSDP two layers and what is outside of them, under
-    ZeRO-3 up to a billion elements, since it keeps what is used again soon."""
-    outside = shape.parameters - shape.in_layers
-    per_weight = held / max(frozen, 1) if config.quantized is not Quantization.NONE else compute
-    if config.strategy is Strategy.FSDP:
-        return (2 * shape.largest_layer + outside) * per_weight
-    return min(shape.parameters, 1_000_000_000) * per_weight
 
 
 def _activations(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> dict[str, float]:
@@ -357,11 +222,6 @@ def _off_device(config: RunConfig, sizes: Sizes) -> tuple[int, int]:
         parts = [(config.offload_param, sizes.off_state + sizes.off_weights)]
     elif config.optimizer.paged and config.offload_optimizer is Offload.NONE:
         parts.append((Offload.CPU, sizes.off_state))
-    host = sum(amount for to, amount in parts if to is Offload.CPU)
-    disk = sum(amount for to, amount in parts if to is Offload.NVME)
+    host = int(sum(amount for to, amount in parts if to is Offload.CPU))
+    disk = int(sum(amount for to, amount in parts if to is Offload.NVME))
     return ranks * (host + PROCESS_BYTES), ranks * disk
-
-
-def worst_first(found: Iterable[Forecast]) -> list[Forecast]:
-    """Forecasts, the one that takes most first."""
-    return sorted(found, key=lambda one: -one.peak_bytes)

@@ -11,14 +11,17 @@ from training import cards
 from training.activations import Batch
 from training.advice import Advice, advise
 from training.cards import Card
-from training.config import Packing, RunConfig, Task
+from training.config import Packing, RunConfig, Strategy, Task
+from training.fields import parse
 from training.memory import SLACK, Forecast, forecast, full_batch
 from training.model_files import count_parameters
 from training.model_shape import ModelShape, ShapeError, read_shape
 from training.order import padded, worst_batches
-from training.rules import Machine
+from training.rules import Machine, check
 from training.selection import select
-from training.token_store import TokenStore
+from training.token_store import TokenStore, open_store
+from worker import database, measuring, run_data
+from worker.models import Dataset
 
 
 @dataclass(frozen=True)
@@ -152,3 +155,70 @@ def numbers(found: Forecast) -> dict[str, Any]:
 
 def _short(found: Forecast) -> dict[str, Any]:
     return {"fits": found.fits, "peak_bytes": found.peak_bytes, "host_bytes": found.host_bytes}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A strategy with a method: its forecast, the changes to the settings that choose it, or why it is refused."""
+
+    strategy: str
+    method: str
+    changes: dict[str, Any]
+    forecast: Forecast | None
+    refused: str = ""
+
+
+_STRATEGIES = {
+    "one device": ("single", "none", "none"),
+    "DDP": ("ddp", "none", "none"),
+    "ZeRO-1": ("zero1", "none", "none"),
+    "ZeRO-2": ("zero2", "none", "none"),
+    "ZeRO-2 + optimizer offload": ("zero2", "cpu", "none"),
+    "ZeRO-3": ("zero3", "none", "none"),
+    "ZeRO-3 + offload": ("zero3", "cpu", "cpu"),
+    "FSDP": ("fsdp", "none", "none"),
+    "FSDP + offload": ("fsdp", "none", "cpu"),
+}
+_METHODS = {
+    "full": {"method": "full", "quantization": "none"},
+    "LoRA": {"method": "lora", "quantization": "none"},
+    "QLoRA 8-bit": {"method": "qlora", "quantization": "8bit"},
+    "QLoRA 4-bit": {"method": "qlora", "quantization": "4bit"},
+}
+
+
+def ladder(
+    config: RunConfig, shape: ModelShape, card: Card, *, batch: Batch, host_bytes: int | None = None
+) -> list[Rung]:
+    """Every strategy with every method, for the configuration's number of processes and its other settings."""
+    rungs = []
+    for place, (strategy, optimizer, parameters) in _STRATEGIES.items():
+        for method, how in _METHODS.items():
+            changes = {"strategy": strategy, "offload_optimizer": optimizer, "offload_param": parameters, **how}
+            if strategy == "single":
+                changes["num_processes"] = "1"
+            tried = parse(config.model_dump(mode="json") | changes)
+            count = tried.num_processes
+            machine = Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16)
+            against = next((one.reason for one in check(tried, machine) if one.blocking), "")
+            found = None if against else forecast(tried, shape, card=card, batch=batch, host_limit_bytes=host_bytes)
+            rungs.append(Rung(place, method, changes, found, against))
+    return rungs
+
+
+def spread(config: RunConfig, count: int) -> RunConfig:
+    """The configuration on so many GPUs; on several, one device becomes DDP."""
+    several = count > 1 and config.strategy is Strategy.SINGLE
+    return config.model_copy(update={"num_processes": count, **({"strategy": Strategy.DDP} if several else {})})
+
+
+def counted(config: RunConfig, model: str) -> TokenStore | None:
+    """The tokens of the run's data set with its model's tokenizer, where they are counted already."""
+    if not run_data.DATASET_ID.fullmatch(config.data):
+        return None
+    with database.read() as session:
+        item = session.get(Dataset, config.data)
+    if item is None:
+        return None
+    state = measuring.state(item.sha256, model, config.columns or item.columns_map, revision=config.revision)
+    return open_store(state.store) if state.store else None

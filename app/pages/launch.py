@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from app import form
 from app.form import Draft
-from app.pages import data, method_panel
+from app.pages import data, memory_panel, method_panel
+from app.pages.memory_panel import MemoryPanel
 from app.pages.method_panel import MethodPanel
 from app.pages.parts import QUIET, database_away, html, title
 from app.pages.review import NO_ZERO, problems_html, processes_here, review, summary_html
@@ -51,6 +52,7 @@ class Page:
     summary: gr.HTML
     problems: gr.HTML
     start: gr.Button
+    memory: MemoryPanel
     previews: list[gr.Code]
 
     @property
@@ -84,9 +86,11 @@ def build(demo: gr.Blocks) -> None:
     about = [page.fields[name] for name in ("data", "model", "max_length", "columns")]
     gr.on([one.change for one in about], described, about, page.found, trigger_mode="always_last", **QUIET)
     method_panel.wire(page.method, page.fields["method"], page.inputs, _NAMES)
+    memory_panel.wire(page.memory, page.inputs, _NAMES)
     strategy.input(spread, [strategy, processes], processes, **QUIET)
     page.upload.upload(uploaded, page.upload, [page.upload, chosen, held_out, page.found], **QUIET)
     page.problems.select(mended, None, page.inputs, **QUIET)
+    page.memory.answer.select(mended, None, page.inputs, **QUIET)
     example.click(filled_in, None, filled, **QUIET)
     reset.click(emptied, None, filled, **QUIET).then(None, None, None, js=_FORGET_CLONE)
     begun = page.start.click(begin, [*page.inputs, parent], [address, page.problems, page.start], **QUIET)
@@ -215,8 +219,9 @@ def _components() -> Page:
                 summary = html()
                 problems = html(script="lathe.problems(element, trigger, watch)")
                 start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start")
+            memory = memory_panel.build()
             previews = _previews()
-    return Page(fields, upload, method, found, banner, summary, problems, start, previews)
+    return Page(fields, upload, method, found, banner, summary, problems, start, memory, previews)
 
 
 def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML]:

@@ -1,0 +1,150 @@
+"""The parts of a run's memory that do not hang on its batch: weights, gradients, optimizer and buffers on one rank. No torch.
+
+Who shards what is Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020), section 3;
+what the libraries hold besides was found by counting the storages that live in real runs (benchmarks/forecast.py).
+"""
+
+from dataclasses import dataclass
+
+from training import trainable
+from training.cards import Card
+from training.config import Method, Offload, OptimizerName, Precision, Quantization, RunConfig, Strategy
+from training.model_shape import ModelShape
+
+STATE_BYTES = {
+    OptimizerName.ADAMW: 8.0,
+    OptimizerName.PAGED_ADAMW_32BIT: 8.0,
+    OptimizerName.ADAMW_8BIT: 2.03,
+    OptimizerName.PAGED_ADAMW_8BIT: 2.03,
+    OptimizerName.ADAMW_TORCHAO_8BIT: 2.03,
+    OptimizerName.ADAMW_TORCHAO_4BIT: 1.06,
+    OptimizerName.ADAFACTOR: 0.02,
+    OptimizerName.LION: 4.0,
+    OptimizerName.LION_8BIT: 1.02,
+    OptimizerName.MUON: 4.0,
+    OptimizerName.SGD: 4.0,
+}
+"""An optimizer's state for each trained weight: fp32 moments, or 8-bit ones with a scale a block of 256 (bitsandbytes, torchao)."""
+_LIVE_ELEMENTS = 1_000_000_000
+"""Elements that ZeRO-3 keeps gathered: stage3_max_live_parameters, as training/zero.py sets it."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`total` and `trained` are elements of the whole model. `weights`, `gradients`, `optimizer`, `buffers` and `step` (what the
+    optimizer's step takes for a moment) are bytes on this rank; `off_weights` and `off_state` those it keeps elsewhere.
+
+    `compute` and `stream` are bytes of an element in matrix products and between layers, `gradient_format` of a gradient;
+    `casts` says whether autocast copies what goes into each product; `adapts` names the modules with an adapter.
+    """
+
+    total: int
+    trained: int
+    weights: float
+    gradients: float
+    gradient_format: int
+    optimizer: float
+    buffers: float
+    step: float
+    compute: int
+    stream: int
+    casts: bool
+    adapts: frozenset[str]
+    on_cuda: bool
+    off_weights: float = 0.0
+    off_state: float = 0.0
+
+
+def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
+    """What a run of these settings holds of the model on each rank, before and between its batches."""
+    precision = resolved(config.precision, card)
+    compute, stored = 4 if precision is Precision.FP32 else 2, weight_bytes(config, precision)
+    zero, fsdp = config.strategy.zero_stage, config.strategy is Strategy.FSDP
+    trained, added = trainable.count(config, shape)
+    frozen = shape.parameters - (0 if added else trained)
+    plain = zero is None and not fsdp
+    casts = compute == 2 and plain
+    format_ = compute if zero is not None else 4 if config.method.adapts else stored
+    held, ranks = _frozen_bytes(config, shape, frozen, stored), config.num_processes
+    sharded = fsdp or zero == 3
+    weights = (held + trained * format_) / (ranks if sharded else 1)
+    gradients = trained * format_ / (ranks if sharded or zero == 2 else 1)
+    # DeepSpeed's optimizer steps on an fp32 copy of its part of the weights.
+    state = (
+        trained * (_state_bytes(config, stored) + (4 if zero is not None else 0)) / (ranks if zero or sharded else 1)
+    )
+    step = 4 * trained / ranks if zero is not None else 0.0
+    buffers = _buffers(config, shape, trained, format_, compute)
+    if casts and not config.method.adapts and stored == 4:
+        buffers += 2 * (shape.linear_weights + shape.head)  # autocast's 16-bit copies live until the backward pass
+    if sharded:
+        buffers += _gathered(config, shape, held, frozen, compute)
+    off_state = off_weights = 0.0
+    if config.offload_optimizer is not Offload.NONE or (fsdp and config.offload_param is not Offload.NONE):
+        off_state, state, gradients, step = state + gradients, 0.0, 0.0, 0.0
+    if config.offload_param is not Offload.NONE:
+        off_weights, weights = weights, 0.0
+    if config.optimizer.paged:
+        off_state, state = off_state + state, 0.0
+    return Sizes(
+        total=shape.parameters + added, trained=trained, weights=weights, gradients=gradients, gradient_format=format_,
+        optimizer=state, buffers=buffers, step=step, compute=compute, stream=4 if stored == 4 and plain else compute,
+        casts=casts, adapts=trainable.adapted(config, shape), on_cuda=card is not None, off_weights=off_weights,
+        off_state=off_state,
+    )  # fmt: skip
+
+
+def resolved(precision: Precision, card: Card | None) -> Precision:
+    """What `auto` means on a card, or on CPU."""
+    if precision is not Precision.AUTO:
+        return precision
+    return Precision.FP32 if card is None else Precision.BF16 if card.bf16 else Precision.FP16
+
+
+def weight_bytes(config: RunConfig, precision: Precision) -> int:
+    """Bytes of a weight as it is kept, quantisation left out; training/model.py loads them so."""
+    plain = 4 if precision is Precision.FP32 else 2
+    if config.strategy.zero_stage is not None:
+        return plain
+    if config.weights_precision is not Precision.AUTO:
+        return 4 if config.weights_precision is Precision.FP32 else 2
+    if config.optimizer is OptimizerName.ADAMW_ANYPRECISION:
+        return plain
+    return 4 if config.method is Method.FULL else plain
+
+
+def _frozen_bytes(config: RunConfig, shape: ModelShape, frozen: int, stored: int) -> float:
+    """Bytes of the frozen weights, all ranks together."""
+    if config.quantized is Quantization.NONE:
+        return frozen * stored
+    # Linear weights are packed, with a scale for each block of 64; PEFT keeps all others in fp32.
+    scale = 0.0159 if config.double_quantization else 0.0625
+    packed = 1.0 if config.quantized is Quantization.INT8 else 0.5 + scale
+    return shape.linear_weights * packed + (frozen - shape.linear_weights) * 4
+
+
+def _state_bytes(config: RunConfig, stored: int) -> float:
+    """Bytes of the optimizer's state for each trained weight."""
+    if config.optimizer is OptimizerName.ADAMW_ANYPRECISION:
+        return 3.0 * stored  # two moments and the Kahan sum, in the weights' format
+    if config.optimizer is OptimizerName.SGD and not config.momentum:
+        return 0.0
+    return STATE_BYTES[config.optimizer]
+
+
+def _buffers(config: RunConfig, shape: ModelShape, trained: int, format_: int, compute: int) -> float:
+    """Bytes in which gradients are brought together: DDP's buckets hold all again, ZeRO's two are of hidden size squared."""
+    if config.strategy is Strategy.DDP:
+        return trained * format_
+    if config.strategy.zero_stage:
+        return 2 * compute * min(shape.hidden**2, trained)
+    return 0.0
+
+
+def _gathered(config: RunConfig, shape: ModelShape, held: float, frozen: int, compute: int) -> float:
+    """Bytes of whole weights that a sharded model has at hand: two layers and what is outside of them; under ZeRO-3 with
+    weights that train up to a billion elements, since it keeps what is used again soon."""
+    per_weight = held / max(frozen, 1) if config.quantized is not Quantization.NONE else compute
+    if config.strategy is Strategy.FSDP or config.method.adapts:
+        return (2 * shape.largest_layer + shape.parameters - shape.in_layers) * per_weight
+    return min(shape.parameters, _LIVE_ELEMENTS) * per_weight
