@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from app import text
+from app.cli_database import ready
 from training import cards
 from training.cards import GIB, Card
 from training.config import RunConfig
@@ -15,8 +16,8 @@ from training.fields import ConfigError, Problem, parse
 from training.memory import MOMENTS
 from training.model_shape import ModelShape, ShapeError
 from training.rules import Machine, check
-from worker import devices, forecasting
-from worker.forecasting import Found
+from worker import devices, forecasting, run_data
+from worker.forecasting import Found, RowLengths
 
 
 def show(
@@ -37,7 +38,8 @@ def show(
     card = chosen_card(gpu)
     refuse(config, card)
     shape = known_shape(config.model)
-    found = forecasting.foresee(config, shape, card, host_bytes=int(host * GIB) if host else _host(gpu))
+    rows = _counted(config)
+    found = forecasting.foresee(config, shape, card, rows=rows, host_bytes=int(host * GIB) if host else _host(gpu))
     click.echo(json.dumps(forecasting.as_document(found)) if as_json else told(config, found, card))
 
 
@@ -87,6 +89,14 @@ def known_shape(model: str) -> ModelShape:
         return forecasting.shape_at(model)
     except ShapeError as error:
         raise ConfigError([Problem("model", model, error.message, error.fix)]) from None
+
+
+def _counted(config: RunConfig) -> RowLengths | None:
+    """The tokens of the data, where they are an id of a data set whose tokens were counted."""
+    if not run_data.DATASET_ID.fullmatch(config.data):
+        return None
+    ready()
+    return forecasting.counted(config, config.model)
 
 
 def _host(gpu: str | None) -> int | None:

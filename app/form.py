@@ -232,7 +232,7 @@ def look(setting: Setting) -> dict[str, Any]:
     bounds = f" ({setting.bounds})" if setting.bounds else ""
     return {
         "label": setting.label,
-        "info": re.sub(r"([*_\\])", r"\\\1", f"{setting.sentence.removesuffix('.')}{bounds}."),  # it is read as Markdown
+        "info": re.sub(r"([*\\])", r"\\\1", f"{setting.sentence.removesuffix('.')}{bounds}."),  # it is read as Markdown
         "elem_id": f"setting-{setting.name}",
         "elem_classes": ["setting", _width(setting)],
         "visible": setting.name not in APPLIES or APPLIES[setting.name](defaults()),

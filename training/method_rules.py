@@ -28,6 +28,7 @@ CANNOT_HOLD = {
 }
 """How the frozen weights cannot be held, by method: PEFT refuses, fails, or learns nothing."""
 UNDER_NO_ZERO3 = {
+    Method.CARTRIDGE,
     Method.DEFT,
     Method.DELORA,
     Method.FROD,
@@ -136,7 +137,7 @@ def some_methods_need_whole_layers(config: RunConfig, machine: Machine) -> Itera
     if config.method in UNDER_NO_ZERO3 and config.strategy is Strategy.ZERO3:
         yield Conflict(
             ("strategy", "method"),
-            f"{config.method} begins from whole weights, which ZeRO-3 has sharded by then.",
+            f"{config.method} works on whole weights, and ZeRO-3 has them in parts.",
             "Set strategy to zero2, or method to lora.",
             {"strategy": "zero2"},
         )

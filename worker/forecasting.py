@@ -12,25 +12,17 @@ from training.activations import Batch
 from training.advice import Advice, advise
 from training.cards import Card
 from training.config import Packing, RunConfig, Strategy, Task
+from training.failure import DataError
 from training.fields import parse
 from training.memory import SLACK, Forecast, forecast, full_batch
 from training.model_files import count_parameters
 from training.model_shape import ModelShape, ShapeError, read_shape
-from training.order import padded, worst_batches
+from training.order import Integers, padded, worst_batches
 from training.rules import Machine, check
 from training.selection import select
-from training.token_store import TokenStore, open_store
+from training.token_store import open_store
 from worker import database, measuring, run_data
 from worker.models import Dataset
-
-
-@dataclass(frozen=True)
-class Found:
-    """The answer: the forecast, what would fit instead or beside it, and what is assumed (`notes`)."""
-
-    forecast: Forecast
-    advice: list[Advice]
-    notes: list[str]
 
 
 def shape_at(model: str) -> ModelShape:
@@ -65,23 +57,90 @@ def host_memory() -> int:
     return int(psutil.virtual_memory().total)
 
 
-def worst_batch(config: RunConfig, store: TokenStore) -> Batch | None:
-    """The largest micro batch that a run over a tokenized set will meet; None where no row trains."""
-    first = store.first_trained_with(train_on_prompt=config.train_on_prompt)
-    chosen = select(store.lengths, first, max_length=config.max_length, seed=config.seed, eval_split=config.eval_split)
-    lengths = np.minimum(store.lengths[chosen.train], config.max_length)
-    if not len(lengths):
-        return None
+@dataclass(frozen=True)
+class RowLengths:
+    """A data set's tokens a row, untruncated, and the first of them that carries loss, -1 for none."""
+
+    lengths: Integers
+    first_trained: Integers
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The batch that takes most and where a run meets it: step from 1, rank and epoch from 0, its rows and the longest of them
+    as people count, from 1."""
+
+    batch: Batch
+    epoch: int
+    step: int
+    rank: int
+    rows: list[int]
+    longest_row: int
+    longest: int
+
+    @property
+    def words(self) -> str:
+        return (
+            f"The largest batch comes at step {self.step:,} on rank {self.rank}; in it row {self.longest_row:,} "
+            f"has {self.longest:,} tokens."
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answer: the forecast, what would fit instead or beside it, and what is assumed (`notes`)."""
+
+    forecast: Forecast
+    advice: list[Advice]
+    notes: list[str]
+    worst: Worst | None = None
+
+
+def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
+    """The micro batches of a run that can take most: the one with the longest row or most tokens, and for an encoder-decoder
+    those with the longest source and the longest target. Empty where no row trains."""
+    lengths, first_trained = known.lengths, known.first_trained
+    if config.task is Task.SEQ2SEQ:
+        source = np.minimum(np.maximum(first_trained, 0), config.max_length)
+        target = np.minimum(
+            np.maximum(lengths - np.maximum(first_trained, 0), 0), config.max_target_length or config.max_length
+        )
+        rows = np.flatnonzero((first_trained >= 0) & (target > 0))
+        kinds = [source + target, source, target]
+    else:
+        try:
+            chosen = select(
+                lengths, first_trained, max_length=config.max_length, seed=config.seed, eval_split=config.eval_split,
+                data_slice=config.data_slice, max_samples=config.max_samples,
+            )  # fmt: skip
+        except DataError:
+            return []
+        rows, source = chosen.train, np.minimum(lengths, config.max_length)
+        target, kinds = np.maximum(source - np.maximum(first_trained, 1), 0), [source]
+    if not len(rows):
+        return []
+    return [_worst(config, kind[rows], rows, source, target) for kind in kinds]
+
+
+def _worst(config: RunConfig, sizes: Integers, rows: Integers, source: Integers, target: Integers) -> Worst:
     flat = lies_flat(config)
-    world = config.num_processes // config.sequence_parallel_size
     (worst,) = worst_batches(
-        lengths, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps, world=world,
-        seed=config.seed, epochs=config.epochs, max_steps=config.max_steps, count=1, pads=not flat,
+        sizes, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps,
+        world=config.num_processes // config.sequence_parallel_size, seed=config.seed, epochs=config.epochs,
+        max_steps=config.max_steps, count=1, pads=not flat,
     )  # fmt: skip
-    rows = chosen.train[worst.rows]
-    tokens = int(lengths[worst.rows].sum()) if flat else len(worst.rows) * padded(worst.longest)
-    with_loss = int(np.maximum(lengths[worst.rows] - np.maximum(first[rows], 1), 0).sum())
-    return Batch(len(rows), worst.longest, tokens, with_loss if flat else tokens, flat=flat)
+    mine = rows[worst.rows]
+    count, longest, answer = len(mine), int(source[mine].max()), int(target[mine].max())
+    if config.task is Task.SEQ2SEQ:
+        wide, long = padded(longest), padded(answer)
+        batch = Batch(count, wide, count * wide, count * long, long, count * long)
+    elif flat:
+        batch = Batch(count, longest, int(source[mine].sum()), int(target[mine].sum()), flat=True)
+    else:
+        batch = Batch(count, padded(longest), count * padded(longest), count * padded(longest))
+    top = int(worst.rows[int(np.argmax(sizes[worst.rows]))])
+    tokens = int(sizes[top])
+    return Worst(batch, worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in mine], int(rows[top]) + 1, tokens)
 
 
 def lies_flat(config: RunConfig) -> bool:
@@ -95,27 +154,35 @@ def foresee(
     shape: ModelShape,
     card: Card | None,
     *,
-    store: TokenStore | None = None,
+    rows: RowLengths | None = None,
     host_bytes: int | None = None,
     slack: float = SLACK,
 ) -> Found:
     """The forecast for a run, and the configurations that fit, fastest first."""
     notes = []
-    batch = worst_batch(config, store) if store is not None and config.task in (Task.SFT, Task.PRETRAINING) else None
-    if batch is None:
-        batch = full_batch(config)
-        notes.append(f"Every row is taken to be {config.max_length:,} tokens long, since the data's are not counted.")
+    worst = worst_batches_of(config, rows) if rows and not config.task.pairs else []
+
+    def of(batch: Batch) -> Forecast:
+        return forecast(config, shape, card=card, batch=batch, host_limit_bytes=host_bytes, slack=slack)
+
+    top = max(worst, key=lambda one: of(one.batch).peak_bytes) if worst else None
+    batch = top.batch if top else full_batch(config)
+    notes.append(
+        top.words
+        if top
+        else f"Every row is taken to be {config.max_length:,} tokens long, since the data's are not counted."
+    )
     if not shape.exact:
         notes.append(
             f"{shape.model_type or 'This architecture'} is taken to be laid out as Llama is; a simulation looks at its real layers."
         )
-    found = forecast(config, shape, card=card, batch=batch, host_limit_bytes=host_bytes, slack=slack)
+    found = of(batch)
     if card is None:
-        return Found(found, [], notes)
+        return Found(found, [], notes, top)
     advice = advise(
         config, shape, card, batch=batch, host_limit_bytes=host_bytes, nvme=bool(config.nvme_path), slack=slack
     )
-    return Found(found, advice, notes)
+    return Found(found, advice, notes, top)
 
 
 def as_document(found: Found) -> dict[str, Any]:
@@ -131,6 +198,7 @@ def as_document(found: Found) -> dict[str, Any]:
             for one in found.advice
         ],
         "notes": found.notes,
+        "worst_batch": _place(found.worst) if found.worst else None,
     }
 
 
@@ -194,11 +262,10 @@ def ladder(
     rungs = []
     for place, (strategy, optimizer, parameters) in _STRATEGIES.items():
         for method, how in _METHODS.items():
-            changes = {"strategy": strategy, "offload_optimizer": optimizer, "offload_param": parameters, **how}
-            if strategy == "single":
-                changes["num_processes"] = "1"
+            count = 1 if strategy == "single" else config.num_processes
+            changes: dict[str, Any] = {"strategy": strategy, "num_processes": count, **how}
+            changes |= {"offload_optimizer": optimizer, "offload_param": parameters}
             tried = parse(config.model_dump(mode="json") | changes)
-            count = tried.num_processes
             machine = Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16)
             against = next((one.reason for one in check(tried, machine) if one.blocking), "")
             found = None if against else forecast(tried, shape, card=card, batch=batch, host_limit_bytes=host_bytes)
@@ -212,8 +279,8 @@ def spread(config: RunConfig, count: int) -> RunConfig:
     return config.model_copy(update={"num_processes": count, **({"strategy": Strategy.DDP} if several else {})})
 
 
-def counted(config: RunConfig, model: str) -> TokenStore | None:
-    """The tokens of the run's data set with its model's tokenizer, where they are counted already."""
+def counted(config: RunConfig, model: str) -> RowLengths | None:
+    """The tokens of the run's data set, where they are counted already for the model."""
     if not run_data.DATASET_ID.fullmatch(config.data):
         return None
     with database.read() as session:
@@ -221,4 +288,12 @@ def counted(config: RunConfig, model: str) -> TokenStore | None:
     if item is None:
         return None
     state = measuring.state(item.sha256, model, config.columns or item.columns_map, revision=config.revision)
-    return open_store(state.store) if state.store else None
+    if state.store is None:
+        return None
+    store = open_store(state.store)
+    first = store.first_trained_with(train_on_prompt=config.train_on_prompt)
+    return RowLengths(store.lengths, first)
+
+
+def _place(worst: Worst) -> dict[str, Any]:
+    return {name: value for name, value in asdict(worst).items() if name != "batch"}

@@ -32,7 +32,7 @@ class MemoryPanel:
     """The card that is asked about, how many of them, and the answer."""
 
     card: gr.Dropdown
-    count: gr.Dropdown
+    count: gr.Radio
     answer: gr.HTML
 
 
@@ -42,14 +42,15 @@ def build() -> MemoryPanel:
     own = f"This machine ({here.label})" if here else "This machine (CPU)"
     with gr.Column(elem_classes="card memory-card"):
         html(Markup("<header><h2>Memory</h2></header>"))
-        with gr.Row():
+        with gr.Row(elem_classes="settings"):
             choices = [(own, HERE), *((card.label, name) for name, card in cards.CARDS.items())]
-            card = gr.Dropdown(choices, value=HERE, label="GPU", elem_id="memory-gpu", scale=2)
-            count = gr.Dropdown(
-                [("As many as processes", ""), *((one, one) for one in _COUNTS)],
+            card = gr.Dropdown(choices, value=HERE, label="GPU", elem_id="memory-gpu", elem_classes="setting pick")
+            count = gr.Radio(
+                [("as processes", ""), *((one, one) for one in _COUNTS)],
                 value="",
                 label="GPUs",
                 elem_id="memory-gpus",
+                elem_classes="setting buttons",
             )
         answer = html(script="lathe.sendClicks(element, trigger)", classes="memory")
     return MemoryPanel(card, count, answer)
@@ -76,12 +77,15 @@ def memory_html(values: form.Values, card: str, count: str) -> Markup:
     shape = _shapes.get(model, lambda: _shape(model))
     if isinstance(shape, ShapeError):
         return _note(f"{shape.message} {shape.fix}")
+    asked = config
     if count:
         config = forecasting.spread(config, int(count))
     place = forecasting.card_of(review.machine()) if card == HERE else cards.CARDS[card]
     host = forecasting.host_memory() if card == HERE else None
-    found = forecasting.foresee(config, shape, place, store=_tokens(config), host_bytes=host)
-    return _verdict(found, place) + _parts(found) + _advice(found) + _ladder(config, shape, place, found, host)
+    found = forecasting.foresee(
+        config, shape, place, host_bytes=host, rows=forecasting.counted(config, local_model(model))
+    )
+    return _verdict(found, place) + _parts(found) + _advice(found, _differing(asked, config)) + _ladder(config, shape, place, found, host)
 
 
 def _shape(model: str) -> ModelShape | ShapeError:
@@ -89,11 +93,6 @@ def _shape(model: str) -> ModelShape | ShapeError:
         return forecasting.shape_at(local_model(model))
     except ShapeError as error:
         return error
-
-
-def _tokens(config: RunConfig) -> Any:
-    """The data set's counted tokens, where somebody has counted them."""
-    return forecasting.counted(config, local_model(config.model))
 
 
 def _verdict(found: Found, place: Card | None) -> Markup:
@@ -136,33 +135,30 @@ def _parts(found: Found) -> Markup:
     return bar + Markup('<dl class="legend">{}</dl>').format(rows)
 
 
-def _advice(found: Found) -> Markup:
+def _differing(asked: RunConfig, spread: RunConfig) -> dict[str, Any]:
+    """What the form must be changed to besides, where another number of GPUs is asked about."""
+    names = ("num_processes", "strategy")
+    return {name: getattr(spread, name) for name in names if getattr(spread, name) != getattr(asked, name)}
+
+
+def _advice(found: Found, besides: dict[str, Any]) -> Markup:
     """What fits, the fastest first, each with a button; the settings as they are have none."""
     if found.forecast.limit_bytes is None:
         return Markup("")
     if not found.advice:
-        return _note(
-            "Nothing that was tried fits: take more or larger GPUs, a shorter maximum length or a smaller model."
-        )
-    items = Markup("").join(_way(one) for one in found.advice)
+        return _note("Nothing that was tried fits: take more or larger GPUs, a shorter maximum length or a smaller model.")
+    items = Markup("").join(_way(one, besides | one.changes) for one in found.advice)
     heading = "What fits, the fastest first" if not found.forecast.fits else "Also fits"
     return Markup('<h3>{}</h3><ul class="ways">{}</ul>').format(heading, items) if items else Markup("")
 
 
-def _way(one: Advice) -> Markup:
-    if not one.changes:
+def _way(one: Advice, changes: dict[str, Any]) -> Markup:
+    if not changes:
         return Markup("")
-    words = ", ".join(
-        f"{form.label(name)} {form.shown(settings()[name], value)}" for name, value in one.changes.items()
-    )
-    return Markup(
-        '<li><button type="button" class="fix" data-send="{}">Set {}</button><span>{} · {} of the fastest speed. {}</span></li>'
-    ).format(
-        json.dumps({"changes": one.changes}),
-        words,
-        text.byte_size(one.forecast.peak_bytes),
-        f"{one.relative_speed:.0%}",
-        one.cost,
+    words = ", ".join(f"{form.label(name)} {form.shown(settings()[name], value)}" for name, value in changes.items())
+    told = f"{text.byte_size(one.forecast.peak_bytes)} · {one.relative_speed:.0%} of the fastest speed. {one.cost}"
+    return Markup('<li><button type="button" class="fix" data-send="{}">Set {}</button><span>{}</span></li>').format(
+        json.dumps({"changes": changes}), words, told
     )
 
 

@@ -1,0 +1,224 @@
+"""Whether a run fits, said before it is queued: shapes, the formulas against reports of real runs, the advice, the command."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import answer, lathe
+
+from training import cards, trainable
+from training.activations import Batch
+from training.advice import advise
+from training.config import RunConfig
+from training.memory import forecast
+from training.model_shape import FAMILIES, ShapeError, read_shape, shape_of
+from training.rules import Machine, check
+from worker.forecasting import RowLengths, foresee
+
+GIB = cards.GIB
+LLAMA_2_7B = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000, "tie_word_embeddings": False,
+}  # fmt: skip
+MT0_XXL = {
+    "architectures": ["MT5ForConditionalGeneration"], "model_type": "mt5", "is_encoder_decoder": True, "d_model": 4096,
+    "d_ff": 10240, "d_kv": 64, "num_heads": 64, "num_layers": 24, "num_decoder_layers": 24, "vocab_size": 250112,
+    "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "dropout_rate": 0.1,
+}  # fmt: skip
+V100 = cards.CARDS["v100-32gb"]
+
+
+def config(**settings) -> RunConfig:
+    return RunConfig.model_validate({"model": "m", "data": "d"} | settings)
+
+
+@pytest.fixture
+def llama(tmp_path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_2_7B))
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_parameters_of_an_architecture_are_those_of_transformers_own_class(kind):
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    known = CONFIG_MAPPING[kind]()
+    auto = AutoModelForSeq2SeqLM if known.is_encoder_decoder else AutoModelForCausalLM
+    with torch.device("meta"):
+        model = auto.from_config(known)
+    shape = shape_of(json.loads(known.to_json_string(use_diff=False)))
+    assert shape.parameters == sum(one.numel() for one in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False", "ignore::FutureWarning")
+@pytest.mark.parametrize("targets", ["auto", "all-linear"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3", "t5", "phi3", "gpt_neox"])
+def test_a_lora_has_as_many_weights_as_peft_gives_it(kind, targets):
+    import torch
+    from peft import get_peft_model
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    from training.adapters import adapter_config
+
+    known = CONFIG_MAPPING[kind]()
+    asked = config(task="seq2seq" if known.is_encoder_decoder else "sft", target_modules=targets, lora_r=8)
+    auto = AutoModelForSeq2SeqLM if known.is_encoder_decoder else AutoModelForCausalLM
+    with torch.device("meta"):
+        adapted = get_peft_model(auto.from_config(known), adapter_config(asked, kind))
+    shape = shape_of(json.loads(known.to_json_string(use_diff=False)))
+    assert trainable.count(asked, shape)[0] == sum(one.numel() for one in adapted.parameters() if one.requires_grad)
+
+
+# A report of Llama-2-7B on V100s of 32 GB, in a program that keeps fp32 weights and computes in fp16 by autocast. Its batch is not
+# in the report; 4 rows of 340 tokens give the 17 GiB it measured under FSDP with offload: all else is held to that batch.
+REPORT = {"micro_batch_size": 4, "max_length": 340, "weights_precision": "fp32"}
+ONE = {"strategy": "single", "num_processes": 1}
+FOUR = {"strategy": "fsdp", "num_processes": 4, "gradient_accumulation_steps": 2}
+VERDICTS = [
+    ("LoRA in fp32", ONE | {"method": "lora", "precision": "fp32"}, False, "weights"),
+    ("LoRA in fp16", ONE | {"method": "lora", "precision": "fp16"}, False, "weights"),
+    ("4-bit LoRA in fp16", ONE | {"method": "qlora", "quantization": "4bit", "precision": "fp16"}, True, ""),
+    ("full in fp32", ONE | {"method": "full", "precision": "fp32"}, False, "optimizer"),
+    ("full in fp16", ONE | {"method": "full", "precision": "fp16"}, False, "optimizer"),
+    ("FSDP, full in fp16", FOUR | {"method": "full", "precision": "fp16"}, False, "optimizer"),
+    ("FSDP, full in fp32", FOUR | {"method": "full", "precision": "fp32"}, False, "activations"),
+    ("FSDP, LoRA in fp16", FOUR | {"method": "lora", "precision": "fp16"}, True, ""),
+    ("FSDP, full in fp32, SGD", FOUR | {"method": "full", "precision": "fp32", "optimizer": "sgd", "momentum": 0}, True, ""),
+    ("FSDP, full in fp16, SGD", FOUR | {"method": "full", "precision": "fp16", "optimizer": "sgd", "momentum": 0}, True, ""),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "fits", "largest"), VERDICTS, ids=[one[0] for one in VERDICTS])
+def test_the_verdicts_of_a_report_on_v100s_come_out_as_reported(name, settings, fits, largest):
+    found = forecast(config(**REPORT | settings), shape_of(LLAMA_2_7B), card=V100, host_limit_bytes=63 * GIB)
+    assert found.fits == fits, (name, found.parts)
+    assert all(f"of {largest}" in reason for reason in found.reasons)
+
+
+def test_a_report_s_run_with_fsdp_offload_fits_the_gpu_and_is_killed_for_host_memory():
+    asked = config(**REPORT, **FOUR, method="full", precision="fp32", offload_param="cpu")
+    found = forecast(asked, shape_of(LLAMA_2_7B), card=V100, host_limit_bytes=63 * GIB)
+    assert 16 * GIB < found.allocated_bytes < 18 * GIB  # 17 GiB were measured
+    assert len(found.reasons) == 1
+    assert "host memory, and the machine has 63.0 GiB" in found.reasons[0]
+
+
+def test_sgd_under_fsdp_takes_what_the_report_measured():
+    asked = config(**REPORT, **FOUR, method="full", precision="fp32", optimizer="sgd", momentum=0)
+    found = forecast(asked, shape_of(LLAMA_2_7B), card=V100)
+    assert found.allocated_bytes == pytest.approx(29 * GIB, rel=0.05)
+
+
+def test_what_the_report_found_useless_is_refused_by_a_rule():
+    asked = config(method="full", quantization="4bit")
+    assert any("cannot be trained" in one.reason for one in check(asked, Machine("cuda", 1, ["V100"], [V100.memory_bytes], False)))
+
+
+def test_lora_keeps_frozen_weights_in_16_bits_and_so_fits_where_the_report_s_did_not():
+    settings = {name: value for name, value in REPORT.items() if name != "weights_precision"}
+    found = forecast(config(**settings, **ONE, method="lora", precision="fp16"), shape_of(LLAMA_2_7B), card=V100)
+    assert found.fits
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_one_long_target_of_a_large_seq2seq_set_is_named_with_the_step_at_which_it_runs_out(ranks):
+    rows, long = 37_200, 20_000
+    lengths, first = np.full(rows, 96), np.full(rows, 48)
+    lengths[long] = 48 + 2000
+    asked = config(
+        task="seq2seq", method="lora", strategy="zero3", offload_param="cpu", offload_optimizer="cpu", num_processes=ranks,
+        micro_batch_size=4, precision="fp16", max_length=2048, max_target_length=2048, epochs=1, eval_split=0,
+    )  # fmt: skip
+    found = foresee(asked, shape_of(MT0_XXL), V100, rows=RowLengths(lengths, first))
+    assert not found.forecast.fits
+    assert found.worst.longest_row == long + 1
+    usual = foresee(asked, shape_of(MT0_XXL), V100, rows=RowLengths(np.full(rows, 96), first))
+    assert usual.forecast.fits
+    half = foresee(asked.model_copy(update={"num_processes": 2 * ranks}), shape_of(MT0_XXL), V100, rows=RowLengths(lengths, first))
+    assert abs(half.worst.step - found.worst.step / 2) <= 1  # twice the GPUs, half the steps
+    assert found.worst.words.startswith(f"The largest batch comes at step {found.worst.step:,} on rank ")
+
+
+def test_advice_fits_keeps_the_global_batch_and_comes_fastest_first():
+    asked = config(method="full", strategy="ddp", num_processes=4, micro_batch_size=8, max_length=1024)
+    found = advise(asked, shape_of(LLAMA_2_7B), cards.CARDS["a100-40gb"], batch=Batch(8, 1024, 8192, 8192))
+    assert found
+    assert all(one.fits for one in found)
+    assert [one.relative_speed for one in found] == sorted((one.relative_speed for one in found), reverse=True)
+    for one in found:
+        changed = RunConfig.model_validate(asked.model_dump(mode="json") | one.changes)
+        assert changed.global_batch_size == asked.global_batch_size
+        assert not any(conflict.blocking for conflict in check(changed, Machine("cuda", 4, ["A100"] * 4, [2**40] * 4)))
+        assert one.cost
+
+
+def test_what_fits_as_it_is_needs_no_change():
+    asked = config(method="lora", micro_batch_size=1, max_length=512)
+    first = advise(asked, shape_of(LLAMA_2_7B), cards.CARDS["h100"], batch=Batch(1, 512, 512, 512))[0]
+    assert first.changes == {}
+
+
+def test_each_step_of_zero_takes_less_of_each_gpu():
+    asked = {"method": "full", "num_processes": 8, "precision": "bf16", "max_length": 128, "micro_batch_size": 1}
+    taken = [
+        forecast(config(**asked, strategy=name), shape_of(LLAMA_2_7B), card=V100).peak_bytes
+        for name in ("zero1", "zero2", "zero3")
+    ]
+    assert taken == sorted(taken, reverse=True)
+    away = {"strategy": "zero3", "offload_param": "cpu", "offload_optimizer": "cpu"}
+    offloaded = forecast(config(**asked, **away), shape_of(LLAMA_2_7B), card=V100)
+    assert offloaded.peak_bytes < taken[-1]
+    assert offloaded.host_bytes > 12 * 6.7e9
+
+
+def test_the_command_answers_in_json_with_parts_that_sum_up_to_the_peak(llama):
+    flags = "--method lora --strategy zero2 --gpu v100-32gb --gpus 4 --max-length 512 --micro-batch 4"
+    found = answer("forecast", "--model", llama, *flags.split())
+    assert found["fits"] is True
+    assert sum(found["parts"].values()) == found["peak_bytes"]
+    assert found["limit_bytes"] == V100.memory_bytes
+    assert {"host_bytes", "advice", "trainable_parameters"} <= found.keys()
+    assert {"fits", "relative_speed", "changes"} <= found["advice"][0].keys()
+    assert found["total_parameters"] == 6_738_415_616 + found["trainable_parameters"]
+
+
+def test_the_command_takes_a_bare_config_json_and_a_number_of_gibibytes(llama):
+    found = answer("forecast", "--model", llama / "config.json", "--method", "full", "--gpu", "24gib", "--offload-params", "none")
+    assert (found["fits"], found["limit_bytes"]) == (False, 24 * GIB)
+    assert "GiB" in found["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--gpu", "v200"], "is no known GPU"),
+        (["--gpu", "t4", "--precision", "bf16"], "has no bf16"),
+        (["--gpu", "h100", "--method", "full", "--quantization", "4bit"], "cannot be trained"),
+        (["--gpu", "h100", "--micro-batch", "0"], "micro_batch_size"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_field_and_fix(llama, flags, told):
+    result = lathe("forecast", "--model", llama, *flags)
+    assert result.exit_code == 1
+    assert told in result.stderr
+
+
+def test_a_folder_without_config_json_says_so(tmp_path):
+    result = lathe("forecast", "--model", tmp_path, "--gpu", "h100")
+    assert "holds no config.json here" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"model_type": "llama"}', '{"model_type": "gpt2", "n_embd": "x"}', "\x00"])
+def test_a_config_json_that_says_too_little_is_refused(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ShapeError):
+        read_shape(tmp_path / "config.json")
+
+
+def test_a_card_is_known_by_the_name_its_driver_gives_it():
+    assert cards.like("Tesla V100-SXM2-32GB", V100.memory_bytes).name == "v100-32gb"
+    assert cards.like("NVIDIA GeForce RTX 4090", 25 * 10**9).name == "rtx4090"
+    assert cards.like("NVIDIA H100 80GB HBM3", 85 * 10**9).bf16
+    assert not cards.like("Tesla T4", 15 * 10**9).bf16
