@@ -85,7 +85,8 @@ def memory_html(values: form.Values, card: str, count: str) -> Markup:
     found = forecasting.foresee(
         config, shape, place, host_bytes=host, rows=forecasting.counted(config, local_model(model))
     )
-    return _verdict(found, place) + _parts(found) + _advice(found, _differing(asked, config)) + _ladder(config, shape, place, found, host)
+    ways = _advice(found, _differing(asked, config))
+    return _verdict(found, place) + _parts(found) + ways + _ladder(config, shape, place, found, host)
 
 
 def _shape(model: str) -> ModelShape | ShapeError:
