@@ -35,6 +35,7 @@ UNDER_NO_ZERO3 = {
     Method.LN_TUNING,
     Method.LOHA,
     Method.OSF,
+    Method.P_TUNING,
     Method.SUPERTUNING,
     Method.TINYLORA,
     Method.TRAINABLE_TOKENS,
