@@ -16,6 +16,7 @@ PAGES = (
     Address("/", "Runs"),
     Address("/datasets", "Data sets"),
     Address("/new", "New run"),
+    Address("/diagnose", "Diagnose"),
     Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
     Address("/dataset", "Data set", in_header=False),  # of one data set: /dataset?id=ID
 )

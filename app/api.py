@@ -1,17 +1,19 @@
 """The REST API: what the pages show and do, for programs. Every error is {"error": {field, value, message, fix}}."""
 
+import io
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from app import dataset_document
+from app import dataset_document, log_diagnosis
 from app.run_document import brief, document
 from app.security import error, is_loopback
 from training.fields import ConfigError, Problem, parse
-from worker import database, metrics, runs, submit
+from worker import database, metrics, run_diagnosis, runs, submit
 from worker.datasets import DatasetNotFound
 from worker.models import Status
 from worker.patience import UNREACHABLE
@@ -89,6 +91,25 @@ def resume_run(run_id: str) -> dict[str, Any]:
     return _document(run_id)
 
 
+@router.get("/api/runs/{run_id}/diagnosis")
+def diagnose_run(run_id: str) -> dict[str, Any]:
+    """Why a run failed: the cause, its evidence and the fix, from what it printed (docs/diagnosis.md)."""
+    return run_diagnosis.of_run(run_id)
+
+
+@router.post("/api/diagnoses")
+async def diagnose_log(
+    request: Request, model: str | None = None, micro_batch: Annotated[int | None, Query(ge=1)] = None
+) -> dict[str, Any]:
+    """Why a run failed, from its log, which is the body. `model` is a folder or config.json of the server, `micro_batch` its rows.
+
+    Raises:
+        ConfigError: answered with 422: the body is empty, or the model cannot be read.
+    """
+    log = io.BytesIO(await request.body())
+    return await run_in_threadpool(log_diagnosis.of_stream, log, model, micro_batch)
+
+
 @router.get("/api/datasets")
 def list_datasets(search: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200) -> dict[str, Any]:
     """The data sets, newest first."""
@@ -106,7 +127,7 @@ def show_dataset(dataset_id: str) -> dict[str, Any]:
 @rest.api_route("/api/{path:path}", methods=["GET", "POST"], response_model=None)
 def unknown_path(path: str) -> JSONResponse:
     """Whatever else begins with /api/, so that it is answered here and not by the pages."""
-    return error(404, "path", f"/api/{path}", "is not part of the API.", "There are /api/runs and /api/datasets.")
+    return error(404, "path", f"/api/{path}", "is not part of the API.", "There are /api/runs, /api/datasets and /api/diagnoses.")
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -168,6 +168,13 @@ def shown(setting: Setting, value: Any) -> Any:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def given(query: Mapping[str, str]) -> dict[str, Any]:
+    """The form's values that an address gives by their names; what the form could not show is left out."""
+    named = {name: str(query[name]).strip() for name in settings() if query.get(name)}
+    read = {name: value == "true" if settings()[name].kind == "boolean" else value for name, value in named.items()}
+    return {name: value for name, value in read.items() if _fits(settings()[name], value)}
+
+
 def applying(values: Values) -> dict[str, Any]:
     """The values that have a meaning with the others, as they were typed."""
     return {name: value for name, value in values.items() if name not in APPLIES or APPLIES[name](values)}

@@ -172,3 +172,27 @@ def test_what_a_run_is_called_comes_back_as_it_was_given(api):
     assert api.get("/api/runs").json()["runs"][0]["name"] == "<script>alert(1)</script>"
     with database.read() as session:
         assert len(runs.listing(session=session)) == 1
+
+
+def test_a_log_that_is_sent_is_diagnosed(api, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text('{"num_attention_heads": 32, "hidden_size": 4096, "vocab_size": 32000}')
+    log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
+    asked = {"model": str(config), "micro_batch": 4}
+    found = api.post("/api/diagnoses", content=log, params=asked, headers={"Content-Type": "text/plain"}).json()
+    assert (found["cause"], found["evidence"]) == ("cuda_out_of_memory", [log])
+    assert found["inferred"]["sequence_length"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("log", "params", "field"),
+    [("", {}, "log"), ("x", {"model": "/no/such"}, "model"), ("x", {"micro_batch": "0"}, "micro_batch")],
+)
+def test_what_is_wrong_with_a_log_that_is_sent_is_named(api, log, params, field):
+    assert told(api.post("/api/diagnoses", content=log, params=params), 422)["field"] == field
+
+
+def test_a_failed_run_is_diagnosed(api):
+    run = PlayedRun("sums").claim().prints("ValueError: Attempting to unscale FP16 gradients.").end(Status.FAILED)
+    assert api.get(f"/api/runs/{run.id}/diagnosis").json()["cause"] == "fp16_weights_trained"
+    assert told(api.get("/api/runs/none/diagnosis"), 404)["field"] == "run"

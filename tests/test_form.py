@@ -192,3 +192,9 @@ def test_the_starter_example_fills_the_form_with_paths_that_are_there(home):
     assert filled["learning_rate"] == "0.003"
     assert filled["max_length"] == "256"
     assert filled["target_modules"] == "all-linear"
+
+
+def test_an_address_gives_settings_of_every_kind_and_what_a_form_cannot_show_is_left_out():
+    shown = {"micro_batch_size": " 2 ", "precision": "bf16", "torch_compile": "true", "tf32": "false"}
+    given = form.given(shown | {"strategy": "warp", "clone": "x"})
+    assert given == {"micro_batch_size": "2", "precision": "bf16", "torch_compile": True, "tf32": False}

@@ -11,6 +11,7 @@ _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_atte
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 _INTERMEDIATE = ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "encoder_ffn_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+_MOST_BYTES = 16 * 2**20
 _FIX = "Give the model's folder or its config.json."
 
 
@@ -31,18 +32,24 @@ def read_dimensions(model: str) -> Dimensions:
     Raises:
         ModelError: there is no config.json, or it does not give them.
     """
-    path = Path(model).expanduser()
-    file = path / "config.json" if path.is_dir() else path
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(_text(Path(model).expanduser()))
     except OSError as error:
         raise ModelError(model, f"cannot be read ({error.strerror}).", _FIX) from None
-    except ValueError as error:
-        raise ModelError(model, f"is no JSON ({error}).", _FIX) from None
+    except (
+        ValueError,
+        RuntimeError,
+    ) as error:  # no JSON, or nested without end; no path, or of a user that is not there
+        raise ModelError(model, f"is no config.json ({error}).", _FIX) from None
     found = dimensions_of(values) if isinstance(values, dict) else None
     if found is None:
         raise ModelError(model, "does not give the model's heads, hidden size and vocabulary.", _FIX)
     return found
+
+
+def _text(path: Path) -> bytes:
+    with (path / "config.json" if path.is_dir() else path).open("rb") as stream:
+        return stream.read(_MOST_BYTES)
 
 
 def dimensions_of(values: dict[str, Any]) -> Dimensions | None:

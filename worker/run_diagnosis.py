@@ -1,14 +1,16 @@
 """The diagnosis of a run of Lathe: kept with its error when it failed, or made of the log that the database has."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from training.model_files import ModelError
 from worker import database, logs, runs
-from worker.diagnosis import Diagnosis, diagnose
+from worker.diagnosis import diagnose
 from worker.log_file import Excerpt, read_log
 from worker.model_dimensions import Dimensions, read_dimensions
-from worker.models import Run
+from worker.models import Status
+from worker.outcome import Verdict
 from worker.reports import Seen
 
 _MOST_LINES = 5000
@@ -33,20 +35,35 @@ def of_run(run_id: str, *, shape: Dimensions | None = None, micro_batch: int | N
     return diagnose(text, shape=shape, micro_batch=micro_batch, config=config).document()
 
 
-def of_attempt(run: Run, log: Path, seen: Seen) -> Diagnosis:
-    """The diagnosis of an attempt that has just ended, from what it printed and the tracebacks that its ranks reported."""
-    with log.open("rb") as stream:
-        stream.seek(run.log_offset)
-        parts = read_log(stream)
-    reported = [f"[rank{one.rank}]: {line}" for one in seen.failures for line in one.traceback.splitlines()]
-    printed = any("Traceback" in part.text for part in parts)
-    parts += [] if printed else [Excerpt(1, "\n".join(reported))]
-    return diagnose(parts, shape=dimensions(run.config), config=run.config)
+def explained(verdict: Verdict, seen: Seen, config: dict[str, Any], log: Path, begin: int) -> Verdict:
+    """The verdict on an attempt with the diagnosis of what it printed into `log`, from the byte `begin` on.
+
+    Nothing is added where the trainer itself said what a person has to mend, or where no error is found.
+    """
+    expected = any(failure.expected for failure in seen.failures)
+    if verdict.status is not Status.FAILED or verdict.error is None or expected:
+        return verdict
+    found = diagnose(_told(seen, log, begin), shape=dimensions(config), config=config)
+    return replace(verdict, error=verdict.error | {"diagnosis": found.document()}) if found.evidence else verdict
+
+
+def _told(seen: Seen, log: Path, begin: int) -> list[Excerpt]:
+    """What an attempt printed; where that holds no traceback, those that its ranks reported."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(begin)
+            parts = read_log(stream)
+    except OSError:
+        parts = []
+    if any("Traceback" in part.text for part in parts):
+        return parts
+    lines = [f"[rank{failure.rank}]: {line}" for failure in seen.failures for line in failure.traceback.splitlines()]
+    return [*parts, Excerpt(1, "\n".join(lines))]
 
 
 def dimensions(config: dict[str, Any]) -> Dimensions | None:
     """The dimensions of a run's model where it is a folder of this machine."""
     try:
         return read_dimensions(str(config.get("model") or ""))
-    except (ModelError, OSError, ValueError, RuntimeError):  # it only would have told more
+    except ModelError:  # it only would have told more
         return None

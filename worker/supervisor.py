@@ -18,14 +18,26 @@ from pathlib import Path
 from training.config import RunConfig
 from training.fields import ConfigError
 from training.lineage import Lineage
-from worker import archive, closing, database, launcher, outcome, process, runs, standby, submit, token_cache
+from worker import (
+    archive,
+    closing,
+    database,
+    launcher,
+    outcome,
+    process,
+    run_diagnosis,
+    runs,
+    standby,
+    submit,
+    token_cache,
+)
 from worker.launcher import Launch
 from worker.lease import Lease, steady
 from worker.lineage import lineage
 from worker.models import Request, Run, Status
 from worker.outcome import Ending, Verdict
 from worker.patience import UNREACHABLE, Patience, Unproved
-from worker.reports import Reports, Seen, last_word
+from worker.reports import LOG_FILE, Reports, Seen, last_word
 from worker.settings import get_settings
 from worker.trainer import Trainer, end_left_behind, environment
 from worker.units import size
@@ -113,6 +125,8 @@ class Supervisor:
 
     def _train(self, run: Run, config: RunConfig, reports: Reports) -> Verdict:
         killed_before = process.memory_kills()
+        output = self._run_dir / LOG_FILE
+        printed_before = output.stat().st_size if output.exists() else 0
         trainer = self._start(run, config)
         watch = Watch(trainer, reports.seen, self._graces)
         self._lease.guard(trainer.kill)
@@ -128,7 +142,8 @@ class Supervisor:
             out_of_memory=killed_before is not None and (process.memory_kills() or 0) > killed_before,
             free_bytes=shutil.disk_usage(self._run_dir).free,
         )
-        return replace(outcome.judge(reports.seen, ending), exit_code=code)
+        verdict = replace(outcome.judge(reports.seen, ending), exit_code=code)
+        return run_diagnosis.explained(verdict, reports.seen, run.config, output, printed_before)
 
     def _load(self) -> Run:
         with database.read() as session:

@@ -6,12 +6,13 @@ import gradio as gr
 from gradio.components import Navbar
 
 from app.addresses import PAGES
-from app.pages import dataset, datasets, launch, run, runs
+from app.pages import dataset, datasets, diagnose, launch, run, runs
 
 BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/": runs.build,
     "/datasets": datasets.build,
     "/new": launch.build,
+    "/diagnose": diagnose.build,
     "/run": run.build,
     "/dataset": dataset.build,
 }

@@ -37,11 +37,12 @@ def upload_box(*, several: bool = False) -> gr.File:
         label=label, file_count=many, file_types=FILE_TYPES, height=64, elem_classes="upload", elem_id="upload"
     )
     # On the instance: for a subclass Gradio would write a stub file into this folder.
-    box.preprocess = _paths_of if several else _path_of  # type: ignore[method-assign]
+    box.preprocess = _paths_of if several else path_of  # type: ignore[method-assign]
     return box
 
 
-def _path_of(payload: Any) -> str | None:
+def path_of(payload: Any) -> str | None:
+    """The path of an upload, in the place of what Gradio makes of it."""
     return None if payload is None else str(payload.path)
 
 

@@ -35,8 +35,10 @@ HUB_SUGGESTION = "Qwen/Qwen3-0.6B"
 _NAMES = tuple(settings())
 _HIDEABLE = tuple(name for name in _NAMES if name in form.APPLIES)
 _GO = "(address) => { if (address) window.location.assign(address) }"
-_GIVEN = ("data", "validation_data", "model", "max_length", "columns", "micro_batch_size")  # text in the form, and in an address
-_FORGET_GIVEN = "() => { if (!location.search.includes('clone=')) window.history.replaceState(null, '', '/new') }"
+_FORGET_GIVEN = """() => {
+  const clone = new URLSearchParams(location.search).get('clone');
+  window.history.replaceState(null, '', clone ? `/new?clone=${encodeURIComponent(clone)}` : '/new');
+}"""
 _FORGET_CLONE = "() => window.history.replaceState(null, '', '/new')"
 
 
@@ -99,7 +101,8 @@ def build(demo: gr.Blocks) -> None:
 
 def opened(stored: Any, request: gr.Request) -> list[Any]:
     """The form as it was left, or as the run to clone has it."""
-    draft, banner = _asked_for(_with_given(Draft.of(stored), request.query_params), str(request.query_params.get("clone", "")))
+    draft, banner = _asked_for(Draft.of(stored), str(request.query_params.get("clone", "")))
+    draft = _with_given(draft, request.query_params)
     picks = data.choices()
     found = described(*(draft.values[name] for name in ("data", "model", "max_length", "columns")))
     return [*_filled(draft, picks), draft.parent, banner, found]
@@ -178,9 +181,8 @@ def begin(*given: Any) -> list[Any]:
 
 
 def _with_given(draft: Draft, query: Mapping[str, str]) -> Draft:
-    """The draft with the settings that the address gives, as the pages of data sets do: /new?data=ID&model=..."""
-    given = {name: str(query[name]).strip() for name in _GIVEN if query.get(name)}
-    return replace(draft, values=draft.values | given)
+    """The draft with the settings that the address gives, as data sets and diagnoses do: /new?data=ID&model=..."""
+    return replace(draft, values=draft.values | form.given(query))
 
 
 def _asked_for(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from app import text
 from app.form import applying, from_config
+from app.pages.diagnosis_parts import diagnosis_html
 from app.pages.parts import ago, bar, clock, each, facts, panel, rows, share_done, status_word, took
 from app.run_words import eta, exact_match, scores, strategy
 from training.fields import settings
@@ -54,9 +55,10 @@ def trouble(run: Run, log: Sequence[LogLine]) -> Markup:
     tail = str(told.get("log_tail") or "\n".join(line.text for line in log[-12:]))
     details = [("What the program printed last", tail), ("Traceback", str(told.get("traceback") or ""))]
     folded = each("<details><summary>{}</summary><pre>{}</pre></details>", [one for one in details if one[1].strip()])
-    return Markup('<div class="alert" role="alert"><b>{}</b>{} <em>{}</em>{}</div>').format(
+    alert = Markup('<div class="alert" role="alert"><b>{}</b>{} <em>{}</em>{}</div>').format(
         told.get("message") or "The run failed.", f" ({where})" if where else "", told.get("fix") or "", folded
     )
+    return alert + (diagnosis_html(told["diagnosis"], run_id=run.id) if told.get("diagnosis") else "")
 
 
 def happenings(events: Sequence[RunEvent]) -> Markup:
