@@ -36,9 +36,22 @@ def add_adapter(
         adapted = get_peft_model(model, wanted)
     except (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError) as error:
         raise _refused(model, config, error) from error
+    train_in_one_format(adapted, config)
     if initial is not None and config.method.is_lora and config.lora_init.changes_weights:
         (lora_init.begin_again if again else lora_init.keep)(adapted, initial)
     return adapted
+
+
+def train_in_one_format(model: PeftModel, config: RunConfig) -> None:
+    """Brings all that trains into one format, where PEFT leaves whole modules such as a classifier's head in the model's.
+
+    fp32, in which small updates are not lost; under ZeRO the model's own, since DeepSpeed keeps an fp32 copy itself and
+    computes without autocast.
+    """
+    wanted = torch.float32 if config.strategy.zero_stage is None else model.get_base_model().dtype
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.is_floating_point():
+            parameter.data = parameter.data.to(wanted)
 
 
 def adapter_config(config: RunConfig, model_type: str, task_type: str = "CAUSAL_LM", *, plain: bool = False) -> Any:

@@ -36,6 +36,8 @@ UNDER_NO_ZERO3 = {
     Method.LOHA,
     Method.OSF,
     Method.P_TUNING,
+    Method.PREFIX_TUNING,
+    Method.PROMPT_TUNING,
     Method.SUPERTUNING,
     Method.TINYLORA,
     Method.TRAINABLE_TOKENS,
