@@ -46,7 +46,7 @@ def test_model_and_micro_batch_tell_the_length(log, config, tmp_path):
 
 def test_people_read_cause_evidence_and_fix(log):
     told = lathe("diagnose", log).stdout
-    assert "A GPU's memory ran out." in told
+    assert "The memory of a device (GPU) ran out." in told
     assert "line 2: torch.OutOfMemoryError" in told
     assert "Lower micro_batch_size" in told
 

@@ -48,7 +48,7 @@ def test_a_failed_run_shows_its_cause_and_a_click_opens_a_clone_with_the_fix(pag
     found = diagnose(ERROR, config=run.row.config).document()
     run.end(Status.FAILED, error={"message": "OutOfMemoryError", "diagnosis": found})
     page.goto(f"/run?id={run.id}")
-    says(page, ".diagnosis", "A GPU's memory ran out.")
+    says(page, ".diagnosis", "The memory of a device (GPU) ran out.")
     page.locator(".diagnosis a.button").click()
     says(page, ".banner", "A clone of sums")
     page.wait_for_function("location.search.indexOf('micro_batch_size') < 0")

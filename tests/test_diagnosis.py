@@ -310,3 +310,48 @@ def test_no_text_whatever_makes_it_fail():
         found = diagnose("\n".join([*cut, noise]), shape=LLAMA_7B)
         assert 0 <= found.confidence <= 1
         assert found.document()["cause"]
+
+
+def test_a_traceback_that_rich_has_drawn_is_read():
+    text = """╭───────────────────── Traceback (most recent call last) ─────────────────────╮
+│ /opt/train/train.py:9 in main                                                │
+│    8 │   model = load()                                                      │
+│ ❱  9 │   trainer.train()                                                     │
+│ site-packages/transformers/models/llama/modeling_llama.py:381 in forward     │
+│   380 │   │   scores = scores + mask                                         │
+│ ❱ 381 │   │   attn_weights = softmax(scores, dim=-1, dtype=torch.float32)    │
+╰──────────────────────────────────────────────────────────────────────────────╯
+OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB (GPU 3; 79.10 GiB total capacity; 70.00 GiB already
+allocated; 2.00 GiB free; 71.00 GiB reserved in total by PyTorch)"""
+    found = diagnose(text, shape=LLAMA_7B, micro_batch=4).inferred
+    assert (found["tensor"], found["sequence_length"], found["gpu"]) == ("attention matrix", 4096, 3)
+    assert found["allocated_bytes"] == 70 * 2**30
+
+
+def test_times_that_a_collector_put_before_every_line_hide_neither_rank_nor_frames():
+    text = "\n".join(
+        f"2026-01-02T10:00:00.123Z stderr F [rank2]: {line}"
+        for line in asked("8.00", code="logits.float()").splitlines()
+    )
+    found = diagnose(text)
+    assert (found.cause, found.first_failed_rank, found.inferred["phase"]) == ("cuda_out_of_memory", 2, "forward")
+
+
+def test_a_warning_is_not_taken_for_the_error_that_follows_it():
+    text = "cuda/__init__.py:174: UserWarning: The NVIDIA driver on your system is too old (found version 11040)."
+    found = diagnose(f"{text}\nTraceback (most recent call last):\n  File 'a.py'\nmoon.MoonError: the moon is full")
+    assert found.cause == UNKNOWN
+    assert "the moon is full" in found.explanation
+
+
+def test_the_end_of_torchruns_summary_alone_tells_who_was_killed():
+    text = log("host_out_of_memory").partition("Failures:")[2]
+    found = diagnose(text)
+    assert (found.cause, found.first_failed_rank) == ("host_out_of_memory", 1)
+    assert "exitcode  : -9" in found.evidence[0].text
+
+
+def test_the_batch_is_read_from_a_command_that_the_log_repeats():
+    command = "cmd = ['python', 'train.py', '--per_device_train_batch_size', '2', '--fp16']\n"
+    found = diagnose(command + asked("8.00", code="softmax(scores, dtype=torch.float32)"), shape=LLAMA_7B)
+    assert found.inferred["batch_size"] == 2

@@ -9,6 +9,9 @@ from typing import Any
 from worker.log_text import Line, Log
 from worker.model_dimensions import Dimensions
 
+LAST_OF_SUMMARY = r"(?=[^\n]*\n(?:(?!\s*exitcode)[^\n]*\n){0,5}={10,})"
+"""After the exit code of a rank in torchrun's summary: it is the last one there, which is the root cause."""
+
 
 class Kind(IntEnum):
     """What a sign of a cause tells, the most telling first."""

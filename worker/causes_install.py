@@ -193,7 +193,7 @@ CAUSES = (
         (
             sign(r"^Fatal Python error: (?:Segmentation fault|Aborted|Bus error)", 0.9),
             sign(
-                r"Signal 11 \(SIGSEGV\)|failed \(exitcode: -11\)|<Signals\.SIGSEGV: 11>|exits with return code = -11",
+                r"failed \(exitcode: -11\)|<Signals\.SIGSEGV: 11>|exits with return code = -11",
                 0.85,
             ),
             sign(r"Segmentation fault(?: \(core dumped\))?", 0.85),

@@ -1,6 +1,6 @@
 """Causes of failure: memory of devices and of the machine."""
 
-from worker.cause import Cause, sign
+from worker.cause import LAST_OF_SUMMARY, Cause, sign
 from worker.oom_look import look_at_memory
 
 _KILLED = (
@@ -11,10 +11,10 @@ _KILLED = (
 CAUSES = (
     Cause(
         "cuda_out_of_memory",
-        "A GPU's memory ran out.",
+        "The memory of a device (GPU) ran out.",
         (
             sign(r"(?:OutOfMemoryError|RuntimeError|torch\.\S*Error): (?:CUDA|HIP|XPU) out of memory", 0.98),
-            sign(r"OutOfMemoryError: .*[Tt]ried to allocate", 0.97),
+            sign(r"OutOfMemoryError: (?:.*[Tt]ried to allocate|Allocation on device)|MPS backend out of memory", 0.97),
             sign(r"CUDA out of memory\. Tried to allocate", 0.97),
             sign(r"CUDA error: out of memory|Cuda failure (?:2 )?'out of memory'", 0.9),
         ),
@@ -42,6 +42,7 @@ CAUSES = (
             sign(r"DefaultCPUAllocator: (?:not enough memory|can't allocate memory)", 0.97),
             sign(r"^(?:\w+\.)*(?:_ArrayMemoryError|MemoryError)\b|OSError: \[Errno 12\] Cannot allocate memory", 0.95),
             sign(r"failed \(exitcode: -9\)|died with <Signals\.SIGKILL: 9>", 0.75),
+            sign(rf"exitcode\s*: -9\b{LAST_OF_SUMMARY}", 0.75),
             sign(r"exits with return code = -9|exited with code (?:137|-9)\b|exit code 137\b|status 137\b", 0.75),
             sign(r"^(?:.*: line \d+: +\d+ )?Killed\b", 0.7),
             sign(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)", 0.6),
@@ -57,7 +58,7 @@ CAUSES = (
             ),
             sign(r"unable to (?:write to file|mmap \d+ bytes from file|open shared memory object) </torch_", 0.95),
             sign(r"Error while creating shared memory segment|[Nn]o space left on device.*/dev/shm", 0.95),
-            sign(r"Signal 7 \(SIGBUS\)|failed \(exitcode: -7\)", 0.7),
+            sign(r"failed \(exitcode: -7\)|died with <Signals\.SIGBUS: 7>|exits with return code = -7", 0.7),
         ),
         (
             "Give the container more: `docker run --shm-size=8g` or --ipc=host; in Kubernetes an emptyDir of medium Memory at /dev/shm.",

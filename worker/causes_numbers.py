@@ -9,7 +9,7 @@ CAUSES = (
         (
             sign(r"Current loss scale already at minimum", 0.98),
             sign(r"FloatingPointError: Minimum loss scale reached", 0.97),
-            sign(r"OVERFLOW! Rank \d+ Skipping step\. Attempted loss scale: (?P<scale>[\d.e+]+)", 0.5, Kind.SYMPTOM),
+            sign(r"OVERFLOW!.* Skipping step", 0.5, Kind.SYMPTOM),
         ),
         (
             "Set precision to bf16 where the GPU has it (Ampere and later): it needs no loss scale. Models trained in bf16 often overflow fp16.",

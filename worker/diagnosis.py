@@ -18,6 +18,7 @@ from worker.model_dimensions import Dimensions
 
 UNKNOWN = "unknown"
 _MOST_EVIDENCE = 8
+_WARNING = "Warning: "
 _PER_SIGN = 200  # matches of one sign that are looked at; a warning may come a million times
 _ERROR_WORDS = ("error", "exception", "fatal", "abort", "failed", "killed", "cannot", "not found", "denied")
 
@@ -58,6 +59,7 @@ class _Match:
 
     cause: Cause
     sign: Sign
+    kind: Kind
     place: int
     words: dict[str, str]
     went_on: bool
@@ -66,7 +68,7 @@ class _Match:
 
     @property
     def order(self) -> tuple[bool, int, bool, int, float]:
-        return self.went_on, self.sign.kind, self.elsewhere, self.place, -self.sign.confidence
+        return self.went_on, self.kind, self.elsewhere, self.place, -self.sign.confidence
 
 
 def diagnose(
@@ -89,7 +91,7 @@ def diagnose(
         return _unknown(read)
     best = matches[0]
     first = _first_error(read)
-    if best.sign.kind is Kind.SYMPTOM and first and not read.went_on(first.last) and not _within(first, best):
+    if best.kind is Kind.SYMPTOM and first and not read.went_on(first.last) and not _within(first, best):
         return _unknown(read)
     return _told(read, matches, Known(shape, micro_batch, config or {}))
 
@@ -102,10 +104,11 @@ def _matches(cause: Cause, log: Log) -> list[_Match]:
                 break
             place = log.place(match.start())
             words = {name: word for name, word in match.groupdict().items() if word}
-            survived = one.kind is not Kind.SYMPTOM and log.went_on(place)
+            kind = Kind.SYMPTOM if _WARNING in log.lines[place].text else one.kind
+            survived = kind is not Kind.SYMPTOM and log.went_on(place)
             rank = log.lines[place].rank
             elsewhere = None not in (log.root_rank, rank) and rank != log.root_rank
-            found.append(_Match(cause, one, place, words, survived, elsewhere))
+            found.append(_Match(cause, one, kind, place, words, survived, elsewhere))
     return found
 
 
@@ -142,7 +145,7 @@ def _filled(template: str, words: dict[str, str]) -> str:
 def _confidence(best: _Match, matches: list[_Match]) -> float:
     alike = [match for match in matches if match.order[:2] == best.order[:2]]
     sure = max(match.sign.confidence for match in alike if match.cause is best.cause)
-    rivals = any(match.cause is not best.cause for match in alike) and best.sign.kind is Kind.ERROR
+    rivals = any(match.cause is not best.cause for match in alike) and best.kind is Kind.ERROR
     return round(sure * (0.6 if best.went_on else 1.0) * (0.9 if rivals else 1.0), 2)
 
 

@@ -13,13 +13,16 @@ from worker.log_file import Excerpt
 from worker.logs import ESCAPES
 
 LONGEST_LINE = 4000  # characters
-_HEADER = "Traceback (most recent call last):"
+_HEADER = "Traceback (most recent call last)"
 # What launchers put before each line: torch's own hook, torchrun --tee, Lightning, mpirun.
 _PREFIX = re.compile(r"\s*(?:\[(rank|default)(\d+)\]:|\[rank: ?(\d+)\]|\[\d+,(\d+)\]<std(?:err|out)>:) ?")
 _SRUN = re.compile(r"\s{0,4}(\d{1,4}): ")
 _NAMED = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank[: ]?(\d+)\]")
 _BAR = re.compile(r"\d+%\|")
-_FRAME = re.compile(r'\s+File "([^"]*)", line (\d+), in (.*)')
+_FRAME = re.compile(r'\s+File "([^"]*)", line \d+, in (.*)|│ (\S+):\d+ in\s*(\w*)')
+_RICH_CODE = re.compile(r"│? *❱ *\d+ [│ ]*(.*?) *│?$")  # rich draws a box around the frames
+_INSIDE = (" ", "\t", "│", "╭", "╰")
+_TIME = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:std(?:out|err) [FP] )?")
 _LAUNCHERS = re.compile(r"torch/distributed/(run|launcher|elastic)|accelerate/commands/launch|deepspeed/launcher")
 _WRAPPERS = ("ChildFailedError", "CalledProcessError", "SignalException")
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d+)", re.S | re.M)
@@ -124,8 +127,13 @@ class Log:
 
 def _lines(source: Sequence[Excerpt]) -> list[Line]:
     shown = [line for part in source for line in _printed(part)]
-    numbered_by_srun = len(shown) > 1 and sum(bool(_SRUN.match(text)) for _, text in shown) > 0.8 * len(shown)
-    return [_line(number, text, srun=numbered_by_srun) for number, text in shown]
+    timed, numbered = _mostly(_TIME, shown), _mostly(_SRUN, shown)
+    return [_line(number, text, timed=timed, srun=numbered) for number, text in shown]
+
+
+def _mostly(pattern: re.Pattern[str], lines: list[tuple[int, str]]) -> bool:
+    """Whether what collected the log put this before every line."""
+    return len(lines) > 1 and sum(bool(pattern.match(text)) for _, text in lines) > 0.8 * len(lines)
 
 
 def _printed(source: Excerpt) -> Iterator[tuple[int, str]]:
@@ -136,8 +144,8 @@ def _printed(source: Excerpt) -> Iterator[tuple[int, str]]:
             yield number, ESCAPES.sub("", part[: 2 * LONGEST_LINE]).replace("\0", "")[:LONGEST_LINE].rstrip()
 
 
-def _line(number: int, shown: str, *, srun: bool) -> Line:
-    rank, text = None, shown
+def _line(number: int, shown: str, *, timed: bool, srun: bool) -> Line:
+    rank, text = None, _TIME.sub("", shown, count=1) if timed else shown
     if srun and (label := _SRUN.match(text)):
         rank, text = int(label[1]), text[label.end() :]
     while mark := _PREFIX.match(text):
@@ -157,11 +165,19 @@ def _tracebacks(lines: list[Line], places: list[int]) -> Iterator[Traceback]:
         text = lines[place].text
         if _HEADER in text:  # a progress bar may stand before it
             first, frames = place, []
-        elif first >= 0 and (frame := _FRAME.match(text)):
-            frames.append(Frame(frame[1], frame[3], ""))
-        elif first >= 0 and text[:1].isspace():
-            if frames and not frames[-1].code:
-                frames[-1] = Frame(frames[-1].file, frames[-1].function, text.strip())
+        elif first >= 0 and text.startswith(_INSIDE):
+            _add(text, frames)
         elif first >= 0 and text:
             yield Traceback(first, place, tuple(frames))
             first = -1
+
+
+def _add(text: str, frames: list[Frame]) -> None:
+    """Takes a line of a traceback in: another frame, or the code of the last one."""
+    if frame := _FRAME.match(text):
+        frames.append(Frame(frame[1] or frame[3], frame[2] or frame[4] or "", ""))
+        return
+    rich = _RICH_CODE.match(text)
+    code = rich[1] if rich else "" if text.startswith("│") else text.strip()
+    if code and frames and not frames[-1].code:
+        frames[-1] = Frame(frames[-1].file, frames[-1].function, code)

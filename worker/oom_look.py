@@ -10,12 +10,12 @@ from worker.tensor_guess import ACTIVATION, ATTENTION, KINDS, LOGITS, Guess, exa
 from worker.units import size
 
 _BATCH = re.compile(
-    r"(?:micro_batch_size(?:_per_gpu)?|per_device_train_batch_size|train_batch_size|(?<![a-z_])batch_size"
-    r"|batch size per device)[\"'\s=:]+(\d{1,5})\b",
+    r"(?:micro_batch_size(?:_per_gpu)?|per_device_train_batch_size|train_batch_size|(?<![a-z_-])batch[_-]size"
+    r"|batch size per device)[\"',\s=:]+(\d{1,5})\b",
     re.I,
 )
 _LENGTH = re.compile(
-    r"(?:max_length|max_seq_len(?:gth)?|model_max_length|cutoff_len|block_size|seq_len(?:gth)?|max_source_length)[\"'\s=:]+(\d{2,7})\b"
+    r"(?:max_length|max_seq_len(?:gth)?|model_max_length|cutoff_len|block_size|seq_len(?:gth)?|max_source_length)[\"',\s=:]+(\d{2,7})\b"
 )
 _SHAPE = re.compile(r"\[(\d+(?:, ?\d+){1,4})\]")
 _PHASES = (
