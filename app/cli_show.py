@@ -135,11 +135,14 @@ def _four_places(percent: float | None) -> str:
 
 
 def failure(error: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """What ended a run: the message, the fix, where, and the end of its traceback or log. Empty where nothing did."""
+    """What ended a run: the message, the fix, where, the cause, and the end of its traceback or log. Empty where nothing did."""
     if not error:
         return []
     labels = {"message": "Error", "fix": "Fix", "phase": "Phase", "rank": "Rank"}
     lines = [(label, str(error[key])) for key, label in labels.items() if error.get(key) not in (None, "")]
+    if found := error.get("diagnosis"):
+        lines.append(("Cause", f"{found['explanation']} ({found['cause']})"))
+        lines += [("Fix", "\n".join(found["fix"]))] if found["fix"] and not error.get("fix") else []
     for key, label in (("traceback", "Traceback"), ("log_tail", "Log")):
         if end := str(error.get(key) or "").rstrip():
             return [*lines, (label, "\n".join(end.splitlines()[-LOG_SHOWN:]))]

@@ -91,6 +91,14 @@ def test_a_run_of_lathe_is_diagnosed_from_what_it_printed(home):
     assert answer("diagnose", "--run", run.id)["cause"] == "cuda_out_of_memory"
 
 
+def test_a_failed_runs_cause_and_fix_are_shown_with_its_error(home):
+    found = diagnose("ValueError: Attempting to unscale FP16 gradients.").document()
+    run = PlayedRun("sums").claim().end(Status.FAILED, error={"message": "ValueError", "fix": "", "diagnosis": found})
+    told = lathe("show", run.id).stdout
+    assert "Weights held in fp16 were trained with fp16's gradient scaler. (fp16_weights_trained)" in told
+    assert "which has no scaler" in told
+
+
 def test_of_a_log_of_any_length_the_start_the_end_and_the_first_error_between_are_read(monkeypatch):
     monkeypatch.setattr(log_file, "CHUNK", 1000)
     lines = [f"line {number}" for number in range(1, 5001)]

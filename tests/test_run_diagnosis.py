@@ -69,3 +69,9 @@ def test_a_run_that_did_not_fail_is_not_diagnosed(log: Path) -> None:
     log.write_text(TRACE)
     going_on = Verdict(Status.QUEUED, "GPU memory ran out.")
     assert explained(going_on, Seen(), {}, log, 0) is going_on
+
+
+def test_a_rank_that_the_log_does_not_name_is_the_first_that_reported(log: Path) -> None:
+    log.write_text(TRACE)
+    failure = Failed(rank=2, error="RuntimeError", message=ERROR, traceback=TRACE)
+    assert diagnosis_of(verdict_on(log, failure))["first_failed_rank"] == 2

@@ -69,6 +69,7 @@ CAUSES = (
         (
             "End the earlier run that still holds the port (ps aux | grep train), or choose another: --master_port 0, or MASTER_PORT.",
         ),
+        told="It is port {port}.",
     ),
     Cause(
         "nccl_duplicate_gpu",
@@ -134,6 +135,22 @@ CAUSES = (
             "Start again with the output of all ranks: torchrun --tee 3 (or --redirects 3 --log-dir LOGS), accelerate launch --tee 3.",
             "Put torch.distributed.elastic.multiprocessing.errors.record above main(): the launcher then shows the error.",
         ),
+    ),
+    Cause(
+        "collectives_differ",
+        "The ranks called different collectives, or the same with different tensors.",
+        (
+            sign(
+                r"Detected mismatch between collectives on ranks\. Rank (?P<first>\d+) is running.*?OpType=(?P<one>\w+).*?but Rank (?P<second>\d+) is running.*?OpType=(?P<other>\w+)",
+                0.96,
+            ),
+            sign(r"Detected mismatch between collectives on ranks", 0.95),
+        ),
+        (
+            "Every rank has to make the same collectives in the same order: look for a step that depends on the rank or on its own rows.",
+            "Give every rank the same number of batches, and tensors of the same shape.",
+        ),
+        told="Rank {first} called {one}, rank {second} {other}.",
     ),
     Cause(
         "parameters_unused",

@@ -44,7 +44,11 @@ def explained(verdict: Verdict, seen: Seen, config: dict[str, Any], log: Path, b
     if verdict.status is not Status.FAILED or verdict.error is None or expected:
         return verdict
     found = diagnose(_told(seen, log, begin), shape=dimensions(config), config=config)
-    return replace(verdict, error=verdict.error | {"diagnosis": found.document()}) if found.evidence else verdict
+    if not found.evidence:
+        return verdict
+    if found.first_failed_rank is None and seen.failures:
+        found = replace(found, first_failed_rank=seen.failures[0].rank)
+    return replace(verdict, error=verdict.error | {"diagnosis": found.document()})
 
 
 def _told(seen: Seen, log: Path, begin: int) -> list[Excerpt]:
