@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from training import lora_init
 from training.config import Method, RunConfig
 from training.failure import UserError
-from training.methods import OptionError, as_names, is_pattern, method, options
+from training.methods import OptionError, as_names, is_pattern, method, options, usual_targets
 
 UNKNOWN_STEPS = 10**9
 """AdaLoRA wants the run's length before it is known; `AdaLoraSteps` (training/method_steps.py) sets it when training begins."""
@@ -121,8 +121,10 @@ def _lora(config: RunConfig, *, plain: bool) -> dict[str, Any]:
     }
 
 
-def _usual_targets(wanted: Method, model_type: str) -> str | None:
+def _usual_targets(wanted: Method, model_type: str) -> list[str] | str | None:
     """None where PEFT has a choice for the architecture, or for such a method no other; else every linear layer."""
+    if wanted.is_lora and (names := usual_targets(wanted, model_type)):
+        return list(names)  # left to itself, PEFT finds none of its own choice in Mixtral
     known = getattr(PEFT_TYPE_TO_TUNER_MAPPING[peft_type(wanted)], "target_module_mapping", None)
     return None if known is None or model_type in known or wanted is Method.LN_TUNING else "all-linear"
 

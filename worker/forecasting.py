@@ -172,6 +172,8 @@ def foresee(
         if top
         else f"Every row is taken to be {config.max_length:,} tokens long, since the data's are not counted."
     )
+    if config.method.adapts and shape.decoder.experts:
+        notes.append("Adapters on experts are not counted; a simulation looks at them.")
     if not shape.exact:
         notes.append(
             f"{shape.model_type or 'This architecture'} is taken to be laid out as Llama is; a simulation looks at its real layers."
