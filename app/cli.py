@@ -195,15 +195,16 @@ def stop(run_id: str, as_json: bool) -> None:
 
 @main.command(cls=Command)
 @run_argument
+@click.option("--step-down", is_flag=True, help="With the settings proposed when its memory ran out.")
 @json_option
-def resume(run_id: str, as_json: bool) -> None:
+def resume(run_id: str, step_down: bool, as_json: bool) -> None:
     """Queue a failed or stopped run again.
 
     It goes on from its last whole checkpoint.
     """
     from app import cli_run
 
-    cli_run.resume(run_id, as_json=as_json)
+    cli_run.resume(run_id, step_down=step_down, as_json=as_json)
 
 
 @main.command(cls=Command)

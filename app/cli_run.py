@@ -75,14 +75,14 @@ def stop(run_id: str, *, as_json: bool) -> None:
         click.echo(f"Run {asked.id} saves a checkpoint and stops. Go on later with: lathe resume {asked.id}")
 
 
-def resume(run_id: str, *, as_json: bool) -> None:
+def resume(run_id: str, *, step_down: bool, as_json: bool) -> None:
     """Queues an ended run again.
 
     Raises:
-        RunNotFound, NotResumable: it does not exist, or is no failed or stopped run.
+        RunNotFound, NotResumable: it does not exist, is no failed or stopped run, or nothing is proposed to step down to.
     """
     ready()
-    queued = submit.resume(_identity(run_id))
+    queued = submit.resume(_identity(run_id), step_down=step_down)
     click.echo(json.dumps(_document(queued.id)) if as_json else _queued(queued))
 
 
@@ -117,7 +117,9 @@ def ending(values: dict[str, Any]) -> str:
     after = f" after {text.duration(took(values, 0))}" if values["started_at"] else ""
     facts = results(values)
     if status == Status.FAILED:
-        facts = [*failure(values["error"]), ("Whole log", f"lathe logs {run_id}"), ("Go on with", f"lathe resume {run_id}")]
+        lower = " --step-down" if (values["error"] or {}).get("step_down") else ""
+        again = ("Go on with", f"lathe resume {run_id}{lower}")
+        facts = [*failure(values["error"]), ("Whole log", f"lathe logs {run_id}"), again]
     elif status == Status.STOPPED:
         facts += [("Go on with", f"lathe resume {run_id}")]
     else:

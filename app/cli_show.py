@@ -11,7 +11,10 @@ from app.cli_database import ready
 from app.cli_settings import plain
 from app.run_document import brief, document
 from app.run_words import exact_match, progress, scores, strategy, took
+from training.events import OutOfMemory
+from training.step_down import in_words
 from worker import database, runs
+from worker.memory_words import facts
 from worker.models import Status
 
 EVENTS_SHOWN = 12
@@ -70,6 +73,7 @@ def page(values: dict[str, Any], now: float) -> str:
     for heading, body in (
         ("Results", results(values)),
         ("What went wrong", failure(values["error"])),
+        ("Attempts", _attempts(values["attempts"])),
         ("Configuration", _configuration(values["config"])),
         ("Data, SHA-256", list(values["fingerprints"].items())),
         ("Events", _events(values["events"])),
@@ -146,6 +150,19 @@ def failure(error: dict[str, Any] | None) -> list[tuple[str, str]]:
     for key, label in (("traceback", "Traceback"), ("log_tail", "Log")):
         if end := str(error.get(key) or "").rstrip():
             return [*lines, (label, "\n".join(end.splitlines()[-LOG_SHOWN:]))]
+    return lines
+
+
+def _attempts(attempts: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Each start with its settings, how it ended, and what its memory was full of where that ran out."""
+    if len(attempts) < 2 and not any(one["out_of_memory"] for one in attempts):
+        return []
+    lines: list[tuple[str, str]] = []
+    for one in attempts:
+        settings = f"with {in_words(one['stepped_down'])}" if one["stepped_down"] else "as asked"
+        lines.append((str(one["number"]), f"{settings}: {one['outcome'] or 'under way'}. {one['reason']}".strip()))
+        if one["out_of_memory"]:
+            lines += facts(OutOfMemory(**one["out_of_memory"]))
     return lines
 
 

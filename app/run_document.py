@@ -12,9 +12,10 @@ BRIEF = (
     "finished_at", "devices", "final_loss", "best_loss", "diverged", "peak_bytes", "seconds_per_step",
 )  # fmt: skip
 WHOLE = (
-    *BRIEF, "config", "summary", "error", "plan", "request", "phase_done", "phase_total", "dataset_id",
+    *BRIEF, "config", "summary", "error", "plan", "stepped_down", "request", "phase_done", "phase_total", "dataset_id",
     "fingerprints", "parent_id",
 )  # fmt: skip
+ATTEMPT = ("number", "host", "devices", "started_at", "ended_at", "outcome", "exit_code", "reason", "stepped_down", "out_of_memory")
 EVENT = ("time", "attempt", "kind", "level", "step", "message")
 
 
@@ -25,7 +26,7 @@ def brief(run: Run) -> dict[str, Any]:
 
 
 def document(session: Session, run_id: str) -> dict[str, Any]:
-    """What is known of a run: its fields, `events` oldest first, `latest` (the newest value of each metric), `queue`.
+    """What is known of a run: its fields, `attempts` and `events` oldest first, `latest` (the newest value of each metric), `queue`.
 
     `summary` is as the training program reported it, null until it ended; `queue` is the run's place among the waiting,
     null where it does not wait. Times are seconds since the epoch, sizes bytes.
@@ -37,6 +38,7 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
     events = history.events(session=session, run_id=run.id)
     latest = metrics.latest(session=session, run_id=run.id)
     return run.model_dump(mode="json", include=set(WHOLE)) | {
+        "attempts": [one.model_dump(mode="json", include=set(ATTEMPT)) for one in runs.attempts(session=session, run_id=run.id)],
         "events": [event.model_dump(mode="json", include=set(EVENT)) for event in events],
         "latest": {name: value for (name, rank), (_, value) in latest.items() if rank < 0},
         "queue": place(session, run),

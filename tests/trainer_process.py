@@ -111,11 +111,6 @@ def start_recorded(run_dir: Path, model: Path, data: Path, **settings: Any) -> T
     return _start(run_dir, model, data, [str(Path(__file__).with_name("recorded_train.py"))], settings)
 
 
-def start_limited(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
-    """The same where one rank has no room for batches of four rows (limited_train.py)."""
-    return _start(run_dir, model, data, [str(Path(__file__).with_name("limited_train.py"))], settings)
-
-
 def _start(run_dir: Path, model: Path, data: Path, program: list[str], settings: dict[str, Any]) -> Trained:
     run_dir.mkdir(exist_ok=True)
     config = RunConfig.model_validate({"model": str(model), "data": str(data)} | SMALL | settings)

@@ -7,7 +7,7 @@ A new setting is one line in it. Nothing here imports torch.
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from training.deepspeed_check import canonical
 
@@ -184,6 +184,12 @@ class Checkpointing(StrEnum):
     OFFLOADED = "offloaded"
 
 
+class OnOutOfMemory(StrEnum):
+    FAIL = "fail"
+    ASK = "ask"
+    STEP_DOWN = "step_down"
+
+
 class Offload(StrEnum):
     NONE = "none"
     CPU = "cpu"
@@ -352,6 +358,7 @@ class RunConfig(BaseModel):
     tf32: bool = setting(False, "Let fp32 matrix products round their factors to 10 bits (NVIDIA Ampere and later): several times faster.", Group.STRATEGY, label="TF32", advanced=True)
     memory_limit: OptionalAmount = setting(None, "Most memory that a process may take for its tensors, on its GPU or on CPU: a fraction below 1 of what there is, or MiB; beyond it the run is out of memory, as on a smaller device. Empty sets no limit.", Group.STRATEGY, advanced=True, gt=0)
     gradient_checkpointing: CheckpointingChoice = setting(Checkpointing.NONE, "Recompute activations in the backward pass: full does so in every layer (least memory, about a third slower), selective in every second one, offloaded in every one and keeps the layers' inputs in host memory.", Group.STRATEGY)
+    on_out_of_memory: OnOutOfMemory = setting(OnOutOfMemory.STEP_DOWN, "When device memory runs out. step_down: go on by itself from the last checkpoint with what takes less and keeps the global batch: half the micro batch and twice the accumulation, then recomputed activations, before the first checkpoint also ZeRO. ask: fail and propose that. fail: fail.", Group.STRATEGY)
     packing: Packing = setting(Packing.AUTO, "padding_free lays the rows of a batch end to end instead of padding them: the same steps and losses, faster. packed fills sequences of max_length with whole rows by best fit, and the micro batch counts those. auto is padding_free where the model keeps rows apart, else none.", Group.STRATEGY)
     attention: Attention = setting(Attention.AUTO, "The attention kernel; auto takes FlashAttention where it is installed and fits, else PyTorch's SDPA, which goes through a batch row by row on CPU.", Group.STRATEGY, advanced=True)
     batch_order: BatchOrder = setting(BatchOrder.SHUFFLED, "by_length brings rows of like length together, which leaves little to pad; the batches come in random order.", Group.STRATEGY, advanced=True)
@@ -370,7 +377,6 @@ class RunConfig(BaseModel):
     lr_cycles: int = setting(1, "cosine_with_restarts: how many times the learning rate falls from the peak to 0.", Group.OPTIMIZATION, label="Cosine cycles", advanced=True, ge=1, le=1000)
     plateau_patience: int = setting(2, "reduce_on_plateau: evaluations without a lower loss before the learning rate is reduced.", Group.OPTIMIZATION, advanced=True, ge=0, le=1000)
     plateau_factor: float = setting(0.5, "reduce_on_plateau: the learning rate is multiplied by this.", Group.OPTIMIZATION, advanced=True, gt=0, lt=1)
-    auto_batch_size: bool = setting(False, "When GPU memory runs out, go on from the last checkpoint with half the micro batch and twice the accumulation, under every strategy: the global batch stays.", Group.OPTIMIZATION, advanced=True)
     weight_decay: float = setting(0.0, "Decoupled weight decay (L2 regularisation with sgd).", Group.OPTIMIZATION, advanced=True, ge=0, le=1)
     adam_beta1: float = setting(0.9, "Decay of the first moment (AdamW, Lion).", Group.OPTIMIZATION, label="Adam beta 1", advanced=True, ge=0, lt=1)
     adam_beta2: float = setting(0.999, "Decay of the second moment (AdamW, Lion).", Group.OPTIMIZATION, label="Adam beta 2", advanced=True, ge=0, lt=1)
@@ -399,6 +405,15 @@ class RunConfig(BaseModel):
     push_private: bool = setting(True, "A repository that the push makes is private.", Group.REPORTING, label="Private repository", advanced=True)
     answer_rows: int = setting(0, "Held-out rows answered by the model before and after training, compared with the expected answers (exact match, token F1, ROUGE); 0 answers none.", Group.REPORTING, ge=0)
     max_new_tokens: int = setting(128, "Longest answer in tokens when held-out rows are answered.", Group.REPORTING, advanced=True, ge=1, le=32_768)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_configurations(cls, values: Any) -> Any:
+        """auto_batch_size is on_out_of_memory now; it was off unless a person turned it on."""
+        if not isinstance(values, dict) or "auto_batch_size" not in values:
+            return values
+        kept = {name: value for name, value in values.items() if name != "auto_batch_size"}
+        return kept if str(values["auto_batch_size"]).lower() == "true" else {"on_out_of_memory": "fail"} | kept
 
     @property
     def global_batch_size(self) -> int:

@@ -142,8 +142,35 @@ class Failed(Event):
     traceback: str = ""
     phase: str = ""
     expected: bool = False
-    smaller_batch: int | None = None
-    """The micro batch that the next attempt takes, where memory ran out with this one's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOfMemory(Event):
+    """Device memory ran out on a rank: what it did, with which rows, and what filled its memory.
+
+    `part` of a step: forward, backward, optimizer or evaluation; empty outside of steps. Steps and micro steps count from 1
+    (in an evaluation the micro step is its batch), and so do the rows of the file. `tensors` are those of the rank's batch
+    (name, shape, dtype, bytes); `batches` the rows of every rank at that moment (rank, rows, tokens of each), empty where
+    they are not known; `memory` what the allocator says in bytes (allocated, peak, limit; on CUDA reserved too); `kinds` the
+    bytes by what they are for; `largest` the largest groups of alike allocations (kind, shape, dtype, count, bytes of all).
+    `step_down` are the settings of the next rung, None where none is left, and `policy` what is done with it.
+    """
+
+    kind: ClassVar[str] = "out_of_memory"
+    rank: int
+    device: str
+    phase: str
+    policy: str
+    part: str = ""
+    step: int | None = None
+    micro_step: int | None = None
+    requested_bytes: int | None = None
+    tensors: list[dict[str, Any]] = field(default_factory=list)
+    batches: list[dict[str, Any]] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    largest: list[dict[str, Any]] = field(default_factory=list)
+    step_down: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +196,7 @@ KINDS: dict[str, type[Event]] = {
         Resumed,
         Note,
         Failed,
+        OutOfMemory,
         Finished,
     )
 }

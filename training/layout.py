@@ -83,7 +83,7 @@ def dataset(config: RunConfig, rows: Any, packing: Packing) -> Any:
     if packing is Packing.PACKED:
         order = Packs(rows.lengths, config.max_length, config.seed)
     elif config.batch_order is BatchOrder.BY_LENGTH:
-        order = ByLength(rows.lengths, config.seed, config.micro_batch_size * config.num_processes)
+        order = ByLength(rows.lengths, config.seed, config.global_batch_size)
     return TokenDataset(rows, order)
 
 

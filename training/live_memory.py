@@ -5,7 +5,7 @@ measured, and running out of memory be tried, without a GPU.
 """
 
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ class _Live:
     reference: weakref.ref[torch.UntypedStorage]
     size: int
     kind: str
+    shape: tuple[int, ...]
+    dtype: str
 
 
 class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -68,6 +70,17 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def reset_peak(self) -> None:
         """Begins the peak anew at what lives now."""
         self.peak, self.peak_by_kind = self.current, dict(self.by_kind)
+
+    def largest(self, count: int) -> list[dict[str, Any]]:
+        """The `count` largest groups of alike storages: kind, shape and dtype as first met, count, and bytes of all."""
+        groups: dict[tuple[str, tuple[int, ...], str], list[int]] = defaultdict(list)
+        for live in self._live.values():
+            groups[live.kind, live.shape, live.dtype].append(live.size)
+        found = sorted(groups.items(), key=lambda group: -sum(group[1]))[:count]
+        return [
+            {"kind": kind, "shape": list(shape), "dtype": dtype, "count": len(sizes), "bytes": sum(sizes)}
+            for (kind, shape, dtype), sizes in found
+        ]
 
     def __enter__(self) -> "LiveStorages":
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -116,7 +129,8 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size, known = storage.nbytes(), self._live.get(storage._cdata)
         if known is None:
             reference = weakref.ref(storage, partial(self._forget, storage._cdata))
-            self._live[storage._cdata] = known = _Live(reference, 0, kind)
+            known = _Live(reference, 0, kind, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            self._live[storage._cdata] = known
         self._resize_to(known, size)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:

@@ -73,8 +73,7 @@ def newest_checkpoint(run_dir: Path) -> tuple[Path | None, list[str]]:
 def prune(run_dir: Path, keep: int, also: int | None = None) -> None:
     """Deletes all but the `keep` newest sealed checkpoints and that of step `also`. Called once the newest is sealed, so
     one is always whole."""
-    sealed = [checkpoint for checkpoint in _newest_first(run_dir) if (checkpoint / MANIFEST).exists()]
-    for checkpoint in [old for old in sealed[keep:] if step_of(old) != also]:
+    for checkpoint in [old for old in sealed(run_dir)[keep:] if step_of(old) != also]:
         (checkpoint / MANIFEST).unlink()  # first, so that a half-deleted one is never taken for whole
         shutil.rmtree(checkpoint)
 
@@ -83,6 +82,11 @@ def discard(checkpoint: Path) -> None:
     """Deletes what is left of a checkpoint that is not whole, so that a new one of the same step starts clean."""
     (checkpoint / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(checkpoint)
+
+
+def sealed(run_dir: Path) -> list[Path]:
+    """Checkpoints with a manifest, the newest first; whether it holds is for `fault` to say."""
+    return [checkpoint for checkpoint in _newest_first(run_dir) if (checkpoint / MANIFEST).exists()]
 
 
 def unsealed(run_dir: Path) -> list[Path]:

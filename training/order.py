@@ -78,7 +78,8 @@ class Shuffled:
 
 @dataclass(frozen=True)
 class ByLength:
-    """Rows at random, those of like length in one batch; `together` rows make the micro batches of all ranks."""
+    """Rows at random, those of like length in one batch. `together` rows make a step, so that the order stays the same where
+    the micro batch becomes smaller."""
 
     lengths: Integers
     seed: int
@@ -120,6 +121,18 @@ def place_of(position: int, micro_batch: int, accumulation: int, world: int) -> 
     turn, rank = divmod(position // micro_batch, world)
     step, micro = divmod(turn, accumulation)
     return step + 1, rank, micro + 1
+
+
+def batches_of_ranks(
+    order: Order, *, step: int, micro: int, micro_batch: int, accumulation: int, world: int
+) -> list[list[int]]:
+    """The rows of every rank at a step of the run and a micro step, both from 1; what `place_of` tells, the other way round."""
+    epoch, within = divmod(step - 1, steps_per_epoch(len(order), micro_batch, accumulation, world))
+    units = order.epoch(epoch)
+    first = (within * accumulation + micro - 1) * world * micro_batch
+    places = filled(np.arange(len(units)), micro_batch, world)[first : first + world * micro_batch]
+    shares = [places[rank * micro_batch : (rank + 1) * micro_batch] for rank in range(world)]
+    return [[int(row) for unit in share for row in np.atleast_1d(units[unit])] for share in shares]
 
 
 def worst_batches(

@@ -8,15 +8,19 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from training.events import Event, EventWriter, Failed, Metrics, PhaseStarted, Progress, RankStarted
 from training.failure import DataError, UserError, is_out_of_memory
 
+if TYPE_CHECKING:
+    from training.moments import Moments
+
 EVENTS_FILE = "events.jsonl"
 _LESS_MEMORY = (
-    "Set auto_batch_size to true, or micro_batch_size lower and gradient_accumulation_steps higher by as much; "
+    "Set on_out_of_memory to step_down, or micro_batch_size lower and gradient_accumulation_steps higher by as much; "
     "gradient_checkpointing, a shorter max_length or ZeRO take less memory too."
 )
 _SECONDS_BETWEEN_SAMPLES = 1.0
@@ -28,6 +32,7 @@ class Report:
     def __init__(self, run_dir: Path, rank: int) -> None:
         self.rank = rank
         self.phase = "starting"
+        self.moments: Moments | None = None  # once there is a trainer
         self._writer = EventWriter(run_dir / EVENTS_FILE)
         self._process = psutil.Process()
         self._sampled = 0.0
@@ -85,11 +90,8 @@ class Report:
             values |= {"memory_allocated": counting.current, "memory_peak": counting.peak}
         return values
 
-    def failed(self, error: BaseException, smaller_batch: int | None = None) -> None:
-        """The record of an error: a person's to mend in plain words, any other with its traceback.
-
-        `smaller_batch` is the micro batch that the next attempt takes, where memory ran out.
-        """
+    def failed(self, error: BaseException) -> None:
+        """The record of an error: a person's to mend in plain words, any other with its traceback."""
         if isinstance(error, (UserError, DataError)):
             self._fail(error, str(error), error.fix, expected=True)
         elif _disk_is_full(error):
@@ -97,11 +99,9 @@ class Report:
             self._fail(error, f"The disk is full ({error}).", fix, expected=True)
         else:
             fix = _LESS_MEMORY if is_out_of_memory(error) else ""
-            self._fail(error, f"{type(error).__name__}: {error}", fix, expected=False, smaller_batch=smaller_batch)
+            self._fail(error, f"{type(error).__name__}: {error}", fix, expected=False)
 
-    def _fail(
-        self, error: BaseException, message: str, fix: str, *, expected: bool, smaller_batch: int | None = None
-    ) -> None:
+    def _fail(self, error: BaseException, message: str, fix: str, *, expected: bool) -> None:
         trace = "" if expected else "".join(traceback.format_exception(error))
         self._writer.write(
             Failed(
@@ -112,7 +112,6 @@ class Report:
                 traceback=trace,
                 phase=self.phase,
                 expected=expected,
-                smaller_batch=smaller_batch,
             )
         )
 

@@ -19,6 +19,7 @@ from training.distributed import describe
 from training.events import CheckpointSaved, Metrics, Note, Placed, Planned
 from training.failure import StopRequested
 from training.method_steps import callbacks, loraplus
+from training.moments import Moments
 from training.optimizers import optimizer_factory
 from training.order import Shuffled, steps_per_epoch
 from training.report import Report, used_bytes
@@ -54,6 +55,7 @@ class Watch:
     stop: StopSignal
     config: RunConfig
     plan: dict[str, Any]
+    moments: Moments
 
 
 class Reporting(Trainer):  # type: ignore[misc]
@@ -62,6 +64,7 @@ class Reporting(Trainer):  # type: ignore[misc]
     optimizer: torch.optim.Optimizer | None
 
     def __init__(self, *, watch: Watch, train_dataset: Any, eval_dataset: Any, **arguments: Any) -> None:
+        watch.report.moments = watch.moments
         super().__init__(**arguments, **self.shown_rows(train_dataset, eval_dataset))
         self.place_data(train_dataset, eval_dataset)
         self._watch = watch
@@ -117,6 +120,10 @@ class Reporting(Trainer):  # type: ignore[misc]
             per_epoch = steps_per_epoch(len(self._sampler), self._train_batch_size, accumulation, world)
             self._sampler.epoch = self.state.global_step // per_epoch
 
+    def step_begins(self) -> None:
+        """Called before the first micro step of each step."""
+        self._watch.moments.begin()
+
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A stream's batches go to the ranks as it says itself; accelerate would have every rank read for all."""
         if self._stream is None:
@@ -146,8 +153,14 @@ class Reporting(Trainer):  # type: ignore[misc]
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any) -> torch.Tensor:
         """One forward and backward pass; counts the tokens that are not padding, without waiting for the device."""
         self.throughput.add(*self.count(inputs))
+        self._watch.moments.train(self.state.global_step + 1, inputs)
         loss: torch.Tensor = super().training_step(model, inputs, *arguments)
         return loss
+
+    def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
+        """The library's, on the next batch of the evaluation."""
+        self._watch.moments.evaluate(self.state.global_step, inputs)
+        return super().prediction_step(model, inputs, *arguments, **named)
 
     def compute_loss_context_manager(self) -> ExitStack:
         """The library's, and where activations are kept."""
@@ -174,6 +187,7 @@ class Reporting(Trainer):  # type: ignore[misc]
     def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
         """The evaluation loss; given up, and a checkpoint saved instead, when the run is asked to stop meanwhile."""
         self.throughput.pause()
+        self._watch.moments.begin()
         try:
             with self._watch.report.during("evaluating"):
                 metrics: dict[str, float] = super().evaluate(*arguments, **named)
@@ -236,6 +250,9 @@ class StepWatch(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._trainer.epoch_begins()
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._trainer.step_begins()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._stop.agreed():

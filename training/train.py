@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training import batch_size
 from training.config import RunConfig
 from training.events import Finished, Note, Resumed
 from training.failure import StopRequested, UserError
@@ -28,34 +27,30 @@ def main() -> None:
     die_with_parent()
     run_dir = Path(sys.argv[1]).resolve()
     report, stop = Report(run_dir, rank=int(os.environ.get("RANK", "0"))), StopSignal()
-    config: RunConfig | None = None
     try:
         stop.install()
         report.started(device=os.environ.get("CUDA_VISIBLE_DEVICES", "") or "cpu")
         report.enter("starting")
-        asked = RunConfig.model_validate_json((run_dir / "config.json").read_text(encoding="utf-8"))
-        config = batch_size.recall(run_dir, asked)
-        if config != asked:
-            report.once(Note(message=batch_size.explain(asked, config), level="warning"))
+        config = RunConfig.model_validate_json((run_dir / "config.json").read_text(encoding="utf-8"))
         train(config, run_dir, report, stop)
     except StopRequested:
         report.once(Finished(outcome="stopped", step=0, summary={}))
         os._exit(0)  # other ranks may be gone already; nothing is left to put in order
     except Exception as error:
-        report.failed(error, batch_size.after(error, config, run_dir))
+        report.failed(error)
         raise
 
 
 def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) -> None:
     """Joins the ranks and runs on this one, within its memory limit."""
     # Heavy imports wait until the first record is written, so that the page says "starting" meanwhile.
-    from training import distributed
+    from training import distributed, out_of_memory
     from training.memory_limit import limited_memory
 
     machine = distributed.local_machine()
     heed_rules(config, machine, report)
     state = distributed.start(config, machine, report)
-    with limited_memory(config.memory_limit, machine):
+    with limited_memory(config.memory_limit, machine), out_of_memory.told(report, config, run_dir, machine):
         train_rank(config, run_dir, report, stop, machine, state)
 
 

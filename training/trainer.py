@@ -17,6 +17,7 @@ from training.failure import UserError
 from training.flat import base_of, count_flat, leak
 from training.layout import PLAIN, Batches, dataset, lay_out
 from training.model import load_model, parameter_counts, weights_dtype
+from training.moments import Moments
 from training.objectives import Objective
 from training.prepare import Data
 from training.report import Report
@@ -57,14 +58,16 @@ def make_trainer(
     if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
         # What the model is held to; an adapter is switched off for it instead.
         more["ref_model"] = load_model(config, weights_dtype(config, precision), len(tokenizer))
+    rows = dataset(config, train, packing)
+    moments = Moments(config, train, data.held_out, getattr(rows, "order", None))
     return aim.trainer(
         **more,
-        watch=Watch(run_dir, report, stop, config, plan),
+        watch=Watch(run_dir, report, stop, config, plan, moments),
         model=model,
         args=arguments,
         processing_class=tokenizer,
         data_collator=shared(collator, config),
-        train_dataset=dataset(config, train, packing),
+        train_dataset=rows,
         eval_dataset=held_out,
     )
 

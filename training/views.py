@@ -115,3 +115,9 @@ class LabelView:
 
 
 View = TokenView | ChunkView | PairView | TargetView | LabelView
+
+
+def file_rows(view: View, indices: list[int]) -> list[int]:
+    """The rows of the file, counted from 1, that these of a view are or are parts of."""
+    places = view._row_of[indices] if isinstance(view, ChunkView) else np.asarray(indices, np.int64)
+    return [int(row) + 1 for row in view.rows[places]]

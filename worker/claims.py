@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, null, update
 from sqlmodel import Session, col, delete, func, select
 
+from training.step_down import in_words
 from worker import database, history
 from worker.logs import redact, redact_all
 from worker.models import Attempt, DeviceLease, Request, Run, Status
@@ -56,8 +57,11 @@ def claim(*, session: Session, run_id: str, owner: str, devices: list[str], leas
             savepoint.rollback()
             return None
     host, now = owner.split(":", 1)[0], database.now(session=session)
-    session.add(Attempt(run_id=run.id, number=run.attempt, host=host, devices=devices, started_at=now))
-    message = f"Attempt {run.attempt} begins on {', '.join(devices)}."
+    attempt = Attempt(run_id=run.id, number=run.attempt, host=host, devices=devices, started_at=now)
+    attempt.stepped_down = run.stepped_down
+    session.add(attempt)
+    how = f" with {in_words(run.stepped_down)}" if run.stepped_down else ""
+    message = f"Attempt {run.attempt} begins on {', '.join(devices)}{how}."
     history.note(session=session, run_id=run.id, attempt=run.attempt, message=message, kind="attempt")
     return run
 

@@ -20,6 +20,9 @@ def close(
             reason = f"Attempt {number} of {max_attempts} ended: {verdict.reason} {verdict.goes_on}".strip()
             return runs.requeue(session=session, run_id=run.id, attempt=run.attempt, reason=reason, outcome=counted_as)
         verdict = _given_up(verdict, number)
+    if verdict.step_down:
+        run.stepped_down = run.stepped_down | verdict.step_down
+        session.add(run)
     if verdict.status is Status.QUEUED:
         return runs.requeue(session=session, run_id=run.id, attempt=run.attempt, reason=verdict.reason)
     return runs.finish(

@@ -4,14 +4,15 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 from sqlmodel import Session, col, select
 
 from training import events as trainer
 from worker import database, metrics
 from worker.logs import redact
+from worker.memory_words import summary
 from worker.metrics import WHOLE_RUN, Point
-from worker.models import Metric, Run, RunEvent
+from worker.models import Attempt, Metric, Run, RunEvent
 from worker.units import size
 
 LOSSES = ("loss", "eval_loss")
@@ -32,6 +33,7 @@ def apply(*, session: Session, run_id: str, attempt: int, events: Sequence[train
     points: list[Point] = []
     for event in events:
         points += _store(run, event)
+        _keep_report(session, run, event)
         _tell(session, run, event)
     metrics.add(session=session, run_id=run_id, points=points)
     if any(point.name == "loss" for point in points):
@@ -74,6 +76,13 @@ def _store(run: Run, event: trainer.Event) -> list[Point]:
     return []
 
 
+def _keep_report(session: Session, run: Run, event: trainer.Event) -> None:
+    """The first report of memory that ran out, with the attempt."""
+    if isinstance(event, trainer.OutOfMemory):
+        mine = col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt, col(Attempt.out_of_memory).is_(None)
+        session.exec(update(Attempt).where(*mine).values(out_of_memory=dataclasses.asdict(event)))
+
+
 def _store_metrics(run: Run, event: trainer.Metrics) -> list[Point]:
     rank = WHOLE_RUN if event.rank is None else event.rank
     run.step = max(run.step, event.step)
@@ -110,6 +119,8 @@ def _tell(session: Session, run: Run, event: trainer.Event) -> None:
                 level, message = "warning", f"{message} Newer checkpoints were not whole: {'; '.join(event.rejected)}."
         case trainer.Note():
             level, message = event.level, event.message
+        case trainer.OutOfMemory():
+            level, step, message = "error", event.step, summary(event)
         case trainer.Failed():
             level, message = "error", f"Rank {event.rank}: {event.message or event.error} {event.fix}".strip()
         case _:

@@ -49,7 +49,11 @@ class Run(SQLModel, table=True):
     status: Status = Field(default=Status.QUEUED, sa_column=Column(_text(Status), nullable=False, index=True))
     config: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     dataset_id: str | None = Field(default=None, foreign_key="dataset.id", index=True)
-    fingerprints: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False, server_default="{}"), description="SHA-256 of the files of data and validation_data, also when those are deleted")
+    fingerprints: dict[str, str] = Field(
+        default_factory=dict,
+        sa_column=Column(JSON, nullable=False, server_default="{}"),
+        description="SHA-256 of the files of data and validation_data, also when those are deleted",
+    )
     parent_id: str | None = Field(default=None, max_length=32, description="the run this one was cloned from")
     owner: str = Field(default="", max_length=120, description="the account that queued it; empty until accounts exist")
     created_at: float = Field(index=True)
@@ -62,8 +66,12 @@ class Run(SQLModel, table=True):
     lease_expires_at: float | None = None
     request: Request | None = Field(default=None, sa_column=Column(_text(Request)))
     devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
-    event_offset: int = Field(default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of events.jsonl stored")
-    log_offset: int = Field(default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of output.log stored")
+    event_offset: int = Field(
+        default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of events.jsonl stored"
+    )
+    log_offset: int = Field(
+        default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of output.log stored"
+    )
 
     phase: str = Field(default="", max_length=40)
     step: int = 0
@@ -74,10 +82,21 @@ class Run(SQLModel, table=True):
     final_loss: float | None = None
     best_loss: float | None = Field(default=None, description="lowest evaluation loss")
     diverged: bool = Field(default=False, description="a loss was NaN or infinite")
-    peak_bytes: int | None = Field(default=None, sa_column=Column(BigInteger), description="highest device (CPU: host) memory of any rank")
+    peak_bytes: int | None = Field(
+        default=None, sa_column=Column(BigInteger), description="highest device (CPU: host) memory of any rank"
+    )
     plan: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON), description="events.Planned, as reported")
     summary: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
-    error: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON), description="message, fix, phase, rank, traceback, log tail")
+    error: dict[str, Any] | None = Field(
+        default=None,
+        sa_column=Column(JSON),
+        description="message, fix, phase, rank, traceback, log tail; step_down: the settings that would take less memory",
+    )
+    stepped_down: dict[str, Any] = Field(
+        default_factory=dict,
+        sa_column=Column(JSON, nullable=False, server_default="{}"),
+        description="settings in the place of those in config, since memory ran out",
+    )
 
 
 class Attempt(SQLModel, table=True):
@@ -92,6 +111,16 @@ class Attempt(SQLModel, table=True):
     outcome: str = Field(default="", max_length=40, description="finished, failed, stopped, requeued, lost")
     exit_code: int | None = None
     reason: str = Field(default="", sa_column=Column(Text, nullable=False))
+    stepped_down: dict[str, Any] = Field(
+        default_factory=dict,
+        sa_column=Column(JSON, nullable=False, server_default="{}"),
+        description="the run's, when the attempt began",
+    )
+    out_of_memory: dict[str, Any] | None = Field(
+        default=None,
+        sa_column=Column(JSON(none_as_null=True)),
+        description="events.OutOfMemory of the first rank to report one",
+    )
 
 
 class DeviceLease(SQLModel, table=True):
@@ -99,7 +128,9 @@ class DeviceLease(SQLModel, table=True):
 
     __tablename__ = "device_lease"
 
-    device: str = Field(primary_key=True, max_length=200, description="host/index, for example node1/cuda:0 or laptop/cpu:0")
+    device: str = Field(
+        primary_key=True, max_length=200, description="host/index, for example node1/cuda:0 or laptop/cpu:0"
+    )
     run_id: str = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
     attempt: int
 
@@ -173,14 +204,31 @@ class Dataset(SQLModel, table=True):
     id: str = Field(primary_key=True, max_length=32, description="the first 16 hex digits of the content's SHA-256")
     sha256: str = Field(max_length=64, unique=True)
     name: str = Field(max_length=200)
-    format: str = Field(max_length=20, description="of the file: json, jsonl, csv, tsv, parquet or txt, with .gz behind it where compressed")
-    shape: str = Field(max_length=40, description="format of the rows: alpaca, messages, prompt/completion, ..., mapped, or unknown")
-    reason: str = Field(default="", sa_column=Column(Text, nullable=False), description="why the rows have that format, as a sentence")
+    format: str = Field(
+        max_length=20,
+        description="of the file: json, jsonl, csv, tsv, parquet or txt, with .gz behind it where compressed",
+    )
+    shape: str = Field(
+        max_length=40, description="format of the rows: alpaca, messages, prompt/completion, ..., mapped, or unknown"
+    )
+    reason: str = Field(
+        default="", sa_column=Column(Text, nullable=False), description="why the rows have that format, as a sentence"
+    )
     rows: int
     bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
     columns: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
-    sample: list[dict[str, Any]] = Field(default_factory=list, sa_column=Column(JSON, nullable=False), description="the first rows, cut short")
-    counts: dict[str, int] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False), description="rows of each format")
-    warnings: list[dict[str, Any]] = Field(default_factory=list, sa_column=Column(JSON, nullable=False), description="what is odd, as training.issues.Issue")
-    columns_map: str | None = Field(default=None, sa_column=Column(Text), description="which columns hold what, as RunConfig.columns")
+    sample: list[dict[str, Any]] = Field(
+        default_factory=list, sa_column=Column(JSON, nullable=False), description="the first rows, cut short"
+    )
+    counts: dict[str, int] = Field(
+        default_factory=dict, sa_column=Column(JSON, nullable=False), description="rows of each format"
+    )
+    warnings: list[dict[str, Any]] = Field(
+        default_factory=list,
+        sa_column=Column(JSON, nullable=False),
+        description="what is odd, as training.issues.Issue",
+    )
+    columns_map: str | None = Field(
+        default=None, sa_column=Column(Text), description="which columns hold what, as RunConfig.columns"
+    )
     created_at: float = Field(index=True)

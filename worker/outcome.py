@@ -2,10 +2,13 @@
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from training.events import Failed
+from training.config import OnOutOfMemory
+from training.events import Failed, OutOfMemory
+from training.step_down import in_words
+from worker.memory_words import summary
 from worker.models import Request, Status
 from worker.reports import Seen
 
@@ -13,6 +16,11 @@ from worker.reports import Seen
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _SIGNAL_IN_LOG = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|died with <Signals\.SIG\w+: (\d+)>")
 _FULL_DISK_BYTES = 4 * 2**20
+NOTHING_LEFT = (
+    "No step down is left that keeps the global batch and goes on from here. A shorter max_length, weights held in 4 bits "
+    "(method qlora), an optimizer with a smaller state such as adamw_8bit, more processes that share under zero3, "
+    "or a GPU with more memory take less."
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,8 @@ class Ending:
 class Verdict:
     """What becomes of the run. `status` queued: it goes on later.
 
-    `retry`: it is queued again as long as attempts are left, and `goes_on` says from where.
+    `retry`: it is queued again as long as attempts are left, and `goes_on` says from where. `step_down`: the settings that
+    it goes on with.
     """
 
     status: Status
@@ -44,6 +53,7 @@ class Verdict:
     exit_code: int | None = None
     retry: bool = False
     goes_on: str = ""
+    step_down: dict[str, Any] = field(default_factory=dict)
 
 
 def judge(seen: Seen, ending: Ending) -> Verdict:
@@ -75,16 +85,17 @@ def _as_asked(seen: Seen, ending: Ending) -> Verdict:
 
 
 def _crashed(seen: Seen, ending: Ending) -> Verdict:
-    smaller = next((failure.smaller_batch for failure in seen.failures if failure.smaller_batch), None)
-    if smaller:
-        return Verdict(Status.QUEUED, f"GPU memory ran out. {goes_on(seen)[:-1]}, with micro batches of {smaller}.")
+    if seen.out_of_memory:
+        return _ran_out(seen, seen.out_of_memory)
     number = _signal(seen, ending)
     if ending.out_of_memory and number == signal.SIGKILL:
         fix = (
             "Use less host memory: fewer processes, no offload to the CPU, a smaller micro batch or max length; "
             "or end other programs. Then resume the run."
         )
-        return _failed(seen, "The machine ran out of memory (host RAM), and the system ended the training process.", fix)
+        return _failed(
+            seen, "The machine ran out of memory (host RAM), and the system ended the training process.", fix
+        )
     failure = next(iter(seen.failures), None)
     if number is not None and (failure is None or number in _FROM_OUTSIDE):
         return _signalled(seen, number)
@@ -94,6 +105,18 @@ def _crashed(seen: Seen, ending: Ending) -> Verdict:
         return _crash(seen, "A training process ended, and the others waited for it.", retry=True)
     message = f"The training process ended with exit code {ending.exit_code} and did not say why."
     return _crash(seen, message, "The end of its log, below, may tell.", retry=seen.trained)
+
+
+def _ran_out(seen: Seen, told: OutOfMemory) -> Verdict:
+    """Memory that ran out runs out again at the same rows: the run goes on with less, or not at all."""
+    rung = told.step_down
+    if rung and told.policy == OnOutOfMemory.STEP_DOWN:
+        reason = f"{summary(told)} {goes_on(seen)[:-1]}, with {in_words(rung)}."
+        return Verdict(Status.QUEUED, reason, step_down=rung)
+    fix = f"Resume it with {in_words(rung)}: the global batch stays." if rung else NOTHING_LEFT
+    failure = next((failure for failure in seen.failures if failure.rank == told.rank), None)
+    verdict = _failed(seen, summary(told), fix, failure)
+    return replace(verdict, error={**(verdict.error or {}), "step_down": rung})
 
 
 def _signalled(seen: Seen, number: int) -> Verdict:
@@ -116,7 +139,11 @@ def _signal(seen: Seen, ending: Ending) -> int | None:
 
 def kept(seen: Seen) -> str:
     """What is kept of the training, in words."""
-    return "no checkpoint was written yet" if seen.saved_step is None else f"the checkpoint of step {seen.saved_step} is kept"
+    return (
+        "no checkpoint was written yet"
+        if seen.saved_step is None
+        else f"the checkpoint of step {seen.saved_step} is kept"
+    )
 
 
 def goes_on(seen: Seen) -> str:

@@ -11,6 +11,7 @@ from training.events import (
     Failed,
     Finished,
     Metrics,
+    OutOfMemory,
     PhaseStarted,
     Planned,
     RankStarted,
@@ -79,6 +80,7 @@ class Seen:
     saved_step: int | None = None
     finished: Finished | None = None
     failures: list[Failed] = field(default_factory=list)
+    out_of_memory: OutOfMemory | None = None  # of the first rank to report one
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_TAIL_LINES))
 
     def take(self, event: Event) -> None:
@@ -96,6 +98,8 @@ class Seen:
                 self.saved_step = event.step
             case Failed():
                 self.failures.append(event)
+            case OutOfMemory():
+                self.out_of_memory = self.out_of_memory or event
             case Finished():
                 self.finished = event
 

@@ -13,6 +13,7 @@ from sqlmodel import Session, col, select
 from sqlmodel import delete as delete_from
 
 from training.config import RunConfig
+from training.step_down import in_words
 from worker import database, history
 from worker.claims import LeaseLost, adopt, claim, failed_attempts, finish, lost, renew, requeue
 from worker.models import Attempt, Dataset, Request, Run, Status
@@ -25,6 +26,7 @@ __all__ = [
     "NotRunning",
     "RunNotFound",
     "adopt",
+    "attempts",
     "claim",
     "create",
     "delete",
@@ -153,6 +155,11 @@ def orders() -> dict[str, ColumnElement[Any]]:
     }
 
 
+def attempts(*, session: Session, run_id: str) -> list[Attempt]:
+    """Every start of a run, the first one first."""
+    return list(session.exec(select(Attempt).where(Attempt.run_id == run_id).order_by(col(Attempt.number))))
+
+
 def waiting(*, session: Session) -> list[Run]:
     """Queued runs, the oldest first."""
     oldest_first = select(Run).where(Run.status == Status.QUEUED).order_by(col(Run.queued_at), col(Run.id))
@@ -192,12 +199,14 @@ def request_requeue_all(*, session: Session, host: str) -> list[Run]:
     return list(session.exec(statement, execution_options=options).scalars())
 
 
-def resume(*, session: Session, run_id: str) -> Run:
+def resume(*, session: Session, run_id: str, step_down: bool = False) -> Run:
     """Queues a failed or stopped run again, behind those that wait; it goes on from its last whole checkpoint.
+
+    With `step_down` it takes the settings that were proposed when its memory ran out.
 
     Raises:
         RunNotFound: there is no such run.
-        NotResumable: it is queued, running or finished.
+        NotResumable: it is queued, running or finished, or nothing was proposed.
     """
     run = _locked(session, run_id)
     if run.status not in (Status.FAILED, Status.STOPPED):
@@ -206,7 +215,14 @@ def resume(*, session: Session, run_id: str) -> Run:
         raise NotResumable(f"Run {run.id} {state}. Only a run that failed or was stopped can be resumed.")
     run.status, run.queued_at = Status.QUEUED, database.now(session=session)
     run.finished_at = run.request = None
-    _note(session, run, "queued", "Queued again by Resume.")
+    proposed = (run.error or {}).get("step_down") or {}
+    if step_down and not proposed:
+        raise NotResumable(
+            f"Run {run.id} has no settings proposed that take less memory. Resume it as it is, or clone it."
+        )
+    if step_down:
+        run.stepped_down = run.stepped_down | proposed
+    _note(session, run, "queued", f"Queued again by Resume{f' with {in_words(proposed)}' if step_down else ''}.")
     session.flush()
     return run
 

@@ -80,8 +80,8 @@ def stop(run_id: str) -> Run:
         return runs.request_stop(session=session, run_id=run_id)
 
 
-def resume(run_id: str) -> Run:
-    """Queues a failed or stopped run again.
+def resume(run_id: str, *, step_down: bool = False) -> Run:
+    """Queues a failed or stopped run again; with `step_down` with the settings proposed when its memory ran out.
 
     Raises:
         RunNotFound, NotResumable: as `runs.resume`.
@@ -90,7 +90,7 @@ def resume(run_id: str) -> Run:
     from worker import queue
 
     with database.write() as session:
-        run = runs.resume(session=session, run_id=run_id)
+        run = runs.resume(session=session, run_id=run_id, step_down=step_down)
         config = RunConfig.model_validate(run.config)
         resolve(config, session)
         problems: list[Problem] = []

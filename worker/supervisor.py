@@ -18,6 +18,7 @@ from pathlib import Path
 from training.config import RunConfig
 from training.fields import ConfigError
 from training.lineage import Lineage
+from training.step_down import stepped_down
 from worker import (
     archive,
     closing,
@@ -156,7 +157,7 @@ class Supervisor:
             ConfigError: its data are no longer there.
         """
         with database.read() as session:
-            return submit.resolve(RunConfig.model_validate(run.config), session)
+            return submit.resolve(stepped_down(RunConfig.model_validate(run.config), run.stepped_down), session)
 
     def _lineage(self, run: Run) -> Lineage:
         with database.read() as session:
@@ -205,7 +206,9 @@ class Supervisor:
                 raise OSError(errno.ENOSPC, f"{size(missing)} more are needed to pack the result")
             archive.pack(result, self._run_dir / archive.ARCHIVE_FILE, lambda: self._database.attempt(self._beat))
             merged = self._run_dir / archive.MERGED_FOLDER
-            if merged.is_dir() and not archive.missing_bytes(merged):  # without the room, `lathe export` copies the folder
+            if merged.is_dir() and not archive.missing_bytes(
+                merged
+            ):  # without the room, `lathe export` copies the folder
                 archive.pack(merged, self._run_dir / archive.MERGED_FILE, lambda: self._database.attempt(self._beat))
         return verdict
 

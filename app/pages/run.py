@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
 
 from app.downloads import adapter_path
-from app.pages import run_data, run_parts
+from app.pages import run_data, run_memory, run_parts
 from app.pages.parts import QUIET, database_away, each, html
 from app.pages.run_data import Drawing, Snapshot
 from training.fields import ConfigError
@@ -48,9 +49,11 @@ class Page:
     heading: gr.HTML
     stop: gr.Button
     resume: gr.Button
+    step_down: gr.Button
     links: gr.HTML
     standing: gr.HTML
     trouble: gr.HTML
+    attempts: gr.HTML
     chart: gr.HTML
     results: gr.HTML
     events: gr.HTML
@@ -62,8 +65,8 @@ class Page:
     def parts(self) -> list[Any]:
         """What `_parts` has values for, in its order."""
         return [
-            self.heading, self.stop, self.resume, self.links, self.standing, self.trouble,
-            self.results, self.events, self.configuration, self.log, self.timer,
+            self.heading, self.stop, self.resume, self.step_down, self.links, self.standing, self.trouble,
+            self.attempts, self.results, self.events, self.configuration, self.log, self.timer,
         ]  # fmt: skip
 
 
@@ -76,9 +79,10 @@ def build(demo: gr.Blocks) -> None:
             heading = html()
             stop = gr.Button("Stop", size="md", visible=False, scale=0, elem_id="stop")
             resume = gr.Button("Resume", size="md", visible=False, scale=0, elem_id="resume")
+            step_down = gr.Button("Resume", size="md", variant="primary", visible=False, scale=0, elem_id="step-down")
             links = html()
         refused = html()
-        standing, trouble = html(), html()
+        standing, trouble, attempts = html(), html(), html()
         with gr.Row(elem_classes="two-columns"):
             with gr.Column(scale=3), gr.Column(elem_classes="card charts"):
                 with gr.Row(elem_classes="chart-controls"):
@@ -108,7 +112,10 @@ def build(demo: gr.Blocks) -> None:
                 keep = gr.Button("Keep running", elem_classes="dialog-cancel")
                 confirm = gr.Button("Stop and save", variant="stop", elem_id="confirm-stop")
     timer = gr.Timer(LIVE_SECONDS)
-    page = Page(missing, body, heading, stop, resume, links, standing, trouble, chart, results, events, configuration, log, timer)
+    page = Page(
+        missing, body, heading, stop, resume, step_down, links, standing, trouble, attempts, chart, results, events,
+        configuration, log, timer,
+    )  # fmt: skip
     everything = [sent, page.missing, page.body, page.chart, *page.parts]
     look = [log_loss, smoothing, sent]
     demo.load(opened, [log_loss, smoothing], everything, **QUIET)
@@ -118,6 +125,7 @@ def build(demo: gr.Blocks) -> None:
     keep.click(lambda: gr.update(visible=False), None, dialog, **QUIET)
     confirm.click(stopped, look, [dialog, refused, *everything], **QUIET)
     resume.click(resumed, look, [refused, *everything], **QUIET)
+    step_down.click(resumed_lower, look, [refused, *everything], **QUIET)
 
 
 def opened(log_loss: bool, smoothing: float, request: gr.Request) -> list[Any]:
@@ -139,6 +147,11 @@ def stopped(log_loss: bool, smoothing: float, before: Sent, request: gr.Request)
 def resumed(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
     """Queues the run again; where that is refused, the page says why."""
     return [_refusal(submit.resume, request), *looked(log_loss, smoothing, before, request)]
+
+
+def resumed_lower(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
+    """Queues the run again with the settings proposed when its memory ran out."""
+    return [_refusal(partial(submit.resume, step_down=True), request), *looked(log_loss, smoothing, before, request)]
 
 
 def _refusal(ask: Callable[[str], object], request: gr.Request) -> Markup:
@@ -190,20 +203,22 @@ def _nothing_there(reason: str, before: Sent) -> list[Any]:
     return [before, told, gr.update(visible=False), *[gr.skip()] * _PARTS, gr.Timer(active=False)]
 
 
-_PARTS = 11
+_PARTS = 13
 
 
 def _parts(snapshot: Snapshot) -> list[Any]:
     """The values of `Page.parts`, in its order."""
     run = snapshot.run
-    stopping = run.request is Request.STOP
+    stopping, lower = run.request is Request.STOP, run_memory.proposal(run)
     return [
         run_parts.heading(run),
         gr.update(visible=not run.status.ended, interactive=not stopping, value="Stopping" if stopping else "Stop"),
         gr.update(visible=run.status in (Status.FAILED, Status.STOPPED)),
+        gr.update(visible=bool(lower), value=lower),
         _links(snapshot),
         run_parts.standing(run, snapshot.queue),
         run_parts.trouble(run, snapshot.log),
+        run_memory.attempts(snapshot.attempts),
         run_parts.results(run),
         run_parts.happenings(snapshot.events),
         run_parts.configuration(run, snapshot.dataset_names),

@@ -1,7 +1,7 @@
 """What the page Run shows, read from the database: once for all viewers, and the series only when there are new ones."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app import charts
 from app.cache import TimedCache
@@ -10,7 +10,7 @@ from app.pages.run_parts import Queue
 from app.run_document import place
 from worker import database, datasets, history, logs, metrics, runs
 from worker.metrics import Series
-from worker.models import LogLine, Run, RunEvent
+from worker.models import Attempt, LogLine, Run, RunEvent
 
 LOG_LINES, EVENTS = 200, 100
 _POINTS, _MEMORY_POINTS = 280, 1120
@@ -26,6 +26,7 @@ class Snapshot:
     events: list[RunEvent]
     log: list[LogLine]
     dataset_names: dict[str, str]
+    attempts: list[Attempt] = field(default_factory=list)
 
     @property
     def version(self) -> str:
@@ -94,6 +95,7 @@ def _read(run_id: str) -> Snapshot:
             queue=place(session, run),
             events=history.events(session=session, run_id=run.id, limit=EVENTS),
             log=logs.tail(session=session, run_id=run.id, limit=LOG_LINES),
+            attempts=runs.attempts(session=session, run_id=run.id),
             dataset_names={item.id: item.name for item in datasets.listing(session=session)},
         )
 
