@@ -86,7 +86,7 @@ def stop_run(run_id: str) -> dict[str, Any]:
 
 @router.post("/api/runs/{run_id}/resume")
 def resume_run(run_id: str, step_down: bool = False) -> dict[str, Any]:
-    """Queues a failed or stopped run again, from its last whole checkpoint; with `step_down` as proposed when its memory ran out."""
+    """Queues a failed or stopped run again, from its last whole checkpoint; `step_down`: as proposed when memory ran out."""
     submit.resume(run_id, step_down=step_down)
     return _document(run_id)
 

@@ -26,7 +26,7 @@ def brief(run: Run) -> dict[str, Any]:
 
 
 def document(session: Session, run_id: str) -> dict[str, Any]:
-    """What is known of a run: its fields, `attempts` and `events` oldest first, `latest` (the newest value of each metric), `queue`.
+    """What is known of a run: its fields, `attempts` and `events` oldest first, `latest` (newest value of each metric), `queue`.
 
     `summary` is as the training program reported it, null until it ended; `queue` is the run's place among the waiting,
     null where it does not wait. Times are seconds since the epoch, sizes bytes.

@@ -159,6 +159,10 @@ class Rank:
             said = {"error": "ValueError", "message": f"It cannot go on at {where}.", "fix": "Mend it."}
             self.writer.write(events.Failed(rank=self.number, phase="training", expected=how == "expected", **said))
             os._exit(1)
+        if how == "out of memory":
+            told = {"device": "cpu", "phase": "training", "policy": "step_down", "part": "forward", "step": 3, "micro_step": 1}
+            self.writer.write(events.OutOfMemory(rank=self.number, **told, step_down=self.behaviour["step_down"]))
+            os._exit(1)
         if how == "eat":
             self.eaten = b"x" * 2**30
         if how == "exit":

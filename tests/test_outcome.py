@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from training.events import Failed, Finished
+from training.events import Failed, Finished, OutOfMemory
 from worker.models import Request, Status
 from worker.outcome import Ending, judge
 from worker.reports import Seen
@@ -116,3 +116,32 @@ def test_an_unexplained_end_keeps_the_end_of_the_log() -> None:
     assert verdict.error is not None
     assert "exit code 3" in verdict.error["message"]
     assert verdict.error["log_tail"] == "ImportError: no module"
+
+
+def ran_out(policy: str, step_down: dict[str, object] | None) -> Seen:
+    where = {"rank": 1, "device": "cuda", "phase": "training", "part": "forward", "step": 41, "micro_step": 2}
+    told = OutOfMemory(**where, policy=policy, step_down=step_down, requested_bytes=2**31)  # type: ignore[arg-type]
+    return seen(step=40, phases=TRAINING, saved_step=40, out_of_memory=told, failures=[failure("no room", rank=1)])
+
+
+def test_a_run_whose_memory_ran_out_goes_on_by_itself_with_less() -> None:
+    verdict = judge(ran_out("step_down", {"micro_batch_size": 2}), Ending(exit_code=1))
+    assert (verdict.status, verdict.retry, verdict.step_down) == (Status.QUEUED, False, {"micro_batch_size": 2})
+    assert verdict.reason == (
+        "GPU memory ran out on rank 1 in the forward pass of step 41, micro step 2: 2.0 GiB were asked for. "
+        "It goes on from the checkpoint of step 40, with micro batch size 2."
+    )
+
+
+def test_or_fails_and_proposes_to_go_on_with_less() -> None:
+    verdict = judge(ran_out("ask", {"micro_batch_size": 2}), Ending(exit_code=1))
+    assert (verdict.status, verdict.retry, verdict.step_down) == (Status.FAILED, False, {})
+    assert verdict.error is not None
+    assert verdict.error["step_down"] == {"micro_batch_size": 2}
+    assert verdict.error["fix"] == "Resume it with micro batch size 2: the global batch stays."
+
+
+def test_where_nothing_takes_less_it_fails_with_what_would_and_is_not_tried_again() -> None:
+    verdict = judge(ran_out("step_down", None), Ending(exit_code=1))
+    assert (verdict.status, verdict.retry) == (Status.FAILED, False)
+    assert verdict.error is not None and "max_length" in verdict.error["fix"]

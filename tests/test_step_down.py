@@ -1,4 +1,4 @@
-"""When memory runs out, the next attempt takes settings that need less, with the same global batch, and goes on from the checkpoint."""
+"""When memory runs out, the next attempt takes less of it for the same global batch, and goes on from the checkpoint."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -23,7 +23,9 @@ def config(**values: Any) -> RunConfig:
     return RunConfig.model_validate({"model": "m", "data": "d"} | values)
 
 
-def ladder(first: RunConfig, part: str = "forward", *, has_checkpoint: bool = True, **more: Any) -> list[dict[str, Any]]:
+def ladder(
+    first: RunConfig, part: str = "forward", *, has_checkpoint: bool = True, **more: Any
+) -> list[dict[str, Any]]:
     """Every rung from `first` on."""
     rungs, standing = [], first
     while rung := next_rung(standing, GPU, part=part, has_checkpoint=has_checkpoint, **more):

@@ -1,5 +1,6 @@
 """One attempt at a run under its supervisor: real processes, a real database, a stand-in for the training program."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -16,6 +17,7 @@ from supervised import eventually, living, queue_run, quick_leases, supervise  #
 from training.events import EventWriter, Finished, Metrics, RankStarted
 from training.lineage import Lineage
 from worker import database as db
+from worker import runs
 from worker.launcher import Launch
 from worker.models import Attempt, DeviceLease, Metric, Request, Run, Status
 from worker.settings import Settings, get_settings
@@ -305,3 +307,20 @@ def test_a_frozen_trainer_can_be_stopped() -> None:
             process.send_signal(signal.SIGSTOP)
         run = it.stopped()
         assert (run.status, living(run.id)) == (Status.STOPPED, [])
+
+
+def test_a_run_whose_memory_ran_out_goes_on_with_less_and_both_attempts_say_with_what(database: str) -> None:
+    less = {"micro_batch_size": 2, "gradient_accumulation_steps": 2}
+    run_id = queue_run(steps=5, save_at=2, crash_at=3, how="out of memory", step_down=less)
+    with supervise(run_id) as it:
+        assert it.wait().status is Status.QUEUED
+    with supervise(run_id) as it:
+        assert it.wait().status is Status.FINISHED
+    trained = json.loads((it.run_dir / "config.json").read_text())
+    assert {name: trained[name] for name in less} == less
+    assert it.run.config["micro_batch_size"] == 4
+    with db.read() as session:
+        first, second = runs.attempts(session=session, run_id=run_id)
+    assert (first.stepped_down, second.stepped_down) == ({}, less)
+    assert first.out_of_memory and first.out_of_memory["step"] == 3
+    assert "It goes on from the checkpoint of step 2, with micro batch size 2, gradient accumulation 2." in first.reason
