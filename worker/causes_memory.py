@@ -29,7 +29,7 @@ CAUSES = (
             "Lower micro_batch_size and raise gradient_accumulation_steps by as much, or shorten max_length.",
             "Where memory is not full, look for a token id beyond the vocabulary: rerun with CUDA_LAUNCH_BLOCKING=1.",
         ),
-        changes={"auto_batch_size": True},
+        changes={"on_out_of_memory": "step_down"},
     ),
     Cause(
         "host_out_of_memory",
