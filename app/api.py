@@ -9,11 +9,11 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from app import dataset_document, log_diagnosis
+from app import dataset_document, forecasts, log_diagnosis
 from app.run_document import brief, document
 from app.security import error, is_loopback
 from training.fields import ConfigError, Problem, parse
-from worker import database, metrics, run_diagnosis, runs, submit
+from worker import database, forecasting, metrics, run_diagnosis, runs, submit
 from worker.datasets import DatasetNotFound
 from worker.models import Status
 from worker.patience import UNREACHABLE
@@ -47,10 +47,7 @@ def create_run(values: Annotated[Any, Body()]) -> dict[str, Any]:
     Raises:
         ConfigError: answered with 422 and every problem.
     """
-    if not isinstance(values, dict):
-        fix = 'Send the settings, for example {"model": "Qwen/Qwen3-0.6B", "data": "0123456789abcdef"}.'
-        raise ConfigError([Problem("body", None, "is not a JSON object.", fix)])
-    return _document(submit.submit(parse(values), files=is_loopback(get_settings().host)).id)
+    return _document(submit.submit(parse(_settings(values)), files=is_loopback(get_settings().host)).id)
 
 
 @router.get("/api/runs/{run_id}")
@@ -97,6 +94,24 @@ def diagnose_run(run_id: str) -> dict[str, Any]:
     return run_diagnosis.of_run(run_id)
 
 
+@router.post("/api/forecasts")
+def forecast_run(
+    values: Annotated[Any, Body()],
+    gpu: str | None = None,
+    gpus: Annotated[int | None, Query(ge=1, le=1024)] = None,
+    host_memory: Annotated[float | None, Query(ge=0.5)] = None,
+) -> dict[str, Any]:
+    """How much memory a run takes, and what fits: the body is a RunConfig, whose data may be left out. `gpu` is a card's name or
+    its memory in GiB, this machine's where it is left out; `host_memory` GiB of the machine.
+
+    Raises:
+        ConfigError: answered with 422: a setting, the card or the model cannot be.
+    """
+    given = _settings(values)
+    config = forecasts.on_gpus(parse({"data": "none"} | given), gpus, given)
+    return forecasting.as_document(forecasts.foresee(config, gpu, host_memory)[0])
+
+
 @router.post("/api/diagnoses")
 async def diagnose_log(
     request: Request, model: str | None = None, micro_batch: Annotated[int | None, Query(ge=1)] = None
@@ -127,7 +142,8 @@ def show_dataset(dataset_id: str) -> dict[str, Any]:
 @rest.api_route("/api/{path:path}", methods=["GET", "POST"], response_model=None)
 def unknown_path(path: str) -> JSONResponse:
     """Whatever else begins with /api/, so that it is answered here and not by the pages."""
-    return error(404, "path", f"/api/{path}", "is not part of the API.", "There are /api/runs, /api/datasets and /api/diagnoses.")
+    known = "There are /api/runs, /api/datasets, /api/forecasts and /api/diagnoses."
+    return error(404, "path", f"/api/{path}", "is not part of the API.", known)
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -169,6 +185,13 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def other(request: Request, problem: HTTPException) -> JSONResponse:
         return error(problem.status_code, "request", request.url.path, str(problem.detail), "")
+
+
+def _settings(values: Any) -> dict[str, Any]:
+    if isinstance(values, dict):
+        return values
+    fix = 'Send the settings, for example {"model": "Qwen/Qwen3-0.6B", "data": "0123456789abcdef"}.'
+    raise ConfigError([Problem("body", None, "is not a JSON object.", fix)])
 
 
 def _document(run_id: str) -> dict[str, Any]:

@@ -6,18 +6,15 @@ from typing import Any
 
 import click
 
-from app import text
+from app import forecasts, text
 from app.cli_database import ready
-from training import cards
-from training.cards import GIB, Card
+from training.cards import Card
 from training.config import RunConfig
 from training.config_file import read_config
-from training.fields import ConfigError, Problem, parse
+from training.fields import parse
 from training.memory import MOMENTS
-from training.model_shape import ModelShape, ShapeError
-from training.rules import Machine, check
-from worker import devices, forecasting, run_data
-from worker.forecasting import Found, RowLengths
+from worker import forecasting, run_data
+from worker.forecasting import Found
 
 
 def show(
@@ -34,74 +31,12 @@ def show(
     Raises:
         ConfigError: a setting is wrong or cannot go with another, no such GPU is known, or the model's shape is not.
     """
-    config = configuration(path, overrides, gpus)
-    card = chosen_card(gpu)
-    refuse(config, card)
-    shape = known_shape(config.model)
-    rows = _counted(config)
-    found = forecasting.foresee(config, shape, card, rows=rows, host_bytes=int(host * GIB) if host else _host(gpu))
+    given = {"data": "none"} | overrides
+    config = forecasts.on_gpus(read_config(path, given) if path else parse(given), gpus, overrides)
+    if run_data.DATASET_ID.fullmatch(config.data):
+        ready()  # its tokens may be counted
+    found, card = forecasts.foresee(config, gpu, host)
     click.echo(json.dumps(forecasting.as_document(found)) if as_json else told(config, found, card))
-
-
-def configuration(path: Path | None, overrides: dict[str, Any], gpus: int | None) -> RunConfig:
-    """The settings; data need not be given, `gpus` means as many processes, and several of those a strategy for several."""
-    given: dict[str, Any] = {"data": "none"} | overrides
-    if gpus:
-        given.setdefault("num_processes", str(gpus))
-    config = read_config(path, given) if path else parse(given)
-    return forecasting.spread(config, gpus) if gpus and "strategy" not in overrides else config
-
-
-def chosen_card(gpu: str | None) -> Card | None:
-    """The named card, else this machine's own; None for CPU."""
-    if gpu is None:
-        return forecasting.card_of(devices.machine())
-    if gpu.lower() == devices.CPU:
-        return None
-    try:
-        return cards.find_card(gpu)
-    except ValueError as error:
-        raise ConfigError([Problem("gpu", gpu, str(error))]) from None
-
-
-def refuse(config: RunConfig, card: Card | None) -> None:
-    """Raises ConfigError for settings that could not run at all on such GPUs."""
-    count = max(config.num_processes, 1)
-    machine = (
-        Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16) if card else Machine()
-    )
-    problems = [
-        Problem(one.settings[0], getattr(config, one.settings[0]), one.reason, one.fix)
-        for one in check(config, machine)
-        if one.blocking
-    ]
-    if problems:
-        raise ConfigError(problems)
-
-
-def known_shape(model: str) -> ModelShape:
-    """The model's shape.
-
-    Raises:
-        ConfigError: it has no config.json here, or one that says too little.
-    """
-    try:
-        return forecasting.shape_at(model)
-    except ShapeError as error:
-        raise ConfigError([Problem("model", model, error.message, error.fix)]) from None
-
-
-def _counted(config: RunConfig) -> RowLengths | None:
-    """The tokens of the data, where they are an id of a data set whose tokens were counted."""
-    if not run_data.DATASET_ID.fullmatch(config.data):
-        return None
-    ready()
-    return forecasting.counted(config, config.model)
-
-
-def _host(gpu: str | None) -> int | None:
-    """This machine's memory, where the question is about this machine."""
-    return forecasting.host_memory() if gpu is None else None
 
 
 def told(config: RunConfig, found: Found, card: Card | None) -> str:

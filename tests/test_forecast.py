@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import answer, lathe
+from web import client
 
 from training import cards, trainable
 from training.activations import Batch
@@ -208,6 +209,17 @@ def test_what_cannot_be_is_refused_with_its_field_and_fix(llama, flags, told):
 def test_a_folder_without_config_json_says_so(tmp_path):
     result = lathe("forecast", "--model", tmp_path, "--gpu", "h100")
     assert "holds no config.json here" in result.stderr
+
+
+def test_rest_answers_as_the_command_does(llama, database):
+    flags = "--method full --strategy zero3 --gpu a100-80gb --gpus 4 --max-length 512"
+    told = answer("forecast", "--model", llama, *flags.split())
+    body = {"model": str(llama), "method": "full", "strategy": "zero3", "max_length": 512}
+    site = client()
+    asked = site.post("/api/forecasts", json=body, params={"gpu": "a100-80gb", "gpus": 4})
+    assert asked.json() == told
+    refused = site.post("/api/forecasts", json=body, params={"gpu": "v200"})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "gpu")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"model_type": "llama"}', '{"model_type": "gpt2", "n_embd": "x"}', "\x00"])
