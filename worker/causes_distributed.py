@@ -44,7 +44,7 @@ CAUSES = (
         "The processes did not find each other at the start.",
         (
             sign(
-                r"The client socket has (?:timed out|failed to connect)(?: after \d+\w+)?.* (?P<address>\(?\S+, \d+\)?)",
+                r"The client socket has (?:timed out|failed to connect).{0,80}?to [\[(]?(?P<address>[\w.-]{1,100}\]?(?:, |:)\d{1,5})",
                 0.9,
             ),
             sign(
@@ -57,6 +57,7 @@ CAUSES = (
             "Start every node with the same --nnodes, --master_addr and --master_port, and see that all of them have begun.",
             "See that the main node's port is reachable from the others (firewall), and that its name resolves to an outer address.",
         ),
+        told="The address was {address}.",
     ),
     Cause(
         "port_in_use",

@@ -104,7 +104,7 @@ CAUSES = (
         "A sequence is longer than the positions that the model has.",
         (
             sign(
-                r"sequence length is longer.*\((?P<length>\d+) > (?P<limit>\d+)\)[\s\S]*?(?:index out of range in self|srcSelectDimSize` failed)",
+                r"sequence length is longer.*\((?P<length>\d+) > (?P<limit>\d+)\)[\s\S]{0,8000}?(?:index out of range in self|srcSelectDimSize` failed)",
                 0.9,
             ),
             sign(r"sequence length is longer.*\((?P<length>\d+) > (?P<limit>\d+)\)", 0.6, Kind.SYMPTOM),

@@ -7,12 +7,12 @@ from worker.cause import Detail, Known
 from worker.log_text import Line, Log
 
 _WAITED = re.compile(
-    r"[Rr]ank (\d+)\].*?Watchdog caught collective operation timeout: .*?SeqNum=(\d+), OpType=(\w+)"
-    r".*?\) ran for (\d+) milliseconds"
+    r"[Rr]ank (\d{1,5})\].*?Watchdog caught collective operation timeout: .*?SeqNum=(\d{1,18}), OpType=(\w+)"
+    r".*?\) ran for (\d{1,12}) milliseconds"
 )
-_GLOO = re.compile(r"Timed out waiting (\d+)ms for (?:recv|send) operation to complete")
-_LAST = re.compile(r"[Rr]ank (\d+)\].*?(?:last enqueued(?: NCCL)? work: |last enqueued work: )(\d+)")
-_BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in (\d+) ms")
+_GLOO = re.compile(r"Timed out waiting (\d{1,12})ms for (?:recv|send) operation to complete")
+_LAST = re.compile(r"[Rr]ank (\d{1,5})\].*?(?:last enqueued(?: NCCL)? work: |last enqueued work: )(\d{1,18})")
+_BARRIER = re.compile(r"Ranks? (\d{1,5})[\d, ]* failed to pass monitoredBarrier in (\d{1,12}) ms")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _Wait:
 def look_at_hang(log: Log, place: int, known: Known) -> Detail:
     """The rank that the others waited for: the one that reports no wait, or that had queued the fewest collectives."""
     if barrier := _BARRIER.search(log.text):
-        rank = int(barrier[1].split(",")[0])
+        rank = int(barrier[1])
         return Detail(f"Rank {rank} did not come to a barrier within {int(barrier[2]) / 1000:.0f} s.", rank=rank)
     waits = _waits(log)
     waited = {wait.rank: wait for wait in reversed(waits) if wait.rank is not None}

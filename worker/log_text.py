@@ -15,9 +15,9 @@ from worker.logs import ESCAPES
 LONGEST_LINE = 4000  # characters
 _HEADER = "Traceback (most recent call last)"
 # What launchers put before each line: torch's own hook, torchrun --tee, Lightning, mpirun.
-_PREFIX = re.compile(r"\s*(?:\[(rank|default)(\d+)\]:|\[rank: ?(\d+)\]|\[\d+,(\d+)\]<std(?:err|out)>:) ?")
+_PREFIX = re.compile(r"\s*(?:\[(rank|default)(\d{1,5})\]:|\[rank: ?(\d{1,5})\]|\[\d+,(\d{1,5})\]<std(?:err|out)>:) ?")
 _SRUN = re.compile(r"\s{0,4}(\d{1,4}): ")
-_NAMED = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank[: ]?(\d+)\]")
+_NAMED = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank[: ]?(\d{1,5})\]")
 _BAR = re.compile(r"\d+%\|")
 _FRAME = re.compile(r'\s+File "([^"]*)", line \d+, in (.*)|│ (\S+):\d+ in\s*(\w*)')
 _RICH_CODE = re.compile(r"│? *❱ *\d+ [│ ]*(.*?) *│?$")  # rich draws a box around the frames
@@ -25,10 +25,10 @@ _INSIDE = (" ", "\t", "│", "╭", "╰")
 _TIME = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:std(?:out|err) [FP] )?")
 _LAUNCHERS = re.compile(r"torch/distributed/(run|launcher|elastic)|accelerate/commands/launch|deepspeed/launcher")
 _WRAPPERS = ("ChildFailedError", "CalledProcessError", "SignalException")
-_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d+)", re.S | re.M)
-_FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d+)")
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d{1,5})", re.S | re.M)
+_FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
-_LISTED = re.compile(r"^\s*rank\s*: (\d+) \(local_rank", re.M)
+_LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
 
 

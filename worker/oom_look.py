@@ -1,6 +1,7 @@
 """A closer look at device memory that ran out: how much was asked for, by which tensor, in which phase, and what helps most."""
 
 import re
+from functools import partial
 from typing import Any
 
 from worker.cause import Detail, Known
@@ -82,7 +83,8 @@ def _guesses(log: Log, numbers: Numbers, trace: Traceback | None, known: Known, 
     }
     kinds, widths = _kinds(trace), _widths(log, trace)
     bounds = (numbers.least, numbers.most, known.dimensions)
-    return guess(*bounds, kinds=kinds, batch=batch, lengths=lengths, element_bytes=widths)
+    fitting = partial(guess, *bounds, kinds=kinds, lengths=lengths, element_bytes=widths)
+    return fitting(batch=batch) or fitting()
 
 
 def _kinds(trace: Traceback | None) -> tuple[str, ...]:

@@ -69,5 +69,5 @@ def _first(patterns: tuple[str, ...], message: str) -> int | None:
 def _bytes(number: str, unit: str) -> int:
     try:
         return round(float(number) * _UNITS[unit])
-    except ValueError:  # "1.2.3" in a log that was cut up
+    except (ValueError, OverflowError):  # "1.2.3", or no end of digits, in a log that was cut up
         return 0

@@ -47,7 +47,7 @@ def guess(
 
     An attention matrix is (batch, heads, L, L), logits are (batch, L, vocabulary) or one row less, an MLP activation is
     (batch, L, intermediate). `lengths` are those that the log speaks of. A length counts as likelier where it is one of
-    them, where the model takes it, and where it is a round number.
+    them, where the model takes it, and where it is a round number; a batch, where it is a power of two.
     """
     batches = (batch,) if batch else _BATCHES
     found = [
@@ -101,13 +101,14 @@ def _roundest(low: int, high: int) -> int:
 
 def _unlikely(
     one: Guess, kinds: tuple[str, ...], widths: tuple[int, ...], model: Dimensions, lengths: frozenset[int]
-) -> tuple[bool, int, bool, int, int, int]:
+) -> tuple[bool, int, bool, bool, int, int, int]:
     too_long = model.positions is not None and one.sequence_length > model.positions
     roundness = next((power for power in (2048, 1024, 512, 256) if one.sequence_length % power == 0), 0)
     return (
         too_long,
         kinds.index(one.tensor),
         one.sequence_length not in lengths,
+        one.batch_size.bit_count() > 1,  # batches are powers of two more often than not
         -roundness,
         widths.index(one.element_bytes),
         one.batch_size,
