@@ -358,3 +358,23 @@ def test_the_batch_is_read_from_a_command_that_the_log_repeats():
     command = "cmd = ['python', 'train.py', '--per_device_train_batch_size', '2', '--fp16']\n"
     found = diagnose(command + asked("8.00", code="softmax(scores, dtype=torch.float32)"), shape=LLAMA_7B)
     assert found.inferred["batch_size"] == 2
+
+
+def test_a_traceback_that_torchruns_summary_repeats_is_read():
+    text = """Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-02_10:00:00
+  rank      : 3 (local_rank: 3)
+  exitcode  : 1 (pid: 42)
+  traceback : Traceback (most recent call last):
+    File "site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 346, in wrapper
+      return f(*args, **kwargs)
+    File "/opt/train/train.py", line 10, in main
+      raise MoonError("the moon is full")
+  moon.MoonError: the moon is full
+
+============================================================
+"""
+    found = diagnose(text)
+    assert (found.cause, found.first_failed_rank) == (UNKNOWN, 3)
+    assert "moon.MoonError: the moon is full (in main, train.py)" in found.explanation

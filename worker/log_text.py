@@ -21,6 +21,7 @@ _NAMED = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank[: ]?(\d{1,5})\]")
 _BAR = re.compile(r"\d+%\|")
 _FRAME = re.compile(r'\s+File "([^"]*)", line \d+, in (.*)|│ (\S+):\d+ in\s*(\w*)')
 _RICH_CODE = re.compile(r"│? *❱ *\d+ [│ ]*(.*?) *│?$")  # rich draws a box around the frames
+_INDENTED = re.compile(r"(\s*)(?:traceback : )?Traceback")  # torchrun's summary repeats a rank's
 _INSIDE = (" ", "\t", "│", "╭", "╰")
 _TIME = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:std(?:out|err) [FP] )?")
 _LAUNCHERS = re.compile(r"torch/distributed/(run|launcher|elastic)|accelerate/commands/launch|deepspeed/launcher")
@@ -160,11 +161,13 @@ def _line(number: int, shown: str, *, timed: bool, srun: bool) -> Line:
 
 def _tracebacks(lines: list[Line], places: list[int]) -> Iterator[Traceback]:
     """The tracebacks among the lines of one rank."""
-    first, frames = -1, list[Frame]()
+    first, frames, indent = -1, list[Frame](), ""
     for place in places:
-        text = lines[place].text
+        text = lines[place].text.removeprefix(indent)
         if _HEADER in text:  # a progress bar may stand before it
             first, frames = place, []
+            indented = _INDENTED.match(lines[place].text)
+            indent = indented[1] if indented else ""
         elif first >= 0 and text.startswith(_INSIDE):
             _add(text, frames)
         elif first >= 0 and text:

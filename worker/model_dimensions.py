@@ -1,4 +1,7 @@
-"""The dimensions of a model that decide how large its tensors are, from its config.json alone."""
+"""The dimensions of a model that decide how large its tensors are, from its config.json alone.
+
+It makes do with less than training/model_shape.py, which counts parameters: heads, hidden size and vocabulary are enough.
+"""
 
 import json
 from dataclasses import dataclass
