@@ -102,10 +102,9 @@ class Log:
         return sorted((one for one in found if not self.of_launcher(one)), key=lambda one: one.first)
 
     def of_launcher(self, one: Traceback) -> bool:
-        error = self.lines[one.last].text
-        return any(word in error for word in _WRAPPERS) or any(
-            _LAUNCHERS.search(frame.file) for frame in one.frames[-2:]
-        )
+        """Whether a traceback only tells that a rank failed: it was raised in the launcher."""
+        raised_in = one.frames[-1].file if one.frames else ""
+        return any(word in self.lines[one.last].text for word in _WRAPPERS) or bool(_LAUNCHERS.search(raised_in))
 
     @cached_property
     def root_rank(self) -> int | None:
