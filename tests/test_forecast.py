@@ -1,6 +1,8 @@
 """Whether a run fits, said before it is queued: shapes, the formulas against reports of real runs, the advice, the command."""
 
 import json
+import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +10,13 @@ import pytest
 from commands import answer, lathe
 from web import client
 
+from app import form
+from app.pages.memory_panel import memory_html
 from training import cards, trainable
 from training.activations import Batch
 from training.advice import advise
 from training.config import RunConfig
+from training.fields import parse
 from training.memory import forecast
 from training.model_shape import FAMILIES, ShapeError, read_shape, shape_of
 from training.rules import Machine, check
@@ -220,6 +225,38 @@ def test_rest_answers_as_the_command_does(llama, database):
     assert asked.json() == told
     refused = site.post("/api/forecasts", json=body, params={"gpu": "v200"})
     assert (refused.status_code, refused.json()["error"]["field"]) == (422, "gpu")
+
+
+def shown(llama, card, count, **settings):
+    return str(memory_html(form.defaults() | {"model": str(llama), **settings}, card, count))
+
+
+def test_new_run_shows_parts_every_strategy_and_what_fits_at_one_click(llama, database):
+    told = shown(llama, "v100-32gb", "4", method="full")
+    assert "Does not fit" in told
+    assert "What fits, the fastest first" in told
+    for name in ("DDP", "ZeRO-3 + offload", "FSDP", "QLoRA 4-bit"):
+        assert name in told
+    sent = [json.loads(unescape(one))["changes"] for one in re.findall(r'data-send="([^"]*)"', told)]
+    for changes in sent:
+        assert parse(config().model_dump(mode="json") | changes)
+    assert any(changes.get("num_processes") == 4 for changes in sent)
+
+
+def test_new_run_asks_for_a_model_first_and_says_what_a_hub_model_lacks(database):
+    assert "Choose a model" in shown("", "h100", "")
+    assert "holds no config.json here" in shown("Qwen/Qwen3-0.6B", "h100", "")
+
+
+def test_a_data_set_with_counted_tokens_names_its_largest_batch():
+    lengths = np.array([10] * 99 + [900])
+    rows, h100 = RowLengths(lengths, lengths - 5), cards.CARDS["h100"]
+    found = foresee(config(eval_split=0, packing="none"), shape_of(LLAMA_2_7B), h100, rows=rows)
+    assert (found.worst.longest_row, found.worst.longest) == (100, 900)
+    assert found.forecast.batch.length == 904  # padded
+    flat = foresee(config(eval_split=0), shape_of(LLAMA_2_7B), h100, rows=rows)
+    assert flat.forecast.batch.tokens == 900 + 3 * 10
+    assert flat.forecast.peak_bytes < found.forecast.peak_bytes
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"model_type": "llama"}', '{"model_type": "gpt2", "n_embd": "x"}', "\x00"])
