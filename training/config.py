@@ -184,6 +184,12 @@ class Checkpointing(StrEnum):
     OFFLOADED = "offloaded"
 
 
+class Probe(StrEnum):
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
 class OnOutOfMemory(StrEnum):
     FAIL = "fail"
     ASK = "ask"
@@ -358,6 +364,7 @@ class RunConfig(BaseModel):
     tf32: bool = setting(False, "Let fp32 matrix products round their factors to 10 bits (NVIDIA Ampere and later): several times faster.", Group.STRATEGY, label="TF32", advanced=True)
     memory_limit: OptionalAmount = setting(None, "Most memory that a process may take for its tensors, on its GPU or on CPU: a fraction below 1 of what there is, or MiB; beyond it the run is out of memory, as on a smaller device. Empty sets no limit.", Group.STRATEGY, advanced=True, gt=0)
     gradient_checkpointing: CheckpointingChoice = setting(Checkpointing.NONE, "Recompute activations in the backward pass: full does so in every layer (least memory, about a third slower), selective in every second one, offloaded in every one and keeps the layers' inputs in host memory.", Group.STRATEGY)
+    probe: Probe = setting(Probe.AUTO, "Before the first step, take two steps on the largest batch of the run on every rank and undo them, so that what would not fit is known at once. auto does so on a GPU.", Group.STRATEGY, advanced=True)
     on_out_of_memory: OnOutOfMemory = setting(OnOutOfMemory.STEP_DOWN, "When device memory runs out. step_down: go on by itself from the last checkpoint with what takes less and keeps the global batch: half the micro batch and twice the accumulation, then recomputed activations, before the first checkpoint also ZeRO. ask: fail and propose that. fail: fail.", Group.STRATEGY)
     packing: Packing = setting(Packing.AUTO, "padding_free lays the rows of a batch end to end instead of padding them: the same steps and losses, faster. packed fills sequences of max_length with whole rows by best fit, and the micro batch counts those. auto is padding_free where the model keeps rows apart, else none.", Group.STRATEGY)
     attention: Attention = setting(Attention.AUTO, "The attention kernel; auto takes FlashAttention where it is installed and fits, else PyTorch's SDPA, which goes through a batch row by row on CPU.", Group.STRATEGY, advanced=True)

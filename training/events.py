@@ -35,7 +35,7 @@ class RankStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseStarted(Event):
-    """The run entered a phase: starting, compiling DeepSpeed operators, loading data, loading model, preparing, training,
+    """The run entered a phase: starting, compiling DeepSpeed operators, loading data, loading model, preparing, probing, training,
     evaluating, saving, answering, merging, pushing."""
 
     kind: ClassVar[str] = "phase"

@@ -37,8 +37,13 @@ class Moments:
     ) -> None:
         self.now: Moment | None = None
         self._config, self._train, self._held_out = config, train, held_out
-        self._order = order
+        self.order = order
         self._micro_step = 0
+
+    @property
+    def rows(self) -> View | None:
+        """The rows to train on, where they can be looked up."""
+        return None if isinstance(self._train, Stream) else self._train
 
     def begin(self) -> None:
         """A step or an evaluation begins."""
@@ -52,6 +57,12 @@ class Moments:
         """The next batch of an evaluation after `step`."""
         self._mark(step, inputs, self._held_out_rows)
 
+    def probe(self, inputs: Mapping[str, Any], rows: list[int]) -> None:
+        """Before the first step, the same rows on every rank."""
+        world = self._config.num_processes // self._config.sequence_parallel_size
+        view = self.rows
+        self._mark(0, inputs, lambda *_: self._of_ranks(view, [rows] * world) if view else [])
+
     def _mark(self, step: int, inputs: Mapping[str, Any], rows: Callable[[int, int], Rows]) -> None:
         self._micro_step += 1
         micro_step = self._micro_step
@@ -62,7 +73,7 @@ class Moments:
             return []  # its rows are drawn while it is read
         config = self._config
         found = batches_of_ranks(
-            self._order or Shuffled(self._train.num_rows, config.seed),
+            self.order or Shuffled(self._train.num_rows, config.seed),
             step=step,
             micro=micro_step,
             micro_batch=config.micro_batch_size,

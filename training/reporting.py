@@ -8,15 +8,14 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerState
 
 from training import manifest
 from training.best import BestWatch, Evaluation, best, evaluations, kept_step
 from training.checkpointing import keeping, spare_every_second_layer
 from training.config import Checkpointing, RunConfig
 from training.data import EpochSampler
-from training.distributed import describe
-from training.events import CheckpointSaved, Metrics, Note, Placed, Planned
+from training.events import CheckpointSaved, Metrics, Note, Planned
 from training.failure import StopRequested
 from training.method_steps import callbacks, loraplus
 from training.moments import Moments
@@ -24,6 +23,7 @@ from training.optimizers import optimizer_factory
 from training.order import Shuffled, steps_per_epoch
 from training.report import Report, used_bytes
 from training.schedules import scheduler_arguments
+from training.step_watch import StepWatch
 from training.stopping import StopSignal
 from training.streaming import Stream
 from training.throughput import Throughput
@@ -150,6 +150,16 @@ class Reporting(Trainer):  # type: ignore[misc]
         self.args.lr_scheduler_kwargs = scheduler_arguments(self._watch.config, num_training_steps)
         return super().create_scheduler(num_training_steps, *arguments, **named)
 
+    @property
+    def watch(self) -> Watch:
+        """Whom it reports to."""
+        return self._watch
+
+    def training_pass(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """One forward and backward pass that counts for nothing."""
+        loss: torch.Tensor = super().training_step(model, inputs)
+        return loss
+
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any) -> torch.Tensor:
         """One forward and backward pass; counts the tokens that are not padding, without waiting for the device."""
         self.throughput.add(*self.count(inputs))
@@ -229,38 +239,3 @@ class Reporting(Trainer):  # type: ignore[misc]
                 path = str(checkpoint.relative_to(self._watch.run_dir))
                 self._watch.report.once(CheckpointSaved(step=self.state.global_step, path=path, bytes=size))
         self.throughput.go_on()
-
-
-class StepWatch(TrainerCallback):  # type: ignore[misc]
-    """Reports where each rank stands when training begins, and looks between steps whether to stop."""
-
-    def __init__(self, trainer: Reporting, report: Report, stop: StopSignal) -> None:
-        self._trainer, self._report, self._stop = trainer, report, stop
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._stop.training_begins()
-        placement = describe(self._trainer.model_wrapped)
-        shards = {
-            name: placement.pop(name) for name in ("parameter_shard", "parameters", "optimizer_shard", "optimized")
-        }
-        self._report.each(Placed(rank=self._report.rank, **shards))
-        self._trainer.begun(placement, state)
-        self._report.enter("training")
-        self._report.memory(state.global_step, always=True)
-
-    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._trainer.epoch_begins()
-
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._trainer.step_begins()
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self._stop.agreed():
-            control.should_evaluate = False
-            control.should_save = control.should_training_stop = True
-
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        if self._stop.agreed():
-            raise StopRequested

@@ -231,4 +231,12 @@ def a_stream_is_taken_as_it_comes(config: RunConfig, machine: Machine) -> Iterat
             )
 
 
-from training import deepspeed_rules, method_rules, optimizer_rules, output_rules, speed_rules, strategy_rules  # noqa: E402, F401 - they register their rules, and need what is above
+from training import (  # noqa: E402, F401 - they register their rules, and need what is above
+    deepspeed_rules,
+    method_rules,
+    optimizer_rules,
+    output_rules,
+    probe_rules,
+    speed_rules,
+    strategy_rules,
+)

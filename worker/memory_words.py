@@ -42,6 +42,8 @@ def rows(batch: dict[str, Any]) -> str:
 def _place(told: OutOfMemory) -> str:
     if told.part == "evaluation":
         return f"batch {told.micro_step} of the evaluation after step {told.step}"
+    if told.phase == "probing" and told.part:
+        return f"{_PASSES[told.part]} of the probe, which tries the largest batch of the run"
     if told.part and told.step:
         return f"{_PASSES[told.part]} of step {told.step}, micro step {told.micro_step}"
     return f"the phase {told.phase}"
