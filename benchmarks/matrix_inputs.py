@@ -15,7 +15,7 @@ def make_models(home: Path) -> tuple[Path, Path]:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
-    tokenizer = _tokenizer()
+    tokenizer = byte_tokenizer()
     ends: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": 1}
     torch.manual_seed(0)
     llama = LlamaConfig(
@@ -29,7 +29,7 @@ def make_models(home: Path) -> tuple[Path, Path]:
     return causal, seq2seq
 
 
-def _tokenizer() -> Any:
+def byte_tokenizer() -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -217,8 +217,7 @@ def test_a_model_that_packing_does_not_fit_is_refused_by_its_name(tmp_path: Path
     mamba = AutoModelForCausalLM.from_config(
         AutoConfig.for_model("mamba", vocab_size=99, hidden_size=32, num_hidden_layers=1)
     )
-    tokenizer: Any = type("Tokenizer", (), {"pad_token_id": 0})
     given = {"model": "m", "data": "d"}
     with pytest.raises(UserError, match=r"packing .*'packed'.* MambaForCausalLM"):
-        lay_out(RunConfig.model_validate(given | {"packing": "packed"}), mamba, tokenizer, on_cpu=True)
-    assert lay_out(RunConfig.model_validate(given), mamba, tokenizer, on_cpu=True).packing == "none"
+        lay_out(RunConfig.model_validate(given | {"packing": "packed"}), mamba, 0, on_cpu=True)
+    assert lay_out(RunConfig.model_validate(given), mamba, 0, on_cpu=True).packing == "none"

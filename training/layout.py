@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from training.attention import go_row_by_row
 from training.config import BatchOrder, Packing, RunConfig, Task
@@ -57,7 +56,7 @@ class Layout:
         return f"{how}{f': {self.reason}' if self.reason else ''}. Attention: {self.attention}."
 
 
-def lay_out(config: RunConfig, model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, *, on_cpu: bool) -> Layout:
+def lay_out(config: RunConfig, model: torch.nn.Module, pad_token_id: int, *, on_cpu: bool) -> Layout:
     """Chooses, and sets the model's attention to go with it.
 
     Raises:
@@ -70,9 +69,7 @@ def lay_out(config: RunConfig, model: torch.nn.Module, tokenizer: PreTrainedToke
         flat = FlatCollator(keeps_labelled=keeps_labelled(model))
         if on_cpu and base.config._attn_implementation == "sdpa" and not config.torch_compile:
             go_row_by_row(base)
-    return Layout(
-        packing, reason, str(base.config._attn_implementation), Batches(Collator(tokenizer.pad_token_id), flat)
-    )
+    return Layout(packing, reason, str(base.config._attn_implementation), Batches(Collator(pad_token_id), flat))
 
 
 def dataset(config: RunConfig, rows: Any, packing: Packing) -> Any:

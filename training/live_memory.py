@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCK = 512
@@ -35,9 +36,13 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     their sum now, `peak` its highest value, `by_kind` and `peak_by_kind` what they were made of. Tensors on meta count nothing,
     and what a kernel allocates and frees within one operation is not seen.
 
+    Fake tensors, by which DTensor works out shapes, count only in a simulation (`counts_fake`).
+
     Raises:
         torch.OutOfMemoryError: from the operation whose results do not fit into `budget` bytes.
     """
+
+    counts_fake = False
 
     def __init__(self, budget: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -82,7 +87,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for (kind, shape, dtype), sizes in found
         ]
 
-    def __enter__(self) -> "LiveStorages":
+    def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
         # FSDP frees and allocates what its parameters view without an operation.
         self._resize, count = torch.UntypedStorage.resize_, self._resized
@@ -122,8 +127,15 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for one in value:
                 self._see_all(one)
 
+    def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage | None:
+        if tensor.device.type == "meta" or (isinstance(tensor, FakeTensor) and not self.counts_fake):
+            return None
+        with suppress(NotImplementedError, RuntimeError):  # a sparse or opaque tensor has none
+            return tensor.untyped_storage()
+        return None
+
     def _see(self, tensor: torch.Tensor, kind: str) -> None:
-        storage = _storage(tensor)
+        storage = self._storage(tensor)
         if storage is None:
             return
         size, known = storage.nbytes(), self._live.get(storage._cdata)
@@ -146,7 +158,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.by_kind[live.kind] += more
 
     def _rename(self, tensor: torch.Tensor, kind: str) -> None:
-        storage = _storage(tensor)
+        storage = self._storage(tensor)
         known = self._live.get(storage._cdata) if storage is not None else None
         if known and known.kind != kind:
             self.by_kind[known.kind] -= known.size
@@ -171,20 +183,13 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
-def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    if tensor.device.type == "meta":
-        return None
-    with suppress(NotImplementedError, RuntimeError):  # a sparse or opaque tensor has none
-        return tensor.untyped_storage()
-    return None
-
-
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The plain tensors that a wrapper such as DTensor is made of."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    return [part for name in names for part in _parts(getattr(tensor, name))]
+    parts = [getattr(tensor, name) for name in names]  # DTensor names its mesh among them
+    return [plain for part in parts if isinstance(part, torch.Tensor) for plain in _parts(part)]
 
 
 def _words(size: int) -> str:

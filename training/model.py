@@ -106,7 +106,7 @@ def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0, classes: 
     try:
         model = model_class(config.task).from_pretrained(
             config.model,
-            **_head(config.task, classes),
+            **head_options(config.task, classes),
             revision=config.revision or "main",
             **_attention(config),
             dtype=dtype,
@@ -138,7 +138,7 @@ def _attention(config: RunConfig) -> dict[str, str]:
     return {"attn_implementation": name} if name else {}
 
 
-def _head(task: Task, classes: Sequence[str]) -> dict[str, Any]:
+def head_options(task: Task, classes: Sequence[str]) -> dict[str, Any]:
     """What a model that scores is told of its outputs: a reward is one number."""
     if task is Task.REWARD:
         return {"num_labels": 1}

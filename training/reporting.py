@@ -17,6 +17,7 @@ from training.config import Checkpointing, RunConfig
 from training.data import EpochSampler
 from training.events import CheckpointSaved, Metrics, Note, Planned
 from training.failure import StopRequested
+from training.memory_limit import counter
 from training.method_steps import callbacks, loraplus
 from training.moments import Moments
 from training.optimizers import optimizer_factory
@@ -98,6 +99,8 @@ class Reporting(Trainer):  # type: ignore[misc]
         self.strategy = placement | {"precision": self._watch.plan["precision"]}
         if self._watch.config.gradient_checkpointing is Checkpointing.SELECTIVE:
             spare_every_second_layer(self.model)
+        if counting := counter():
+            counting.hold(self.model, "weights")
         self.memory_before = used_bytes()
         self._watch.report.once(
             Planned(

@@ -7,7 +7,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from training.config import LoraInit, Method, RunConfig
 from training.failure import UserError
 from training.freezing import train_last_layers
 from training.methods import as_names
-from training.model import model_class, parameter_counts, peft_task
+from training.model import head_options, model_class, parameter_counts, peft_task
 
 _NOT_WITHOUT_WEIGHTS = (Method.FROD, Method.SHIRA)
 
@@ -73,16 +73,18 @@ def targets(config: RunConfig) -> Targets:
     return Targets(*parameter_counts(trained), *groups)
 
 
-def empty_model(config: RunConfig) -> PreTrainedModel:
-    """The model of a local folder or a hub id, with its weights' shapes and no weights.
+def empty_model(config: RunConfig, dtype: torch.dtype | None = None, classes: Sequence[str] = ()) -> PreTrainedModel:
+    """The model of a local folder or a hub id, with its weights' shapes and no weights, of `dtype` or as it is kept.
 
     Raises:
         UserError: it has no config.json of a model that transformers knows for the task.
     """
     try:
-        known = AutoConfig.from_pretrained(config.model, revision=config.revision or "main", trust_remote_code=False)
+        place = {"revision": config.revision or "main", "trust_remote_code": False}
+        known = AutoConfig.from_pretrained(config.model, **place, **head_options(config.task, classes))
+        form = {} if dtype is None else {"dtype": dtype}
         with torch.device("meta"):
-            made: PreTrainedModel = model_class(config.task).from_config(known, trust_remote_code=False)
+            made: PreTrainedModel = model_class(config.task).from_config(known, trust_remote_code=False, **form)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
         fix = "Give a folder or hub id of a transformers model that fits the task."

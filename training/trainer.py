@@ -51,7 +51,7 @@ def make_trainer(
     plan, collator, train = _plan(model, data, precision), aim.collator(tokenizer.pad_token_id), data.train
     packing = Packing.NONE
     if config.task in PLAIN and config.sequence_parallel_size == 1:  # parts of a sequence are of padded rows
-        layout = lay_out(config, model, tokenizer, on_cpu=arguments.device.type == "cpu")
+        layout = lay_out(config, model, tokenizer.pad_token_id, on_cpu=arguments.device.type == "cpu")
         plan |= {"packing": layout.packing.value, "attention": layout.attention}
         packing, collator = layout.packing, layout.collator
         report.once(Note(message=layout.words))

@@ -1,0 +1,176 @@
+"""A run's model as it would train, of fake tensors: shapes and formats without memory behind them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from peft import prepare_model_for_kbit_training
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import PreTrainedModel
+from transformers.quantizers.auto import AutoHfQuantizer
+
+from training.adapters import add_adapter, check_modules
+from training.config import LoraInit, Precision, RunConfig
+from training.freezing import train_last_layers
+from training.methods import as_names
+from training.model import DTYPES, peft_task, quantization, weights_dtype
+from training.shared_memory import shards
+from training.targets import empty_model
+
+_BLOCK = 64  # weights that share a scale in 4 bits, and _SCALES scales that share one where those are quantised too
+_SCALES = 256
+
+
+def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, classes: Sequence[str] = ()) -> Any:
+    """The model as `load_trainable` makes it, on torch's meta device.
+
+    Raises:
+        UserError: as `empty_model`, `add_adapter` and `train_last_layers`.
+    """
+    dtype = weights_dtype(config, precision)
+    model = empty_model(config, dtype=dtype, classes=classes)
+    quantized = quantization(config, dtype)
+    if quantized:
+        quantized.llm_int8_threshold = 0.0  # outliers depend on the values
+        quantizer = AutoHfQuantizer.from_config(quantized, pre_quantized=False)
+        quantizer.preprocess_model(model=model, dtype=dtype, device_map={"": "cpu"})
+        quantizer.postprocess_model(model)
+    if tokens > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(tokens, mean_resizing=False)
+    model.config.use_cache = False
+    if not config.task.generates:
+        model.config.get_text_config().pad_token_id = 0
+    if config.method.adapts:
+        if quantized:
+            model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+        plain = config.model_copy(update={"lora_init": LoraInit.DEFAULT})
+        return _as_engine(add_adapter(model, plain, peft_task(config.task)), config, precision)
+    if config.trainable_layers:
+        check_modules(model, config.modules_to_save)
+        train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
+    return _as_engine(model, config, precision)
+
+
+def _as_engine(model: Any, config: RunConfig, precision: Precision) -> Any:
+    """In 16 bits DeepSpeed's engine keeps all that is no quantised weight in them, and FSDP makes weights whole in them."""
+    if precision is not Precision.FP32 and (config.strategy.zero_stage is not None or shards(config)):
+        for tensor in (*model.parameters(), *([] if shards(config) else model.buffers())):
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.to(DTYPES[precision])
+    return model
+
+
+def make_fake(model: torch.nn.Module) -> None:
+    """Puts fake tensors in the place of a model's parameters and buffers, tied ones once. Within a FakeTensorMode."""
+    known: dict[int, Any] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    if id(tensor) not in known:
+                        known[id(tensor)] = _fake(tensor, module)
+                    tensors[name] = known[id(tensor)]
+
+
+def _fake(tensor: torch.Tensor, module: torch.nn.Module) -> torch.Tensor:
+    kind = type(tensor).__name__
+    if kind == "Params4bit":
+        return _fake_4bit(tensor, module)
+    if kind == "Int8Params":
+        return _fake_8bit(tensor)
+    made = torch.empty(tensor.shape, dtype=tensor.dtype)
+    return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
+
+
+def _fake_4bit(tensor: Any, module: Any) -> torch.Tensor:
+    """bitsandbytes' own parameter: two weights a byte, a scale for each block of them."""
+    from bitsandbytes.functional import QuantState
+    from bitsandbytes.nn.modules import Params4bit
+
+    quantized: Any = QuantState
+    scales, inner = -(-tensor.numel() // _BLOCK), None
+    if tensor.compress_statistics:
+        inner = quantized(torch.empty(-(-scales // _SCALES)), code=torch.empty(256), blocksize=_SCALES)
+        inner.dtype = torch.float32
+    state = quantized(
+        torch.empty(scales, dtype=torch.uint8 if inner else torch.float32),
+        shape=tensor.shape,
+        code=torch.empty(16),
+        blocksize=_BLOCK,
+        quant_type=tensor.quant_type,
+        dtype=module.compute_dtype,
+        offset=torch.empty(()) if inner else None,
+        state2=inner,
+    )
+    packed = torch.empty((tensor.numel() // 2 // tensor.quant_storage.itemsize, 1), dtype=tensor.quant_storage)
+    module.quant_state = state
+    module.support_avx512bf16_for_cpu = False
+    return Params4bit(packed, False, quant_state=state, quant_type=tensor.quant_type, bnb_quantized=True, module=module)
+
+
+def _fake_8bit(tensor: Any) -> torch.Tensor:
+    """A byte a weight, and a scale for each output."""
+    from bitsandbytes.nn.modules import Int8Params
+
+    made = Int8Params(torch.empty(tensor.shape, dtype=torch.int8), requires_grad=False)
+    made.CB, made.SCB = made.data, torch.empty(tensor.shape[0])
+    return made
+
+
+class RealIntegers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Above a FakeTensorMode: positions, masks and labels are computed for real, since branches and shapes follow from them.
+
+    What chooses by fake values (the experts of a token) chooses each as often as the others.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        real = not any(isinstance(one, FakeTensor) or one.is_meta for one in tensors)
+        if real and (tensors or _makes_integers(func, args, kwargs)):
+            with unset_fake_temporarily():
+                return func(*args, **kwargs)
+        if func is torch.ops.aten._grouped_mm.default:
+            return _grouped(*args, **kwargs)
+        made = func(*args, **kwargs)
+        return (made[0], _evenly(made[1], args)) if func is torch.ops.aten.topk.default else made
+
+
+def _makes_integers(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    dtype = kwargs.get("dtype")
+    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta":
+        return False
+    if dtype is None:
+        return "arange" in str(func) and all(isinstance(one, int) for one in args)
+    return not dtype.is_floating_point
+
+
+def _grouped(left: torch.Tensor, right: torch.Tensor, offsets: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """A product for each group of rows or columns. torch's own shapes are for bf16 alone, its CPU kernel for fp32 too."""
+    groups = [] if left.ndim != right.ndim else [len(offsets)]
+    return left.new_empty(*groups, left.shape[-2], right.shape[-1])
+
+
+def _evenly(chosen: torch.Tensor, args: Any) -> torch.Tensor:
+    choices = args[0].shape[args[2] if len(args) > 2 else -1]
+    with unset_fake_temporarily():
+        even: torch.Tensor = (torch.arange(chosen.numel()) % choices).reshape(chosen.shape)
+    return even
+
+
+def fake_mode() -> FakeTensorMode:
+    """In which real integers may meet fake weights."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def head_names(model: PreTrainedModel) -> set[str]:
+    """The names of the modules that make logits or scores, and of the model whose forward pass makes the loss of them."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    heads = {
+        id(base),
+        id(base.get_output_embeddings()),
+        *(id(getattr(base, name, None)) for name in ("score", "classifier")),
+    }
+    return {name for name, module in model.named_modules() if id(module) in heads - {id(None)}}

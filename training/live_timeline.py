@@ -1,0 +1,132 @@
+"""Live memory over a step, operation by operation: of what kind it is, and in which module and line the most of it lives."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+
+from training.live_memory import LiveStorages
+
+_LIBRARIES = ("/torch/", "/peft/", "/accelerate/", "/bitsandbytes/")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operation belongs: the module's path in the model, and the line of the model's own forward."""
+
+    module: str = ""
+    line: str = ""
+    function: str = ""
+    head: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """What lived after an operation of a phase: bytes by kind."""
+
+    phase: str
+    operator: str
+    place: Place
+    bytes: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.bytes.values())
+
+
+@dataclass
+class _Names:
+    model: torch.nn.Module
+    head: set[str]
+    modules: dict[int, str] = field(default_factory=dict)
+    files: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for name, module in self.model.named_modules():
+            self.modules[id(module)] = name
+            self.files.add(inspect.getsourcefile(type(module)) or "")
+        self.files = {name for name in self.files if not any(library in name for library in _LIBRARIES)}
+
+
+class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
+    """Counts live storages and keeps what lived after each operation; `phase` is said by whoever runs the step.
+
+    `head` names the modules that make logits: what they and the model's own forward (its loss) make counts as logits, what
+    other modules make as activations. In the backward pass an operation belongs where its forward operation did.
+    """
+
+    counts_fake = True
+
+    def __init__(self, model: torch.nn.Module, head: set[str]) -> None:
+        super().__init__()
+        self._names = _Names(model, head)
+        self._places: dict[int, Place] = {}
+        self._ignored: set[int] = set()
+        self._entered = "", ""
+        self._enter: Callable[[str, str], None] | None = None
+        self.phase = "load"
+        self.points: list[Point] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        place = self._place() if self.phase in ("forward", "backward") else Place()
+        if self.phase in ("forward", "backward"):
+            if self._enter and place.module and (place.module, self.phase) != self._entered:
+                self._entered = place.module, self.phase
+                self._enter(place.module, self.phase)
+            self.kind = "logits" if place.head else "activations"
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        self._record(str(func), place)
+        return made
+
+    def _record(self, operator: str, place: Place) -> None:
+        if not self.points or self.points[-1].total != self.current or self.points[-1].phase != self.phase:
+            self.points.append(Point(self.phase, operator, place, {k: n for k, n in self.by_kind.items() if n}))
+
+    def allot(self, kind: str, elements: int, dtype: torch.dtype) -> torch.Tensor:
+        """Memory that a library takes beside the operations of the model; `kind` is also what the point is called."""
+        made = torch.empty(elements, dtype=dtype)
+        self.hold([made], kind)
+        self._record(kind, self.points[-1].place if self.points else Place())
+        return made
+
+    def watch(self, enter: Callable[[str, str], None]) -> None:
+        """Has `enter` called with a module's path and the phase whenever a pass comes to another module."""
+        self._enter = enter
+
+    def ignore(self, model: torch.nn.Module) -> None:
+        """The model's parameters count nothing from now on: they stand for what is made whole on demand."""
+        self._ignored = {one.untyped_storage()._cdata for one in model.parameters()}
+
+    def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage | None:
+        found = super()._storage(tensor)
+        return None if found is not None and found._cdata in self._ignored else found
+
+    def _place(self) -> Place:
+        """That of the stack; in the backward pass, where no module's forward is on it, that of the operation's node."""
+        found = self._on_stack(sys._getframe(2))
+        node = torch._C._current_autograd_node() if self.phase == "backward" else None
+        if found.module or found.line:
+            if torch.is_grad_enabled():
+                self._places.setdefault(torch.autograd._get_sequence_nr() - 1, found)  # type: ignore[attr-defined]
+            return found
+        return self._places.get(node._sequence_nr(), Place()) if node else Place()
+
+    def _on_stack(self, frame: FrameType | None) -> Place:
+        module, line, function = None, "", ""
+        while frame is not None and (module is None or not line):
+            code = frame.f_code
+            if code.co_name == "forward" and module is None:
+                module = self._names.modules.get(id(frame.f_locals.get("self")))
+            if not line and code.co_filename in self._names.files:
+                line, function = f"{code.co_filename}:{frame.f_lineno}", code.co_qualname
+            if code.co_name == "one_step":
+                break
+            frame = frame.f_back
+        if module is None and not line:
+            return Place()
+        name = module or ""
+        return Place(name, line, function, name in self._names.head)
