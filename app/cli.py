@@ -104,18 +104,17 @@ def targets(config: Path | None, as_json: bool, overrides: dict[str, Any]) -> No
 @click.argument("config", metavar="[CONFIG.yaml]", required=False, type=path_type)
 @click.option("--gpu", metavar="NAME", help="v100-32gb, a100-80gb, h100, ..., or GiB of memory.  [default: this machine's]")
 @click.option("--gpus", metavar="N", type=click.IntRange(1, 1024), help="GPUs, each with a process of its own.")
+@click.option("--simulate", is_flag=True, help="Also simulate a step of the real model: up to a minute.")
 @click.option("--host-memory", metavar="GIB", type=click.FloatRange(min=0.5), help="Host memory of the machine.")
 @json_option
-def forecast(
-    config: Path | None, gpu: str | None, gpus: int | None, host_memory: float | None, as_json: bool, overrides: dict[str, Any]
-) -> None:
+def forecast(config: Path | None, overrides: dict[str, Any], **asked: Any) -> None:
     """Show how much memory a run takes, and what fits.
 
     Nothing is queued or loaded: a model's config.json is enough, and data need not be given.
     """
     from app import cli_forecast
 
-    cli_forecast.show(config, overrides, gpu=gpu, gpus=gpus, host=host_memory, as_json=as_json)
+    cli_forecast.show(config, overrides, **asked)
 
 
 @main.command(cls=Command)

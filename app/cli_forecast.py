@@ -23,7 +23,8 @@ def show(
     *,
     gpu: str | None,
     gpus: int | None,
-    host: float | None,
+    host_memory: float | None,
+    simulate: bool,
     as_json: bool,
 ) -> None:
     """Prints what a run takes on each rank, whether that fits, and the configurations that do.
@@ -35,8 +36,13 @@ def show(
     config = forecasts.on_gpus(read_config(path, given) if path else parse(given), gpus, overrides)
     if run_data.DATASET_ID.fullmatch(config.data):
         ready()  # its tokens may be counted
-    found, card = forecasts.foresee(config, gpu, host)
-    click.echo(json.dumps(forecasting.as_document(found)) if as_json else told(config, found, card))
+    found, card = forecasts.foresee(config, gpu, host_memory)
+    simulated = forecasts.simulate(config, found, card) if simulate else None
+    if as_json:
+        document = forecasting.as_document(found)
+        click.echo(json.dumps(document | {"simulated": simulated} if simulated else document))
+    else:
+        click.echo(told(config, found, card) + (_simulated(simulated) if simulated else ""))
 
 
 def told(config: RunConfig, found: Found, card: Card | None) -> str:
@@ -63,6 +69,17 @@ def told(config: RunConfig, found: Found, card: Card | None) -> str:
     elif not one.fits:
         lines += ["", "Nothing that was tried fits: take more or larger GPUs, a shorter max_length or a smaller model."]
     return "\n".join(lines)
+
+
+def _simulated(done: dict[str, Any]) -> str:
+    """What the simulation found, in lines: its peak, what it is made of, and where."""
+    besides = done.get("besides_bytes", 0)
+    rows = [[name.capitalize(), text.byte_size(amount)] for name, amount in done["parts"].items() if amount]
+    rows += [["Context and slack", text.byte_size(besides)]] if besides else []
+    verdict = {True: "It fits.", False: "It does not fit."}.get(done.get("fits"), "")
+    rows.append(["Together", text.byte_size(done["peak_bytes"] + besides)])
+    where = f"{done['module'] or 'the model'}, {done['function']} ({done['line']})" if done["line"] else done["operator"]
+    return f"\n\nA simulated step. {verdict} The peak is in the {done['phase']} pass of {where}.\n\n{text.table(rows)}"
 
 
 def _parts(found: Found) -> list[list[str]]:

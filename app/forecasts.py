@@ -1,6 +1,7 @@
 """Asking whether a run fits, for the command line and REST: on which card, how many of them, beside how much host memory."""
 
 from collections.abc import Container
+from typing import Any
 
 from training import cards
 from training.cards import GIB, Card
@@ -70,3 +71,15 @@ def _shape(model: str) -> ModelShape:
         return forecasting.shape_at(model)
     except ShapeError as error:
         raise ConfigError([Problem("model", model, error.message, error.fix)]) from None
+
+
+def simulate(config: RunConfig, found: Found, card: Card | None) -> dict[str, Any]:
+    """A simulated step of the run on the batch of its forecast.
+
+    Raises:
+        ConfigError: the model cannot be built, or takes too long.
+    """
+    done = forecasting.simulated(config, found, card)
+    if "problem" in done:
+        raise ConfigError([Problem(**done["problem"])])
+    return done

@@ -14,6 +14,7 @@ from training.cards import Card
 from training.config import Packing, RunConfig, Strategy, Task
 from training.failure import DataError
 from training.fields import parse
+from training.memory_sizes import resolved
 from training.memory import SLACK, Forecast, forecast, full_batch
 from training.model_files import count_parameters
 from training.model_shape import ModelShape, ShapeError, read_shape
@@ -21,7 +22,7 @@ from training.order import Integers, padded, worst_batches
 from training.rules import Machine, check
 from training.selection import select
 from training.token_store import open_store
-from worker import database, measuring, run_data
+from worker import database, measuring, run_data, simulating
 from worker.models import Dataset
 
 
@@ -68,7 +69,7 @@ class RowLengths:
 @dataclass(frozen=True)
 class Worst:
     """The batch that takes most and where a run meets it: step from 1, rank and epoch from 0, its rows and the longest of them
-    as people count, from 1."""
+    as people count, from 1. `lengths` are its rows' tokens, `answers` those that carry loss (seq2seq: the targets')."""
 
     batch: Batch
     epoch: int
@@ -77,6 +78,8 @@ class Worst:
     rows: list[int]
     longest_row: int
     longest: int
+    lengths: list[int]
+    answers: list[int]
 
     @property
     def words(self) -> str:
@@ -140,7 +143,8 @@ def _worst(config: RunConfig, sizes: Integers, rows: Integers, source: Integers,
         batch = Batch(count, padded(longest), count * padded(longest), count * padded(longest))
     top = int(worst.rows[int(np.argmax(sizes[worst.rows]))])
     tokens = int(sizes[top])
-    return Worst(batch, worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in mine], int(rows[top]) + 1, tokens)
+    return Worst(batch, worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in mine], int(rows[top]) + 1, tokens,
+                 source[mine].tolist(), target[mine].tolist())  # fmt: skip
 
 
 def lies_flat(config: RunConfig) -> bool:
@@ -295,6 +299,25 @@ def counted(config: RunConfig, model: str) -> RowLengths | None:
     store = open_store(state.store)
     first = store.first_trained_with(train_on_prompt=config.train_on_prompt)
     return RowLengths(store.lengths, first)
+
+
+def simulated(config: RunConfig, found: Found, card: Card | None) -> dict[str, Any]:
+    """A step of the run on its largest batch, simulated (worker/simulating.py): up to a minute for a large model.
+
+    `peak_bytes` and `parts` are what torch would count; `fits` is of these with context and slack as the forecast has them.
+    """
+    batch, worst, pairs = found.forecast.batch, found.worst, 2 if config.task.pairs else 1
+    lengths = worst.lengths if worst else [batch.length] * (batch.rows // pairs)
+    answers = worst.answers if worst else [batch.target_length or batch.length] * len(lengths)
+    seq2seq = config.task is Task.SEQ2SEQ
+    given: dict[str, Any] = {"targets": answers} if seq2seq else {"labelled": answers}
+    device = "cuda" if card else "cpu"
+    done = simulating.simulate(config, resolved(config.precision, card), lengths, device=device, **given)
+    if "problem" in done or card is None:
+        return done
+    besides = found.forecast.peak_bytes - found.forecast.allocated_bytes
+    limit = found.forecast.limit_bytes
+    return done | {"besides_bytes": besides, "fits": limit is None or done["peak_bytes"] + besides <= limit}
 
 
 def _place(worst: Worst) -> dict[str, Any]:
