@@ -78,7 +78,9 @@ def _simulated(done: dict[str, Any]) -> str:
     rows += [["Context and slack", text.byte_size(besides)]] if besides else []
     verdict = {True: "It fits.", False: "It does not fit."}.get(done.get("fits"), "")
     rows.append(["Together", text.byte_size(done["peak_bytes"] + besides)])
-    where = f"{done['module'] or 'the model'}, {done['function']} ({done['line']})" if done["line"] else done["operator"]
+    where = (
+        f"{done['module'] or 'the model'}, {done['function']} ({done['line']})" if done["line"] else done["operator"]
+    )
     return f"\n\nA simulated step. {verdict} The peak is in the {done['phase']} pass of {where}.\n\n{text.table(rows)}"
 
 

@@ -14,8 +14,8 @@ from training.cards import Card
 from training.config import Packing, RunConfig, Strategy, Task
 from training.failure import DataError
 from training.fields import parse
-from training.memory_sizes import resolved
 from training.memory import SLACK, Forecast, forecast, full_batch
+from training.memory_sizes import resolved
 from training.model_files import count_parameters
 from training.model_shape import ModelShape, ShapeError, read_shape
 from training.order import Integers, padded, worst_batches

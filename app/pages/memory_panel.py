@@ -12,6 +12,7 @@ from app.cache import TimedCache
 from app.pages import review
 from app.pages.dataset_data import local_model
 from app.pages.parts import QUIET, each, html, table
+from app.pages.simulation import simulation_html
 from training import cards
 from training.advice import Advice
 from training.cards import Card
@@ -24,16 +25,20 @@ from worker.forecasting import Found, Rung
 
 HERE = "here"
 _COUNTS = ("1", "2", "4", "8")
+_SIMULATING = Markup('<p class="note looking">Simulating a step, which takes up to a minute for a large model.</p>')
+_steps: TimedCache[str, dict[str, Any]] = TimedCache(seconds=600, size=16)
 _shapes: TimedCache[str, ModelShape | ShapeError] = TimedCache(seconds=30)
 
 
 @dataclass(frozen=True)
 class MemoryPanel:
-    """The card that is asked about, how many of them, and the answer."""
+    """The card that is asked about, how many of them, the answer, and a simulated step."""
 
     card: gr.Dropdown
     count: gr.Radio
     answer: gr.HTML
+    simulate: gr.Button
+    step: gr.HTML
 
 
 def build() -> MemoryPanel:
@@ -53,7 +58,9 @@ def build() -> MemoryPanel:
                 elem_classes="setting buttons",
             )
         answer = html(script="lathe.sendClicks(element, trigger)", classes="memory")
-    return MemoryPanel(card, count, answer)
+        simulate = gr.Button("Simulate a step", size="sm", elem_id="simulate")
+        step = html(classes="memory")
+    return MemoryPanel(card, count, answer, simulate, step)
 
 
 def wire(panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
@@ -62,31 +69,61 @@ def wire(panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
     def answered(card: str, count: str, *typed: Any) -> Markup:
         return memory_html(dict(zip(names, typed, strict=True)), card, count)
 
+    def simulated(card: str, count: str, *typed: Any) -> Markup:
+        return step_html(dict(zip(names, typed, strict=True)), card, count)
+
     given = [panel.card, panel.count, *inputs]
     gr.on([one.change for one in given], answered, given, panel.answer, trigger_mode="always_last", **QUIET)
+    panel.simulate.click(lambda: _SIMULATING, None, panel.step, **QUIET).then(simulated, given, panel.step, **QUIET)
 
 
 def memory_html(values: form.Values, card: str, count: str) -> Markup:
     """What the form's run takes on such GPUs, or what is missing to say it."""
+    asked = _asked(values, card, count)
+    if isinstance(asked, str):
+        return _note(asked)
+    ways = _advice(asked.found, _differing(asked.given, asked.config))
+    return _verdict(asked.found, asked.card) + _parts(asked.found) + ways + _ladder(asked)
+
+
+def step_html(values: form.Values, card: str, count: str) -> Markup:
+    """A step of the form's run, simulated on its largest batch."""
+    asked = _asked(values, card, count)
+    if isinstance(asked, str):
+        return _note(asked)
+    key = f"{asked.config.model_dump_json()} {card} {asked.found.worst}"
+    return simulation_html(_steps.get(key, lambda: forecasting.simulated(asked.config, asked.found, asked.card)))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question that can be answered: the form's settings, and on so many GPUs; the model, the card, its host, the forecast."""
+
+    given: RunConfig
+    config: RunConfig
+    shape: ModelShape
+    card: Card | None
+    host_bytes: int | None
+    found: Found
+
+
+def _asked(values: form.Values, card: str, count: str) -> Asked | str:
+    """The question, or what is missing to ask it."""
     if not values.get("model"):
-        return _note("Choose a model, and this says what the run takes before it is queued.")
-    config = form.check({**values, "data": values.get("data") or "none"})
-    if isinstance(config, list):
-        return _note("The settings must be right first.")
-    model = config.model
+        return "Choose a model, and this says what the run takes before it is queued."
+    given = form.check({**values, "data": values.get("data") or "none"})
+    if isinstance(given, list):
+        return "The settings must be right first."
+    model = given.model
     shape = _shapes.get(model, lambda: _shape(model))
     if isinstance(shape, ShapeError):
-        return _note(f"{shape.message} {shape.fix}")
-    asked = config
-    if count:
-        config = forecasting.spread(config, int(count))
+        return f"{shape.message} {shape.fix}"
+    config = forecasting.spread(given, int(count)) if count else given
     place = forecasting.card_of(review.machine()) if card == HERE else cards.CARDS[card]
     host = forecasting.host_memory() if card == HERE else None
-    found = forecasting.foresee(
-        config, shape, place, host_bytes=host, rows=forecasting.counted(config, local_model(model))
-    )
-    ways = _advice(found, _differing(asked, config))
-    return _verdict(found, place) + _parts(found) + ways + _ladder(config, shape, place, found, host)
+    rows = forecasting.counted(config, local_model(model))
+    found = forecasting.foresee(config, shape, place, host_bytes=host, rows=rows)
+    return Asked(given, config, shape, place, host, found)
 
 
 def _shape(model: str) -> ModelShape | ShapeError:
@@ -147,7 +184,9 @@ def _advice(found: Found, besides: dict[str, Any]) -> Markup:
     if found.forecast.limit_bytes is None:
         return Markup("")
     if not found.advice:
-        return _note("Nothing that was tried fits: take more or larger GPUs, a shorter maximum length or a smaller model.")
+        return _note(
+            "Nothing that was tried fits: take more or larger GPUs, a shorter maximum length or a smaller model."
+        )
     items = Markup("").join(_way(one, besides | one.changes) for one in found.advice)
     heading = "What fits, the fastest first" if not found.forecast.fits else "Also fits"
     return Markup('<h3>{}</h3><ul class="ways">{}</ul>').format(heading, items) if items else Markup("")
@@ -163,11 +202,12 @@ def _way(one: Advice, changes: dict[str, Any]) -> Markup:
     )
 
 
-def _ladder(config: RunConfig, shape: ModelShape, place: Card | None, found: Found, host: int | None) -> Markup:
+def _ladder(asked: Asked) -> Markup:
     """Every strategy with every method: what each takes, green where it fits."""
-    if place is None:
+    if asked.card is None:
         return Markup("")
-    rungs = forecasting.ladder(config, shape, place, batch=found.forecast.batch, host_bytes=host)
+    batch = asked.found.forecast.batch
+    rungs = forecasting.ladder(asked.config, asked.shape, asked.card, batch=batch, host_bytes=asked.host_bytes)
     methods = list(dict.fromkeys(one.method for one in rungs))
     strategies = list(dict.fromkeys(one.strategy for one in rungs))
     known = {(one.strategy, one.method): one for one in rungs}
