@@ -76,7 +76,7 @@ def _simulated(done: dict[str, Any]) -> str:
     besides = done.get("besides_bytes", 0)
     rows = [[name.capitalize(), text.byte_size(amount)] for name, amount in done["parts"].items() if amount]
     rows += [["Context and slack", text.byte_size(besides)]] if besides else []
-    verdict = {True: "It fits.", False: "It does not fit."}.get(done.get("fits"), "")
+    verdict = {True: "It fits.", False: "It does not fit.", None: ""}[done.get("fits")]
     rows.append(["Together", text.byte_size(done["peak_bytes"] + besides)])
     where = (
         f"{done['module'] or 'the model'}, {done['function']} ({done['line']})" if done["line"] else done["operator"]

@@ -122,7 +122,8 @@ class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
             if code.co_name == "forward" and module is None:
                 module = self._names.modules.get(id(frame.f_locals.get("self")))
             if not line and code.co_filename in self._names.files:
-                line, function = f"{code.co_filename}:{frame.f_lineno}", code.co_qualname
+                file = code.co_filename.rpartition("site-packages/")[2]
+                line, function = f"{file}:{frame.f_lineno}", code.co_qualname
             if code.co_name == "one_step":
                 break
             frame = frame.f_back

@@ -12,6 +12,9 @@ KINDS = ("weights", "optimizer", "gradients", "buffers", "activations", "logits"
 """From the bottom up: what lives through the step lies below what comes and goes."""
 
 
+_VERDICTS = {True: ("Fits", "good"), False: ("Does not fit", "bad"), None: ("", "")}
+
+
 def simulation_html(done: dict[str, Any]) -> Markup:
     """The picture, the peak in words, and its parts."""
     if "problem" in done:
@@ -20,7 +23,7 @@ def simulation_html(done: dict[str, Any]) -> Markup:
             problem["message"].capitalize(), problem["fix"]
         )
     besides = done.get("besides_bytes", 0)
-    word, kind = {True: ("Fits", "good"), False: ("Does not fit", "bad")}.get(done.get("fits"), ("", ""))
+    word, kind = _VERDICTS[done.get("fits")]
     total = text.byte_size(done["peak_bytes"] + besides)
     beside = f", {text.byte_size(besides)} of it context and slack" if besides else ""
     lead = Markup('<p class="verdict"><b class="{}">{}</b> {} in the {} pass{}.</p>').format(
