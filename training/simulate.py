@@ -99,8 +99,9 @@ def summary(points: list[Point]) -> Simulation:
     """The peak and the timeline of the points."""
     highest = max(points, key=lambda point: point.total)
     place = highest.place
-    every = max(1, len(points) // POINTS)
-    kept = [point for number, point in enumerate(points) if number % every == 0 or point is highest]
+    step = _step_of(points, highest)
+    every = max(1, len(step) // POINTS)
+    kept = [point for number, point in enumerate(step) if number % every == 0 or point is highest]
     timeline = [{"phase": one.phase, "module": one.place.module, "bytes": one.bytes} for one in kept]
     return Simulation(
         highest.total,
@@ -112,6 +113,14 @@ def summary(points: list[Point]) -> Simulation:
         place.function,
         timeline,
     )
+
+
+def _step_of(points: list[Point], one: Point) -> list[Point]:
+    """The points of the step that a point belongs to; each step begins by loading its batch."""
+    place = next(number for number, point in enumerate(points) if point is one)
+    begins = [0] + [n for n in range(1, len(points)) if points[n].phase == "load" != points[n - 1].phase]
+    first = max(number for number in begins if number <= place)
+    return points[first : min((number for number in begins if number > place), default=len(points))]
 
 
 def batches(model: torch.nn.Module, request: Request) -> tuple[Any, list[Any]]:

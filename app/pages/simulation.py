@@ -46,16 +46,26 @@ def _picture(done: dict[str, Any]) -> Markup:
         if above != below:
             areas.append((kind, _outline(below, above, across, top), kind))
         below = above
-    phases = [
-        (f"{number * across:.1f}", HEIGHT, f"{number * across + 3:.1f}", point["phase"])
-        for number, point in enumerate(points)
-        if number and point["phase"] != points[number - 1]["phase"]
-    ]
+    marks = each('<line x1="{0}" x2="{0}" y1="0" y2="{1}"/><text x="{2}" y="11">{3}</text>', _phases(points, across))
     shapes = each('<polygon class="part part-{}" points="{}"><title>{}</title></polygon>', areas)
-    marks = each('<line x1="{0}" x2="{0}" y1="0" y2="{1}"/><text x="{2}" y="11">{3}</text>', phases)
     return Markup(
         '<svg class="timeline" viewBox="0 0 {} {}" role="img" aria-label="Live memory over a step">{}{}</svg>'
     ).format(WIDTH, HEIGHT, shapes, marks)
+
+
+def _phases(points: list[dict[str, Any]], across: float) -> list[tuple[str, int, str, str]]:
+    """Where each pass begins; one that is over before there is room for its name has none."""
+    begins = [number for number, point in enumerate(points) if number and point["phase"] != points[number - 1]["phase"]]
+    ends = [*begins[1:], len(points)]
+    return [
+        (
+            f"{number * across:.1f}",
+            HEIGHT,
+            f"{number * across + 3:.1f}",
+            points[number]["phase"] * ((end - number) * across > 50),
+        )
+        for number, end in zip(begins, ends, strict=True)
+    ]
 
 
 def _outline(below: list[float], above: list[float], across: float, top: float) -> str:
