@@ -1,7 +1,9 @@
 """When memory runs out, the next attempt takes less of it for the same global batch, and goes on from the checkpoint."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ from tiny import make_model
 from trainer_process import train_here
 
 from benchmarks.matrix import Cell, Ranks
+from benchmarks.matrix_inputs import make_models
 from training.config import RunConfig
-from training.events import Metrics, OutOfMemory, Resumed, decode
+from training.events import Finished, Metrics, OutOfMemory, Resumed, decode
 from training.failure import is_out_of_memory
 from training.rules import Machine
 from training.step_down import in_words, next_rung, stepped_down
@@ -184,22 +187,18 @@ def test_where_nothing_fits_the_ladder_ends(tmp_path: Path, inputs: tuple[Path, 
     assert events(run, OutOfMemory)[-1].step_down is None
 
 
-@pytest.fixture(scope="module", params=["ddp", "zero2", "zero3"])
-def ranks(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]
-) -> Iterator[Any]:
-    """Runs on two ranks; ranks that failed are started anew, as a supervisor does."""
-    model, data = inputs
-    cell = Cell("sft", "full", request.param, "fp32")
-    own = {"model": str(model), "data": str(data), "strategy": request.param, "num_processes": cell.ranks}
-    cell.config = SETTINGS | {"packing": "none", "micro_batch_size": 4} | own
+@contextmanager
+def two_ranks(folder: Path, strategy: str, settings: dict[str, Any]) -> Iterator[Callable[..., bool]]:
+    """Trains in a folder on two ranks, and says whether memory was enough; ranks that failed are started anew, as supervisors do."""
+    cell = Cell("sft", "", strategy, "fp32")
+    cell.config = SETTINGS | settings | {"strategy": strategy, "num_processes": cell.ranks}
     started: list[Ranks] = []
 
-    def train(folder: Path, **settings: Any) -> bool:
+    def train(run: Path, **changes: Any) -> bool:
         if not started:
-            started.append(Ranks(cell, tmp_path_factory.mktemp("ranks") / "log"))
-        wanted = Cell("sft", "full", request.param, "fp32", config=cell.config | settings)
-        outcome, reason = started[0].run(wanted, folder)
+            started.append(Ranks(cell, folder / f"ranks-{time.monotonic_ns()}"))
+        wanted = Cell("sft", "", strategy, "fp32", config=cell.config | changes)
+        outcome, reason = started[0].run(wanted, run)
         if outcome != "worked":
             assert "OutOfMemory" in reason or "closed" in reason, reason
             started.pop().end()
@@ -210,6 +209,15 @@ def ranks(
         one.end()
 
 
+@pytest.fixture(scope="module", params=["ddp", "zero2", "zero3"])
+def ranks(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]
+) -> Iterator[Any]:
+    settings = {"packing": "none", "micro_batch_size": 4, "model": str(inputs[0]), "data": str(inputs[1])}
+    with two_ranks(tmp_path_factory.mktemp("ranks"), request.param, settings) as train:
+        yield train
+
+
 @pytest.mark.train
 def test_a_rank_without_room_for_a_row_makes_all_step_down_and_learn_the_same(tmp_path: Path, ranks: Any) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
@@ -217,3 +225,34 @@ def test_a_rank_without_room_for_a_row_makes_all_step_down_and_learn_the_same(tm
     rungs = until_it_fits(lambda changes: ranks(run, memory_limit=20, **changes), run)
     assert rungs == [{"micro_batch_size": 2, "gradient_accumulation_steps": 2}]
     assert losses(run) == pytest.approx(losses(whole), rel=1e-3)
+
+
+@pytest.mark.train
+def test_a_t5_with_one_long_target_under_zero3_with_offload_survives_it(tmp_path: Path) -> None:
+    """A small copy of mt0-xxl: gated GELU, a head of its own, LoRA, everything offloaded; it died at that step each time."""
+    rows = [{"prompt": f"count {row}: ", "completion": " ".join(str(row * 37))} for row in range(ROWS)]
+    rows[LONG_ROW]["completion"] = "9 " * 200
+    data = tmp_path / "targets.jsonl"
+    data.write_text("\n".join(json.dumps(row) for row in rows))
+    lora = {"method": "lora", "task": "seq2seq", "micro_batch_size": 2, "epochs": 1, "learning_rate": 1e-3}
+    offloaded = {"offload_optimizer": "cpu", "offload_param": "cpu"}
+    settings = lora | offloaded | {"model": str(make_t5(tmp_path / "models")), "data": str(data)}
+    run = tmp_path / "run"
+    with two_ranks(tmp_path, "zero3", settings) as train:
+        rungs = until_it_fits(lambda changes: train(run, memory_limit=60, **changes), run)
+    assert rungs == [{"micro_batch_size": 1, "gradient_accumulation_steps": 2}]
+    told = events(run, OutOfMemory)[0]
+    assert LONG_ROW + 1 in told.batches[told.rank]["rows"]
+    assert list(losses(run)) == list(range(1, ROWS // 4 + 1))
+    assert events(run, Finished)[-1].outcome == "finished"
+
+
+def make_t5(home: Path) -> Path:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    home.mkdir()
+    _, small = make_models(home)
+    size = {"d_model": 64, "d_kv": 16, "d_ff": 160, "num_layers": 3, "num_heads": 4, "vocab_size": 512}
+    kind = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "decoder_start_token_id": 0}
+    T5ForConditionalGeneration(T5Config(**size, **kind, pad_token_id=0, eos_token_id=1)).save_pretrained(small)
+    return small
