@@ -1,9 +1,5 @@
 """Making sure that there is a database before a command reads it."""
 
-from pathlib import Path
-
-import sqlalchemy
-
 from worker import database
 
 
@@ -14,12 +10,5 @@ def ready() -> None:
         SettingsError: the data folder cannot be made.
         OperationalError: the database does not answer.
     """
-    if not _has_tables():
+    if not database.has_tables():
         database.migrate()
-
-
-def _has_tables() -> bool:
-    engine = database.engine()
-    if engine.dialect.name == "sqlite" and not Path(engine.url.database or "").is_file():
-        return False  # a connection would create it, in a folder that may not exist either
-    return sqlalchemy.inspect(engine).has_table("alembic_version")

@@ -9,7 +9,7 @@ from training.config import RunConfig
 from training.fields import ConfigError, Problem
 from training.model_shape import ModelShape, ShapeError
 from training.rules import Machine, check
-from worker import devices, forecasting, run_data
+from worker import calibration, devices, forecasting, run_data
 from worker.forecasting import Found
 
 
@@ -35,7 +35,12 @@ def foresee(config: RunConfig, gpu: str | None, host_gib: float | None) -> tuple
     host = int(host_gib * GIB) if host_gib else None if gpu else forecasting.host_memory()
     model = str(run_data.find_path(config.model) or config.model)
     return forecasting.foresee(
-        config, _shape(model), card, rows=forecasting.counted(config, model), host_bytes=host
+        config,
+        _shape(model),
+        card,
+        rows=forecasting.counted(config, model),
+        host_bytes=host,
+        calibration=calibration.known(card),
     ), card
 
 

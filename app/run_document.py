@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from worker import history, metrics, runs
+from worker import history, metrics, predicted, runs
 from worker.models import Run, Status
 
 BRIEF = (
@@ -12,7 +12,7 @@ BRIEF = (
     "finished_at", "devices", "final_loss", "best_loss", "diverged", "peak_bytes", "seconds_per_step",
 )  # fmt: skip
 WHOLE = (
-    *BRIEF, "config", "summary", "error", "plan", "stepped_down", "request", "phase_done", "phase_total", "dataset_id",
+    *BRIEF, "config", "summary", "error", "plan", "stepped_down", "forecast", "request", "phase_done", "phase_total", "dataset_id",
     "fingerprints", "parent_id",
 )  # fmt: skip
 ATTEMPT = ("number", "host", "devices", "started_at", "ended_at", "outcome", "exit_code", "reason", "stepped_down", "out_of_memory")
@@ -28,7 +28,8 @@ def brief(run: Run) -> dict[str, Any]:
 def document(session: Session, run_id: str) -> dict[str, Any]:
     """What is known of a run: its fields, `attempts` and `events` oldest first, `latest` (newest value of each metric), `queue`.
 
-    `summary` is as the training program reported it, null until it ended; `queue` is the run's place among the waiting,
+    `memory` compares the forecast with what each rank measured. `summary` is as the training program reported it, null until it
+    ended, and `memory` empty; `queue` is the run's place among the waiting,
     null where it does not wait. Times are seconds since the epoch, sizes bytes.
 
     Raises:
@@ -41,6 +42,7 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
         "attempts": [one.model_dump(mode="json", include=set(ATTEMPT)) for one in runs.attempts(session=session, run_id=run.id)],
         "events": [event.model_dump(mode="json", include=set(EVENT)) for event in events],
         "latest": {name: value for (name, rank), (_, value) in latest.items() if rank < 0},
+        "memory": predicted.compared(run.forecast, run.summary),
         "queue": place(session, run),
     }
 

@@ -189,7 +189,7 @@ def test_where_nothing_fits_the_ladder_ends(tmp_path: Path, inputs: tuple[Path, 
 
 @contextmanager
 def two_ranks(folder: Path, strategy: str, settings: dict[str, Any]) -> Iterator[Callable[..., bool]]:
-    """Trains in a folder on two ranks, and says whether memory was enough; ranks that failed are started anew, as supervisors do."""
+    """Trains in a folder on two ranks, and says whether it worked; ranks that failed are started anew, as supervisors do."""
     cell = Cell("sft", "", strategy, "fp32")
     cell.config = SETTINGS | settings | {"strategy": strategy, "num_processes": cell.ranks}
     started: list[Ranks] = []

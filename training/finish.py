@@ -31,6 +31,8 @@ def conclude(trainer: Reporting, config: RunConfig, run_dir: Path) -> tuple[Path
     """Saves the result; its folder and the run's facts. Every rank calls it."""
     after = used_bytes()
     memory = {"after_bytes": after, "peak_bytes": max(peak_bytes(), after)}
+    if torch.cuda.is_available():
+        memory["reserved_bytes"] = torch.cuda.max_memory_reserved()
     result = save_result(trainer, config, run_dir)
     # As counted before the model was wrapped: FSDP hides what its parameters were made of.
     parameters = trainer.plan["trainable_parameters"], trainer.plan["total_parameters"]
@@ -46,7 +48,7 @@ def summarize(trainer: Reporting, result: Path, parameters: tuple[int, int], mem
         "total_parameters": total,
         "trainable_percent": 100 * trainable / total,
         "adapter_bytes": weights_bytes(result),
-        "memory": {name: [rank[name] for rank in ranks] for name in ("before_bytes", "after_bytes", "peak_bytes")},
+        "memory": {name: [rank[name] for rank in ranks] for name in ranks[0]},
         **trainer.throughput.overall(),
         "train_seconds": trainer.throughput.seconds,
         "final_loss": trainer.last_loss if trainer.last_loss is not None else _last_logged(trainer),

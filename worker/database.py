@@ -9,10 +9,11 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, event, inspect
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import Pool
@@ -59,6 +60,14 @@ def write() -> Iterator[Session]:
     immediate = engine().execution_options(sqlite_begin="IMMEDIATE")
     with Session(immediate, expire_on_commit=False) as session, session.begin():
         yield session
+
+
+def has_tables() -> bool:
+    """Whether there is a database with Lathe's tables; looking makes none."""
+    found = engine()
+    if found.dialect.name == "sqlite" and not Path(found.url.database or "").is_file():
+        return False  # a connection would create it, in a folder that may not exist either
+    return inspect(found).has_table("alembic_version")
 
 
 def after_commit(session: Session, action: Callable[[], None]) -> None:

@@ -23,6 +23,7 @@ from training.rules import Machine, check
 from training.selection import select
 from training.token_store import open_store
 from worker import database, measuring, run_data, simulating
+from worker.calibration import Calibration
 from worker.models import Dataset
 
 
@@ -160,10 +161,10 @@ def foresee(
     *,
     rows: RowLengths | None = None,
     host_bytes: int | None = None,
-    slack: float = SLACK,
+    calibration: Calibration | None = None,
 ) -> Found:
     """The forecast for a run, and the configurations that fit, fastest first."""
-    notes = []
+    notes, slack = [], calibration.slack if calibration else SLACK
     worst = worst_batches_of(config, rows) if rows and not config.task.pairs else []
 
     def of(batch: Batch) -> Forecast:
@@ -182,6 +183,8 @@ def foresee(
         notes.append(
             f"{shape.model_type or 'This architecture'} is taken to be laid out as Llama is; a simulation looks at its real layers."
         )
+    if calibration:
+        notes.append(calibration.note)
     found = of(batch)
     if card is None:
         return Found(found, [], notes, top)

@@ -87,6 +87,11 @@ class Run(SQLModel, table=True):
     )
     plan: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON), description="events.Planned, as reported")
     summary: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+    forecast: dict[str, Any] | None = Field(
+        default=None,
+        sa_column=Column(JSON(none_as_null=True)),
+        description="of the latest attempt, by worker/predicted.py",
+    )
     error: dict[str, Any] | None = Field(
         default=None,
         sa_column=Column(JSON),

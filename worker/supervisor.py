@@ -129,6 +129,7 @@ class Supervisor:
         output = self._run_dir / LOG_FILE
         printed_before = output.stat().st_size if output.exists() else 0
         trainer = self._start(run, config)
+        self._foresee()
         watch = Watch(trainer, reports.seen, self._graces)
         self._lease.guard(trainer.kill)
         code = self._follow(trainer, watch, reports)
@@ -176,6 +177,19 @@ class Supervisor:
         _write_whole(self._run_dir / CONFIG_FILE, config.model_dump_json(indent=2))
         launch = self._launch(config, self._run_dir, run.devices, os.cpu_count() or 1)
         return Trainer(launch.argv, self._run_dir, environment(launch, run.id, self._settings))
+
+    def _foresee(self) -> None:
+        """Keeps what the run should take, to be compared with what it takes. The training has begun and does not wait for it."""
+        from worker import devices, predicted
+
+        try:
+            run = self._load()
+            config = stepped_down(RunConfig.model_validate(run.config), run.stepped_down)
+            forecast = predicted.of_run(config, devices.machine())
+            with database.write() as session:
+                runs.get(session=session, run_id=self._run_id).forecast = forecast
+        except Exception:
+            log.exception("no forecast")  # which ends no run
 
     def _follow(self, trainer: Trainer, watch: Watch, reports: Reports) -> int:
         """Until the training process has ended: stores what it reports, keeps the lease, obeys. Returns its exit code."""

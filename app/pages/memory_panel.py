@@ -20,7 +20,7 @@ from training.config import RunConfig
 from training.fields import settings
 from training.memory import MOMENTS
 from training.model_shape import ModelShape, ShapeError
-from worker import forecasting
+from worker import calibration, forecasting
 from worker.forecasting import Found, Rung
 
 HERE = "here"
@@ -121,8 +121,8 @@ def _asked(values: form.Values, card: str, count: str) -> Asked | str:
     config = forecasting.spread(given, int(count)) if count else given
     place = forecasting.card_of(review.machine()) if card == HERE else cards.CARDS[card]
     host = forecasting.host_memory() if card == HERE else None
-    rows = forecasting.counted(config, local_model(model))
-    found = forecasting.foresee(config, shape, place, host_bytes=host, rows=rows)
+    rows, known = forecasting.counted(config, local_model(model)), calibration.known(place)
+    found = forecasting.foresee(config, shape, place, host_bytes=host, rows=rows, calibration=known)
     return Asked(given, config, shape, place, host, found)
 
 

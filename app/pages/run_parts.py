@@ -47,7 +47,9 @@ def standing(run: Run, queue: Queue) -> Markup:
 def trouble(run: Run, log: Sequence[LogLine]) -> Markup:
     """What went wrong, the fix, and the end of the log; nothing for a run that is well."""
     if not run.error:
-        note = "The loss was not a number or infinite: the run has diverged. Lower the learning rate, or raise the warmup."
+        note = (
+            "The loss was not a number or infinite: the run has diverged. Lower the learning rate, or raise the warmup."
+        )
         return Markup('<div class="alert" role="alert">{}</div>').format(note) if run.diverged else Markup("")
     told = run.error
     rank = told.get("rank")
@@ -65,9 +67,12 @@ def happenings(events: Sequence[RunEvent]) -> Markup:
     """What happened, newest first."""
     told = reversed(_worth_telling(events))
     items = each(
-        '<li class="{} {}">{}<span>{}</span></li>', [(event.level, event.kind, clock(event.time), event.message) for event in told]
+        '<li class="{} {}">{}<span>{}</span></li>',
+        [(event.level, event.kind, clock(event.time), event.message) for event in told],
     )
-    return panel("Events", Markup('<ol class="events">{}</ol>').format(items) if items else _nothing("Nothing has happened yet."))
+    return panel(
+        "Events", Markup('<ol class="events">{}</ol>').format(items) if items else _nothing("Nothing has happened yet.")
+    )
 
 
 def printed(log: Sequence[LogLine]) -> Markup:
@@ -115,12 +120,14 @@ def results(run: Run) -> Markup:
         ("Attempts", text.count(run.attempt)),
     ]
     shown = Markup('<table class="pairs">{}</table>').format(rows([pair for pair in pairs if pair[1] != text.NONE]))
-    return panel("Results", shown + _memory(summary.get("memory") or {}))
+    return panel("Results", shown + _memory(summary.get("memory") or {}, run.forecast))
 
 
 def missing(reason: str) -> Markup:
     """The page of a run that does not exist."""
-    template = Markup('<div class="empty"><h2>No such run</h2><p>{}</p><a class="button" href="/">Show all runs</a></div>')
+    template = Markup(
+        '<div class="empty"><h2>No such run</h2><p>{}</p><a class="button" href="/">Show all runs</a></div>'
+    )
     return template.format(reason)
 
 
@@ -158,17 +165,20 @@ def _trained(values: dict[str, Any]) -> str:
     return f"{text.count(values.get('trainable_parameters'))} of {text.count(values.get('total_parameters'))}{share}"
 
 
-def _memory(memory: dict[str, list[int | None]]) -> Markup:
-    moments = [(moment, memory.get(f"{moment}_bytes") or []) for moment in ("before", "after", "peak")]
+def _memory(memory: dict[str, list[int | None]], forecast: dict[str, Any] | None) -> Markup:
+    moments = [(moment, memory.get(f"{moment}_bytes") or []) for moment in ("before", "after", "peak", "reserved")]
+    moments = [one for one in moments if one[1]]
     ranks = max((len(sizes) for _, sizes in moments), default=0)
     if not ranks:
         return Markup("")
+    if forecast:
+        moments.append(("predicted", [forecast["allocated_bytes"]] * ranks))
     lines = [
         (rank, *[text.byte_size(sizes[rank] if rank < len(sizes) else None) for _, sizes in moments])
         for rank in range(ranks)
     ]
     heads = each("<th>{}</th>", [("Memory",), *[(moment,) for moment, _ in moments]])
-    body = each("<tr><th>rank {}</th><td>{}</td><td>{}</td><td>{}</td></tr>", lines)
+    body = each(f"<tr><th>rank {{}}</th>{'<td>{}</td>' * len(moments)}</tr>", lines)
     return Markup('<table class="memory"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>').format(heads, body)
 
 
@@ -208,7 +218,9 @@ def _default(name: str) -> Any:
 
 
 def _written(value: Any) -> str:
-    return {True: "yes", False: "no", "": "none"}.get(value, str(value)) if isinstance(value, (bool, str)) else str(value)
+    return (
+        {True: "yes", False: "no", "": "none"}.get(value, str(value)) if isinstance(value, (bool, str)) else str(value)
+    )
 
 
 def _nothing(words: str) -> Markup:

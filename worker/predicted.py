@@ -1,0 +1,50 @@
+"""The forecast that each run keeps, beside what it then measured."""
+
+from typing import Any
+
+from training.config import RunConfig
+from training.model_shape import ShapeError
+from training.rules import Machine
+from worker import calibration, forecasting, run_data
+
+_STAYING = ("weights", "optimizer", "context", "slack")
+
+
+def of_run(config: RunConfig, machine: Machine) -> dict[str, Any] | None:
+    """The forecast of a run on this machine, in bytes; None where nothing comparable will be measured, or the model's shape is
+    not known.
+
+    On CPU tensors are counted under a memory limit alone. `moving_bytes` come and go within a step.
+    """
+    card = forecasting.card_of(machine)
+    if card is None and config.memory_limit is None:
+        return None
+    model = str(run_data.find_path(config.model) or config.model)
+    try:
+        shape = forecasting.shape_at(model)
+    except ShapeError:
+        return None
+    rows, known = forecasting.counted(config, model), calibration.known(card)
+    found = forecasting.foresee(config, shape, card, rows=rows, calibration=known).forecast
+    return {
+        "card": card.name if card else "cpu",
+        "fits": found.fits,
+        "peak_bytes": found.peak_bytes,
+        "allocated_bytes": found.allocated_bytes,
+        "moving_bytes": sum(size for name, size in found.parts.items() if name not in _STAYING),
+        "limit_bytes": found.limit_bytes,
+        "parts": found.parts,
+    }
+
+
+def compared(forecast: dict[str, Any] | None, summary: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Of each rank `predicted_bytes` and `measured_bytes` of its tensors at the peak, and `reserved_bytes` by the allocator."""
+    memory = (summary or {}).get("memory") or {}
+    peaks = memory.get("peak_bytes") or []
+    reserved = memory.get("reserved_bytes") or [None] * len(peaks)
+    if not forecast:
+        return []
+    return [
+        {"rank": rank, "predicted_bytes": forecast["allocated_bytes"], "measured_bytes": peak, "reserved_bytes": held}
+        for rank, (peak, held) in enumerate(zip(peaks, reserved, strict=True))
+    ]
