@@ -16,7 +16,6 @@ from training.step_down import in_words
 from worker import database, runs
 from worker.memory_words import facts
 from worker.models import Status
-from worker.predicted import compared
 
 EVENTS_SHOWN = 12
 LOG_SHOWN = 15
@@ -119,13 +118,7 @@ def results(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("Adapter size", text.byte_size(summary.get("adapter_bytes"))),
         ("Speed", ", ".join(speed)),
         *_memory(summary.get("memory") or {}),
-        (
-            "Predicted peak",
-            ", ".join(
-                sorted({text.byte_size(one["predicted_bytes"]) for one in compared(values.get("forecast"), summary)})
-            )
-            or text.NONE,
-        ),
+        ("Predicted peak", text.byte_size((values["forecast"] or {}).get("allocated_bytes"))),
         ("Training time", text.duration(summary.get("train_seconds"))),
     ]
     return [(label, told) for label, told in lines if told != text.NONE]
