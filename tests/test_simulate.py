@@ -133,6 +133,34 @@ def test_ranks_share_the_optimizer_s_state(home: Path, strategy: str) -> None:
     assert shared.peak_bytes == sum(shared.parts.values())
 
 
+@pytest.mark.parametrize(
+    ("settings", "kind", "most"),
+    [
+        ({"optimizer": "adamw_8bit"}, "optimizer", 0.3),
+        ({"optimizer": "paged_adamw_8bit"}, "optimizer", 0),
+        ({"strategy": "zero2", "num_processes": 2, "offload_optimizer": "cpu"}, "optimizer", 0),
+        ({"strategy": "fsdp", "num_processes": 2, "offload_param": "cpu"}, "weights", 0.01),
+    ],
+)
+def test_what_is_quantised_or_offloaded_is_not_on_the_device(home: Path, settings: Any, kind: str, most: float) -> None:
+    usual = simulated(home, "llama", "cuda", method="full").parts[kind]
+    assert simulated(home, "llama", "cuda", method="full", **settings).parts.get(kind, 0) <= most * usual
+
+
+def test_activations_in_host_memory_are_not_on_the_device(home: Path) -> None:
+    def kept(kind: str) -> int:
+        timeline = simulated(home, "llama", "cuda", method="lora", gradient_checkpointing=kind).timeline
+        last = [point for point in timeline if point["phase"] == "forward"][-1]
+        return int(last["bytes"]["activations"])
+
+    assert kept("offloaded") < 0.8 * kept("full")
+
+
+def test_a_loss_that_is_its_trainer_s_is_not_simulated(home: Path) -> None:
+    with pytest.raises(UserError, match="task"):
+        simulated(home, "llama", task="dpo")
+
+
 def test_a_folder_without_a_model_is_told_by_the_field(home: Path) -> None:
     with pytest.raises(UserError, match="model"):
         simulated(home, "nothing")

@@ -32,6 +32,14 @@ def cuda_kernels() -> Iterator[None]:
         yield
 
 
+def kept_on_host() -> torch.autograd.graph.saved_tensors_hooks:
+    """What a forward pass keeps for the backward pass leaves the device, as with `save_on_cpu`: on meta it counts nothing."""
+    return torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: torch.empty_like(tensor, device="meta") if tensor.is_floating_point() else tensor,
+        lambda kept: torch.empty_like(kept, device="cpu") if kept.is_meta else kept,
+    )
+
+
 def fused_attention(
     query: torch.Tensor,
     key: torch.Tensor,

@@ -34,6 +34,7 @@ def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, cla
     quantized = quantization(config, dtype)
     if quantized:
         quantized.llm_int8_threshold = 0.0  # outliers depend on the values
+        quantized.bnb_4bit_quant_storage = torch.uint8  # of another format it would take the same bytes
         quantizer = AutoHfQuantizer.from_config(quantized, pre_quantized=False)
         quantizer.preprocess_model(model=model, dtype=dtype, device_map={"": "cpu"})
         quantizer.postprocess_model(model)

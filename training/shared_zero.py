@@ -88,7 +88,8 @@ class Zero3(Gathering):
     """ZeRO stage 3 (deepspeed/runtime/zero/stage3.py, partitioned_param_coordinator.py), once its trace is known.
 
     Small weights stay whole. Others are gathered for their module, and kept until the backward pass where not more elements than
-    stage3_max_reuse_distance are used in between, stage3_max_live_parameters at most.
+    stage3_max_reuse_distance are used in between. Beside an adapter it was measured otherwise: all that fits into
+    stage3_max_live_parameters is gathered ahead as the forward pass begins, and each weight given back after its use.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Zero3(Gathering):
         }
         self._order: dict[str, int] = {}  # elements used before a module, in the order of the first forward pass
         self._used = 0
+        self._begins, self._adapts = True, len(trained) < len(every)
         self._embeddings = {name for name, one in model.named_modules() if isinstance(one, torch.nn.Embedding)}
 
     def enter(self, module: str, phase: str) -> None:
@@ -126,10 +128,16 @@ class Zero3(Gathering):
         if phase == "forward" and module not in self._order:
             self._order[module] = self._used
             self._used += elements(weights)
-        if phase == "forward":
-            for name in list(self._order):
-                far = 2 * (self._used - self._order[name]) > self._settings["stage3_max_reuse_distance"]
-                if name != module and (name in self._embeddings or far):
+        if phase == "forward" and self._begins:
+            self._begins = False
+            if self._adapts and self._used <= self._settings["stage3_max_live_parameters"]:
+                for one in itertools.chain.from_iterable(self._own[name] for name in self._order):
+                    self._gather(id(one), [one])
+        elif phase == "forward":
+            place = self._order[module]
+            for name, before in self._order.items():
+                far = self._adapts or 2 * (self._used - before) > self._settings["stage3_max_reuse_distance"]
+                if before < place and name != module and (name in self._embeddings or far):
                     self._drop(name, keep=weights)
         else:
             for name, place in self._order.items():
@@ -161,7 +169,7 @@ class Zero3(Gathering):
 
     def backward_ends(self) -> None:
         self._reduce_waiting()
-        self._whole = {}
+        self._whole, self._begins = {}, True
 
     def step_begins(self) -> None:
         (master,) = self.parameters

@@ -9,7 +9,7 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,19 +18,18 @@ import numpy as np
 import torch
 from accelerate.utils.operations import convert_outputs_to_fp32
 from pydantic import TypeAdapter
-from transformers import Trainer, TrainingArguments
 
 from training.checkpointing import keeping, spare_every_second_layer
-from training.config import Checkpointing, Precision, RunConfig, Strategy
-from training.cuda_kernels import cuda_kernels
+from training.config import Checkpointing, Precision, RunConfig, Strategy, Task
+from training.cuda_kernels import cuda_kernels, kept_on_host
 from training.data import IGNORED, Tokens
 from training.failure import UserError
 from training.fake_model import RealIntegers, fake_mode, head_names, make_fake, meta_trainable
+from training.fake_optimizer import fake_optimizer
 from training.layout import PLAIN, lay_out
 from training.live_timeline import Point, Timeline
 from training.model import DTYPES
 from training.objectives import objective
-from training.optimizers import optimizer_arguments, optimizer_factory
 from training.shared_fsdp import Fsdp
 from training.shared_memory import Sharing, Whole, shards
 from training.shared_zero import Zero, Zero3
@@ -38,6 +37,9 @@ from training.zero import deepspeed_config
 
 POINTS = 300
 """Points of the timeline that is printed; the peak is one of them."""
+
+
+_SIMULATED = (*PLAIN, Task.SEQ2SEQ, Task.CLASSIFICATION)
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def simulate(request: Request) -> Simulation:
     """Two training steps on fake tensors.
 
     Raises:
-        UserError: as `meta_trainable`.
+        UserError: as `meta_trainable`; or the task has a loss that is not the model's own.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the libraries', about a model that nobody will use
@@ -82,6 +84,9 @@ def simulate(request: Request) -> Simulation:
 def step_points(request: Request) -> list[Point]:
     """Live memory after each operation of the two steps, on one device that shares with no other."""
     config = request.config
+    if config.task not in _SIMULATED:
+        fix = "Go by the forecast, which is worked out from config.json."
+        raise UserError("task", config.task.value, "has a loss of its trainer's, and is not simulated.", fix)
     model = meta_trainable(config, request.precision, request.tokenizer_size, [str(n) for n in range(request.classes)])
     _recompute(model, config)
     collate, rows = batches(model, request)
@@ -123,6 +128,11 @@ def _step_of(points: list[Point], one: Point) -> list[Point]:
     return points[first : min((number for number in begins if number > place), default=len(points))]
 
 
+def _short(line: str) -> str:
+    """A line of an installed package, from the package on."""
+    return line.rpartition("-packages/")[2]
+
+
 def batches(model: torch.nn.Module, request: Request) -> tuple[Any, list[Any]]:
     """The collator of the run, and the rows of the batch as it takes them."""
     config, pad = request.config, 0
@@ -132,13 +142,13 @@ def batches(model: torch.nn.Module, request: Request) -> tuple[Any, list[Any]]:
         collate = objective(config).collator(pad)
     labelled = request.labelled or request.lengths
     targets = request.targets or request.lengths
-    if config.task.value == "seq2seq":
+    if config.task is Task.SEQ2SEQ:
         return collate, [
             {"input_ids": _tokens(length), "labels": _tokens(target)}
             for length, target in zip(request.lengths, targets, strict=True)
         ]
     rows = [_row(length, count) for length, count in zip(request.lengths, labelled, strict=True)]
-    if config.task.value == "classification":
+    if config.task is Task.CLASSIFICATION:
         return collate, [row | {"label": 0} for row in rows]
     return collate, rows
 
@@ -185,7 +195,7 @@ def _steps(model: Any, batch: Any, request: Request, live: Timeline) -> None:
     for one in model.parameters():
         if one.requires_grad:
             one.register_post_accumulate_grad_hook(shared.accumulated)
-    made = optimizer(model, shared, config)
+    made = fake_optimizer(model, shared.parameters, config, live)
     for _ in range(3 if config.num_processes > 1 else 2):
         one_step(forward, batch, shared, made, request, live)
 
@@ -197,7 +207,7 @@ def one_step(forward: Any, batch: Any, shared: Any, made: Any, request: Request,
     micro = [batch() for _ in range(min(2, config.gradient_accumulation_steps) + 1)]  # and one that is read ahead
     for inputs in micro[:-1]:
         live.phase = "forward"
-        with keeping(config.gradient_checkpointing, torch.device("cpu")):
+        with _keeping(request):
             loss = forward(**inputs)[0]
         live.phase = "backward"
         loss.backward()
@@ -228,15 +238,11 @@ def sharing(
     return Whole(model, trained, live, ranks)
 
 
-def optimizer(model: Any, shared: Any, config: RunConfig) -> torch.optim.Optimizer:
-    """The run's optimizer, as the Trainer makes it."""
-    arguments = TrainingArguments(output_dir="unused", use_cpu=True, report_to=[], **optimizer_arguments(config))
-    cls, settings = optimizer_factory(config) or Trainer.get_optimizer_cls_and_kwargs(arguments, model)
-    if config.optimizer.value == "muon":
-        made: torch.optim.Optimizer = cls()(model, **settings)
-    else:
-        made = cls(shared.parameters, **settings)
-    return made
+def _keeping(request: Request) -> AbstractContextManager[object]:
+    kind = request.config.gradient_checkpointing
+    if kind is Checkpointing.OFFLOADED and request.device == "cuda":
+        return kept_on_host()
+    return keeping(kind, torch.device("cpu"))
 
 
 def main() -> None:
