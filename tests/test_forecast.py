@@ -160,6 +160,19 @@ def test_advice_fits_keeps_the_global_batch_and_comes_fastest_first():
         assert one.cost
 
 
+def test_a_shorter_cut_off_is_offered_last_with_what_it_would_lose():
+    lengths = np.array([200] * 90 + [4000] * 10)
+    asked = config(method="lora", max_length=4096, micro_batch_size=1, eval_split=0, precision="bf16")
+    found = foresee(asked, shape_of(LLAMA_2_7B), cards.CARDS["l4"], rows=RowLengths(lengths, lengths - 100))
+    assert not found.forecast.fits
+    last = found.advice[-1]
+    assert list(last.changes) == ["max_length"]
+    assert last.fits
+    assert last.cost.startswith("Cuts off 10 rows, which loses ")
+    cut = asked.model_copy(update={"max_length": last.changes["max_length"] + 64})
+    assert not foresee(cut, shape_of(LLAMA_2_7B), cards.CARDS["l4"], rows=RowLengths(lengths, lengths - 100)).forecast.fits
+
+
 def test_what_fits_as_it_is_needs_no_change():
     asked = config(method="lora", micro_batch_size=1, max_length=512)
     first = advise(asked, shape_of(LLAMA_2_7B), cards.CARDS["h100"], batch=Batch(1, 512, 512, 512))[0]

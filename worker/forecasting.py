@@ -1,5 +1,6 @@
 """Whether a run fits, before it is queued: its settings, its model's config.json and its data set's worst batch put together."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from training.cards import Card
 from training.config import Packing, RunConfig, Strategy, Task
 from training.failure import DataError
 from training.fields import parse
+from training.lengths import lost_tokens, truncated
 from training.memory import SLACK, Forecast, forecast, full_batch
 from training.memory_sizes import resolved
 from training.model_files import count_parameters
@@ -163,15 +165,19 @@ def foresee(
     host_bytes: int | None = None,
     calibration: Calibration | None = None,
 ) -> Found:
-    """The forecast for a run, and the configurations that fit, fastest first."""
+    """The forecast for a run, and the configurations that fit, fastest first; last a shorter max_length, which loses tokens."""
     notes, slack = [], calibration.slack if calibration else SLACK
-    worst = worst_batches_of(config, rows) if rows and not config.task.pairs else []
 
-    def of(batch: Batch) -> Forecast:
-        return forecast(config, shape, card=card, batch=batch, host_limit_bytes=host_bytes, slack=slack)
+    def of(asked: RunConfig) -> tuple[Forecast, Worst | None]:
+        known = worst_batches_of(asked, rows) if rows and not config.task.pairs else []
+        given: dict[str, Any] = {"card": card, "host_limit_bytes": host_bytes, "slack": slack}
+        if not known:
+            return forecast(asked, shape, batch=full_batch(asked), **given), None
+        tried = [(forecast(asked, shape, batch=one.batch, **given), one) for one in known]
+        return max(tried, key=lambda one: one[0].peak_bytes)
 
-    top = max(worst, key=lambda one: of(one.batch).peak_bytes) if worst else None
-    batch = top.batch if top else full_batch(config)
+    found, top = of(config)
+    batch = found.batch
     notes.append(
         top.words
         if top
@@ -185,13 +191,31 @@ def foresee(
         )
     if calibration:
         notes.append(calibration.note)
-    found = of(batch)
     if card is None:
         return Found(found, [], notes, top)
     advice = advise(
         config, shape, card, batch=batch, host_limit_bytes=host_bytes, nvme=bool(config.nvme_path), slack=slack
     )
+    if not found.fits:
+        advice += _shorter(config, rows, lambda asked: of(asked)[0])
     return Found(found, advice, notes, top)
+
+
+def _shorter(config: RunConfig, rows: RowLengths | None, of: Callable[[RunConfig], Forecast]) -> Iterator[Advice]:
+    """The longest max_length that fits with all else as it is, in steps of 64 tokens, and what it would cut off."""
+    low, high = 0, -(-config.max_length // 64)  # fits, does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = of(config.model_copy(update={"max_length": 64 * middle})).fits
+        low, high = (middle, high) if fits else (low, middle)
+    if not low:
+        return
+    limit = 64 * low
+    told = f"What is longer than {limit:,} tokens is cut off."
+    if rows and rows.lengths.any():
+        share = lost_tokens(rows.lengths, limit) / int(rows.lengths.sum())
+        told = f"Cuts off {truncated(rows.lengths, limit):,} rows, which loses {share:.1%} of the tokens."
+    yield Advice({"max_length": limit}, of(config.model_copy(update={"max_length": limit})), 1.0, told)
 
 
 def as_document(found: Found) -> dict[str, Any]:
