@@ -78,7 +78,8 @@ def test_a_step_that_does_not_fit_is_told_with_its_rows_and_what_fills_the_memor
     (batch,) = report.batches
     assert LONG_ROW + 1 in batch["rows"] and max(batch["tokens"]) > 400
     assert report.tensors[0]["name"] == "input_ids" and report.tensors[0]["shape"] == [2, 408]
-    assert report.memory["limit"] == 8 * 2**20 >= report.memory["allocated"] > 2**22
+    assert report.memory["limit"] == 8 * 2**20
+    assert 0 <= report.memory["limit"] - report.memory["allocated"] < report.requested_bytes + 2**14
     weights, optimizer = report.kinds["weights"], report.kinds.get("optimizer", 2 * report.kinds["weights"])
     assert optimizer == pytest.approx(2 * weights, rel=0.1)
     assert report.largest[0]["bytes"] >= report.largest[-1]["bytes"] > 0

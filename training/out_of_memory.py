@@ -22,6 +22,7 @@ from training.rules import Machine
 
 _LARGEST = 12  # groups of allocations that are told
 _ASKED = re.compile(r"Tried to allocate ([\d.]+) (GiB|MiB|KiB|bytes)")
+_HELD = re.compile(r"([\d.]+) (GiB|MiB|KiB|bytes) is allocated by PyTorch")
 _UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "bytes": 1}
 _OPTIMIZERS = re.compile(r"torch/optim/|bitsandbytes/optim|torchao/|deepspeed/|accelerate/optimizer")
 
@@ -63,7 +64,7 @@ def describe(error: BaseException, report: Report, config: RunConfig, run_dir: P
         tensors=moment.tensors if moment else [],
         batches=batches,
         step_down=rung,
-        **_held(),
+        **_held(_size_in(error, _HELD)),
     )
 
 
@@ -99,8 +100,12 @@ def _half_helps(moment: Moment, batch: dict[str, Any]) -> bool:
 
 def requested(error: BaseException) -> int | None:
     """The bytes that were asked for when there were none left, as far as the error says."""
+    return _size_in(error, _ASKED)
+
+
+def _size_in(error: BaseException, pattern: re.Pattern[str]) -> int | None:
     for one in _chain(error):
-        if found := _ASKED.search(str(one)):
+        if found := pattern.search(str(one)):
             return int(float(found[1]) * _UNITS[found[2]])
     return None
 
@@ -111,10 +116,19 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _held() -> dict[str, Any]:
-    """What fills the memory: `memory`, `kinds` and `largest` of the report."""
-    if torch.cuda.is_available():
-        return _held_on_cuda()
+def _held(allocated: int | None) -> dict[str, Any]:
+    """What fills the memory: `memory`, `kinds` and `largest` of the report.
+
+    `allocated` is what the error says of that moment: some of it has been freed on the way here.
+    """
+    found = _held_on_cuda() if torch.cuda.is_available() else _held_on_cpu()
+    if allocated is not None and found:
+        found["memory"]["allocated"] = allocated
+    return found
+
+
+def _held_on_cpu() -> dict[str, Any]:
+    """By what counts live storages, where anything does."""
     counting = counter()
     if counting is None:
         return {}

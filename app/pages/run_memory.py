@@ -9,7 +9,7 @@ from app import text
 from app.pages.parts import each, panel, rows
 from training.events import OutOfMemory
 from training.step_down import in_words
-from worker.memory_words import facts, summary
+from worker.memory_words import facts
 from worker.models import Attempt, Run, Status
 
 
@@ -42,6 +42,5 @@ def _ending(one: Attempt) -> str:
 def _report(one: Attempt) -> Markup:
     if not one.out_of_memory:
         return Markup("")
-    told = OutOfMemory(**one.out_of_memory)
-    pairs: list[tuple[str, Any]] = [("What ran out", summary(told)), *facts(told)]
+    pairs: list[tuple[str, Any]] = [*facts(OutOfMemory(**one.out_of_memory))]
     return Markup('<details><summary>Memory</summary><table class="pairs">{}</table></details>').format(rows(pairs))
