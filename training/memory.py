@@ -1,9 +1,9 @@
 """How much memory a run takes, worked out from its settings and its model's config.json: milliseconds, no torch.
 
-A step is looked at in four moments, and the largest of them is the peak: the end of the forward pass, the beginning of the backward
-pass (all activations live, and the gradients of the logits), its end (all gradients live), and the optimizer's step. The parts
-follow Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020), section 3; activations are
-in training/activations.py. All numbers are bytes on one rank.
+A run is looked at in five moments, and the largest of them is the peak: its start, the end of the forward pass, the beginning of
+the backward pass (all activations live, and the gradients of the logits), its end (all gradients live), and the optimizer's step.
+What does not hang on the batch is in training/memory_sizes.py, activations in training/activations.py. All numbers are bytes on
+one rank.
 """
 
 from dataclasses import dataclass, field
@@ -29,6 +29,7 @@ SLACK = 0.06
 PROCESS_BYTES = int(3.0 * GIB)
 """Host memory of a training process besides what is offloaded to it: Python, torch, CUDA's libraries."""
 MOMENTS = {
+    "start": "the start, when the ranks share the weights",
     "forward": "the end of the forward pass",
     "backward": "the beginning of the backward pass",
     "gradients": "the end of the backward pass",
@@ -198,20 +199,21 @@ def _moment(
     forward, backward = _logits(config, shape, batch, sizes.compute)
     # The gradient of a table that is also the head comes in two parts, which are added up into a third.
     table = 0 if config.method.adapts or shape.head else shape.table * sizes.gradient_format
-    match name:
-        case "forward":
-            return base | {"activations": live["kept"], "logits": forward, "gradients": before}
-        case "backward":
-            if backward >= live["layer"]:
-                return base | {"activations": live["kept"], "logits": backward, "gradients": before}
-            return base | {"activations": live["kept"] + live["layer"], "gradients": before + table}
-        case "gradients":
-            # The first layer's own gradients come when its activations go; the embeddings' come at the very end.
-            layer = sizes.gradients * shape.largest_layer / max(shape.parameters, 1) if not config.method.adapts else 0
-            if live["layer"] > layer + 2 * table:
-                return base | {"activations": live["layer"], "gradients": sizes.gradients - layer}
-            return base | {"gradients": sizes.gradients + 2 * table}
-    return base | {"gradients": sizes.gradients + float(sizes.step)}
+    # The first layer's own gradients come when its activations go; the embeddings' come at the very end.
+    layer = sizes.gradients * shape.largest_layer / max(shape.parameters, 1) if not config.method.adapts else 0.0
+    starting = backward < live["layer"]
+    moments: dict[str, dict[str, float]] = {
+        "start": {"buffers": float(sizes.buffers) + sizes.start},
+        "forward": {"activations": live["kept"], "logits": forward, "gradients": before},
+        "backward": {"activations": live["kept"] + live["layer"], "gradients": before + table}
+        if starting
+        else {"activations": live["kept"], "logits": backward, "gradients": before},
+        "gradients": {"activations": live["layer"], "gradients": sizes.gradients - layer}
+        if live["layer"] > layer + 2 * table
+        else {"gradients": sizes.gradients + 2 * table},
+        "optimizer": {"gradients": sizes.gradients + float(sizes.step)},
+    }
+    return base | moments[name]
 
 
 def _off_device(config: RunConfig, sizes: Sizes) -> tuple[int, int]:

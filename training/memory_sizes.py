@@ -25,14 +25,17 @@ STATE_BYTES = {
     OptimizerName.SGD: 4.0,
 }
 """An optimizer's state for each trained weight: fp32 moments, or 8-bit ones with a scale a block of 256 (bitsandbytes, torchao)."""
+_BROADCAST_BYTES = 250 * 2**20
+"""What DDP sends at once when it begins, so that all ranks have the first one's weights."""
 _LIVE_ELEMENTS = 1_000_000_000
 """Elements that ZeRO-3 keeps gathered: stage3_max_live_parameters, as training/zero.py sets it."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """`total` and `trained` are elements of the whole model. `weights`, `gradients`, `optimizer`, `buffers` and `step` (what the
-    optimizer's step takes for a moment) are bytes on this rank; `off_weights` and `off_state` those it keeps elsewhere.
+    """`total` and `trained` are elements of the whole model. `weights`, `gradients`, `optimizer` and `buffers` are bytes on this
+    rank, as are `start` and `step`, what the first pass and the optimizer's step take for a moment; `off_weights` and
+    `off_state` are those it keeps elsewhere.
 
     `compute` and `stream` are bytes of an element in matrix products and between layers, `gradient_format` of a gradient;
     `casts` says whether autocast copies what goes into each product; `adapts` names the modules with an adapter.
@@ -45,6 +48,7 @@ class Sizes:
     gradient_format: int
     optimizer: float
     buffers: float
+    start: float
     step: float
     compute: int
     stream: int
@@ -77,8 +81,11 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     buffers = _buffers(config, shape, trained, format_, compute)
     if casts and not config.method.adapts and stored == 4:
         buffers += 2 * (shape.linear_weights + shape.head)  # autocast's 16-bit copies live until the backward pass
+    start = min(weights, _BROADCAST_BYTES) if config.strategy is Strategy.DDP else 0.0
     if sharded:
-        buffers += _gathered(config, shape, held, frozen, compute)
+        whole, layers = _gathered(config, shape, held, frozen, compute)
+        buffers += layers
+        start = max(0.0, whole - layers)
     off_state = off_weights = 0.0
     if config.offload_optimizer is not Offload.NONE or (fsdp and config.offload_param is not Offload.NONE):
         off_state, state, gradients, step = state + gradients, 0.0, 0.0, 0.0
@@ -88,7 +95,7 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
         off_state, state = off_state + state, 0.0
     return Sizes(
         total=shape.parameters + added, trained=trained, weights=weights, gradients=gradients, gradient_format=format_,
-        optimizer=state, buffers=buffers, step=step, compute=compute, stream=4 if stored == 4 and plain else compute,
+        optimizer=state, buffers=buffers, start=start, step=step, compute=compute, stream=4 if stored == 4 and plain else compute,
         casts=casts, adapts=trainable.adapted(config, shape), on_cuda=card is not None, off_weights=off_weights,
         off_state=off_state,
     )  # fmt: skip
@@ -141,10 +148,16 @@ def _buffers(config: RunConfig, shape: ModelShape, trained: int, format_: int, c
     return 0.0
 
 
-def _gathered(config: RunConfig, shape: ModelShape, held: float, frozen: int, compute: int) -> float:
-    """Bytes of whole weights that a sharded model has at hand: two layers and what is outside of them; under ZeRO-3 with
-    weights that train up to a billion elements, since it keeps what is used again soon."""
+def _gathered(config: RunConfig, shape: ModelShape, held: float, frozen: int, compute: int) -> tuple[float, float]:
+    """Bytes of whole weights that a sharded model has at hand: as the first pass begins, and while it trains.
+
+    FSDP has two layers and what is outside of them. ZeRO-3 gathers up to a billion elements, and keeps them where all train,
+    since they are used again soon; beside an adapter it gives them back, all but head and embeddings that are two matrices.
+    """
     per_weight = held / max(frozen, 1) if config.quantized is not Quantization.NONE else compute
-    if config.strategy is Strategy.FSDP or config.method.adapts:
-        return (2 * shape.largest_layer + shape.parameters - shape.in_layers) * per_weight
-    return min(shape.parameters, _LIVE_ELEMENTS) * per_weight
+    two = 2 * shape.largest_layer * per_weight
+    if config.strategy is Strategy.FSDP:
+        layers = two + (shape.parameters - shape.in_layers) * per_weight
+        return layers, layers
+    whole = min(shape.parameters, _LIVE_ELEMENTS) * per_weight
+    return (whole, two + 2 * shape.head * per_weight) if config.method.adapts else (whole, whole)
