@@ -66,6 +66,16 @@ def test_where_one_row_is_most_of_the_batch_recomputing_comes_before_fewer_rows(
     assert "gradient checkpointing selective" in names(ladder(config(micro_batch_size=2), half_helps=False))[0]
 
 
+def test_what_should_be_faster_comes_first_where_the_model_and_the_gpu_are_known(tmp_path: Path) -> None:
+    model = str(make_model(tmp_path / "model"))
+    card = Machine("cuda", devices=1, names=["NVIDIA A100-SXM4-40GB"], memory_bytes=[40 * 2**30])
+    first = config(model=model, method="full", micro_batch_size=8)
+    rungs = [
+        next_rung(first, card, part="forward", has_checkpoint=True, tokens=tokens) for tokens in (8 * 4096, 8 * 16)
+    ]
+    assert ["micro_batch_size" in (rung or {}) for rung in rungs] == [True, False]
+
+
 def test_without_a_checkpoint_zero_shards_and_offloads_more_and_more() -> None:
     first = config(micro_batch_size=1, strategy="ddp", num_processes=2, gradient_checkpointing="offloaded")
     assert names(ladder(first, has_checkpoint=False)) == [

@@ -1,6 +1,7 @@
 """What is told of a rank whose device memory ran out, made of what is known without any more of that memory."""
 
 import gc
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -47,6 +48,7 @@ def describe(error: BaseException, report: Report, config: RunConfig, run_dir: P
     rung = step_down.next_rung(
         config,
         machine,
+        tokens=math.prod(moment.tensors[0]["shape"]) if moment and moment.tensors else 0,
         part=part or report.phase,
         has_checkpoint=saved,
         half_helps=moment is None

@@ -4,13 +4,18 @@ The library's way shrinks the batch inside the process: under DeepSpeed it canno
 global batch shrinks along. Here the attempt ends on all ranks, and the next goes on from the last checkpoint.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from training.activations import Batch
+from training.advice import step_seconds
+from training.cards import like
 from training.config import Checkpointing, Offload, RunConfig, Strategy, Task
 from training.fields import settings
+from training.model_shape import ShapeError, read_shape
 from training.rules import Machine, check
 
 Changes = dict[str, Any]
@@ -26,17 +31,24 @@ _FSDP_OFFLOADED: Changes = {"offload_param": "cpu"}
 
 
 def next_rung(
-    config: RunConfig, machine: Machine, *, part: str, has_checkpoint: bool, half_helps: bool = True
+    config: RunConfig,
+    machine: Machine,
+    *,
+    part: str,
+    has_checkpoint: bool,
+    half_helps: bool = True,
+    tokens: int = 0,
 ) -> Changes | None:
     """The settings that the next attempt takes after memory ran out in `part` of a step, or in a phase; None where none is left.
 
-    First what leaves checkpoints as they are, the faster first: half the micro batch (unless one long row is most of it: not
-    `half_helps`), then recomputed activations. Without a checkpoint also another strategy, whose checkpoints would be of
-    another kind. Only what helps where memory ran out counts: the optimizer's state and the weights do not hang on the batch.
+    First what leaves checkpoints as they are: half the micro batch and recomputed activations, by the speed that they should have
+    where the GPU, the model's shape and the `tokens` of the micro batch are known, else in this order; half the batch comes last
+    where one long row is most of it (not `half_helps`). Without a checkpoint also another strategy, whose checkpoints would be
+    of another kind. Only what helps where memory ran out counts: the optimizer's state and the weights do not hang on the batch.
     """
     of_the_batch = [*_of_the_batch(config, machine, part)]
-    if not half_helps:
-        of_the_batch.sort(key=lambda changes: "micro_batch_size" in changes)
+    seconds = _seconds_of_step(config, machine, tokens)
+    of_the_batch.sort(key=lambda changes: ("micro_batch_size" in changes and not half_helps, seconds(changes)))
     candidates = [*of_the_batch, *([] if has_checkpoint else _of_the_strategy(config, part))]
     return next((changes for changes in candidates if _allowed(config, changes, machine)), None)
 
@@ -62,9 +74,25 @@ def _of_the_batch(config: RunConfig, machine: Machine, part: str) -> Iterator[Ch
     if half := _half_batch(config):
         yield half
     if part != "evaluation":  # which keeps none for a backward pass
-        kinds = _RECOMPUTED if machine.kind == "cuda" else _RECOMPUTED[:-1]  # what is offloaded lies in the host's memory
+        kinds = (
+            _RECOMPUTED if machine.kind == "cuda" else _RECOMPUTED[:-1]
+        )  # what is offloaded lies in the host's memory
         for kind in kinds[_RECOMPUTED.index(config.gradient_checkpointing) + 1 :]:
             yield {"gradient_checkpointing": kind.value}
+
+
+def _seconds_of_step(config: RunConfig, machine: Machine, tokens: int) -> Callable[[Changes], float]:
+    """How long a step should take with a rung's settings; alike for all where that cannot be known."""
+    try:
+        shape = read_shape(Path(config.model) / "config.json")
+    except ShapeError:
+        return lambda _: 0.0
+    if machine.kind != "cuda" or not machine.names or not tokens:
+        return lambda _: 0.0
+    card = like(machine.names[0], machine.memory_bytes[0])
+    rows = config.micro_batch_size
+    batch = Batch(rows, length=-(-tokens // rows), tokens=tokens, loss_tokens=tokens)
+    return lambda changes: step_seconds(stepped_down(config, changes), shape, card, batch)
 
 
 def _half_batch(config: RunConfig) -> Changes | None:
