@@ -9,7 +9,7 @@ from training.config import RunConfig
 from training.fields import ConfigError, Problem
 from training.model_shape import ModelShape, ShapeError
 from training.rules import Machine, check
-from worker import calibration, devices, forecasting, run_data
+from worker import calibration, devices, forecasting, run_data, worst_batch
 from worker.forecasting import Found
 
 
@@ -38,7 +38,7 @@ def foresee(config: RunConfig, gpu: str | None, host_gib: float | None) -> tuple
         config,
         _shape(model),
         card,
-        rows=forecasting.counted(config, model),
+        rows=worst_batch.counted(config, model),
         host_bytes=host,
         calibration=calibration.known(card),
     ), card

@@ -20,7 +20,8 @@ from training.fields import parse
 from training.memory import forecast
 from training.model_shape import FAMILIES, ShapeError, read_shape, shape_of
 from training.rules import Machine, check
-from worker.forecasting import RowLengths, foresee
+from worker.forecasting import foresee
+from worker.worst_batch import RowLengths
 
 GIB = cards.GIB
 LLAMA_2_7B = {

@@ -6,12 +6,11 @@ from typing import Any
 import torch
 
 from training.attention import go_row_by_row
-from training.config import BatchOrder, Packing, RunConfig, Task
+from training.config import Packing, RunConfig, Task
 from training.data import Collator, TokenDataset, Tokens
 from training.failure import UserError
 from training.flat import FlatCollator, base_of, keeps_labelled, why_not_flat
-from training.order import ByLength, Order
-from training.packing import Packs
+from training.packing import order_of
 from training.streaming import Stream
 
 PLAIN = (Task.SFT, Task.PRETRAINING)
@@ -72,16 +71,11 @@ def lay_out(config: RunConfig, model: torch.nn.Module, pad_token_id: int, *, on_
     return Layout(packing, reason, str(base.config._attn_implementation), Batches(Collator(pad_token_id), flat))
 
 
-def dataset(config: RunConfig, rows: Any, packing: Packing) -> Any:
+def dataset(config: RunConfig, rows: Any) -> Any:
     """The rows to train on as torch takes them, with their order where it is not simply shuffled."""
     if isinstance(rows, Stream):
         return rows
-    order: Order | None = None
-    if packing is Packing.PACKED:
-        order = Packs(rows.lengths, config.max_length, config.seed)
-    elif config.batch_order is BatchOrder.BY_LENGTH:
-        order = ByLength(rows.lengths, config.seed, config.global_batch_size)
-    return TokenDataset(rows, order)
+    return TokenDataset(rows, order_of(config, rows.lengths))
 
 
 def _packing(config: RunConfig, model: torch.nn.Module) -> tuple[Packing, str]:

@@ -8,7 +8,8 @@ therefore has as many packs as any other, and a run knows its steps before it be
 import numpy as np
 from numpy.typing import NDArray
 
-from training.order import Integers, epoch_order
+from training.config import BatchOrder, Packing, RunConfig
+from training.order import ByLength, Integers, Order, epoch_order
 
 _PACKS = 4  # a number apart from the other orders of a seed (training/order.py, training/selection.py, training/streaming.py)
 
@@ -51,3 +52,12 @@ class Packs:
         packs = np.split(by_length[self._places], self._ends[:-1])
         order = np.random.Generator(np.random.PCG64([self._seed, number, _PACKS])).permutation(len(packs))
         return [packs[pack] for pack in order]
+
+
+def order_of(config: RunConfig, lengths: Integers) -> Order | None:
+    """In which order a run sees rows of these lengths, cut to the maximum length; None where they are simply shuffled."""
+    if config.packing is Packing.PACKED:
+        return Packs(lengths, config.max_length, config.seed)
+    if config.batch_order is BatchOrder.BY_LENGTH:
+        return ByLength(lengths, config.seed, config.global_batch_size)
+    return None

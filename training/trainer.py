@@ -49,16 +49,15 @@ def make_trainer(
         held_out = EvenRows(held_out, config.micro_batch_size * config.num_processes)
     more: dict[str, Any] = {}
     plan, collator, train = _plan(model, data, precision), aim.collator(tokenizer.pad_token_id), data.train
-    packing = Packing.NONE
     if config.task in PLAIN and config.sequence_parallel_size == 1:  # parts of a sequence are of padded rows
         layout = lay_out(config, model, tokenizer.pad_token_id, on_cpu=arguments.device.type == "cpu")
         plan |= {"packing": layout.packing.value, "attention": layout.attention}
-        packing, collator = layout.packing, layout.collator
+        collator = layout.collator
         report.once(Note(message=layout.words))
     if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
         # What the model is held to; an adapter is switched off for it instead.
         more["ref_model"] = load_model(config, weights_dtype(config, precision), len(tokenizer))
-    rows = dataset(config, train, packing)
+    rows = dataset(config, train)
     moments = Moments(config, train, data.held_out, getattr(rows, "order", None))
     return aim.trainer(
         **more,

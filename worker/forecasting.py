@@ -5,28 +5,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from training import cards
-from training.activations import Batch
 from training.advice import Advice, advise
 from training.cards import Card
-from training.config import Packing, RunConfig, Strategy, Task
-from training.failure import DataError
-from training.fields import parse
+from training.config import RunConfig, Strategy, Task
 from training.lengths import lost_tokens, truncated
 from training.memory import SLACK, Forecast, forecast, full_batch
 from training.memory_sizes import resolved
 from training.model_files import count_parameters
 from training.model_shape import ModelShape, ShapeError, read_shape
-from training.order import Integers, padded, worst_batches
-from training.rules import Machine, check
-from training.selection import select
-from training.token_store import open_store
-from worker import database, measuring, run_data, simulating
+from training.rules import Machine
+from worker import simulating
 from worker.calibration import Calibration
-from worker.models import Dataset
+from worker.worst_batch import RowLengths, Worst, worst_batches_of
 
 
 def shape_at(model: str) -> ModelShape:
@@ -62,37 +55,6 @@ def host_memory() -> int:
 
 
 @dataclass(frozen=True)
-class RowLengths:
-    """A data set's tokens a row, untruncated, and the first of them that carries loss, -1 for none."""
-
-    lengths: Integers
-    first_trained: Integers
-
-
-@dataclass(frozen=True)
-class Worst:
-    """The batch that takes most and where a run meets it: step from 1, rank and epoch from 0, its rows and the longest of them
-    as people count, from 1. `lengths` are its rows' tokens, `answers` those that carry loss (seq2seq: the targets')."""
-
-    batch: Batch
-    epoch: int
-    step: int
-    rank: int
-    rows: list[int]
-    longest_row: int
-    longest: int
-    lengths: list[int]
-    answers: list[int]
-
-    @property
-    def words(self) -> str:
-        return (
-            f"The largest batch comes at step {self.step:,} on rank {self.rank}; in it row {self.longest_row:,} "
-            f"has {self.longest:,} tokens."
-        )
-
-
-@dataclass(frozen=True)
 class Found:
     """The answer: the forecast, what would fit instead or beside it, and what is assumed (`notes`)."""
 
@@ -100,60 +62,6 @@ class Found:
     advice: list[Advice]
     notes: list[str]
     worst: Worst | None = None
-
-
-def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
-    """The micro batches of a run that can take most: the one with the longest row or most tokens, and for an encoder-decoder
-    those with the longest source and the longest target. Empty where no row trains."""
-    lengths, first_trained = known.lengths, known.first_trained
-    if config.task is Task.SEQ2SEQ:
-        source = np.minimum(np.maximum(first_trained, 0), config.max_length)
-        target = np.minimum(
-            np.maximum(lengths - np.maximum(first_trained, 0), 0), config.max_target_length or config.max_length
-        )
-        rows = np.flatnonzero((first_trained >= 0) & (target > 0))
-        kinds = [source + target, source, target]
-    else:
-        try:
-            chosen = select(
-                lengths, first_trained, max_length=config.max_length, seed=config.seed, eval_split=config.eval_split,
-                data_slice=config.data_slice, max_samples=config.max_samples,
-            )  # fmt: skip
-        except DataError:
-            return []
-        rows, source = chosen.train, np.minimum(lengths, config.max_length)
-        target, kinds = np.maximum(source - np.maximum(first_trained, 1), 0), [source]
-    if not len(rows):
-        return []
-    return [_worst(config, kind[rows], rows, source, target) for kind in kinds]
-
-
-def _worst(config: RunConfig, sizes: Integers, rows: Integers, source: Integers, target: Integers) -> Worst:
-    flat = lies_flat(config)
-    (worst,) = worst_batches(
-        sizes, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps,
-        world=config.num_processes // config.sequence_parallel_size, seed=config.seed, epochs=config.epochs,
-        max_steps=config.max_steps, count=1, pads=not flat,
-    )  # fmt: skip
-    mine = rows[worst.rows]
-    count, longest, answer = len(mine), int(source[mine].max()), int(target[mine].max())
-    if config.task is Task.SEQ2SEQ:
-        wide, long = padded(longest), padded(answer)
-        batch = Batch(count, wide, count * wide, count * long, long, count * long)
-    elif flat:
-        batch = Batch(count, longest, int(source[mine].sum()), int(target[mine].sum()), flat=True)
-    else:
-        batch = Batch(count, padded(longest), count * padded(longest), count * padded(longest))
-    top = int(worst.rows[int(np.argmax(sizes[worst.rows]))])
-    tokens = int(sizes[top])
-    return Worst(batch, worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in mine], int(rows[top]) + 1, tokens,
-                 source[mine].tolist(), target[mine].tolist())  # fmt: skip
-
-
-def lies_flat(config: RunConfig) -> bool:
-    """Whether a run's rows are laid end to end, as training/layout.py decides for the models that allow it."""
-    plain = config.task in (Task.SFT, Task.PRETRAINING) and config.sequence_parallel_size == 1
-    return plain and config.packing is not Packing.NONE and not config.neftune_noise_alpha
 
 
 def foresee(
@@ -258,74 +166,10 @@ def _short(found: Forecast) -> dict[str, Any]:
     return {"fits": found.fits, "peak_bytes": found.peak_bytes, "host_bytes": found.host_bytes}
 
 
-@dataclass(frozen=True)
-class Rung:
-    """A strategy with a method: its forecast, the changes to the settings that choose it, or why it is refused."""
-
-    strategy: str
-    method: str
-    changes: dict[str, Any]
-    forecast: Forecast | None
-    refused: str = ""
-
-
-_STRATEGIES = {
-    "one device": ("single", "none", "none"),
-    "DDP": ("ddp", "none", "none"),
-    "ZeRO-1": ("zero1", "none", "none"),
-    "ZeRO-2": ("zero2", "none", "none"),
-    "ZeRO-2 + optimizer offload": ("zero2", "cpu", "none"),
-    "ZeRO-3": ("zero3", "none", "none"),
-    "ZeRO-3 + offload": ("zero3", "cpu", "cpu"),
-    "FSDP": ("fsdp", "none", "none"),
-    "FSDP + offload": ("fsdp", "none", "cpu"),
-}
-_METHODS = {
-    "full": {"method": "full", "quantization": "none"},
-    "LoRA": {"method": "lora", "quantization": "none"},
-    "QLoRA 8-bit": {"method": "qlora", "quantization": "8bit"},
-    "QLoRA 4-bit": {"method": "qlora", "quantization": "4bit"},
-}
-
-
-def ladder(
-    config: RunConfig, shape: ModelShape, card: Card, *, batch: Batch, host_bytes: int | None = None
-) -> list[Rung]:
-    """Every strategy with every method, for the configuration's number of processes and its other settings."""
-    rungs = []
-    for place, (strategy, optimizer, parameters) in _STRATEGIES.items():
-        for method, how in _METHODS.items():
-            count = 1 if strategy == "single" else config.num_processes
-            changes: dict[str, Any] = {"strategy": strategy, "num_processes": count, **how}
-            changes |= {"offload_optimizer": optimizer, "offload_param": parameters}
-            tried = parse(config.model_dump(mode="json") | changes)
-            machine = Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16)
-            against = next((one.reason for one in check(tried, machine) if one.blocking), "")
-            found = None if against else forecast(tried, shape, card=card, batch=batch, host_limit_bytes=host_bytes)
-            rungs.append(Rung(place, method, changes, found, against))
-    return rungs
-
-
 def spread(config: RunConfig, count: int) -> RunConfig:
     """The configuration on so many GPUs; on several, one device becomes DDP."""
     several = count > 1 and config.strategy is Strategy.SINGLE
     return config.model_copy(update={"num_processes": count, **({"strategy": Strategy.DDP} if several else {})})
-
-
-def counted(config: RunConfig, model: str) -> RowLengths | None:
-    """The tokens of the run's data set, where they are counted already for the model."""
-    if not run_data.DATASET_ID.fullmatch(config.data):
-        return None
-    with database.read() as session:
-        item = session.get(Dataset, config.data)
-    if item is None:
-        return None
-    state = measuring.state(item.sha256, model, config.columns or item.columns_map, revision=config.revision)
-    if state.store is None:
-        return None
-    store = open_store(state.store)
-    first = store.first_trained_with(train_on_prompt=config.train_on_prompt)
-    return RowLengths(store.lengths, first)
 
 
 def simulated(config: RunConfig, found: Found, card: Card | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 from training.config import RunConfig
 from training.model_shape import ShapeError
 from training.rules import Machine
-from worker import calibration, forecasting, run_data
+from worker import calibration, forecasting, run_data, worst_batch
 
 _STAYING = ("weights", "optimizer", "context", "slack")
 
@@ -24,7 +24,7 @@ def of_run(config: RunConfig, machine: Machine) -> dict[str, Any] | None:
         shape = forecasting.shape_at(model)
     except ShapeError:
         return None
-    rows, known = forecasting.counted(config, model), calibration.known(card)
+    rows, known = worst_batch.counted(config, model), calibration.known(card)
     found = forecasting.foresee(config, shape, card, rows=rows, calibration=known).forecast
     return {
         "card": card.name if card else "cpu",

@@ -20,8 +20,9 @@ from training.config import RunConfig
 from training.fields import settings
 from training.memory import MOMENTS
 from training.model_shape import ModelShape, ShapeError
-from worker import calibration, forecasting
-from worker.forecasting import Found, Rung
+from worker import calibration, forecasting, worst_batch
+from worker.forecasting import Found
+from worker.ladder import Rung, ladder
 
 HERE = "here"
 _COUNTS = ("1", "2", "4", "8")
@@ -121,7 +122,7 @@ def _asked(values: form.Values, card: str, count: str) -> Asked | str:
     config = forecasting.spread(given, int(count)) if count else given
     place = forecasting.card_of(review.machine()) if card == HERE else cards.CARDS[card]
     host = forecasting.host_memory() if card == HERE else None
-    rows, known = forecasting.counted(config, local_model(model)), calibration.known(place)
+    rows, known = worst_batch.counted(config, local_model(model)), calibration.known(place)
     found = forecasting.foresee(config, shape, place, host_bytes=host, rows=rows, calibration=known)
     return Asked(given, config, shape, place, host, found)
 
@@ -207,7 +208,7 @@ def _ladder(asked: Asked) -> Markup:
     if asked.card is None:
         return Markup("")
     batch = asked.found.forecast.batch
-    rungs = forecasting.ladder(asked.config, asked.shape, asked.card, batch=batch, host_bytes=asked.host_bytes)
+    rungs = ladder(asked.config, asked.shape, asked.card, batch=batch, host_bytes=asked.host_bytes)
     methods = list(dict.fromkeys(one.method for one in rungs))
     strategies = list(dict.fromkeys(one.strategy for one in rungs))
     known = {(one.strategy, one.method): one for one in rungs}
