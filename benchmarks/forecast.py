@@ -106,7 +106,7 @@ def simulation(case: Case) -> int:
 def formula(case: Case) -> int:
     from training.activations import Batch
     from training.memory import forecast
-    from training.model_shape import read_shape
+    from training.model_families import read_shape
     from training.order import padded
 
     config = RunConfig.model_validate(case.config)

@@ -18,7 +18,8 @@ from training.advice import advise
 from training.config import RunConfig
 from training.fields import parse
 from training.memory import forecast
-from training.model_shape import FAMILIES, ShapeError, read_shape, shape_of
+from training.model_families import FAMILIES, read_shape, shape_of
+from training.model_shape import ShapeError
 from training.rules import Machine, check
 from worker.forecasting import foresee
 from worker.worst_batch import RowLengths
@@ -271,6 +272,13 @@ def test_a_data_set_with_counted_tokens_names_its_largest_batch():
     flat = foresee(config(eval_split=0), shape_of(LLAMA_2_7B), h100, rows=rows)
     assert flat.forecast.batch.tokens == 900 + 3 * 10
     assert flat.forecast.peak_bytes < found.forecast.peak_bytes
+
+
+def test_packed_rows_fill_the_batch_to_the_maximum_length():
+    rows = RowLengths(np.full(40, 50), np.full(40, 10))
+    asked = config(packing="packed", max_length=100, micro_batch_size=2, eval_split=0)
+    batch = foresee(asked, shape_of(LLAMA_2_7B), cards.CARDS["h100"], rows=rows).forecast.batch
+    assert (batch.rows, batch.tokens, batch.loss_tokens) == (4, 200, 160)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"model_type": "llama"}', '{"model_type": "gpt2", "n_embd": "x"}', "\x00"])

@@ -15,7 +15,8 @@ from training.advice import step_seconds
 from training.cards import like
 from training.config import Checkpointing, Offload, RunConfig, Strategy, Task
 from training.fields import settings
-from training.model_shape import ShapeError, read_shape
+from training.model_families import read_shape
+from training.model_shape import ShapeError
 from training.rules import Machine, check
 
 Changes = dict[str, Any]

@@ -14,8 +14,9 @@ from training.config import RunConfig, Strategy, Task
 from training.lengths import lost_tokens, truncated
 from training.memory import SLACK, Forecast, forecast, full_batch
 from training.memory_sizes import resolved
+from training.model_families import read_shape
 from training.model_files import count_parameters
-from training.model_shape import ModelShape, ShapeError, read_shape
+from training.model_shape import ModelShape, ShapeError
 from training.rules import Machine
 from worker import simulating
 from worker.calibration import Calibration
