@@ -19,9 +19,11 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "output.log"
 
 
-def verdict_on(log: Path, *failures: Failed, begin: int = 0, code: int = 1, **config: object) -> Verdict:
+def verdict_on(
+    log: Path, *failures: Failed, begin: int = 0, code: int = 1, stepped: dict[str, object] | None = None, **config: object
+) -> Verdict:
     seen = Seen(failures=list(failures))
-    return explained(judge(seen, Ending(exit_code=code)), seen, dict(config), log, begin)
+    return explained(judge(seen, Ending(exit_code=code)), seen, dict(config), stepped or {}, log, begin)
 
 
 def diagnosis_of(verdict: Verdict) -> dict[str, object]:
@@ -35,6 +37,16 @@ def test_a_failed_attempt_keeps_the_diagnosis_of_what_it_printed(log: Path) -> N
     found = diagnosis_of(verdict_on(log, micro_batch_size=8, gradient_accumulation_steps=2))
     assert (found["cause"], found["evidence"]) == ("cuda_out_of_memory", [ERROR])
     assert found["changes"] == {"micro_batch_size": 4, "gradient_accumulation_steps": 4}
+
+
+def test_what_was_stepped_down_already_is_not_advised_again_and_comes_along(log: Path) -> None:
+    log.write_text(TRACE)
+    least = {"micro_batch_size": 1, "gradient_accumulation_steps": 16, "gradient_checkpointing": "full"}
+    alone = diagnosis_of(verdict_on(log, stepped=dict(least), micro_batch_size=8, gradient_accumulation_steps=2))
+    assert alone["changes"] == {}
+    assert not any("micro_batch_size" in fix or "gradient_checkpointing" in fix for fix in alone["fix"])  # type: ignore[attr-defined]
+    shared = diagnosis_of(verdict_on(log, stepped=dict(least), micro_batch_size=8, num_processes=2))
+    assert shared["changes"] == least | {"strategy": "zero3"}
 
 
 def test_what_an_earlier_attempt_printed_is_not_this_ones_cause(log: Path) -> None:
@@ -68,7 +80,7 @@ def test_a_log_that_says_nothing_adds_nothing(log: Path) -> None:
 def test_a_run_that_did_not_fail_is_not_diagnosed(log: Path) -> None:
     log.write_text(TRACE)
     going_on = Verdict(Status.QUEUED, "GPU memory ran out.")
-    assert explained(going_on, Seen(), {}, log, 0) is going_on
+    assert explained(going_on, Seen(), {}, {}, log, 0) is going_on
 
 
 def test_a_rank_that_the_log_does_not_name_is_the_first_that_reported(log: Path) -> None:

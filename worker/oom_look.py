@@ -61,7 +61,7 @@ def look_at_memory(log: Log, place: int, known: Known) -> Detail:
     told = [_asked(numbers, phase), _held(numbers), _reasoning(numbers, guesses, batch)]
     return Detail(
         told=" ".join(part for part in told if part),
-        fix=_fixes(numbers, phase, guesses),
+        fix=_fixes(numbers, phase, guesses, known.config),
         changes=_changes(known.config, phase, guesses),
         inferred=_inferred(numbers, phase, guesses),
     )
@@ -155,7 +155,7 @@ def _inferred(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> dict
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _fixes(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> tuple[str, ...]:
+def _fixes(numbers: Numbers, phase: str | None, guesses: list[Guess], config: dict[str, Any]) -> tuple[str, ...]:
     fixes: list[str] = []
     for pid, taken in numbers.others:
         if taken > 2**29:
@@ -183,7 +183,9 @@ def _fixes(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> tuple[s
         )
         fixes.append("Or train an adapter (method lora), whose optimizer state is small.")
         return tuple(fixes)
-    return (*fixes, *_FITS, "Then shard more (zero2, zero3), and offload last: it is the slowest.")
+    least = config.get("micro_batch_size") == 1, config.get("gradient_checkpointing") in ("full", "offloaded")
+    left = [one for one, done in zip(_FITS, least, strict=True) if not done]
+    return (*fixes, *left, "Then shard more (zero2, zero3), and offload last: it is the slowest.")
 
 
 def _changes(config: dict[str, Any], phase: str | None, guesses: list[Guess]) -> dict[str, Any]:

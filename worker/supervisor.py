@@ -145,7 +145,7 @@ class Supervisor:
             free_bytes=shutil.disk_usage(self._run_dir).free,
         )
         verdict = replace(outcome.judge(reports.seen, ending), exit_code=code)
-        return run_diagnosis.explained(verdict, reports.seen, run.config, output, printed_before)
+        return run_diagnosis.explained(verdict, reports.seen, run.config, run.stepped_down, output, printed_before)
 
     def _load(self) -> Run:
         with database.read() as session:
