@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -135,3 +136,18 @@ def test_the_moments_decay_as_asked(tmp_path: Path, inputs: tuple[Path, Path]) -
 @pytest.mark.parametrize(("limit", "fraction"), [(0.95, 0.95), (4096, 0.5), (65536, 1.0)])
 def test_a_memory_limit_is_a_fraction_or_mib(limit: float, fraction: float) -> None:
     assert as_fraction(limit, 8192 * 2**20) == fraction
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"method": "lora"}, torch.bfloat16),
+        ({"method": "lora", "weights_precision": "fp32"}, torch.float32),
+        ({"method": "full"}, torch.float32),
+        ({"method": "full", "weights_precision": "bf16"}, torch.bfloat16),
+        ({"method": "full", "weights_precision": "fp32", "strategy": "zero2", "num_processes": 2}, torch.bfloat16),
+    ],
+)
+def test_weights_are_kept_as_asked_where_deepspeed_does_not_decide(settings: dict[str, Any], kept: torch.dtype) -> None:
+    config = RunConfig.model_validate({"model": "m", "data": "d"} | settings)
+    assert weights_dtype(config, Precision.BF16) == kept
