@@ -42,7 +42,7 @@ def show(
         document = forecasting.as_document(found)
         click.echo(json.dumps(document | {"simulated": simulated} if simulated else document))
     else:
-        click.echo(told(config, found, card) + (_simulated(simulated) if simulated else ""))
+        click.echo(told(config, found, card) + (in_words(simulated) if simulated else ""))
 
 
 def told(config: RunConfig, found: Found, card: Card | None) -> str:
@@ -71,7 +71,7 @@ def told(config: RunConfig, found: Found, card: Card | None) -> str:
     return "\n".join(lines)
 
 
-def _simulated(done: dict[str, Any]) -> str:
+def in_words(done: dict[str, Any]) -> str:
     """What the simulation found, in lines: its peak, what it is made of, and where."""
     besides = done.get("besides_bytes", 0)
     rows = [[name.capitalize(), text.byte_size(amount)] for name, amount in done["parts"].items() if amount]

@@ -115,7 +115,7 @@ def test_the_timeline_is_short_and_keeps_the_peak(home: Path) -> None:
 
 def test_cuda_s_attention_and_dropout_keep_less_than_a_cpu_s(home: Path) -> None:
     on = {device: simulated(home, "gpt2", device, method="full").parts["activations"] for device in ("cpu", "cuda")}
-    assert on["cuda"] < 0.8 * on["cpu"]
+    assert on["cuda"] < 0.9 * on["cpu"]
 
 
 @pytest.mark.parametrize(("method", "quantization"), [("qlora", "4bit"), ("lora", "none")])

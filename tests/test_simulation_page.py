@@ -4,6 +4,7 @@ import json
 
 from commands import answer, lathe
 
+from app.cli_forecast import in_words
 from app.pages.simulation import simulation_html
 
 TINY = {
@@ -24,7 +25,7 @@ def test_the_command_simulates_a_step_and_names_the_line_of_its_peak(tmp_path):
     assert done["fits"] is True
     assert sum(done["parts"].values()) == done["peak_bytes"]
     assert abs(done["peak_bytes"] / (found["peak_bytes"] - found["parts"]["context"] - found["parts"]["slack"]) - 1) < 0.2
-    told = lathe(*flags).stdout
+    told = in_words(done)
     assert "A simulated step. It fits. The peak is in the " in told
     assert done["line"] in told
 

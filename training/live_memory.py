@@ -60,8 +60,13 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             for part in _parts(tensor):
                 self._see(part, kind)
-                self._rename(part, kind)
+            self.name(tensor, kind)
         self._raise_peak()
+
+    def name(self, tensor: torch.Tensor, kind: str) -> None:
+        """Says of which kind a tensor is, if it counts."""
+        for part in _parts(tensor):
+            self._rename(part, kind)
 
     @contextmanager
     def making(self, kind: str) -> Iterator[None]:

@@ -136,7 +136,7 @@ def _held_on_cpu() -> dict[str, Any]:
         return {}
     for kind, tensor in _tensors():
         if kind != "other":
-            counting.hold([tensor], kind)
+            counting.name(tensor, kind)  # what does not count yet is of nobody's run
     memory = {"allocated": counting.current, "peak": counting.peak}
     if counting.budget is not None:
         memory["limit"] = counting.budget
