@@ -33,12 +33,21 @@ def main() -> None:
         report.enter("starting")
         config = RunConfig.model_validate_json((run_dir / "config.json").read_text(encoding="utf-8"))
         train(config, run_dir, report, stop)
+        # A thread of gloo's that still lives when the interpreter is taken apart aborts the process, and with it the other ranks.
+        end_at_once()
     except StopRequested:
         report.once(Finished(outcome="stopped", step=0, summary={}))
-        os._exit(0)  # other ranks may be gone already; nothing is left to put in order
+        end_at_once()  # other ranks may be gone already; nothing is left to put in order
     except Exception as error:
         report.failed(error)
         raise
+
+
+def end_at_once() -> None:
+    """Ends this process as one that did well; all that it has to say is said."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) -> None:
