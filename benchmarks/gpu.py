@@ -112,11 +112,16 @@ def about_machine(wanted: str | None) -> dict[str, Any]:
     return machine
 
 
-def environment(device: str) -> dict[str, str]:
-    """A part's environment: the project's packages first, no hub, and no card for what is to run on CPU."""
+def environment(device: str, *, small: bool = False) -> dict[str, str]:
+    """A part's environment: the project's packages first, no hub, no card for what is to run on CPU, a thread for small models."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"} | hidden
+    shown = {
+        "cpu": "",
+        "cuda": (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0],
+    }  # one card, whatever is there
+    more = {"CUDA_VISIBLE_DEVICES": shown[device], "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if device else {}
+    more |= {"OMP_NUM_THREADS": "1"} if small else {}
+    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"} | more
 
 
 def run_part(part: Part, device: str, small: bool, seconds: float) -> dict[str, Any]:
@@ -126,7 +131,7 @@ def run_part(part: Part, device: str, small: bool, seconds: float) -> dict[str, 
         job = Job(home, str(Path(home) / "found.json"), device, small, 0.92 * seconds)
         job.save(Path(home) / "job.json")
         limit = seconds if device == "cuda" else None
-        problem = wait_for(part, Path(home), environment(device), limit)
+        problem = wait_for(part, Path(home), environment(device, small=small), limit)
         file = Path(job.file)
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     found = {"status": "", "checks": [], "tables": {}, "skipped": [], "notes": []} | found

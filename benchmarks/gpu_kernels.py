@@ -109,8 +109,11 @@ def try_case(bench: Bench, case: Case, rows: list[Tokens], wanted: Result) -> No
             got = run(model.to(bench.device), case.layout, rows, bench.device)
     except (RuntimeError, NotImplementedError) as error:
         told = str(error).strip().splitlines()[0][:120]
-        bench.row("Kernels", kernel=case.kernel, rows=case.layout, format=case.format, outcome=f"not available: {told}")
-        if bench.on_cuda and case.layout == "equal" and (case.kernel, case.format) in REQUIRED_ON_CUDA:
+        missing = any(words in told for words in ("No viable backend", "No available kernel", "cuDNN"))
+        outcome = "not available" if missing else told
+        bench.row("Kernels", kernel=case.kernel, rows=case.layout, format=case.format, outcome=outcome)
+        needed = bench.on_cuda and case.layout == "equal" and (case.kernel, case.format) in REQUIRED_ON_CUDA
+        if needed or not missing:
             bench.require(f"{case.kernel} runs in {case.format}", False, told)
         return
     logits, gradients = distance(got.logits, wanted.logits), distance(got.gradients, wanted.gradients)

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.gpu_bench import Bench, installed
 from benchmarks.gpu_memory_cases import LARGE, SMALL, Case, write_shapes
-from training.config import Precision, RunConfig
+from training.config import RunConfig
 
 ALLOWED = {"simulated": (3.0, 10.0), "forecast": (8.0, 20.0)}
 """Median and worst error in percent, as benchmarks/forecast.py allows on CPU."""
@@ -38,9 +38,9 @@ def measure(bench: Bench) -> None:
     from benchmarks.gpu_memory_steps import Meter, took
 
     write_shapes(bench.home)
+    meter, taken = Meter(bench), dict[str, Any]()
     wanted = [case for case in (SMALL if bench.small else LARGE) if fits(bench, case)]
     with simulations(bench, wanted) as simulated:
-        meter, taken = Meter(bench), dict[str, Any]()
         for case in wanted:
             if bench.has_time(_SECONDS + 5, case.name):
                 taken[case.name] = took(meter, RunConfig.model_validate(case.config(bench.home)), case)
@@ -86,7 +86,7 @@ def simulation(case: Case, home: Path, device: Any) -> int:
     config = RunConfig.model_validate(case.config(home))
     lengths = [case.length] * case.rows
     labelled = [case.length // 2] * case.rows
-    return simulate(Request(config, lengths, labelled=labelled, device=device, precision=Precision.BF16)).peak_bytes
+    return simulate(Request(config, lengths, labelled=labelled, device=device, precision=config.precision)).peak_bytes
 
 
 def foretell(case: Case, home: Path, card: Any) -> Foretold:

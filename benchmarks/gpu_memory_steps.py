@@ -1,8 +1,9 @@
 """Steps of Lathe's trainer on random weights, and the memory that they take."""
 
 import gc
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -16,8 +17,9 @@ from benchmarks.matrix_inputs import byte_tokenizer
 from training import distributed
 from training import model as models
 from training.attention import implementation
-from training.config import Precision, RunConfig
+from training.config import RunConfig
 from training.data import TokenList, Tokens
+from training.memory_limit import counted_memory
 
 
 class Rows(TokenList):
@@ -37,42 +39,52 @@ class Rows(TokenList):
 
 
 class Meter:
-    """Reads memory: on CUDA torch's allocator and NVML, on CPU the count of live storages."""
+    """Reads memory: on CUDA torch's allocator and NVML, on CPU the count of live storages. Made before anything touches CUDA."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self._before = 0
-        if bench.on_cuda:
-            self._before = self._in_use()
-            torch.zeros(1, device="cuda")
+        self._before = self._in_use() if bench.on_cuda else None
+        if bench.on_cuda and self._before is None:
+            bench.skip("NVML", "nvidia-ml-py is not installed, or finds no driver")
 
-    def _in_use(self) -> int:
-        """Bytes of the card in use by anybody, as NVML says; before and after what is measured, nobody else may work on it."""
-        import pynvml
-
-        pynvml.nvmlInit()
-        card = str(torch.cuda.get_device_properties(0).uuid)
-        handle = pynvml.nvmlDeviceGetHandleByUUID(card if card.startswith("GPU-") else f"GPU-{card}")
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+    def _in_use(self) -> int | None:
+        """Bytes of the card in use by anybody, as NVML says; while it is measured nobody else may work on it."""
+        try:
+            import pynvml
+        except ImportError:
+            return None
+        try:
+            pynvml.nvmlInit()
+            card = os.environ["CUDA_VISIBLE_DEVICES"]  # one, by its number or its name
+            by_number = pynvml.nvmlDeviceGetHandleByIndex, int
+            find, kind = by_number if card.isdigit() else (pynvml.nvmlDeviceGetHandleByUUID, str)
+            return int(pynvml.nvmlDeviceGetMemoryInfo(find(kind(card))).used)
+        except pynvml.NVMLError:
+            return None
 
     @contextmanager
     def measuring(self) -> Iterator[dict[str, Any]]:
-        """What happens within; `began` marks when the weights are there, and the peaks are in the dictionary afterwards."""
-        found: dict[str, Any] = {"began": lambda: None}
+        """The peaks of what happens within, in the dictionary afterwards; its `began` marks when the weights are there."""
+        found: dict[str, Any] = {"began": fresh_peaks}
         if self.bench.on_cuda:
-            found["began"] = torch.cuda.reset_peak_memory_stats
             yield found
             torch.cuda.synchronize()
             found |= {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
-            with suppress(ImportError):
-                found["in_use"] = self._in_use() - self._before
+            in_use = self._in_use()
+            if in_use is not None and self._before is not None:
+                found["in_use"] = in_use - self._before
         else:
-            from training.memory_limit import counted_memory
-
             with counted_memory() as counter:
                 found["began"] = counter.reset_peak
                 yield found
                 found["allocated"] = counter.peak
+
+
+def fresh_peaks() -> None:
+    """Begins the allocator's peaks anew, without what loading has left in its cache."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
 
 
 def took(meter: Meter, config: RunConfig, case: Case) -> dict[str, Any]:
@@ -107,11 +119,13 @@ def train_steps(config: RunConfig, case: Case, bench: Bench, began: Any) -> None
     report = Report(folder, rank=0)
     distributed.start(config, machine, report)
     hidden = models.hidden_size_of(config.model)
-    arguments = training_arguments(config, folder, machine, Precision.BF16, hidden, aim, evaluates=False)
+    arguments = training_arguments(config, folder, machine, config.precision, hidden, aim, evaluates=False)
     with patch.object(models, "load_model", random_model):
-        model = models.load_trainable(config, Precision.BF16, tokenizer)
+        model = models.load_trainable(config, config.precision, tokenizer)
     data = Data(Rows(4 * case.rows, case.length), None, folder, None, 0, 0)  # type: ignore[arg-type]
-    trainer = make_trainer(config, aim, folder, report, StopSignal(), model, arguments, tokenizer, data, Precision.BF16)
+    trainer = make_trainer(
+        config, aim, folder, report, StopSignal(), model, arguments, tokenizer, data, config.precision
+    )
     began()
     trainer.train()
 

@@ -28,7 +28,7 @@ TABLE = "Losses against the reference"
 def measure(bench: Bench) -> None:
     model = make_model(bench.home / "model", hidden=64 if bench.small else 512, layers=2 if bench.small else 8)
     data = make_rows(bench.home / "rows.jsonl", 64, 256)
-    steps = 12 if bench.small else 30
+    steps = 9 if bench.small else 30
 
     def config(**settings: Any) -> RunConfig:
         shared = {"max_steps": steps, "micro_batch_size": 4, "precision": "fp32"}

@@ -26,8 +26,8 @@ def measure(bench: Bench) -> None:
     bench.require("the run without a limit finishes", not whole.problem, whole.problem)
     if whole.problem:
         return
-    (before,), (peak,) = (whole.summary["memory"][key] for key in ("before_bytes", peak_name(whole)))
-    # Between what the model takes in any case and the peak: a third of the way down.
+    (before,), (peak,) = (whole.summary["memory"][key] for key in ("before_bytes", "peak_bytes"))
+    # A third of the way down from the peak to what the model takes in any case.
     limit = int((peak - (peak - before) / 3) / MIB)
     stepped = attempts(bench, "capped", config.model_copy(update={"memory_limit": limit}))
     if stepped:
@@ -37,11 +37,6 @@ def measure(bench: Bench) -> None:
         bench.skip("a batch larger than the card", "there is no CUDA; on CPU the limit counts live storages")
     elif bench.has_time(60, "a batch larger than the card"):
         beyond_the_card(bench)
-
-
-def peak_name(run: Run) -> str:
-    """The allocator's limit is on what it has reserved; on CPU the count is of what is live."""
-    return "reserved_bytes" if "reserved_bytes" in run.summary["memory"] else "peak_bytes"
 
 
 def seconds(bench: Bench) -> float:

@@ -115,7 +115,7 @@ def records(folder: Path) -> list[Event]:
 
 def train(folder: Path, config: RunConfig, device: str, seconds: float, cores: int = 0) -> Run:
     """Runs the training program to its end, which comes after `seconds` at the latest."""
-    process = start(folder, config, device, cores or os.cpu_count() or 1)
+    process = start(folder, config, device, cores or threads())
     try:
         code = process.wait(timeout=max(seconds, 1))
     except subprocess.TimeoutExpired:
@@ -125,7 +125,7 @@ def train(folder: Path, config: RunConfig, device: str, seconds: float, cores: i
 
 def train_until(folder: Path, config: RunConfig, device: str, seconds: float, seen: Callable[[Event], bool]) -> bool:
     """Runs the training program and kills it once a record is seen; whether it was killed before its end."""
-    process = start(folder, config, device, os.cpu_count() or 1)
+    process = start(folder, config, device, threads())
     ends = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < ends:
         if any(seen(event) for event in records(folder)):
@@ -142,15 +142,19 @@ def end(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
+def threads() -> int:
+    """Threads of a process that has the machine for itself: of small ones one, since more of them would wait for each other."""
+    return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+
+
 def train_all(bench: Bench, jobs: Mapping[str, tuple[RunConfig, str]]) -> dict[str, Run]:
     """The runs of several configurations on their devices, at once where there are cores for them."""
-    cores = os.cpu_count() or 1
-    together = max(1, min(len(jobs), cores // 2))
+    together = max(1, min(len(jobs), (os.cpu_count() or 1) // 2))
 
     def one(job: tuple[str, tuple[RunConfig, str]]) -> Run:
         name, (config, device) = job
         seconds = bench.left() if bench.on_cuda else 600.0
-        return train(bench.home / name.replace(" ", "-"), config, device, seconds, max(1, cores // together))
+        return train(bench.home / name.replace(" ", "-"), config, device, seconds, max(1, threads() // together))
 
     with ThreadPoolExecutor(together) as pool:
         return dict(zip(jobs, pool.map(one, jobs.items()), strict=True))

@@ -32,7 +32,7 @@ FORMULA = (
 def measure(bench: Bench) -> None:
     os.environ["LATHE_TOKENS"] = str(bench.home / "tokens")
     if bench.on_cuda:
-        os.environ["LATHE_BENCHMARK_GPU"] = "1"
+        os.environ["LATHE_BENCHMARK_GPU"] = os.environ["CUDA_VISIBLE_DEVICES"]
     settings = throughput.prepare(bench.home, inputs(bench))
     names = ["lathe", "trainer_padded", "trl_packed", *(["trl_padded"] if not bench.small else [])]
     if not (installed("trl") and installed("datasets")):
