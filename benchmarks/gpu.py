@@ -40,14 +40,14 @@ PARTS = (
     Part(
         "numbers",
         "losses of CUDA in fp32 and bf16 against fp32 on CPU, resume after a kill, a saved adapter read back",
-        65,
+        60,
     ),
     Part("kernels", "attention kernels on equal, padded and flat rows against fp32 on CPU", 25),
     Part("quantized", "QLoRA in 4 and 8 bits with bitsandbytes: loss, memory, compute format", 45),
     Part("probe", "the peak that the probe finds before a run against the peak of the run", 40),
-    Part("out_of_memory", "memory that really runs out, and the attempts by the settings that the record proposes", 75),
-    Part("memory", "forecast and simulation against torch's allocator and NVML, up to 8B shapes", 120),
-    Part("throughput", "tokens per second and MFU against transformers' Trainer and trl at equal loss", 110),
+    Part("out_of_memory", "memory that really runs out, and the attempts by the settings that the record proposes", 95),
+    Part("memory", "forecast and simulation against torch's allocator and NVML, up to 8B shapes", 115),
+    Part("throughput", "tokens per second and MFU against transformers' Trainer and trl at equal loss", 100),
 )
 _MINUTES = sum(part.seconds for part in PARTS) / 60
 

@@ -61,10 +61,11 @@ class Bench:
         """A statement that must hold, and what was seen."""
         self._add("checks", {"what": what, "value": seen, "limit": None, "passed": bool(passed)})
 
-    def row(self, table: str, **values: Any) -> None:
-        """A row of a table. Names that end in _bytes, _percent or _seconds are written with their units."""
+    def row(self, table: str, **values: Any) -> dict[str, Any]:
+        """A row of a table, which may be added to before the next `save`. Names that end in _bytes or _percent say the unit."""
         self.found["tables"].setdefault(table, []).append(values)
         self.save()
+        return values
 
     def skip(self, what: str, why: str) -> None:
         self._add("skipped", f"{what}: {why}")

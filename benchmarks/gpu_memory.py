@@ -38,15 +38,17 @@ def measure(bench: Bench) -> None:
     from benchmarks.gpu_memory_steps import Meter, took
 
     write_shapes(bench.home)
-    meter, taken = Meter(bench), dict[str, Any]()
+    meter = Meter(bench)  # before anything touches CUDA
     wanted = [case for case in (SMALL if bench.small else LARGE) if fits(bench, case)]
     with simulations(bench, wanted) as simulated:
+        rows = {}
         for case in wanted:
             if bench.has_time(_SECONDS + 5, case.name):
-                taken[case.name] = took(meter, RunConfig.model_validate(case.config(bench.home)), case)
-        for case in wanted:
-            if case.name in taken:
-                tell(bench, case, taken[case.name], simulated[case.name])
+                config = RunConfig.model_validate(case.config(bench.home))
+                rows[case.name] = tell(bench, case, took(meter, config, case))
+        for name, row in rows.items():
+            if row:
+                add_simulated(bench, name, row, simulated[name])
     judge(bench, bench.found["tables"].get(TABLE, []))
     if bench.small:
         bench.note("The forecast's errors are not judged here: its formulas are for models of a real size.")
@@ -68,7 +70,7 @@ def simulations(bench: Bench, cases: list[Case]) -> Iterator[dict[str, Callable[
 
 
 def waited(bench: Bench, future: "Future[int]") -> int:
-    return future.result(timeout=max(bench.left(), 1) if bench.on_cuda else None)
+    return future.result(timeout=max(bench.left(), 0.01) if bench.on_cuda else None)
 
 
 def without_gpu() -> None:
@@ -127,24 +129,28 @@ def fits(bench: Bench, case: Case) -> bool:
     return True
 
 
-def tell(bench: Bench, case: Case, measured: dict[str, Any], simulated: Callable[[], int]) -> None:
+def tell(bench: Bench, case: Case, measured: dict[str, Any]) -> dict[str, Any] | None:
     """A row: what was foretold and taken, and the errors in percent of what was allocated, or of the card's memory in use."""
     if "problem" in measured:
         bench.require(f"{case.name} trains", False, measured["problem"])
-        return
+        return None
     foretold = foretell(case, bench.home, this_card(bench))
-    try:
-        by_simulation: int | None = simulated()
-    except Exception as error:  # whatever a simulation fails with, the measurement counts
-        bench.skip(f"simulation of {case.name}", f"{type(error).__name__} {error}".strip()[:200])
-        by_simulation = None
     allocated, in_use = measured["allocated"], measured.get("in_use")
-    bench.row(
-        TABLE, configuration=case.name, forecast_bytes=foretold.live, simulated_bytes=by_simulation,
-        allocated_bytes=allocated, reserved_bytes=measured.get("reserved"), forecast_whole_bytes=foretold.whole,
-        nvml_bytes=in_use, forecast_percent=off(foretold.live, allocated), simulated_percent=off(by_simulation, allocated),
-        nvml_percent=off(foretold.whole, in_use),
+    return bench.row(
+        TABLE, configuration=case.name, forecast_bytes=foretold.live, simulated_bytes=None, allocated_bytes=allocated,
+        reserved_bytes=measured.get("reserved"), forecast_whole_bytes=foretold.whole, nvml_bytes=in_use,
+        forecast_percent=off(foretold.live, allocated), simulated_percent=None, nvml_percent=off(foretold.whole, in_use),
     )  # fmt: skip
+
+
+def add_simulated(bench: Bench, name: str, row: dict[str, Any], simulated: Callable[[], int]) -> None:
+    """Adds to a row what the simulation says, where it comes in time."""
+    try:
+        row["simulated_bytes"] = simulated()
+    except Exception as error:  # whatever a simulation fails with, the measurement counts
+        bench.skip(f"simulation of {name}", f"{type(error).__name__} {error}".strip()[:200])
+    row["simulated_percent"] = off(row["simulated_bytes"], row["allocated_bytes"])
+    bench.save()
 
 
 def off(foretold: int | None, taken: int | None) -> float | None:

@@ -5,6 +5,7 @@ from typing import Any
 from benchmarks.gpu_bench import Bench
 from benchmarks.gpu_runs import Run, configured, make_model, make_rows, train, worst_difference
 from training.config import RunConfig
+from training.events import OutOfMemory
 from training.step_down import in_words, stepped_down
 
 ATTEMPTS = 8
@@ -29,14 +30,14 @@ def measure(bench: Bench) -> None:
     (before,), (peak,) = (whole.summary["memory"][key] for key in ("before_bytes", "peak_bytes"))
     # A third of the way down from the peak to what the model takes in any case.
     limit = int((peak - (peak - before) / 3) / MIB)
+    if not bench.on_cuda:
+        bench.skip("a batch larger than the card", "there is no CUDA; on CPU the limit counts live storages")
+    elif bench.has_time(40, "a batch larger than the card"):
+        beyond_the_card(bench)
     stepped = attempts(bench, "capped", config.model_copy(update={"memory_limit": limit}))
     if stepped:
         differ = worst_difference(stepped.series("loss"), whole.series("loss"))
         bench.check("losses of the run that was stepped down against the run without a limit", differ, CURVE_LIMIT)
-    if not bench.on_cuda:
-        bench.skip("a batch larger than the card", "there is no CUDA; on CPU the limit counts live storages")
-    elif bench.has_time(60, "a batch larger than the card"):
-        beyond_the_card(bench)
 
 
 def seconds(bench: Bench) -> float:
@@ -48,15 +49,15 @@ def attempts(bench: Bench, name: str, config: RunConfig) -> Run | None:
     folder, rows = bench.home / name, config.global_batch_size
     for number in range(1, ATTEMPTS + 1):
         run = train(folder, config, bench.device, seconds(bench))
-        record = run.out_of_memory if run.code else None
-        tell(bench, name, number, config, run)
+        record = run.out_of_memory[-1] if run.problem and len(run.out_of_memory) == number else None
+        tell(bench, name, number, config, run, record)
         if not run.problem:
             bench.require(f"{name}: memory ran out before the run finished", number > 1, f"attempt {number} finished")
             return run
         if record is None or record.step_down is None:
             bench.require(f"{name}: the record proposes settings", False, run.problem)
             return None
-        check_record(bench, name, number, run)
+        check_record(bench, name, number, record)
         config = stepped_down(config, record.step_down)
         kept = config.global_batch_size == rows
         bench.require(
@@ -66,26 +67,24 @@ def attempts(bench: Bench, name: str, config: RunConfig) -> Run | None:
     return None
 
 
-def tell(bench: Bench, name: str, number: int, config: RunConfig, run: Run) -> None:
+def tell(bench: Bench, name: str, number: int, config: RunConfig, run: Run, record: OutOfMemory | None) -> None:
     """A row of the table of attempts."""
-    record: Any = run.out_of_memory if run.problem else None
-    told = {
-        "outcome": "finished" if not run.problem else "out of memory" if record else run.problem[:80],
-        "part": record.part if record else "",
-        "requested_bytes": record.requested_bytes if record else None,
-        "allocated_bytes": record.memory.get("allocated") if record else run.summary["memory"]["peak_bytes"][0],
-        "proposed": in_words(record.step_down) if record and record.step_down else "",
-    }
+    told: dict[str, Any] = {"outcome": run.problem[:80] or "finished"}
+    if record:
+        told = {
+            "outcome": "out of memory", "part": record.part, "requested_bytes": record.requested_bytes,
+            "allocated_bytes": record.memory.get("allocated"), "proposed": in_words(record.step_down or {}),
+        }  # fmt: skip
+    elif not run.problem:
+        told["allocated_bytes"] = run.summary["memory"]["peak_bytes"][0]
     bench.row(
         TABLE, run=name, attempt=number, micro_batch=config.micro_batch_size,
         accumulation=config.gradient_accumulation_steps, checkpointing=config.gradient_checkpointing.value, **told,
     )  # fmt: skip
 
 
-def check_record(bench: Bench, name: str, number: int, run: Run) -> None:
+def check_record(bench: Bench, name: str, number: int, record: OutOfMemory) -> None:
     """The record says on which device memory ran out, in which part of a step, on which rows, and what filled it."""
-    record = run.out_of_memory
-    assert record
     filled = sum(record.kinds.values()) / max(record.memory.get("allocated", 0), 1)
     whole = record.device == bench.device and bool(record.part and record.requested_bytes and record.batches)
     seen = f"{record.part} on {record.device}, {filled:.0%} of the memory explained"

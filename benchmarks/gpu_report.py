@@ -37,6 +37,8 @@ def passed(found: dict[str, Any]) -> bool:
 def document(found: dict[str, Any]) -> str:
     """docs/gpu.md: what it was run on, then a section for each part."""
     lines = ["# What a GPU shows", "", *_heading(found)]
+    if missing := [name for name in TITLES if name not in found["parts"]]:
+        lines += [f"Parts that were not run: {', '.join(missing)}.", ""]
     for name, part in found["parts"].items():
         lines += _section(name, part)
     return "\n".join([*lines, PACKAGES])

@@ -42,9 +42,9 @@ class Run:
         return next((dict(one.summary) for one in reversed(self.events) if isinstance(one, Finished)), {})
 
     @property
-    def out_of_memory(self) -> OutOfMemory | None:
-        """The last record of memory that ran out."""
-        return next((one for one in reversed(self.events) if isinstance(one, OutOfMemory)), None)
+    def out_of_memory(self) -> list[OutOfMemory]:
+        """The records of memory that ran out, one of each attempt in this folder that ended so."""
+        return [event for event in self.events if isinstance(event, OutOfMemory)]
 
     @property
     def problem(self) -> str:
