@@ -53,8 +53,8 @@ def _heading(found: dict[str, Any]) -> list[str]:
     if device == "cpu":
         return [
             f"{NOT_ON_CUDA} {command}; it was last run on a CPU,",
-            "with small models, so that what follows shows that the command works and says nothing of a GPU. On a machine with a GPU",
-            "the same command takes eight minutes at most.",
+            "with small models, so that what follows shows that the command works and says nothing of a GPU. On a machine with",
+            "a GPU the same command takes eight minutes at most.",
             "",
             f"Run with {versions}.",
             "",
@@ -87,8 +87,9 @@ def _section(name: str, part: dict[str, Any], *, timed: bool) -> list[str]:
 
 def _checks(checks: list[dict[str, Any]]) -> list[str]:
     """A table of the checks; of many that all hold, the one that is closest to its limit."""
-    if len(checks) > _MANY and all(check["passed"] for check in checks):
-        closest = max((check for check in checks if check["limit"]), key=lambda check: check["value"] / check["limit"])
+    limited = [check for check in checks if check["limit"]]
+    if len(checks) > _MANY and limited and all(check["passed"] for check in checks):
+        closest = max(limited, key=lambda check: check["value"] / check["limit"])
         values = f"{_number(closest['value'])}, the limit is {_number(closest['limit'])}"
         return [f"All {len(checks)} checks hold; closest to its limit is {closest['what']}: {values}."]
     rows = [
