@@ -124,7 +124,7 @@ def _cell(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return f"{value / GIB:,.2f}" if value >= GIB else f"{value / GIB:.4f}"
     if name.endswith("_percent"):
-        return f"{value:+.1f}"
+        return f"{round(value, 1) + 0.0:+.1f}"  # no minus before a zero
     return (
         _number(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else _escaped(str(value))
     )

@@ -28,6 +28,8 @@ FORMULA = (
     "16-bit products (training/cards.py). Padding counts as nothing."
 )  # fmt: skip
 
+NO_MEASUREMENT = "A few steps of a small model, once: the losses are compared here, and the rates are no measurement."
+
 
 def measure(bench: Bench) -> None:
     os.environ["LATHE_TOKENS"] = str(bench.home / "tokens")
@@ -42,6 +44,8 @@ def measure(bench: Bench) -> None:
     if not found:
         return
     bench.note(FORMULA)
+    if bench.small:
+        bench.note(NO_MEASUREMENT)
     medians = {name: medians_of(runs) for name, runs in found.items()}
     for name, values in medians.items():
         tell(bench, name, values, medians["lathe"], settings, len(found[name]))
