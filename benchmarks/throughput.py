@@ -173,9 +173,8 @@ def train_lathe(folder: Path, settings: dict[str, Any]) -> Figures:
     }
     config = RunConfig.model_validate(asked)
     (folder / "config.json").write_text(config.model_dump_json())
-    command = launch(
-        config, folder, ["here/cuda:0" if os.environ.get("LATHE_BENCHMARK_GPU") else "here/cpu"], os.cpu_count() or 1
-    )
+    card = os.environ.get("LATHE_BENCHMARK_GPU")  # its number
+    command = launch(config, folder, [f"here/cuda:{card}" if card else "here/cpu"], os.cpu_count() or 1)
     cpu = run_watched(command.argv, environment() | command.env, folder)
     events = [decode(line) for line in (folder / "events.jsonl").read_bytes().splitlines()]
     logged = [event for event in events if isinstance(event, Metrics) and "loss" in event.values]
