@@ -4,11 +4,13 @@ A worker starts it in the background: it waits for SECONDS, takes the lowest pri
 where everything is compiled. What fails is printed; the run that needs it then says so itself.
 """
 
+import fcntl
 import os
 import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 
 import psutil
 
@@ -27,7 +29,14 @@ def main(arguments: list[str]) -> int:
     operators.use_own_folder()
     wanted = _ON_CPU if os.environ.get("DS_ACCELERATOR") == "cpu" else _ON_GPU
     missing = [builder for builder, name in wanted.items() if not operators.usable(operators.folder_of(name), name)]
-    return _compile(missing) if missing else 0
+    if not missing:
+        return 0
+    with (Path(os.environ[operators.ROOT_VARIABLE]) / "ahead.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another worker's does it
+            return 0
+        return _compile(missing)
 
 
 def _compile(builders: list[str]) -> int:

@@ -37,7 +37,6 @@ def reuse_operators(report: Report | None = None) -> None:
         return module
 
     OpBuilder.jit_load = load
-    _probe_what_is_asked_for()
 
 
 def _load(name: str, folder: Path) -> Any:
@@ -53,19 +52,6 @@ def _load(name: str, folder: Path) -> Any:
     except ImportError:  # a library that it needs is of another version
         return None
     return module
-
-
-def _probe_what_is_asked_for() -> None:
-    """Spares every rank the probing of all operators, with a compiler, where DeepSpeed asks about one of them.
-
-    Its collectives ask for the one in shared memory and for no other.
-    """
-    import deepspeed
-    from deepspeed.accelerator import get_accelerator
-
-    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
-    if builder is not None:
-        deepspeed.ops.__compatible_ops__ = {builder.NAME: builder.is_compatible()}
 
 
 class Telling:

@@ -1,5 +1,6 @@
 """Compiling DeepSpeed's operators ahead, in the background of a worker, so that a first ZeRO run need not wait for it."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -8,7 +9,9 @@ import threading
 from pathlib import Path
 
 from worker import devices, process
-from worker.settings import PREFIX, ROOT, get_settings
+from worker.settings import PREFIX, ROOT, SettingsError, get_settings
+
+log = logging.getLogger(__name__)
 
 _AFTER_SECONDS = 15.0  # what has just been started, and a first run, come first
 _LOG_FILE = "operators.log"
@@ -23,7 +26,8 @@ def compile_in_background() -> subprocess.Popen[bytes] | None:
         started = process.start_child(
             argv, output=folder / _LOG_FILE, cwd=ROOT, env=_environment(), death_signal=signal.SIGTERM
         )
-    except OSError:
+    except (OSError, SettingsError) as error:  # said again by what needs the folder or the devices
+        log.warning("DeepSpeed's operators are not compiled ahead: %s", error)
         return None
     threading.Thread(target=started.wait, name="operators", daemon=True).start()  # no zombie stays
     return started
