@@ -33,14 +33,16 @@ STARTER = Path(__file__).parents[1] / "static" / "starter"
 DATA = STARTER / "heldout.jsonl"
 LOOK_SECONDS = 0.2
 VICTIM_SECONDS = 30.0  # how long a fault waits for something that it can strike
-SETTLE_SECONDS = 600.0  # for the runs that are under way when the last fault was made
+SETTLE_SECONDS = 300.0  # for the runs that are under way when the last fault was made
 REAL_RUN = {"max_steps": 40, "save_steps": 5, "eval_split": 0, "max_length": 64, "micro_batch_size": 2, "seed": 1}
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 _UNENDED = (Status.QUEUED, Status.RUNNING)
 
 
 def main() -> int:
     arguments = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended, as with Ctrl-C
+    for number in _ENDING:
+        signal.signal(number, _end)
     seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", file=sys.stderr, flush=True)
     with installation(arguments.database, arguments.broker, arguments.workers, keep=arguments.keep) as made:
@@ -52,6 +54,13 @@ def main() -> int:
         report |= {"database": arguments.database, "broker": arguments.broker}
     print(json.dumps(report) if arguments.json else _in_words(report))
     return 0 if report["clean"] else 1
+
+
+def _end(number: int, _: object) -> None:
+    """Ends what was started, and itself; another Ctrl-C does not keep it from that."""
+    for each in _ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 @dataclass

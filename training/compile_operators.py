@@ -20,6 +20,8 @@ from training import operators
 _ON_CPU = {"ShareMemCommBuilder": "deepspeed_shm_comm", "CPUAdamBuilder": "cpu_adam", "FusedAdamBuilder": "fused_adam"}
 _ON_GPU = {"CPUAdamBuilder": "cpu_adam"}  # others are for one kind of card, which to ask would take its memory
 
+_FREE_BYTES = 4 * 2**30  # a compiler takes up to 1.5 GB, which a run may need
+
 
 def main(arguments: list[str]) -> int:
     """Compiles what is missing. Returns 1 where something could not be compiled."""
@@ -48,6 +50,10 @@ def _compile(builders: list[str]) -> int:
     reuse_operators()
     failed = False
     for name in builders:
+        if psutil.virtual_memory().available < _FREE_BYTES:
+            print(f"{name}: not compiled, since the machine has little memory free", flush=True)
+            failed = True
+            continue
         try:
             get_accelerator().create_op_builder(name).load(verbose=False)
             print(f"{name}: compiled", flush=True)
