@@ -210,6 +210,31 @@ def test_compiling_ahead_without_a_compiler_tells_why_and_leaves_nothing_usable(
     assert not any(operators.usable(operators.folder_of(name), name) for name in AHEAD)
 
 
+def _is_held(folder: Path) -> bool:
+    with (folder / "lathe.lock").open("w") as lock:
+        return not operators.take(lock)
+
+
+@pytest.mark.train
+def test_a_run_that_has_waited_long_ends_what_compiles_in_the_background(own_folder: Path, tmp_path: Path) -> None:
+    compiler = tmp_path / "slow-compiler"
+    compiler.write_text("#!/bin/sh\nexec sleep 600\n")
+    compiler.chmod(0o755)
+    argv = [sys.executable, "-m", operators.AHEAD_MODULE]
+    with subprocess.Popen(argv, env=os.environ | {"CXX": str(compiler)}) as ahead_of_us:
+        folder = operators.folder_of(AHEAD[0])
+        eventually(lambda: _is_held(folder), seconds=120)
+        waits: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            operators.end_compiling_ahead()
+
+        with operators.alone(folder, wait):
+            assert waits
+            eventually(lambda: ahead_of_us.poll() is not None)
+
+
 def test_a_worker_compiles_at_the_lowest_priority_and_never_alone(home: Path, own_folder: Path) -> None:
     child = ahead.compile_in_background()
     assert child

@@ -4,13 +4,11 @@ A worker starts it in the background: it waits for SECONDS, takes the lowest pri
 where everything is compiled. What fails is printed; the run that needs it then says so itself.
 """
 
-import fcntl
 import os
 import signal
 import sys
 import time
 import traceback
-from pathlib import Path
 
 import psutil
 
@@ -33,11 +31,12 @@ def main(arguments: list[str]) -> int:
     missing = [builder for builder, name in wanted.items() if not operators.usable(operators.folder_of(name), name)]
     if not missing:
         return 0
-    with (Path(os.environ[operators.ROOT_VARIABLE]) / "ahead.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another worker's does it
+    with operators.ahead_file().open("a") as lock:
+        if not operators.take(lock):  # another worker's does it
             return 0
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
         return _compile(missing)
 
 

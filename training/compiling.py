@@ -12,6 +12,7 @@ from training.failure import UserError
 from training.report import Report
 
 _SECONDS_BETWEEN_LOOKS = 1.0
+_PATIENCE_SECONDS = 45.0  # in which a quiet machine is done
 
 
 def reuse_operators(report: Report | None = None) -> None:
@@ -26,7 +27,7 @@ def reuse_operators(report: Report | None = None) -> None:
 
     def load(builder: Any, verbose: bool = True) -> Any:
         folder = operators.folder_of(builder.name)
-        with Telling(report, builder, folder) as telling, operators.alone(folder, telling.begin):
+        with Telling(report, builder, folder) as telling, operators.alone(folder, telling.wait):
             module = _load(builder.name, folder)
             if module is None:
                 telling.begin()
@@ -73,6 +74,12 @@ class Telling:
         self._report.enter(operators.PHASE)
         self._thread = threading.Thread(target=self._follow, args=(self._report,), daemon=True)
         self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Says that another process compiles; one that does so in the background is not waited for very long."""
+        self.begin()
+        if self._report is not None and seconds > _PATIENCE_SECONDS:
+            operators.end_compiling_ahead()
 
     def _follow(self, report: Report) -> None:
         told = -1

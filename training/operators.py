@@ -17,8 +17,12 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TextIO
+
+import psutil
 
 ROOT_VARIABLE = "TORCH_EXTENSIONS_DIR"
+AHEAD_MODULE = "training.compile_operators"
 PHASE = "compiling DeepSpeed operators"
 _STAMP = "lathe.json"
 _LOCK = "lathe.lock"
@@ -82,17 +86,17 @@ def compiled_files(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def alone(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """One process at a time, by a lock that ends with its process. `waits` is called once where another one has it.
+def alone(folder: Path, waits: Callable[[float], object] = lambda _: None) -> Iterator[None]:
+    """One process at a time, by a lock that ends with its process. While another one has it, `waits` is called again and
+    again with the seconds so far.
 
     torch's own lock is a file that a killed process leaves behind, for which everyone after it would wait for ever.
     """
     with (folder / _LOCK).open("w") as mine:
-        try:
-            fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waits()
-            fcntl.flock(mine, fcntl.LOCK_EX)
+        began = time.monotonic()
+        while not take(mine):
+            waits(time.monotonic() - began)
+            time.sleep(_LOOK_SECONDS)
         theirs = folder / "lock"
         while theirs.exists():  # of a program that is not Lathe, which may be killed while it holds it
             if _is_open(theirs):
@@ -100,6 +104,27 @@ def alone(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterator[
             else:
                 theirs.unlink(missing_ok=True)
         yield
+
+
+def take(lock: TextIO) -> bool:
+    """Locks the open file for this process; False where another one has it."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def ahead_file() -> Path:
+    """Locked by the process that compiles ahead, which writes its number there."""
+    return Path(os.environ[ROOT_VARIABLE]) / "ahead.lock"
+
+
+def end_compiling_ahead() -> None:
+    """Ends the process that compiles ahead, where there is one: at its priority it may never get a busy processor."""
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
+        compiler = psutil.Process(int(ahead_file().read_text(encoding="ascii")))
+        if AHEAD_MODULE in compiler.cmdline():
+            compiler.terminate()
 
 
 def _is_open(file: Path) -> bool:

@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+from training import operators
 from worker import devices, process
 from worker.settings import PREFIX, ROOT, SettingsError, get_settings
 
@@ -22,7 +23,7 @@ def compile_in_background() -> subprocess.Popen[bytes] | None:
     folder = get_settings().data_dir / "logs"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        argv = [sys.executable, "-m", "training.compile_operators", str(_AFTER_SECONDS)]
+        argv = [sys.executable, "-m", operators.AHEAD_MODULE, str(_AFTER_SECONDS)]
         started = process.start_child(
             argv, output=folder / _LOG_FILE, cwd=ROOT, env=_environment(), death_signal=signal.SIGTERM
         )
