@@ -6,7 +6,7 @@
 import os
 
 from benchmarks import chaos_supervisor
-from worker import devices, starting
+from worker import devices, operators, starting
 from worker.identity import hostname
 from worker.tasks import app
 
@@ -14,3 +14,4 @@ __all__ = ["app"]
 
 devices.own_devices = lambda: [f"{hostname()}/{os.environ[chaos_supervisor.DEVICE]}/{devices.CPU}"]
 starting.supervisor_command = chaos_supervisor.command
+operators.compile_in_background = lambda: None  # these workers do not live long enough to compile anything
