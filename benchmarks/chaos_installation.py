@@ -179,7 +179,14 @@ def _postgresql_database() -> Iterator[str]:
     server = make_url(os.environ.get("LATHE_TEST_POSTGRES_URL", POSTGRES_URL)).set(drivername="postgresql")
     name = f"lathe_chaos_{os.getpid()}_{secrets.token_hex(3)}"
     connect = server.render_as_string(hide_password=False)
-    with contextlib.closing(psycopg.connect(connect, autocommit=True, connect_timeout=5)) as admin:
+    try:
+        connection = psycopg.connect(connect, autocommit=True, connect_timeout=5)
+    except psycopg.OperationalError as error:
+        fix = "Start it, or name another one in LATHE_TEST_POSTGRES_URL."
+        raise SystemExit(
+            f"--database postgresql: no server answers at {server.host}:{server.port} ({error}). {fix}"
+        ) from None
+    with contextlib.closing(connection) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         try:
             yield server.set(database=name).render_as_string(hide_password=False)
