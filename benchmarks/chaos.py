@@ -150,7 +150,8 @@ class Chaos:
     def _submit(self, kind: str) -> str | None:
         self._submitted += 1
         number, chance = self._submitted, self._chance
-        steps = {"max_steps": chance.randint(40, 240), "save_steps": chance.randint(5, 30)}
+        longest = chance.choice((200, 1000))  # 1,000 take three leases
+        steps = {"max_steps": chance.randint(40, longest), "save_steps": chance.randint(5, 30)}
         ranks = {"num_processes": 2, "strategy": "ddp"} if number % 2 else {}
         light = {"seed": number} | steps | ranks
         config: dict[str, Any] = {"name": f"{kind}-{number}", "model": str(STARTER), "data": self._data}

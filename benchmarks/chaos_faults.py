@@ -22,9 +22,10 @@ KILL, FREEZE, EMPTY_QUEUE, REPEAT_MESSAGES = "kill", "freeze", "empty queue", "r
 OF_A_RUN = ("supervisor", "launcher", "rank")
 TARGETS = (*OF_A_RUN, "worker", "web", "broker", "everything")
 REPEATS = 20
-REAL_SHARE = 0.15  # of the faults of a run's processes, those in a run that really trains: it takes long to begin again
+REAL_SHARE = 0.2  # of the faults of a run's processes, those in a run that really trains: it takes long to begin again
 _WEIGHTS = (5, 3, 5, 4, 1, 2, 1)
-_LONGEST_FREEZE = 1.5 * LEASE_SECONDS
+_SHORT_FREEZE = (0.2, 0.5 * LEASE_SECONDS)
+_LONG_FREEZE = (LEASE_SECONDS, 2.5 * LEASE_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def plan(seed: int, mean_pause: float) -> Iterator[Fault]:
     while True:
         action = chance.choices((KILL, FREEZE, EMPTY_QUEUE, REPEAT_MESSAGES), (12, 6, 1, 1))[0]
         target = chance.choices(TARGETS, _WEIGHTS)[0]
-        seconds = chance.uniform(0.2, _LONGEST_FREEZE)
+        seconds = chance.uniform(*chance.choice((_SHORT_FREEZE, _LONG_FREEZE)))
         pick, real, pause = chance.random(), chance.random() < REAL_SHARE, chance.uniform(0, 2 * mean_pause)
         if action in (KILL, FREEZE):
             yield Fault(action, target, seconds if action == FREEZE else 0.0, pick, real, pause)
