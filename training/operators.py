@@ -34,8 +34,9 @@ def use_own_folder() -> None:
 
     torch's own folder is shared by all environments of a Python version, each of which compiles everything anew there.
     """
-    cache_root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    os.environ.setdefault(ROOT_VARIABLE, str(cache_root / "lathe" / f"operators-{_digest(environment())}"))
+    if not os.environ.get(ROOT_VARIABLE):
+        cache_root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        os.environ[ROOT_VARIABLE] = str(cache_root / "lathe" / f"operators-{_digest(environment())}")
 
 
 def folder_of(name: str) -> Path:
