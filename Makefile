@@ -1,6 +1,7 @@
 # make up     starts Lathe: the page, the queue, a worker. Ctrl-C stops it.
 # make test   runs every check and every test.
 # make check  lint, types and the direction of imports alone.
+# make chaos  makes random faults for MINUTES=10 and looks for what is lost; also SEED=, DATABASE=postgresql, BROKER=redis.
 # The first of each installs what it needs into .venv; afterwards only what has changed. PYTHON=python3.12 takes another Python.
 
 SHELL := /bin/bash
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: up test check chromium
+.PHONY: up test check chaos chromium
 .DEFAULT_GOAL := up
 
 up: $(VENV)/.installed
@@ -22,6 +23,12 @@ check: $(VENV)/.installed-dev
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+MINUTES ?= 10
+DATABASE ?= sqlite
+BROKER ?= valkey
+chaos: $(VENV)/.installed
+	@$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --database $(DATABASE) --broker $(BROKER) $(if $(SEED),--seed $(SEED))
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Lathe into $(VENV): about 1 GB the first time (several with CUDA) ..."

@@ -1,20 +1,38 @@
-"""DeepSpeed's operators: what a killed process leaves behind stops nobody, and what cannot be compiled is said before."""
+"""DeepSpeed's operators: compiled once, told, guarded; what a killed compiler leaves behind stops nobody."""
 
+import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+from supervised import eventually
 
-from training import compiling
+from training import compiling, operators
 from training.config import RunConfig
+from training.events import Note, PhaseStarted, Progress, decode
 from training.failure import UserError
+from training.report import Report
+from worker import operators as ahead
+
+SOURCE = """
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, TORCH_EXTENSION_NAME_TEXT, 0, -1, 0};
+PyMODINIT_FUNC PyInit_tiny_operator(void) { return PyModule_Create(&definition); }
+""".replace("TORCH_EXTENSION_NAME_TEXT", '"tiny_operator"')
+NAME = "tiny_operator"
+AHEAD = ("deepspeed_shm_comm", "cpu_adam", "fused_adam")
 
 
 def test_the_lock_of_a_process_that_was_killed_is_taken_away(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
-    with compiling._alone(tmp_path):
+    with operators.alone(tmp_path):
         assert not (tmp_path / "lock").exists()
 
 
@@ -33,7 +51,7 @@ def test_the_lock_of_a_process_that_compiles_is_waited_for_until_it_is_killed(tm
 
 
 def _enter(folder: Path, entered: threading.Event) -> None:
-    with compiling._alone(folder):
+    with operators.alone(folder):
         entered.set()
 
 
@@ -52,3 +70,184 @@ def test_offloading_to_nvme_without_libaio_names_the_package(tmp_path: Path, mon
     with pytest.raises(UserError) as raised:
         compiling.refuse_unfit_nvme(config)
     assert raised.value.field == "offload_optimizer" and "libaio-dev" in raised.value.fix
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for operators that is this test's."""
+    monkeypatch.setenv(operators.ROOT_VARIABLE, str(tmp_path / "operators"))
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    return tmp_path / "operators"
+
+
+@pytest.fixture
+def load(own_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Any]]:
+    """Loads a tiny operator as DeepSpeed does at the start of a process, and returns its module."""
+    from deepspeed.ops.op_builder.builder import OpBuilder
+    from deepspeed.ops.op_builder.cpu.builder import CPUOpBuilder
+    from torch.utils.cpp_extension import JIT_EXTENSION_VERSIONER
+
+    source = tmp_path / "tiny.cpp"
+    source.write_text(SOURCE)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(OpBuilder, "jit_load", OpBuilder.jit_load)
+    compiling.reuse_operators(Report(tmp_path, rank=0))
+
+    class Tiny(CPUOpBuilder):  # type: ignore[misc]
+        def absolute_name(self) -> str:
+            return NAME
+
+        def sources(self) -> list[str]:
+            return [str(source)]
+
+        def include_paths(self) -> list[str]:
+            return []
+
+        def cxx_args(self) -> list[str]:
+            return ["-O0"]
+
+    def begin() -> Any:
+        for kept in (OpBuilder._loaded_ops, JIT_EXTENSION_VERSIONER.entries):  # what only a new process is without
+            kept.pop(NAME, None)
+        return Tiny(name=NAME).load(verbose=False)
+
+    yield begin
+    OpBuilder._loaded_ops.pop(NAME, None)
+
+
+def said(folder: Path, kind: type[Any]) -> list[Any]:
+    lines = (folder / "events.jsonl").read_bytes().splitlines() if (folder / "events.jsonl").exists() else []
+    return [record for record in map(decode, lines) if isinstance(record, kind)]
+
+
+def phases(folder: Path) -> list[str]:
+    return [record.phase for record in said(folder, PhaseStarted)]
+
+
+@pytest.mark.train
+def test_an_operator_is_compiled_in_a_phase_of_its_own_and_loaded_without_a_word_from_then_on(
+    load: Callable[[], Any], tmp_path: Path
+) -> None:
+    assert load().__name__ == NAME
+    assert phases(tmp_path) == [operators.PHASE, "starting"]
+    assert NAME in said(tmp_path, Note)[0].message
+    library = operators.usable(operators.folder_of(NAME), NAME)
+    assert library
+    made = library.stat()
+    assert load().__file__ == str(library)
+    assert library.stat() == made and len(phases(tmp_path)) == 2
+
+
+def _cut_off(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.suffix != ".o":
+            path.unlink()
+    (folder / "lock").touch()
+
+
+def _damaged(folder: Path) -> None:
+    (folder / f"{NAME}.so").unlink()  # not written over: this process has it mapped
+    (folder / f"{NAME}.so").write_bytes(b"\x7fELF and nothing else")
+
+
+def _of_another_environment(folder: Path) -> None:
+    stamp = folder / "lathe.json"
+    stamp.write_text(stamp.read_text().replace("torch ", "torch 1."))
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("spoil", [_cut_off, _damaged, _of_another_environment])
+def test_an_operator_that_cannot_be_used_is_compiled_anew(
+    spoil: Callable[[Path], None], load: Callable[[], Any], tmp_path: Path
+) -> None:
+    load()
+    spoil(operators.folder_of(NAME))
+    assert load().__name__ == NAME
+    assert phases(tmp_path) == 2 * [operators.PHASE, "starting"]
+    assert operators.usable(operators.folder_of(NAME), NAME)
+
+
+@pytest.mark.train
+def test_an_operator_that_does_not_load_is_compiled_anew(load: Callable[[], Any], tmp_path: Path) -> None:
+    folder = operators.folder_of(NAME)
+    (folder / f"{NAME}.so").write_bytes(b"\x7fELF and nothing else")
+    operators.stamp(folder, NAME)
+    assert load().__name__ == NAME
+    assert phases(tmp_path) == [operators.PHASE, "starting"]
+
+
+@pytest.mark.train
+def test_a_run_that_waits_for_another_compiler_says_so(load: Callable[[], Any], tmp_path: Path) -> None:
+    load()
+    (tmp_path / "events.jsonl").write_bytes(b"")
+    with ExitStack() as held:
+        held.enter_context(operators.alone(operators.folder_of(NAME)))
+        waiting = threading.Thread(target=load)
+        waiting.start()
+        eventually(lambda: said(tmp_path, Progress))
+        assert phases(tmp_path) == [operators.PHASE]
+    waiting.join(60)
+    assert phases(tmp_path) == [operators.PHASE, "starting"]
+
+
+def ahead_of_runs(**env: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "training.compile_operators"]
+    return subprocess.run(argv, env=os.environ | env, capture_output=True, text=True, check=False)
+
+
+def test_compiling_ahead_ends_at_once_where_everything_is_compiled(own_folder: Path) -> None:
+    for name in AHEAD:
+        (operators.folder_of(name) / f"{name}.so").touch()
+        operators.stamp(operators.folder_of(name), name)
+    ended = ahead_of_runs(CXX="false")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+@pytest.mark.train
+def test_compiling_ahead_without_a_compiler_tells_why_and_leaves_nothing_usable(own_folder: Path) -> None:
+    ended = ahead_of_runs(CXX="no-such-compiler")
+    assert ended.returncode == 1 and ("no-such-compiler" in ended.stderr or "little memory" in ended.stdout)
+    assert not any(operators.usable(operators.folder_of(name), name) for name in AHEAD)
+
+
+def _is_held(folder: Path) -> bool:
+    with (folder / "lathe.lock").open("w") as lock:
+        return not operators.take(lock)
+
+
+@pytest.mark.train
+def test_a_run_that_has_waited_long_ends_what_compiles_in_the_background(own_folder: Path, tmp_path: Path) -> None:
+    compiler = tmp_path / "slow-compiler"
+    compiler.write_text("#!/bin/sh\nexec sleep 600\n")
+    compiler.chmod(0o755)
+    argv = [sys.executable, "-m", operators.AHEAD_MODULE]
+    with subprocess.Popen(argv, env=os.environ | {"CXX": str(compiler)}) as ahead_of_us:
+        folder = operators.folder_of(AHEAD[0])
+        eventually(lambda: _is_held(folder), seconds=120)
+        waits: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            operators.end_compiling_ahead()
+
+        with operators.alone(folder, wait):
+            assert waits
+            eventually(lambda: ahead_of_us.poll() is not None)
+
+
+def test_a_worker_compiles_at_the_lowest_priority_and_never_alone(home: Path, own_folder: Path) -> None:
+    child = ahead.compile_in_background()
+    assert child
+    eventually(lambda: psutil.Process(child.pid).nice() == 19)
+    child.terminate()
+    eventually(lambda: child.poll() is not None)
+
+
+def test_operators_are_kept_by_version_unless_a_person_names_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(operators.ROOT_VARIABLE, "/named")
+    operators.use_own_folder()
+    assert os.environ[operators.ROOT_VARIABLE] == "/named"
+    monkeypatch.delenv(operators.ROOT_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    operators.use_own_folder()
+    assert os.environ[operators.ROOT_VARIABLE].startswith("/cache/lathe/operators-")

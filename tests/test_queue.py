@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from redis import Redis, RedisError
 from sqlmodel import select
@@ -74,6 +75,17 @@ def workers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
         for worker in started:
             process.kill_tree(worker.pid)
             worker.wait()
+
+
+def compilers(worker: psutil.Process) -> list[psutil.Process]:
+    return [child for child in worker.children() if "training.compile_operators" in child.cmdline()]
+
+
+def test_a_worker_compiles_deepspeeds_operators_beside_it_and_never_outlives_it(valkey: Redis) -> None:
+    with workers(1) as [worker]:
+        compiler = eventually(lambda: compilers(psutil.Process(worker.pid)))[0]
+        worker.kill()
+        eventually(lambda: process.is_gone(compiler))
 
 
 def attempts(run_id: str) -> list[str]:

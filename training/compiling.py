@@ -1,38 +1,103 @@
 """DeepSpeed's operators, which are compiled at their first use on a machine: told, guarded, and refused in plain words."""
 
-import fcntl
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import importlib.util
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from training import operators
 from training.config import Offload, RunConfig
 from training.events import Note
 from training.failure import UserError
 from training.report import Report
 
-_SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_BETWEEN_LOOKS = 1.0
+_PATIENCE_SECONDS = 45.0  # in which a quiet machine is done
 
 
-def tell_of_compiling(report: Report) -> None:
-    """Makes a phase of each operator that DeepSpeed compiles: about a minute at its first use on a machine, then cached."""
+def reuse_operators(report: Report | None = None) -> None:
+    """Has DeepSpeed take its operators as they were compiled before, and makes a phase of compiling those that are not there.
+
+    Without a `report` nothing is said.
+    """
+    operators.use_own_folder()
     from deepspeed.ops.op_builder.builder import OpBuilder
-    from torch.utils.cpp_extension import _get_build_directory
 
-    load = OpBuilder.jit_load
+    compile_now = OpBuilder.jit_load
 
-    def load_and_tell(builder: Any, verbose: bool = True) -> Any:
-        folder = Path(_get_build_directory(builder.name, verbose=False))
-        with _alone(folder):
-            if list(folder.glob("*.so")):
-                return load(builder, verbose)
-            told = f"DeepSpeed compiles its operator {builder.name}: about a minute, once on a machine."
-            report.once(Note(message=told))
-            with report.during("compiling DeepSpeed operators"):
-                return load(builder, verbose)
+    def load(builder: Any, verbose: bool = True) -> Any:
+        folder = operators.folder_of(builder.name)
+        with Telling(report, builder, folder) as telling, operators.alone(folder, telling.wait):
+            module = _load(builder.name, folder)
+            if module is None:
+                telling.begin()
+                operators.clear(folder)
+                module = compile_now(builder, verbose)
+                operators.stamp(folder, builder.name)
+        OpBuilder._loaded_ops[builder.name] = module
+        return module
 
-    OpBuilder.jit_load = load_and_tell
+    OpBuilder.jit_load = load
+
+
+def _load(name: str, folder: Path) -> Any:
+    """The operator's module, or None where there is none that can be loaded."""
+    library = operators.usable(folder, name)
+    if library is None:
+        return None
+    spec = importlib.util.spec_from_file_location(name, library)
+    assert spec and spec.loader
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError:  # a library that it needs is of another version
+        return None
+    return module
+
+
+class Telling:
+    """Says on rank 0, from `begin` to the end of the `with`, that an operator is compiled and how far that is."""
+
+    def __init__(self, report: Report | None, builder: Any, folder: Path) -> None:
+        self._report, self._name, self._folder = report, builder.name, folder
+        self._files = len(builder.sources()) + 1  # an object each, and the library
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Enters the phase; a second call does nothing."""
+        if self._report is None or self._thread is not None:
+            return
+        message = f"Compiling DeepSpeed operator {self._name}: one to two minutes, once on this machine."
+        self._report.once(Note(message=message))
+        self._before = self._report.phase
+        self._report.enter(operators.PHASE)
+        self._thread = threading.Thread(target=self._follow, args=(self._report,), daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Says that another process compiles; one that does so in the background is not waited for very long."""
+        self.begin()
+        if self._report is not None and seconds > _PATIENCE_SECONDS:
+            operators.end_compiling_ahead()
+
+    def _follow(self, report: Report) -> None:
+        told = -1
+        while not self._over.wait(_SECONDS_BETWEEN_LOOKS):
+            done = operators.compiled_files(self._folder)
+            if done != told:
+                report.progress(done, self._files)
+                told = done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over.set()
+        if self._report is not None and self._thread is not None:
+            self._thread.join()
+            if kind is None:  # an error is one of this phase
+                self._report.enter(self._before)
 
 
 def refuse_unfit_nvme(config: RunConfig) -> None:
@@ -60,32 +125,3 @@ def refuse_unfit_nvme(config: RunConfig) -> None:
             "needs DeepSpeed's operator async_io, which cannot be compiled here: libaio's headers are missing.",
             "Install libaio-dev (apt) or libaio-devel (yum) and g++, or offload to cpu.",
         )
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time, by a lock that ends with its process.
-
-    torch's own lock is a file that a killed process leaves behind, for which everyone after it would wait for ever.
-    """
-    with (folder / "lathe.lock").open("w") as mine:
-        fcntl.flock(mine, fcntl.LOCK_EX)
-        theirs = folder / "lock"
-        while theirs.exists():  # of a program that is not Lathe, which may be killed while it holds it
-            if _is_open(theirs):
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-            else:
-                theirs.unlink(missing_ok=True)
-        yield
-
-
-def _is_open(file: Path) -> bool:
-    """Whether a process has the file open, as torch has its lock while it compiles."""
-    wanted = str(file.resolve())
-    for handle in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if str(handle.readlink()) == wanted:
-                return True
-        except OSError:  # it was closed, or is another user's
-            continue
-    return False

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
 
-from training.compiling import refuse_unfit_nvme, tell_of_compiling
+from training.compiling import refuse_unfit_nvme, reuse_operators
 from training.config import Precision, RunConfig, Strategy
 from training.report import Report
 from training.rules import Machine
@@ -39,7 +39,7 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
     world of its own. `describe` says afterwards what really runs.
     """
     if config.strategy.zero_stage is not None:
-        tell_of_compiling(report)
+        reuse_operators(report)
         refuse_unfit_nvme(config)
     if machine.kind == "cuda":
         return PartialState()

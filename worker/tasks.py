@@ -9,6 +9,7 @@ import sys
 from celery import shared_task
 from celery.signals import celeryd_after_setup, worker_shutting_down
 
+from worker import operators
 from worker.queue import START_RUN, current_app
 from worker.reaper import Reaper
 from worker.starting import start_waiting
@@ -35,6 +36,7 @@ def start_run(run_id: str) -> None:
 # Not at worker_ready: that waits for the broker, which may be away while runs are lost and wait.
 @celeryd_after_setup.connect  # type: ignore[untyped-decorator]
 def _begin_rounds(**_: object) -> None:
+    operators.compile_in_background()  # before there are other threads
     _reaper.start()
 
 

@@ -1,0 +1,210 @@
+"""Light ranks for benchmarks.chaos: a launcher and ranks that train nothing, but keep the real records and checkpoints.
+
+    python benchmarks/chaos_ranks.py launch RUN_FOLDER
+
+Each step's state is a hash of the state before it, and its loss is read off the state: a step that is left out, made twice
+or resumed from the wrong place changes every loss after it.
+"""
+
+import fcntl
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from training import manifest
+from training.config import RunConfig
+from training.events import CheckpointSaved, Finished, Metrics, Planned, Resumed
+from training.report import Report
+from training.stopping import die_with_parent
+
+STEP_SECONDS = 0.03
+DOUBLED_FILE = "doubled.txt"
+RESULT_FILE = "state.txt"
+_LOOK_SECONDS = 0.02
+_PADDING = bytes(2**18)  # of a checkpoint's file: to be written takes long enough to be cut
+_UNKNOWN = {"train_rows": 1, "eval_rows": 0, "skipped_rows": 0, "truncated_rows": 0, "target_modules": []}
+
+
+def states(seed: int, first: int, last: int, state: str = "") -> Iterator[tuple[int, str]]:
+    """Steps `first` to `last`, each with the state after it; `state` is the one before, or empty at the start of a run."""
+    state = state or str(seed)
+    for step in range(first, last + 1):
+        state = hashlib.sha256(f"{state} {step}".encode()).hexdigest()
+        yield step, state
+
+
+def loss_of(state: str) -> float:
+    """The loss of the step that led to `state`, between 0 and 1."""
+    return int(state[:12], 16) / 16**12
+
+
+def hold_alone(run_dir: Path, rank: int) -> int:
+    """Takes the lock of this rank's place in the run; where another process has it, writes that down.
+
+    Returns the lock's descriptor, which the kernel closes with the process.
+    """
+    lock = os.open(run_dir / f"rank-{rank}.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with (run_dir / DOUBLED_FILE).open("a") as stream:
+            stream.write(f"rank {rank}, process {os.getpid()}: another process trains in its place\n")
+    return lock
+
+
+def launch(run_dir: Path) -> int:
+    """As torchrun: each rank in a session of its own; when one fails the others are told to leave, and waited for."""
+    config = RunConfig.model_validate_json((run_dir / "config.json").read_text(encoding="utf-8"))
+    ends = socket.socketpair()
+    ranks = []
+    for number in range(config.num_processes):
+        end = ends[number].fileno()
+        argv = [sys.executable, __file__, "rank", str(run_dir), str(number), str(end)]
+        ranks.append(subprocess.Popen(argv, start_new_session=True, pass_fds=[end]))
+    for half in ends:
+        half.close()
+    while all(rank.poll() in (None, 0) for rank in ranks) and any(rank.poll() is None for rank in ranks):
+        time.sleep(_LOOK_SECONDS)
+    failed = [rank for rank in ranks if rank.poll()]
+    for rank in ranks:
+        if rank.poll() is None:
+            print(f"Sending process {rank.pid} closing signal SIGTERM", flush=True)
+            rank.terminate()
+    for rank in ranks:
+        rank.wait()
+    for rank in failed:
+        if rank.returncode < 0:
+            name = signal.Signals(-rank.returncode).name
+            print(f"Signal {-rank.returncode} ({name}) received by PID {rank.pid}", flush=True)
+    return 1 if failed else 0
+
+
+class Rank:
+    """One of the one or two ranks of a run."""
+
+    def __init__(self, run_dir: Path, rank: int, peer: socket.socket) -> None:
+        self.run_dir, self.report, self._peer = run_dir, Report(run_dir, rank), peer
+        self._asked = False
+        signal.signal(signal.SIGTERM, self._on_terminate)
+
+    def _on_terminate(self, *_: object) -> None:
+        self._asked = True
+
+    def train(self) -> None:
+        """The story of a run, as in training/train.py."""
+        self.report.started(device="cpu")
+        self.report.enter("starting")
+        text = (self.run_dir / "config.json").read_text(encoding="utf-8")
+        self.config = RunConfig.model_validate_json(text)
+        self.report.enter("loading model")
+        first, state = self.resume()
+        last = self.config.max_steps or 1
+        self.plan(first, last)
+        self.report.enter("training")
+        step = first
+        for step, state in states(self.config.seed, first + 1, last, state):  # noqa: B020 - the state goes on
+            time.sleep(STEP_SECONDS)
+            leave = self.agree(state)
+            self.report.once(Metrics(step=step, values={"loss": loss_of(state)}))
+            if leave or step % int(self.config.save_steps) == 0:
+                self.save(step, state)
+            if leave:
+                self.report.once(Finished(outcome="stopped", step=step, summary={}))
+                return
+        self.report.enter("saving")
+        if self.report.rank == 0:
+            (self.run_dir / "adapter").mkdir(exist_ok=True)
+            (self.run_dir / "adapter" / RESULT_FILE).write_text(state)
+        self.report.once(Finished(outcome="finished", step=step, summary={"steps": step}))
+
+    def plan(self, first: int, last: int) -> None:
+        numbers = {"world_size": self.config.num_processes, "trainable_parameters": 1, "total_parameters": 1}
+        how = {"engine": "none", "zero_stage": None, "precision": "fp32"}
+        self.report.once(Planned(total_steps=last, start_step=first, **numbers, **how, **_UNKNOWN))  # type: ignore[arg-type]
+
+    def resume(self) -> tuple[int, str]:
+        """The step and the state to go on from, chosen by rank 0 for all; leftovers of an interrupted save are deleted."""
+        chosen = b""
+        if self.report.rank == 0:
+            checkpoint, rejected = manifest.newest_checkpoint(self.run_dir)
+            for leftover in manifest.unsealed(self.run_dir):
+                manifest.discard(leftover)
+            chosen = checkpoint.name.encode() if checkpoint else b"none"
+            if checkpoint:
+                step = manifest.step_of(checkpoint)
+                self.report.once(Resumed(step=step, path=checkpoint.name, rejected=rejected))
+        name = self.exchange(chosen).decode() or chosen.decode()
+        if name == "none":
+            return 0, ""
+        folder = manifest.checkpoints_dir(self.run_dir) / name
+        kept = (folder / f"rank-{self.report.rank}.txt").read_bytes()
+        return manifest.step_of(folder), kept[:64].decode()
+
+    def agree(self, state: str) -> bool:
+        """Waits for the other rank at the same step; whether any rank was asked to leave.
+
+        Raises:
+            ValueError: the other rank is elsewhere.
+        """
+        answer = self.exchange(f"{state}{int(self._asked)}".encode()).decode()
+        if answer and answer[:-1] != state:
+            raise ValueError(f"rank {self.report.rank} is at {state}, the other one at {answer[:-1]}")
+        return self._asked or answer.endswith("1")
+
+    def exchange(self, message: bytes) -> bytes:
+        """What the other rank says at the same point; empty where this is the only one, or it says nothing.
+
+        Raises:
+            ConnectionError: the other rank has ended.
+        """
+        if self.config.num_processes == 1:
+            return b""
+        self._peer.sendall(message + b"\n")
+        answer = bytearray()
+        while not answer.endswith(b"\n"):
+            if not (byte := self._peer.recv(1)):
+                raise ConnectionError("the other rank has ended")
+            answer += byte
+        return bytes(answer[:-1])
+
+    def save(self, step: int, state: str) -> None:
+        """A checkpoint in the order of the real one: each rank's file, a barrier, the manifest, older ones deleted."""
+        with self.report.during("saving"):
+            folder = manifest.checkpoints_dir(self.run_dir) / f"checkpoint-{step}"
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / f"rank-{self.report.rank}.txt").open("wb") as stream:
+                stream.write(state.encode())
+                stream.write(_PADDING)
+            self.exchange(b"written")
+            if self.report.rank == 0:
+                size = manifest.seal(folder)
+                manifest.prune(self.run_dir, self.config.save_total_limit)
+                path = str(folder.relative_to(self.run_dir))
+                self.report.once(CheckpointSaved(step=step, path=path, bytes=size))
+
+
+def main() -> int:
+    """Runs as the launcher or as a rank; the exit code."""
+    what, run_dir = sys.argv[1], Path(sys.argv[2])
+    die_with_parent()
+    if what == "launch":
+        return launch(run_dir)
+    number, peer = int(sys.argv[3]), socket.socket(fileno=int(sys.argv[4]))
+    _lock = hold_alone(run_dir, number)
+    rank = Rank(run_dir, number, peer)
+    try:
+        rank.train()
+    except Exception as error:
+        rank.report.failed(error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
