@@ -4,6 +4,7 @@ It is a process of its own that outlives the worker which started it, as a conta
 with it. It holds the run by a lease; once that is lost it ends the training and touches nothing more.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -85,9 +86,13 @@ class Supervisor:
         try:
             if self._database.insist(self._lease.adopt):
                 self._close(self._outcome())
+            else:
+                self._was_starved()
             return 0
         except (runs.LeaseLost, Unproved) as error:
             log.error("%s The run is left to others.", error)
+            process.kill_descendants()
+            self._was_starved()
             return 1
         finally:
             process.kill_descendants()
@@ -128,7 +133,9 @@ class Supervisor:
         killed_before = process.memory_kills()
         output = self._run_dir / LOG_FILE
         printed_before = output.stat().st_size if output.exists() else 0
+        self._database.attempt(self._beat)  # each part of a start may take as long as a lease on a busy machine
         trainer = self._start(run, config)
+        self._database.attempt(self._beat)
         self._foresee()
         watch = Watch(trainer, reports.seen, self._graces)
         self._lease.guard(trainer.kill)
@@ -245,6 +252,11 @@ class Supervisor:
 
     def _beat(self) -> None:
         self._asked = self._lease.keep() or self._asked
+
+    def _was_starved(self) -> None:
+        """Others took the run for lost though this process lived: that is nothing to count against the run."""
+        with contextlib.suppress(*UNREACHABLE), database.write() as session:
+            runs.was_starved(session=session, run_id=self._run_id, attempt=self._attempt)
 
     def _ring_next(self) -> None:
         """Whoever waits longest may begin; where that cannot be said now, a worker looks by itself in a moment."""

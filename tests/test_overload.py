@@ -1,0 +1,31 @@
+"""When a machine is too busy to start a run, judged from measurements."""
+
+import pytest
+
+from worker.overload import Overload
+
+
+@pytest.mark.parametrize(("load", "late"), [(1.0, 0.0), (8.0, 0.5), (23.9, 14.9)])
+def test_a_machine_at_work_is_not_overloaded(load: float, late: float) -> None:
+    assert Overload(150).measured(load, late) == ""
+
+
+def test_a_long_queue_for_each_core_is_an_overload_that_names_it() -> None:
+    assert Overload(150).measured(30.0, 0.0) == "load average of 30 per core"
+
+
+def test_waking_late_by_a_tenth_of_the_lease_is_an_overload_that_names_it() -> None:
+    assert Overload(150).measured(1.0, 16.0) == "a sleeping thread woke 16 s late"
+
+
+def test_an_overloaded_machine_has_not_recovered_until_it_is_calm() -> None:
+    overload = Overload(150)
+    assert overload.measured(30.0, 0.0)
+    assert overload.measured(13.0, 0.0)
+    assert overload.measured(1.0, 4.0)
+    assert not overload.measured(11.0, 0.0)
+    assert not overload.measured(13.0, 4.0)
+
+
+def test_leases_of_seconds_do_not_make_a_hiccup_an_overload() -> None:
+    assert Overload(2).measured(1.0, 0.9) == ""
