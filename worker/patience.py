@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 UNREACHABLE = (OperationalError, InterfaceError, InternalError)
 _RETRY_SECONDS = 1.0
+_FULL = ("database or disk is full", "No space left on device")
 
 
 class Unproved(RuntimeError):  # noqa: N818
@@ -21,10 +22,14 @@ class Unproved(RuntimeError):  # noqa: N818
 
 
 class Patience:
-    """Two ways to ask: now and then while there is other work (`attempt`), or until there is an answer (`insist`)."""
+    """Two ways to ask: now and then while there is other work (`attempt`), or until there is an answer (`insist`).
 
-    def __init__(self, lease: Lease) -> None:
+    `on_full` is called where the database cannot be written because its disk is full; it frees what it can.
+    """
+
+    def __init__(self, lease: Lease, on_full: Callable[[], object] = lambda: None) -> None:
         self._lease = lease
+        self._on_full = on_full
         self._away_until = 0.0
 
     def attempt(self, action: Callable[[], object]) -> None:
@@ -35,7 +40,7 @@ class Patience:
             action()
         except UNREACHABLE as error:
             self._away_until = steady() + _RETRY_SECONDS
-            log.warning("the database does not answer: %s", error)
+            self._tell(error)
 
     def regain(self) -> None:
         """Once nothing trains any more: holds the run anew if nobody has taken it, and waits a lease's time for the answer.
@@ -50,21 +55,39 @@ class Patience:
                 self._lease.renew()
                 return
             except UNREACHABLE as error:
-                log.warning("the database does not answer: %s", error)
+                self._tell(error)
             time.sleep(_RETRY_SECONDS)
         raise Unproved("The database does not answer.")
 
-    def insist(self, action: Callable[[], T]) -> T:
+    def insist(self, action: Callable[[], T], *, is_fenced: bool = False) -> T:
         """Does what needs the database and cannot wait.
+
+        With `is_fenced` the action itself refuses where the run is another's: it is tried for as long as the disk is full.
 
         Raises:
             Unproved: the run may be another's before the database answers.
         """
         while True:
+            full = False
             try:
                 return action()
             except UNREACHABLE as error:
-                log.warning("the database does not answer: %s", error)
-            if not self._lease.proved:
+                full = self._tell(error)
+            if not self._lease.proved and not (full and is_fenced):
                 raise Unproved("The database does not answer.")
             time.sleep(_RETRY_SECONDS)
+
+    def _tell(self, error: Exception) -> bool:
+        """Logs why the database refused. Whether that is a full disk."""
+        if not says_full(error):
+            log.warning("the database does not answer: %s", error)
+            return False
+        log.error("the database's disk is full: %s", error)
+        self._on_full()
+        return True
+
+
+def says_full(error: Exception) -> bool:
+    """Whether a database refused to write because its disk is full (SQLite's SQLITE_FULL, PostgreSQL's 53100)."""
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return state == "53100" or any(words in str(error) for words in _FULL)

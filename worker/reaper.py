@@ -8,6 +8,7 @@ import threading
 
 from sqlmodel import Session
 
+from training import disk
 from worker import closing, database, logs, outcome, overload, process, runs, starting
 from worker.identity import Identity, hostname, me
 from worker.models import Request, Run, Status
@@ -110,6 +111,7 @@ def _end_what_is_left(run: Run) -> None:
     if holder and runs.adopted(run):  # else the holder is a worker, which has other runs too
         process.kill_tree(holder.pid)
     end_left_behind(run.id)
+    disk.give_up_reserve(get_settings().runs_dir / run.id)
 
 
 def _host(run: Run) -> str:
