@@ -78,8 +78,10 @@ def _as_asked(seen: Seen, ending: Ending) -> Verdict:
     stopped = ending.asked is Request.STOP
     if not seen.trained:
         how = "It had not made a step."
-    elif seen.finished:
+    elif seen.finished and seen.finished.step:
         how = f"Saved at step {seen.finished.step}."
+    elif seen.finished:
+        how = f"It had trained to its end and was not done with what follows; {kept(seen)}."
     else:
         how = f"It did not {'leave in time and was ended' if ending.forced else 'save'}; {kept(seen)}."
     return Verdict(Status.STOPPED if stopped else Status.QUEUED, how if stopped else f"{how} It goes on by itself.")
