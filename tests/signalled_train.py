@@ -1,8 +1,8 @@
 """The real training program, ended by a signal at chosen file operations: `signalled_train.py MODEL DATA FOLDER CASES`.
 
-CASES is JSON: {name: [signal, operation]}, for example {"a": ["SIGTERM", "os.rename .manifest.json.tmp"]}; an empty operation lets it
-finish. Each trains in FOLDER/name, in a process forked from this one, which has trained once: loading the libraries takes long. The
-exit codes are printed as JSON.
+CASES is JSON: {name: [signal, operation]}, for example {"a": ["SIGTERM", "os.rename .manifest.json.tmp"]}. Each trains in
+FOLDER/name, in a process forked from this one, which has trained once: loading the libraries takes long. The exit codes are
+printed as JSON.
 """
 
 import json
@@ -64,7 +64,7 @@ def trained(config: RunConfig, run_dir: Path, number: signal.Signals, operation:
     log = os.open(run_dir / "output.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    waiting = [operation] if operation else []
+    waiting = [operation]
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         if waiting and event.startswith(("open", "os.", "shutil.")):

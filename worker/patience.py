@@ -1,4 +1,4 @@
-"""Asking a database that may be away for a while, for as long as the run is certainly ours."""
+"""Asking a database that may be away for a while."""
 
 import logging
 import time
@@ -14,11 +14,12 @@ T = TypeVar("T")
 
 UNREACHABLE = (OperationalError, InterfaceError, InternalError)
 _RETRY_SECONDS = 1.0
+_MOST_SECONDS = 86_400.0  # a supervisor that waits costs nothing, and is not mistaken for one that crashed
 _FULL = ("database or disk is full", "No space left on device")
 
 
 class Unproved(RuntimeError):  # noqa: N818
-    """The database has been away for so long that the run may be another's by now."""
+    """The database has been away for so long that the run is left to others."""
 
 
 class Patience:
@@ -43,48 +44,41 @@ class Patience:
             self._tell(error)
 
     def regain(self) -> None:
-        """Once nothing trains any more: holds the run anew if nobody has taken it, and waits a lease's time for the answer.
+        """Once nothing trains any more: holds the run anew if nobody has taken it.
 
         Raises:
             LeaseLost: somebody has.
-            Unproved: there was no answer.
+            Unproved: there was no answer for a day.
         """
-        deadline = steady() + self._lease.seconds
+        self.insist(self._lease.renew, is_fenced=True)
+
+    def insist(self, action: Callable[[], T], *, is_fenced: bool = False) -> T:
+        """Does what needs the database while nothing trains, however long that is away.
+
+        The run is held anew where the lease has run out meanwhile; with `is_fenced` the action itself refuses where the run is
+        another's.
+
+        Raises:
+            LeaseLost: the run is another's.
+            Unproved: there was no answer for a day.
+        """
+        deadline = steady() + _MOST_SECONDS
         while steady() < deadline:
             try:
-                self._lease.renew()
-                return
+                if not is_fenced and not self._lease.proved:
+                    self._lease.renew()
+                return action()
             except UNREACHABLE as error:
                 self._tell(error)
             time.sleep(_RETRY_SECONDS)
         raise Unproved("The database does not answer.")
 
-    def insist(self, action: Callable[[], T], *, is_fenced: bool = False) -> T:
-        """Does what needs the database and cannot wait.
-
-        With `is_fenced` the action itself refuses where the run is another's: it is tried for as long as the disk is full.
-
-        Raises:
-            Unproved: the run may be another's before the database answers.
-        """
-        while True:
-            full = False
-            try:
-                return action()
-            except UNREACHABLE as error:
-                full = self._tell(error)
-            if not self._lease.proved and not (full and is_fenced):
-                raise Unproved("The database does not answer.")
-            time.sleep(_RETRY_SECONDS)
-
-    def _tell(self, error: Exception) -> bool:
-        """Logs why the database refused. Whether that is a full disk."""
-        if not says_full(error):
+    def _tell(self, error: Exception) -> None:
+        if says_full(error):
+            log.error("the database's disk is full: %s", error)
+            self._on_full()
+        else:
             log.warning("the database does not answer: %s", error)
-            return False
-        log.error("the database's disk is full: %s", error)
-        self._on_full()
-        return True
 
 
 def says_full(error: Exception) -> bool:

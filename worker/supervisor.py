@@ -80,7 +80,7 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
-            if self._database.insist(self._lease.adopt):
+            if self._database.insist(self._lease.adopt, is_fenced=True):
                 self._close(self._outcome())
             else:
                 self._was_starved()
@@ -204,9 +204,9 @@ class Supervisor:
             reports.read()
             self._database.attempt(self._beat)
             self._database.attempt(reports.store)
-            watch.look(self._asked or (Request.REQUEUE if self._disk.full else None))
             if self._disk.full and not self._disk.has_room:
                 trainer.kill()  # what it saves now would take the room for the run's last words
+            watch.look(self._asked or (Request.REQUEUE if self._disk.full else None))
             early = steady() - began < _EARLY_SECONDS and not reports.seen.step
             trainer.wait(_EARLY_LOOK_SECONDS if early else _LOOK_SECONDS)
         trainer.kill()
