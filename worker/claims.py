@@ -12,7 +12,7 @@ from sqlmodel import Session, col, delete, func, select
 from training.step_down import in_words
 from worker import database, history
 from worker.logs import redact, redact_all
-from worker.models import Attempt, DeviceLease, Request, Run, Status
+from worker.models import Attempt, DeviceLease, Request, Run, RunEvent, Status
 
 NOT_HELD: dict[str, Any] = {
     "lease_owner": None,
@@ -157,8 +157,14 @@ def lost(*, session: Session) -> list[Run]:
 
 def failed_attempts(*, session: Session, run: Run) -> int:
     """Attempts that were lost or failed since a person queued or resumed the run; a cap is held against it."""
+    # By their numbers: times are those of a clock that may be set back.
+    resumed = select(func.coalesce(func.max(RunEvent.attempt), 0)).where(
+        RunEvent.run_id == run.id, RunEvent.kind == "queued"
+    )
     statement = select(func.count()).where(
-        Attempt.run_id == run.id, Attempt.started_at >= run.queued_at, col(Attempt.outcome).in_(("lost", "failed"))
+        Attempt.run_id == run.id,
+        Attempt.number > resumed.scalar_subquery(),
+        col(Attempt.outcome).in_(("lost", "failed")),
     )
     return session.exec(statement).one()
 

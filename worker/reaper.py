@@ -5,12 +5,14 @@ The doorbell is only quicker. Whatever becomes of messages, a waiting run is fou
 
 import logging
 import threading
+from collections.abc import Iterable
 
 from sqlmodel import Session
 
 from training import disk
 from worker import closing, database, logs, outcome, overload, process, runs, starting
 from worker.identity import Identity, hostname, me
+from worker.lease import steady
 from worker.models import Request, Run, Status
 from worker.outcome import Verdict
 from worker.patience import UNREACHABLE
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 ROUND_SECONDS = 5.0
 _MANY = 100_000
 _ERROR_LINES = 60
+_RENEWALS = 3
 _GOES_ON = "It goes on from its last whole checkpoint."
 
 
@@ -65,7 +68,28 @@ def lost_runs() -> list[Run]:
     with database.read() as session:
         expired = {run.id for run in runs.lost(session=session)}
         running = runs.listing(session=session, status=Status.RUNNING, limit=_MANY)
-    return [run for run in running if _holder_is_dead(run) or (run.id in expired and not starting.awaits_adoption(run))]
+    silent = _silence.of(run for run in running if run.id in expired and not starting.awaits_adoption(run))
+    return [run for run in running if run.id in silent or _holder_is_dead(run)]
+
+
+class Silence:
+    """How long leases that ran out have not been renewed since, by a clock that nobody sets.
+
+    When the database's clock is set forward, all of them run out at once; whoever holds one renews it in a moment.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int, float | None], float] = {}
+
+    def of(self, expired: Iterable[Run]) -> set[str]:
+        """Which of the runs with an expired lease have been silent for a few renewals."""
+        now, seconds = steady(), _RENEWALS * get_settings().renew_seconds
+        leases = {(run.id, run.attempt, run.lease_expires_at) for run in expired}
+        self._since = {lease: self._since.get(lease, now) for lease in leases}
+        return {lease[0] for lease, since in self._since.items() if now - since >= seconds}
+
+
+_silence = Silence()
 
 
 def _holder_is_dead(run: Run) -> bool:
