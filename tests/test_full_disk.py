@@ -92,7 +92,7 @@ def test_a_run_that_met_a_full_disk_goes_on_from_its_checkpoint_once_there_is_ro
         run = it.wait()
     assert (run.status, run.step) == (Status.FINISHED, 60)
     assert "Resumed from step" in it.told()
-    assert not disk.has_reserve(it.run_dir)
+    assert not (it.run_dir / disk.RESERVE_FILE).exists()
 
 
 def test_a_checkpoint_that_did_not_fit_is_removed_and_the_whole_one_stays(data_disk: Path) -> None:

@@ -43,11 +43,6 @@ def keep_reserve(folder: Path) -> None:
         raise
 
 
-def has_reserve(folder: Path) -> bool:
-    """Whether the reserve is still there."""
-    return (folder / RESERVE_FILE).exists()
-
-
 def give_up_reserve(folder: Path) -> None:
     """Frees the reserve, for a last word; nothing happens where it is gone."""
     with contextlib.suppress(OSError):

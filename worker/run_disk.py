@@ -9,7 +9,7 @@ from training.disk import FullDisk
 from worker.settings import Settings
 from worker.units import size
 
-_FULL_BYTES = 4 * 2**20
+_FULL_BYTES = 4 * 2**20 + disk.RESERVE_BYTES  # whoever met it full has freed the reserve
 
 
 class RunDisk:
@@ -36,7 +36,7 @@ class RunDisk:
     def found_full(self) -> None:
         """Something could not be written in the run's folder: keeps how that is said, then makes room for it."""
         self.full = self.full or disk.described(self._run_dir)
-        self._make_room()
+        self.end()
 
     def database_full(self) -> None:
         """The same where it was the database that could not be written."""
@@ -44,7 +44,7 @@ class RunDisk:
             self.full = disk.described(self._settings.data_dir)
         fix = "Free some space there, then resume the run: the last complete checkpoint is kept."
         self.full = self.full or FullDisk("The disk of the database server is full.", fix)
-        self._make_room()
+        self.end()
 
     @property
     def has_room(self) -> bool:
@@ -53,12 +53,9 @@ class RunDisk:
 
     def look_back(self) -> None:
         """Once nothing trains any more: whether it met a full disk, and said so or not."""
-        if self.full or not disk.has_reserve(self._run_dir) or shutil.disk_usage(self._run_dir).free < _FULL_BYTES:
+        if self.full or shutil.disk_usage(self._run_dir).free < _FULL_BYTES:
             self.found_full()
             self._discard_unfinished()
-
-    def _make_room(self) -> None:
-        disk.give_up_reserve(self._run_dir)
 
     def _discard_unfinished(self) -> None:
         """Deletes the checkpoint and the result that could not be written to their end; a resumed run writes them anew."""
