@@ -72,7 +72,7 @@ def test_a_run_whose_server_is_away_for_longer_than_its_lease_goes_on_from_its_c
     installation: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease_of(3, monkeypatch)
-    run_id = queue_run(steps=150, pause=0.05, save_at=2)
+    run_id = queue_run(steps=100, pause=0.05, save_at=2)
     with supervise(run_id) as it:
         it.until(lambda run: run.step > 2)
         installation.stop()
@@ -86,7 +86,7 @@ def test_a_run_whose_server_is_away_for_longer_than_its_lease_goes_on_from_its_c
     with supervise(run_id) as it:
         run = it.wait()
         assert "Resumed from step 2." in it.told()
-    assert (run.status, run.attempt, loss_steps(run_id)) == (Status.FINISHED, 2, list(range(1, 151)))
+    assert (run.status, run.attempt, loss_steps(run_id)) == (Status.FINISHED, 2, list(range(1, 101)))
 
 
 @pytest.mark.usefixtures("started")
