@@ -10,13 +10,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: up test check chaos chromium
+.PHONY: up test check chaos chromium faketime
 .DEFAULT_GOAL := up
 
 up: $(VENV)/.installed
 	@$(BIN)/lathe up
 
-test: $(VENV)/.installed-dev chromium check
+test: $(VENV)/.installed-dev chromium faketime check
 	@$(BIN)/python -m pytest
 
 check: $(VENV)/.installed-dev
@@ -55,3 +55,11 @@ chromium:
 		echo "Installing chromium for the browser test ..."; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	else echo "No Chromium: the browser test is skipped. On Debian: sudo apt-get install -y chromium"; fi
+
+# What sets the clock in its test. Root on Debian gets it; others are told how.
+faketime:
+	@if ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing faketime for the test of clocks ..."; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends faketime >/dev/null; \
+	else echo "No libfaketime: the test of clocks is skipped. On Debian: sudo apt-get install -y faketime"; fi

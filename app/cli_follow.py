@@ -24,7 +24,7 @@ class Moment:
 
     run: dict[str, Any]
     latest: dict[str, float | None]
-    queue: dict[str, int] | None
+    queue: dict[str, Any] | None
     events: list[RunEvent]
 
     @property
@@ -109,9 +109,11 @@ def line(moment: Moment, seconds: float, bar_width: int = 0) -> str:
     return "  ".join(part for part in (heading(moment), bar, far, *numbers(moment)) if part)
 
 
-def waiting(queue: dict[str, int], seconds: float) -> str:
+def waiting(queue: dict[str, Any], seconds: float) -> str:
     """Why a queued run does not train yet: others are before it, or nobody takes runs."""
     stands = f"place {queue['place']} of {queue['waiting']} in the queue"
+    if queue["overloaded"]:
+        return f"Queued: {stands}. {queue['overloaded']}"
     if queue["running"]:
         return f"Queued: {stands}, {text.plural(queue['running'], 'run')} training"
     if seconds < PATIENCE_SECONDS:

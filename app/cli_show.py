@@ -13,7 +13,7 @@ from app.run_document import brief, document
 from app.run_words import exact_match, progress, scores, strategy, took
 from training.events import OutOfMemory
 from training.step_down import in_words
-from worker import database, runs
+from worker import database, overload, runs
 from worker.memory_words import facts
 from worker.models import Status
 
@@ -31,6 +31,8 @@ def listing(status: str | None, search: str, limit: int, *, as_json: bool) -> No
         click.echo(json.dumps(rows))
     elif rows:
         click.echo(listing_table(rows, time.time()))
+        if any(run.status is Status.QUEUED for run in found) and (told := overload.in_words()):
+            click.echo(told, err=True)
     else:
         click.echo(_nothing_found(filtered=bool(status or search)))
 

@@ -64,7 +64,7 @@ def _still_there(waiting: dict[str, Run], say: Say) -> dict[str, Run]:
 
 def _end_by_force(left: dict[str, Run], say: Say) -> None:
     for run in left.values():
-        supervisor = Identity.parse(run.lease_owner)
+        supervisor = Identity.parse(run.lease_owner) if runs.adopted(run) else None
         if supervisor and supervisor.here and supervisor.alive:
             process.kill_tree(supervisor.pid)
         say(f"  {run.id}  ended by force; it goes on from its last checkpoint at the next start")

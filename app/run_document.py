@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from worker import history, metrics, predicted, runs
+from worker import history, metrics, overload, predicted, runs
 from worker.models import Run, Status
 
 BRIEF = (
@@ -47,11 +47,15 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
     }
 
 
-def place(session: Session, run: Run) -> dict[str, int] | None:
-    """Where a queued run stands: `place` (1 is next) of `waiting`, and how many are `running`. None for other runs."""
+def place(session: Session, run: Run) -> dict[str, Any] | None:
+    """Where a queued run stands: `place` (1 is next) of `waiting`, and how many are `running`. None for other runs.
+
+    `overloaded` names the machines that start nothing at present, with the reasons; mostly empty.
+    """
     if run.status is not Status.QUEUED:
         return None
     ids = [waiting.id for waiting in runs.waiting(session=session)]
     position = ids.index(run.id) + 1 if run.id in ids else len(ids) + 1
     running = runs.listing(session=session, status=Status.RUNNING)
-    return {"place": position, "waiting": max(len(ids), position), "running": len(running)}
+    numbers = {"place": position, "waiting": max(len(ids), position), "running": len(running)}
+    return numbers | {"overloaded": overload.in_words()}

@@ -18,7 +18,7 @@ import pytest
 from stand_in import GRACES, ROOT
 
 from training.config import RunConfig
-from worker import database, history, logs, process, runs
+from worker import database, history, logs, process, runs, starting
 from worker.identity import me
 from worker.models import Request, Run, RunEvent
 from worker.process import is_gone
@@ -151,3 +151,19 @@ def quick_leases(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LATHE_RENEW_SECONDS", "0.5")
     get_settings.cache_clear()
 
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Supervisors that are started in the test train with the stand-in, and end with the test."""
+    monkeypatch.setattr(starting, "supervisor_command", command)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    nursery()
+    before = children()
+    yield
+    for child in children():
+        if child not in before:
+            process.kill_tree(child.pid)
+
+
+def children() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if not process.is_gone(child)]

@@ -90,7 +90,7 @@ def test_reports_of_an_older_attempt_are_refused_and_change_nothing(run):
         runs.requeue(session=session, run_id=run.id, attempt=1, reason="lost")
         runs.claim(session=session, run_id=run.id, owner="node2:1:1", devices=["node2/cpu"], lease_seconds=60)
     assert not apply(run, PhaseStarted(phase="training"), loss(5, 1.0), attempt=1)
-    assert (now_of(run).step, now_of(run).phase, now_of(run).event_offset) == (0, "starting", 0)
+    assert (now_of(run).step, now_of(run).phase, now_of(run).event_offset) == (0, "starting supervisor", 0)
     assert apply(run, loss(5, 1.0), attempt=2)
 
 

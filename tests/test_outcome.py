@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from training.disk import FullDisk
 from training.events import Failed, Finished, OutOfMemory
 from worker.models import Request, Status
 from worker.outcome import Ending, judge
@@ -88,9 +89,9 @@ def test_memory_that_ran_out_elsewhere_is_not_blamed_for_an_error_of_the_program
 
 
 def test_a_full_disk_is_named_where_the_trainer_could_not_say_so() -> None:
-    verdict = judge(seen(step=3), Ending(exit_code=1, free_bytes=1000))
+    verdict = judge(seen(step=3), Ending(exit_code=1, full_disk=FullDisk("The disk at / is full.", "Free some space.")))
     assert verdict.error is not None
-    assert (verdict.error["message"], verdict.retry) == ("The disk of the run's folder is full.", False)
+    assert (verdict.error["message"], verdict.retry) == ("The disk at / is full.", False)
 
 
 @pytest.mark.parametrize(("asked", "status"), [(Request.STOP, Status.STOPPED), (Request.REQUEUE, Status.QUEUED)])

@@ -202,6 +202,9 @@ KINDS: dict[str, type[Event]] = {
 }
 
 
+_BEGIN = b'{"kind":'
+
+
 def encode(event: Event) -> bytes:
     """One line of JSON. NaN and infinities become null: JSON has neither, and databases differ on them."""
     values = {"kind": event.kind} | dataclasses.asdict(event)
@@ -212,7 +215,14 @@ def encode(event: Event) -> bytes:
 
 
 def decode(line: bytes) -> Event | None:
-    """The record in a line, or None where it is not one (a later version's kind, a line cut off by a crash)."""
+    """The record in a line, or None where it is not one (a later version's kind, a line cut off by a crash).
+
+    Behind a record that a full disk cut off, the next one is found.
+    """
+    return _decode(line) or _decode(line[max(0, line.rfind(_BEGIN)) :])
+
+
+def _decode(line: bytes) -> Event | None:
     try:
         values = json.loads(line)
         cls = KINDS[values.pop("kind")]
@@ -233,7 +243,10 @@ class EventWriter:
         Raises:
             OSError: the disk is full, or the file is gone.
         """
-        os.write(self._descriptor, encode(event))
+        record = line = encode(event)
+        while os.write(self._descriptor, line) < len(line):
+            # The disk is full, or was: what there was room for is no record.
+            line = b"\n" + record
 
     def close(self) -> None:
         os.close(self._descriptor)

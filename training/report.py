@@ -1,6 +1,6 @@
 """What a rank says of itself while it trains: phases, numbers, failures."""
 
-import errno
+import contextlib
 import os
 import resource
 import time
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from training import disk
 from training.events import Event, EventWriter, Failed, Metrics, PhaseStarted, Progress, RankStarted
 from training.failure import DataError, UserError, is_out_of_memory
 
@@ -33,6 +34,7 @@ class Report:
         self.rank = rank
         self.phase = "starting"
         self.moments: Moments | None = None  # once there is a trainer
+        self._run_dir = run_dir
         self._writer = EventWriter(run_dir / EVENTS_FILE)
         self._process = psutil.Process()
         self._sampled = 0.0
@@ -94,9 +96,11 @@ class Report:
         """The record of an error: a person's to mend in plain words, any other with its traceback."""
         if isinstance(error, (UserError, DataError)):
             self._fail(error, str(error), error.fix, expected=True)
-        elif _disk_is_full(error):
-            fix = "Free some space in the data folder, then resume the run: the last whole checkpoint is kept."
-            self._fail(error, f"The disk is full ({error}).", fix, expected=True)
+        elif disk.is_full(error, self._run_dir):
+            full = disk.described(self._run_dir)
+            disk.give_up_reserve(self._run_dir)
+            with contextlib.suppress(OSError):  # others may have taken the room; then the supervisor says it
+                self._fail(error, f"{full.message} ({error})", full.fix, expected=True)
         else:
             fix = _LESS_MEMORY if is_out_of_memory(error) else ""
             self._fail(error, f"{type(error).__name__}: {error}", fix, expected=False)
@@ -138,8 +142,3 @@ def peak_bytes() -> int:
         return torch.cuda.max_memory_allocated()
     counting = counter()
     return counting.peak if counting else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _disk_is_full(error: BaseException) -> bool:
-    """Each library that writes files wraps ENOSPC in an error of its own."""
-    return (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left on device" in str(error)

@@ -1,10 +1,13 @@
 """The files that a finished run is downloaded as."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
+
+from worker.units import size
 
 ARCHIVE_FILE = "adapter.zip"
 MERGED_FILE = "merged.zip"
@@ -18,6 +21,22 @@ _SPARE_BYTES = 2**20
 def result_folder(run_dir: Path) -> Path | None:
     """Where the trainer saved what it made: the adapter, or the whole model; None where it has not."""
     return next((run_dir / name for name in RESULT_FOLDERS if (run_dir / name).is_dir()), None)
+
+
+def pack_results(run_dir: Path, beat: Callable[[], None]) -> None:
+    """Packs what a finished run has made, the merged model too where there is room; `lathe export` copies that otherwise.
+
+    Raises:
+        OSError: the disk has no room for the result.
+    """
+    result, merged = result_folder(run_dir), run_dir / MERGED_FOLDER
+    if result is None:
+        return
+    if missing := missing_bytes(result):
+        raise OSError(errno.ENOSPC, f"{size(missing)} more are needed to pack the result")
+    pack(result, run_dir / ARCHIVE_FILE, beat)
+    if merged.is_dir() and not missing_bytes(merged):
+        pack(merged, run_dir / MERGED_FILE, beat)
 
 
 def pack(folder: Path, target: Path, beat: Callable[[], None]) -> None:

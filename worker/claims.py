@@ -12,7 +12,7 @@ from sqlmodel import Session, col, delete, func, select
 from training.step_down import in_words
 from worker import database, history
 from worker.logs import redact, redact_all
-from worker.models import Attempt, DeviceLease, Request, Run, Status
+from worker.models import Attempt, DeviceLease, Request, Run, RunEvent, Status
 
 NOT_HELD: dict[str, Any] = {
     "lease_owner": None,
@@ -23,6 +23,10 @@ NOT_HELD: dict[str, Any] = {
     "phase_done": None,
     "phase_total": None,
 }
+
+
+CLAIMED = "starting supervisor"
+"""The phase of a run between its claim and its adoption: a worker holds it, and no supervisor yet."""
 
 
 class LeaseLost(RuntimeError):  # noqa: N818
@@ -47,7 +51,7 @@ def claim(*, session: Session, run_id: str, owner: str, devices: list[str], leas
         "devices": devices,
         "started_at": func.coalesce(col(Run.started_at), database.clock()),
         "finished_at": None,
-        "phase": "starting",
+        "phase": CLAIMED,
         "error": null(),
         "summary": null(),
     }
@@ -68,8 +72,13 @@ def claim(*, session: Session, run_id: str, owner: str, devices: list[str], leas
 
 def adopt(*, session: Session, run_id: str, attempt: int, owner: str, lease_seconds: float) -> bool:
     """Hands the claim over to `owner`, the supervisor. False where the attempt is no longer the current one."""
-    expires = database.clock() + lease_seconds
-    return _change(session, *_held(run_id, attempt), lease_owner=owner, lease_expires_at=expires) is not None
+    taken = {"lease_owner": owner, "lease_expires_at": database.clock() + lease_seconds, "phase": "starting"}
+    return _change(session, *_held(run_id, attempt), **taken) is not None
+
+
+def adopted(run: Run) -> bool:
+    """Whether the holder of a running run is a supervisor; until then it is the worker that claimed it."""
+    return run.phase != CLAIMED
 
 
 def renew(*, session: Session, run_id: str, attempt: int, owner: str, lease_seconds: float) -> Request | None:
@@ -83,6 +92,18 @@ def renew(*, session: Session, run_id: str, attempt: int, owner: str, lease_seco
     if run is None:
         raise LeaseLost(f"Run {run_id}, attempt {attempt}, is no longer held by {owner}.")
     return run.request
+
+
+def seize(*, session: Session, run: Run, owner: str, expired: bool, lease_seconds: float) -> Run | None:
+    """Takes a lost run from its holder, who can renew no more; `owner` ends what is left of it and gives it back.
+
+    None where it has another holder by now, or, with `expired`, where its holder has renewed in time.
+    """
+    condition = [*_held(run.id, run.attempt), col(Run.lease_owner) == run.lease_owner]
+    if expired:
+        condition.append(col(Run.lease_expires_at) < database.clock())
+    expires = database.clock() + lease_seconds
+    return _change(session, *condition, lease_owner=owner, lease_expires_at=expires)
 
 
 def finish(
@@ -112,7 +133,7 @@ def finish(
 def requeue(*, session: Session, run_id: str, attempt: int, reason: str, outcome: str = "requeued") -> bool:
     """Gives a run back to the queue, at its old place, and frees its devices; one that was asked to stop is stopped.
 
-    `outcome` is requeued, lost or failed; the last two count against a cap. False where the attempt is not current.
+    `outcome` is requeued, starved, lost or failed; the last two count against a cap. False where the attempt is not current.
     """
     # Locked first: the Stop that is looked for cannot come in between.
     held = session.exec(select(Run.request).where(*_held(run_id, attempt)).with_for_update()).first()
@@ -136,10 +157,22 @@ def lost(*, session: Session) -> list[Run]:
 
 def failed_attempts(*, session: Session, run: Run) -> int:
     """Attempts that were lost or failed since a person queued or resumed the run; a cap is held against it."""
+    # By their numbers: times are those of a clock that may be set back.
+    resumed = select(func.coalesce(func.max(RunEvent.attempt), 0)).where(
+        RunEvent.run_id == run.id, RunEvent.kind == "queued"
+    )
     statement = select(func.count()).where(
-        Attempt.run_id == run.id, Attempt.started_at >= run.queued_at, col(Attempt.outcome).in_(("lost", "failed"))
+        Attempt.run_id == run.id,
+        Attempt.number > resumed.scalar_subquery(),
+        col(Attempt.outcome).in_(("lost", "failed")),
     )
     return session.exec(statement).one()
+
+
+def was_starved(*, session: Session, run_id: str, attempt: int) -> None:
+    """Corrects the outcome of an attempt that another machine took for lost: its supervisor lived and was late."""
+    mine = col(Attempt.run_id) == run_id, col(Attempt.number) == attempt, col(Attempt.outcome) == "lost"
+    session.exec(update(Attempt).where(*mine).values(outcome="starved"))
 
 
 def _held(run_id: str, attempt: int) -> tuple[ColumnElement[bool], ...]:

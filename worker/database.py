@@ -168,7 +168,9 @@ def _sqlite_migrating() -> Iterator[Connection]:
 
 def _create(url: str) -> Engine:
     if not url.startswith("sqlite"):
-        arguments = {"connect_timeout": 5, "application_name": "lathe"}
+        # A server whose machine is gone says nothing: without these a query would wait for two hours.
+        patience = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+        arguments = {"application_name": "lathe", "tcp_user_timeout": 25_000} | patience
         return sqlalchemy.create_engine(url, pool_pre_ping=True, json_serializer=to_json, connect_args=arguments)
     created = sqlalchemy.create_engine(url, pool_size=10, max_overflow=50, json_serializer=to_json)
     event.listen(created, "connect", _sqlite_connect)

@@ -2,11 +2,14 @@
 
 import re
 import signal
+import traceback
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from training.config import OnOutOfMemory
+from training.disk import FullDisk
 from training.events import Failed, OutOfMemory
+from training.fields import ConfigError
 from training.step_down import in_words
 from worker.memory_words import summary
 from worker.models import Request, Status
@@ -15,7 +18,6 @@ from worker.reports import Seen
 # Ended so from outside: the same start may well succeed. The others are a program's own crash.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _SIGNAL_IN_LOG = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|died with <Signals\.SIG\w+: (\d+)>")
-_FULL_DISK_BYTES = 4 * 2**20
 NOTHING_LEFT = (
     "No step down is left that keeps the global batch and goes on from here. A shorter max_length, weights held in 4 bits "
     "(method qlora), an optimizer with a smaller state such as adamw_8bit, more processes that share under zero3, "
@@ -28,14 +30,14 @@ class Ending:
     """The end of a training process, as its supervisor knows it.
 
     `asked`: what was asked of the run. `forced`: the supervisor ended it. `out_of_memory`: the kernel ended processes for
-    want of host memory meanwhile. `free_bytes`: of the run's disk.
+    want of host memory meanwhile. `full_disk`: a disk was found to be full.
     """
 
     exit_code: int
     asked: Request | None = None
     forced: bool = False
     out_of_memory: bool = False
-    free_bytes: int | None = None
+    full_disk: FullDisk | None = None
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,10 @@ def judge(seen: Seen, ending: Ending) -> Verdict:
         return _failed(seen, expected.message, expected.fix, expected)
     if ending.asked:
         return _as_asked(seen, ending)
+    if ending.full_disk:
+        return _failed(seen, ending.full_disk.message, ending.full_disk.fix)
     if seen.finished:
         return _crash(seen, "The training process was told to leave (SIGTERM), though not by Lathe.", retry=True)
-    if ending.free_bytes is not None and ending.free_bytes < _FULL_DISK_BYTES:
-        fix = "Free some space in the data folder, then resume the run: the last whole checkpoint is kept."
-        return _failed(seen, "The disk of the run's folder is full.", fix)
     return _crashed(seen, ending)
 
 
@@ -77,8 +78,10 @@ def _as_asked(seen: Seen, ending: Ending) -> Verdict:
     stopped = ending.asked is Request.STOP
     if not seen.trained:
         how = "It had not made a step."
-    elif seen.finished:
+    elif seen.finished and seen.finished.step:
         how = f"Saved at step {seen.finished.step}."
+    elif seen.finished:
+        how = f"It had trained to its end and was not done with what follows; {kept(seen)}."
     else:
         how = f"It did not {'leave in time and was ended' if ending.forced else 'save'}; {kept(seen)}."
     return Verdict(Status.STOPPED if stopped else Status.QUEUED, how if stopped else f"{how} It goes on by itself.")
@@ -135,6 +138,18 @@ def _signal(seen: Seen, ending: Ending) -> int | None:
     if ending.exit_code < 0 and not ending.forced:
         return -ending.exit_code
     return None
+
+
+def unsupervised(error: Exception, seen: Seen, full: FullDisk | None) -> Verdict:
+    """The verdict on a run that its supervisor could not see through. `full`: since that disk is full."""
+    if isinstance(error, ConfigError):
+        return _failed(seen, str(error), "")
+    if full:
+        return _failed(seen, f"{full.message} {getattr(error, 'strerror', None) or error}.", full.fix)
+    message = f"The run could not be supervised: {type(error).__name__}: {error}"
+    verdict = _failed(seen, message, "")
+    trace = "".join(traceback.format_exception(error))
+    return replace(verdict, error={**(verdict.error or {}), "traceback": trace})
 
 
 def kept(seen: Seen) -> str:

@@ -111,14 +111,6 @@ def is_gone(process: psutil.Process) -> bool:
         return True
 
 
-def has_argument(pid: int, argument: str) -> bool:
-    """Whether the process's command line holds `argument`."""
-    try:
-        return argument in psutil.Process(pid).cmdline()
-    except psutil.Error:
-        return False
-
-
 def descendants(pid: int | None = None) -> list[psutil.Process]:
     """Every living descendant of `pid` (of this process), orphans that a subreaper adopted included."""
     try:

@@ -15,7 +15,19 @@ from sqlmodel import delete as delete_from
 from training.config import RunConfig
 from training.step_down import in_words
 from worker import database, history
-from worker.claims import LeaseLost, adopt, claim, failed_attempts, finish, lost, renew, requeue
+from worker.claims import (
+    LeaseLost,
+    adopt,
+    adopted,
+    claim,
+    failed_attempts,
+    finish,
+    lost,
+    renew,
+    requeue,
+    seize,
+    was_starved,
+)
 from worker.models import Attempt, Dataset, Request, Run, Status
 from worker.settings import get_settings
 
@@ -26,6 +38,7 @@ __all__ = [
     "NotRunning",
     "RunNotFound",
     "adopt",
+    "adopted",
     "attempts",
     "claim",
     "create",
@@ -40,7 +53,9 @@ __all__ = [
     "request_stop",
     "requeue",
     "resume",
+    "seize",
     "waiting",
+    "was_starved",
 ]
 
 ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: they are misread

@@ -4,19 +4,17 @@ It is a process of its own that outlives the worker which started it, as a conta
 with it. It holds the run by a lease; once that is lost it ends the training and touches nothing more.
 """
 
-import errno
+import contextlib
 import logging
 import os
-import shutil
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from training import disk
 from training.config import RunConfig
-from training.fields import ConfigError
 from training.lineage import Lineage
 from training.step_down import stepped_down
 from worker import (
@@ -39,19 +37,17 @@ from worker.models import Request, Run, Status
 from worker.outcome import Ending, Verdict
 from worker.patience import UNREACHABLE, Patience, Unproved
 from worker.reports import LOG_FILE, Reports, Seen, last_word
+from worker.run_disk import RunDisk
 from worker.settings import get_settings
 from worker.trainer import Trainer, end_left_behind, environment
-from worker.units import size
 from worker.watch import Graces, Watch
 
 log = logging.getLogger(__name__)
 
 CONFIG_FILE = "config.json"
-MIN_FREE_BYTES = 64 * 2**20
 _LOOK_SECONDS = 0.5
 _EARLY_LOOK_SECONDS = 0.1  # somebody has just pressed Start
 _EARLY_SECONDS = 10.0
-_DISK_FIX = "Free some space in the data folder, then resume the run: the last whole checkpoint is kept."
 
 Launcher = Callable[[RunConfig, Path, list[str], int], Launch]
 
@@ -75,7 +71,8 @@ class Supervisor:
         self._lease = Lease(run_id, attempt, self._settings)
         self._reports: Reports | None = None
         self._asked: Request | None = None
-        self._database = Patience(self._lease)
+        self._disk = RunDisk(self._run_dir, self._settings)
+        self._database = Patience(self._lease, self._disk.database_full)
 
     def run(self) -> int:
         """Sees the attempt through. Returns 0, or 1 where the run had to be left to others."""
@@ -83,11 +80,15 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
-            if self._database.insist(self._lease.adopt):
+            if self._database.insist(self._lease.adopt, is_fenced=True):
                 self._close(self._outcome())
+            else:
+                self._was_starved()
             return 0
         except (runs.LeaseLost, Unproved) as error:
             log.error("%s The run is left to others.", error)
+            process.kill_descendants()
+            self._was_starved()
             return 1
         finally:
             process.kill_descendants()
@@ -107,7 +108,9 @@ class Supervisor:
         except Exception as error:
             log.exception("the attempt failed")
             process.kill_descendants()
-            return _failure(error, self._reports.seen if self._reports else Seen())
+            if disk.is_full(error, self._run_dir):
+                self._disk.found_full()
+            return outcome.unsupervised(error, self._reports.seen if self._reports else Seen(), self._disk.full)
 
     def _attempt_it(self) -> Verdict:
         """The story of an attempt, up to its outcome."""
@@ -128,13 +131,16 @@ class Supervisor:
         killed_before = process.memory_kills()
         output = self._run_dir / LOG_FILE
         printed_before = output.stat().st_size if output.exists() else 0
+        self._database.attempt(self._beat)  # each part of a start may take as long as a lease on a busy machine
         trainer = self._start(run, config)
+        self._database.attempt(self._beat)
         self._foresee()
         watch = Watch(trainer, reports.seen, self._graces)
         self._lease.guard(trainer.kill)
         code = self._follow(trainer, watch, reports)
+        self._disk.look_back()
         self._drain(reports)
-        if self._lease.ended_training and not reports.seen.finished:
+        if self._lease.ended_training and not reports.seen.finished and not self._disk.full:
             reason = "The database did not answer for so long that the training had to be ended."
             return Verdict(Status.QUEUED, f"{reason} {outcome.goes_on(reports.seen)}", exit_code=code)
         ending = Ending(
@@ -142,9 +148,11 @@ class Supervisor:
             asked=self._asked,
             forced=watch.forced,
             out_of_memory=killed_before is not None and (process.memory_kills() or 0) > killed_before,
-            free_bytes=shutil.disk_usage(self._run_dir).free,
+            full_disk=self._disk.full,
         )
         verdict = replace(outcome.judge(reports.seen, ending), exit_code=code)
+        if self._disk.full:
+            return verdict  # what the log says of it is no news
         return run_diagnosis.explained(verdict, reports.seen, run.config, run.stepped_down, output, printed_before)
 
     def _load(self) -> Run:
@@ -170,9 +178,7 @@ class Supervisor:
         Raises:
             OSError: the disk is full, or the process cannot be started.
         """
-        free = shutil.disk_usage(self._run_dir).free
-        if free < MIN_FREE_BYTES:
-            raise OSError(errno.ENOSPC, f"{size(free)} free, and a run needs {size(MIN_FREE_BYTES)} to begin")
+        self._disk.begin()
         token_cache.make_room()
         _write_whole(self._run_dir / CONFIG_FILE, config.model_dump_json(indent=2))
         launch = self._launch(config, self._run_dir, run.devices, os.cpu_count() or 1)
@@ -198,32 +204,26 @@ class Supervisor:
             reports.read()
             self._database.attempt(self._beat)
             self._database.attempt(reports.store)
-            watch.look(self._asked)
+            if self._disk.full and not self._disk.has_room:
+                trainer.kill()  # what it saves now would take the room for the run's last words
+            watch.look(self._asked or (Request.REQUEUE if self._disk.full else None))
             early = steady() - began < _EARLY_SECONDS and not reports.seen.step
             trainer.wait(_EARLY_LOOK_SECONDS if early else _LOOK_SECONDS)
         trainer.kill()
-        if not self._lease.proved:
+        if not self._lease.proved and not self._disk.full:
             self._database.regain()
         return code
 
     def _drain(self, reports: Reports) -> None:
         """Stores what was reported up to the end."""
-        self._database.insist(reports.store)
+        self._database.insist(reports.store, is_fenced=True)
         while reports.read(to_end=True):
-            self._database.insist(reports.store)
+            self._database.insist(reports.store, is_fenced=True)
 
     def _packed(self, verdict: Verdict) -> Verdict:
         """The verdict on a finished run once its result can be downloaded."""
-        result = archive.result_folder(self._run_dir)
-        if verdict.status is Status.FINISHED and result:
-            if missing := archive.missing_bytes(result):
-                raise OSError(errno.ENOSPC, f"{size(missing)} more are needed to pack the result")
-            archive.pack(result, self._run_dir / archive.ARCHIVE_FILE, lambda: self._database.attempt(self._beat))
-            merged = self._run_dir / archive.MERGED_FOLDER
-            if merged.is_dir() and not archive.missing_bytes(
-                merged
-            ):  # without the room, `lathe export` copies the folder
-                archive.pack(merged, self._run_dir / archive.MERGED_FILE, lambda: self._database.attempt(self._beat))
+        if verdict.status is Status.FINISHED:
+            archive.pack_results(self._run_dir, lambda: self._database.attempt(self._beat))
         return verdict
 
     def _close(self, verdict: Verdict) -> None:
@@ -233,7 +233,8 @@ class Supervisor:
             LeaseLost: the run is another's.
         """
         log.info("attempt %d of run %s: %s. %s", self._attempt, self._run_id, verdict.status.value, verdict.reason)
-        if not self._database.insist(lambda: self._write_end(verdict)):
+        self._disk.end()
+        if not self._database.insist(lambda: self._write_end(verdict), is_fenced=True):
             raise runs.LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
 
     def _write_end(self, verdict: Verdict) -> bool:
@@ -246,6 +247,11 @@ class Supervisor:
     def _beat(self) -> None:
         self._asked = self._lease.keep() or self._asked
 
+    def _was_starved(self) -> None:
+        """Others took the run for lost though this process lived: that is nothing to count against the run."""
+        with contextlib.suppress(*UNREACHABLE), database.write() as session:
+            runs.was_starved(session=session, run_id=self._run_id, attempt=self._attempt)
+
     def _ring_next(self) -> None:
         """Whoever waits longest may begin; where that cannot be said now, a worker looks by itself in a moment."""
         try:
@@ -257,20 +263,6 @@ class Supervisor:
             from worker import queue  # Celery takes 0.2 s to import, and the training waited for it
 
             queue.ring(waiting[0].id)
-
-
-def _failure(error: Exception, seen: Seen) -> Verdict:
-    """The verdict on a run that its supervisor could not see through."""
-    if isinstance(error, ConfigError):
-        return _failed(seen, str(error))
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return _failed(seen, f"The disk is full: {error.strerror}.", _DISK_FIX)
-    trace = "".join(traceback.format_exception(error))
-    return _failed(seen, f"The run could not be supervised: {type(error).__name__}: {error}", traceback=trace)
-
-
-def _failed(seen: Seen, message: str, fix: str = "", **more: str) -> Verdict:
-    return Verdict(Status.FAILED, message, outcome.error_of(seen, message, fix) | more)
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from app.run_words import eta, exact_match, scores, strategy
 from training.fields import settings
 from worker.models import LogLine, Run, RunEvent, Status
 
-Queue = dict[str, int] | None
+Queue = dict[str, Any] | None
 
 
 def heading(run: Run) -> Markup:
@@ -187,7 +187,8 @@ def _phase(run: Run, queue: Queue) -> str:
         if not queue:
             return "queued"
         busy = f", {text.plural(queue['running'], 'run')} training" if queue["running"] else ""
-        return f"place {queue['place']} of {queue['waiting']} in the queue{busy}"
+        overloaded = f". {queue['overloaded']}" if queue["overloaded"] else ""
+        return f"place {queue['place']} of {queue['waiting']} in the queue{busy}{overloaded}"
     if run.status.ended:
         return run.status.value
     if run.request == "stop":

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from app import text
 from app.cache import TimedCache
 from app.pages.parts import QUIET, ago, bar, database_away, each, html, share_done, status_word, table, title, took
-from worker import database, datasets, runs
+from worker import database, datasets, overload, runs
 from worker.models import Run, Status
 from worker.patience import UNREACHABLE
 
@@ -209,9 +209,10 @@ def _clipped(path: str) -> Markup:
 
 
 def _note(found: list[Run]) -> Markup:
-    if len(found) < MOST_RUNS:
-        return Markup("")
-    return Markup('<p class="note">The first {} are shown; search to find others.</p>').format(MOST_RUNS)
+    told = [f"The first {MOST_RUNS} are shown; search to find others."] if len(found) >= MOST_RUNS else []
+    if any(run.status is Status.QUEUED for run in found):
+        told.append(overload.in_words())
+    return each('<p class="note">{}</p>', [(words,) for words in told if words])
 
 
 def _empty(view: View) -> Markup:

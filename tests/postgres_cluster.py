@@ -1,0 +1,77 @@
+"""A PostgreSQL server of the tests' own, which they may stop and freeze."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psutil
+
+from worker import process
+
+
+def programs() -> Path | None:
+    """The folder of initdb and postgres, or None where PostgreSQL's server is not installed."""
+    on_path = shutil.which("initdb")
+    folders = [Path(on_path).parent] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
+
+
+class Cluster:
+    """A server in a folder of its own, on a Unix socket there."""
+
+    def __init__(self, bin_folder: Path) -> None:
+        self._bin = bin_folder
+        # Not in pytest's folder: the server refuses to run as root, and others may not enter that.
+        self._folder = Path(tempfile.mkdtemp(prefix="lathe-pg-"))
+        self._user = "postgres" if os.getuid() == 0 else None
+        if self._user:
+            shutil.chown(self._folder, self._user)
+        self._server: subprocess.Popen[bytes] | None = None
+        made = ["-D", str(self._data), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale", "C"]
+        self._run("initdb", *made)
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@/postgres?host={self._folder}"
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    def start(self) -> None:
+        """Starts the server and waits until it answers."""
+        flags = ["-c listen_addresses=", f"-c unix_socket_directories={self._folder}", "-c fsync=off"]
+        self._run(
+            "pg_ctl", "start", "-w", "-D", str(self._data), "-l", str(self._folder / "log"), "-o", " ".join(flags)
+        )
+
+    def stop(self) -> None:
+        """Ends the server at once, its connections too."""
+        self._run("pg_ctl", "stop", "-m", "fast", "-w", "-D", str(self._data))
+
+    def freeze(self) -> None:
+        """The server answers nothing, and its connections stay open."""
+        process.send(self._processes(), signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        process.send(self._processes(), signal.SIGCONT)
+
+    def remove(self) -> None:
+        """Ends the server and deletes its folder."""
+        if (self._data / "postmaster.pid").exists():
+            self.thaw()
+            self.stop()
+        shutil.rmtree(self._folder)
+
+    def _processes(self) -> list[psutil.Process]:
+        server = psutil.Process(int((self._data / "postmaster.pid").read_text().splitlines()[0]))
+        return [server, *server.children(recursive=True)]
+
+    def _run(self, program: str, *arguments: str) -> None:
+        argv = [str(self._bin / program), *arguments]
+        output = subprocess.DEVNULL
+        subprocess.run(argv, check=True, user=self._user, cwd=self._folder, stdout=output, stderr=output)
