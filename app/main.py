@@ -13,6 +13,7 @@ import psutil
 from fastapi import FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
 
+from app.uploads import FOLDER
 from worker.settings import Settings, get_settings
 
 Made = TypeVar("Made")
@@ -23,7 +24,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
-    from app import api, downloads, security, serving
+    from app import api, downloads, gradio_calls, security, serving
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.uploads = uploads
@@ -41,6 +42,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.leaving = asyncio.Event()
     app.add_middleware(serving.Streams, leaving=app.state.leaving)
+    app.add_middleware(gradio_calls.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules)
     app.add_middleware(security.BrowserRules)
@@ -56,9 +58,13 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
     from app import pages
     from app.theme import theme
 
+    blocks = pages.build()
+    app.state.queued = {number: handler.queue for number, handler in blocks.fns.items()}
+    # Gradio checks the path of a file only where this is set, which its `launch` does and mounting does not.
+    blocks.has_launched = True
     mounted: FastAPI = gr.mount_gradio_app(
         app,
-        pages.build(),
+        blocks,
         path="/",
         server_name=settings.host,
         server_port=settings.port,
@@ -91,7 +97,12 @@ def main() -> None:
     database.migrate()
     app = create_app(settings)
     config = uvicorn.Config(
-        app, host=settings.host, port=settings.port, log_level="warning", server_header=False, timeout_graceful_shutdown=5
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=5,
     )
     Server(config, app.state.leaving).run()
 
@@ -114,7 +125,7 @@ def _prepare_gradio(uploads: Path) -> None:
     os.environ["GRADIO_RUN_HISTORY"] = "False"
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_MCP_SERVER"] = "False"
-    os.environ["GRADIO_TEMP_DIR"] = str(uploads)
+    os.environ[FOLDER] = str(uploads)
 
 
 def _own_upload_folder(uploads: Path) -> Path:
@@ -125,7 +136,7 @@ def _own_upload_folder(uploads: Path) -> Path:
         pid = folder.name.removeprefix(f"{host}-")
         if pid == str(os.getpid()) or not pid.isdigit() or not psutil.pid_exists(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
-    own = uploads / f"{host}-{os.getpid()}"
+    own = uploads.resolve() / f"{host}-{os.getpid()}"
     own.mkdir(mode=0o700)
     return own
 

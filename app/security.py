@@ -5,6 +5,8 @@ All of it is plain ASGI, outside Gradio, so that Gradio's own answers to these q
 
 import re
 import secrets
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -58,7 +60,9 @@ class Rules:
     @classmethod
     def of(cls, settings: Settings) -> "Rules":
         """What the settings allow: pages of this server, and origins that were named."""
-        origins = frozenset(origin.strip().rstrip("/") for origin in settings.allowed_origins.split(",") if origin.strip())
+        origins = frozenset(
+            origin.strip().rstrip("/") for origin in settings.allowed_origins.split(",") if origin.strip()
+        )
         if not is_loopback(settings.host):
             return cls(None, origins)
         named = {urlsplit(origin).hostname or "" for origin in origins}
@@ -121,16 +125,37 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in _SAFE_METHODS:
-            return await self.app(scope, receive, send)
+            await self.app(scope, receive, send)
+            return
         upload = scope["path"].rstrip("/") == UPLOAD_PATH
         limit = self.upload_limit + 1024**2 if upload else BODY_LIMIT  # a form around the file is small
         declared = Headers(scope=scope).get("content-length", "0")
         if not declared.isdigit() or int(declared) > limit:
-            shown = self.upload_limit if upload else limit
-            fix = "Train from a file on the server, or raise LATHE_UPLOAD_LIMIT_BYTES." if upload else ""
-            refusal = error(413, "file" if upload else "body", declared, f"is larger than {shown:,} bytes.", fix)
-            return await refusal(scope, receive, send)
-        return await self.app(scope, _Counted(receive, limit), send)
+            await self._refusal(declared, upload=upload)(scope, receive, send)
+            return
+        body = _Counted(receive, limit)
+        answer = _Unless(lambda: body.exceeded, send)
+        with suppress(MultiPartException):  # too large, which is answered here, or cut off, and then nobody waits
+            await self.app(scope, body, answer)
+        if body.exceeded and not answer.started:
+            await self._refusal(f"more than {body.seen:,} bytes", upload=upload)(scope, receive, send)
+
+    def _refusal(self, size: str, *, upload: bool) -> JSONResponse:
+        limit = self.upload_limit if upload else BODY_LIMIT
+        fix = "Train from a file on the server, or raise LATHE_UPLOAD_LIMIT_BYTES." if upload else "Send less at once."
+        return error(413, "file" if upload else "body", size, f"is larger than {limit:,} bytes.", fix)
+
+
+class _Unless:
+    """Sends an answer on, unless `refused` says before its start that another takes its place."""
+
+    def __init__(self, refused: Callable[[], bool], send: Send) -> None:
+        self.refused, self.send, self.started = refused, send, False
+
+    async def __call__(self, message: Message) -> None:
+        if self.started or not self.refused():
+            self.started = True
+            await self.send(message)
 
 
 class BrowserRules:
@@ -198,7 +223,7 @@ class _Counted:
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self.receive, self.limit = receive, limit
-        self.seen, self.whole = 0, False
+        self.seen, self.whole, self.exceeded = 0, False, False
 
     async def __call__(self) -> Message:
         message = await self.receive()
@@ -207,6 +232,7 @@ class _Counted:
             raise MultiPartException("The upload was cut off.")
         self.seen += len(message.get("body", b""))
         if self.seen > self.limit:
+            self.exceeded = True
             raise MultiPartException(f"The body is larger than the maximum allowed size of {self.limit:,} bytes.")
         self.whole = not message.get("more_body", False)
         return message
