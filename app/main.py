@@ -6,8 +6,9 @@ import shutil
 import socket
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import psutil
 from fastapi import FastAPI, Request
@@ -15,6 +16,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 from app.uploads import FOLDER
 from worker.settings import Settings, get_settings
+
+if TYPE_CHECKING:
+    import uvicorn
 
 Made = TypeVar("Made")
 
@@ -88,23 +92,34 @@ def signed_in(_: Request) -> str | None:
 
 def main() -> None:
     """Serves until it is told to stop."""
-    import uvicorn
-
     from app.serving import Server
     from worker import database
 
     settings = get_settings()
     database.migrate()
     app = create_app(settings)
-    config = uvicorn.Config(
+    Server(_server_config(app, settings), app.state.leaving).run()
+
+
+def _server_config(app: FastAPI, settings: Settings) -> "uvicorn.Config":
+    """How uvicorn serves. It does not believe a proxy's headers: who calls is for the door to say."""
+    import uvicorn
+
+    from app.connections import Connection, Limits
+
+    limits = Limits(settings.request_seconds, max(settings.connections // 2, 1))
+    return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
+        http=cast("type[asyncio.Protocol]", partial(Connection, limits=limits)),
+        ws="none",
+        proxy_headers=False,
+        limit_concurrency=settings.connections,
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=5,
     )
-    Server(config, app.state.leaving).run()
 
 
 def within_event_loop(make: Callable[[], Made]) -> Made:

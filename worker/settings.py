@@ -38,6 +38,10 @@ class Settings(BaseSettings):
     port: int = Field(7860, ge=0, le=65535, description="Port the web server listens on.")
     allowed_origins: str = Field("", description="Other origins that may call the web server, separated by commas.")
     upload_limit_bytes: int = Field(2 * 1024**3, gt=0, description="Largest data set file that is taken, in bytes.")
+    request_seconds: float = Field(
+        30, gt=0, description="How long a client may take to send a request's head, or between two parts of its body."
+    )
+    connections: int = Field(512, ge=8, description="Most connections to the web server at once.")
     data_folders: str = Field("", description="Folders whose data files the pages offer, separated by colons.")
     token_cache_bytes: int = Field(
         50 * 1024**3, gt=0, description="Most that tokenized data sets may take on disk; the least used go first."
