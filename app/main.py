@@ -14,6 +14,7 @@ import psutil
 from fastapi import FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
 
+from app import callers, tokens
 from app.uploads import FOLDER
 from worker.settings import Settings, get_settings
 
@@ -28,10 +29,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
-    from app import api, downloads, gradio_calls, security, serving
+    from app import api, door, downloads, gradio_calls, security, serving
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.uploads = uploads
+    app.state.settings = settings
+    tokens.server_token(settings)  # made now, where there is none yet
     app.include_router(api.router)
     app.include_router(downloads.router)
     app.include_router(api.rest)
@@ -42,13 +45,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         CORSMiddleware,
         allow_origins=sorted(rules.origins),
         allow_methods=["GET", "POST"],
-        allow_headers=["Content-Type"],
+        allow_headers=["Authorization", "Content-Type"],
     )
     app.state.leaving = asyncio.Event()
     app.add_middleware(serving.Streams, leaving=app.state.leaving)
     app.add_middleware(gradio_calls.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules)
+    app.add_middleware(door.Door, rules=rules, settings=settings)
+    app.add_middleware(security.Hosts, rules=rules)
     app.add_middleware(security.BrowserRules)
     with warnings.catch_warnings():
         # Said of every app of several pages, also where server-side rendering is turned off as below.
@@ -86,8 +91,8 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
 
 
 def signed_in(_: Request) -> str | None:
-    """Who is calling, or None to turn them away. Without accounts everybody who reaches the server is its one user."""
-    return "local"
+    """Who is calling, as the door has found; it lets nobody in without a name."""
+    return callers.current().name
 
 
 def main() -> None:
@@ -96,6 +101,7 @@ def main() -> None:
     from worker import database
 
     settings = get_settings()
+    tokens.check_listening(settings)
     database.migrate()
     app = create_app(settings)
     Server(_server_config(app, settings), app.state.leaving).run()

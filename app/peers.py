@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 Address = IPv4Address | IPv6Address
 Place = tuple[Address, int]
@@ -37,6 +38,25 @@ def plain(host: str) -> Address | None:
     except ValueError:
         return None
     return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine alone."""
+    address = plain(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
+
+
+def names_loopback(host: str) -> bool:
+    """Whether a Host header, with or without a port, names this machine by an address of loopback."""
+    return is_loopback(hostname(host))
+
+
+def hostname(host: str) -> str:
+    """The name in a Host header, in lower case and without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # a bracket that is not closed
+        return ""
 
 
 def _place(end: tuple[str, int]) -> Place | None:

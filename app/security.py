@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,6 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.addresses import PAGES
+from app.peers import hostname, is_loopback
 from app.theme import frame
 from worker.settings import Settings
 
@@ -70,7 +70,7 @@ class Rules:
 
     def knows_host(self, host: str) -> bool:
         """Whether a Host header names this server. A page of another site that resolves its own name to us does not."""
-        return self.hosts is None or (_hostname(host) in self.hosts)
+        return self.hosts is None or (hostname(host) in self.hosts)
 
     def allows_origin(self, headers: Headers) -> bool:
         """Whether a request comes from a page of ours, of a named origin, or of no page at all (a program)."""
@@ -80,16 +80,23 @@ class Rules:
         return origin in self.origins or _authority(urlsplit(origin).netloc) == _authority(headers.get("host", ""))
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reached from this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+class Hosts:
+    """Refuses requests for another host."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self.app, self.rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else None
+        if host is None or self.rules.knows_host(host):
+            await self.app(scope, receive, send)
+        else:
+            fix = "Open the address that the server printed, or name this one in LATHE_ALLOWED_ORIGINS."
+            await error(403, "host", host, "is not a name of this server.", fix)(scope, receive, send)
 
 
 class Gate:
-    """Refuses requests for another host, from a page of another site, or to a route that is not served."""
+    """Refuses requests from a page of another site, or to a route that is not served."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self.app, self.rules = app, rules
@@ -103,10 +110,6 @@ class Gate:
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
         headers, path = Headers(scope=scope), scope["path"]
-        host = headers.get("host", "")
-        if not self.rules.knows_host(host):
-            fix = "Open the address that the server printed, or name this one in LATHE_ALLOWED_ORIGINS."
-            return error(403, "host", host, "is not a name of this server.", fix)
         if path not in _PAGES and not _OWN_ROUTES.fullmatch(path) and not _GRADIO_ROUTES.fullmatch(path):
             fix = f"The pages are {', '.join(sorted(_PAGES))}; the API is under /api."
             return error(404, "path", path, "is not served here.", fix)
@@ -186,7 +189,7 @@ class _Framing:
             if self.path.startswith("/assets/"):
                 headers["Cache-Control"] = "public, max-age=31536000, immutable"  # their names hold a hash
             if headers.get("content-type", "").startswith("text/html"):
-                headers["Content-Security-Policy"] = _CONTENT_POLICY.format(nonce=self.nonce)
+                headers.setdefault("Content-Security-Policy", _CONTENT_POLICY.format(nonce=self.nonce))
                 headers["Cache-Control"] = "no-store"
                 self.start = message
                 return
@@ -199,7 +202,7 @@ class _Framing:
         self.body += message.get("body", b"")
         if message.get("more_body"):
             return
-        if self.body:
+        if b"<gradio-app" in self.body:
             self.body = frame(self.body.decode(), self.path, self.nonce).encode()
             MutableHeaders(scope=start)["Content-Length"] = str(len(self.body))
         await self.send(start)
@@ -236,13 +239,6 @@ class _Counted:
             raise MultiPartException(f"The body is larger than the maximum allowed size of {self.limit:,} bytes.")
         self.whole = not message.get("more_body", False)
         return message
-
-
-def _hostname(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # a bracket that is not closed
-        return ""
 
 
 def _authority(netloc: str) -> str:

@@ -49,8 +49,12 @@ class Served:
 
 
 def client(address: str = ADDRESS, **settings: object) -> TestClient:
-    """A client of the application, at the address that a browser would have."""
-    return TestClient(application(**settings), base_url=address)
+    """A client of the application with the server's token, at the address that a browser would have."""
+    from app.tokens import server_token
+
+    app = application(**settings)
+    token = server_token(app.state.settings)
+    return TestClient(app, base_url=address, headers={"Authorization": f"Bearer {token}"})
 
 
 @contextmanager

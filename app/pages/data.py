@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from app import text, uploads
+from app import callers, text, uploads
 from app.dataset_words import problems_of
 from app.pages import data_cost
 from app.pages.dataset_parts import issues_html
@@ -71,10 +71,10 @@ def samples() -> list[Path]:
 
 def with_samples_stored(config: RunConfig) -> RunConfig:
     """The configuration with sample files as data sets: they may be used also where other files of the server may not."""
-    ours = {str(path): path for path in samples()}
+    ours, owner = {str(path): path for path in samples()}, callers.current().name
     used = {name: ours[value] for name in ("data", "validation_data") if (value := getattr(config, name)) in ours}
     return config.model_copy(
-        update={name: datasets.add_file(path=path, name=path.name).id for name, path in used.items()}
+        update={name: datasets.add_file(path=path, name=path.name, owner=owner).id for name, path in used.items()}
     )
 
 
@@ -84,7 +84,7 @@ def take_in(path: Path) -> tuple[str | None, Markup]:
     The upload itself is gone afterwards, either way.
     """
     try:
-        kept = datasets.add_file(path=path, name=path.name, move=True)
+        kept = datasets.add_file(path=path, name=path.name, move=True, owner=callers.current().name)
     except DataError as error:
         return None, refused(error, path.name)
     finally:
@@ -111,6 +111,7 @@ def found(item: Dataset, cost: Markup | str = "") -> Markup:
         ("Format", f"{item.shape} ({item.format})"),
         ("Rows", text.count(item.rows)),
         ("Size", text.byte_size(item.bytes)),
+        ("Owner", item.owner),
         ("Added", ago(item.created_at)),
     ]
     return Markup('<div class="found">{}{}{}{}</div>').format(

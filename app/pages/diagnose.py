@@ -43,7 +43,7 @@ def build(demo: gr.Blocks) -> None:  # noqa: ARG001 every page takes it
             upload = uploads_only(
                 gr.File(label="Or drop a log file", height=64, elem_classes="upload", elem_id="log-file")
             )
-            with gr.Row(elem_classes="settings", visible=log_diagnosis.models_are_read()):
+            with gr.Row(elem_classes="settings"):
                 model = gr.Textbox(
                     label="Model",
                     info="Its folder or config.json: tells which tensor it was.",
