@@ -2,18 +2,17 @@
 
 import json
 import os
-import socket
+import re
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from played_run import PlayedRun
-from web import application, client, server, site
+from web import application, site
 
 from app.tokens import TOKEN_FILE
-from worker import accounts, database, datasets, runs
+from worker import accounts, database, datasets
 from worker.models import Dataset, Run
 
 NOBODY = 65534
@@ -30,7 +29,8 @@ def served(tmp_path_factory):
     with site(home) as started:
         with database.write() as session:
             tokens = {
-                name: accounts.add(session=session, name=name, admin=name == "carol") for name in ("alice", "bob", "carol")
+                name: accounts.add(session=session, name=name, admin=name == "carol")
+                for name in ("alice", "bob", "carol")
             }
         rows = home.parent / "rows.jsonl"
         rows.write_text('{"prompt": "one", "completion": "two"}\n' * 20)
@@ -63,8 +63,6 @@ def one(served, method, path, headers=None, body=None, uid=NOBODY):
 
 def routes(router, prefix=""):
     """Every route of the application, Gradio's too: (path, methods), with `x` in the place of what varies."""
-    import re
-
     for route in router.routes:
         inner = getattr(route, "original_router", None) or getattr(route, "app", None)
         path = prefix + (getattr(route, "path", "") or "")
@@ -77,9 +75,17 @@ def routes(router, prefix=""):
 def test_another_user_without_a_token_gets_nothing_from_any_route(served):
     found = sorted({(method, path) for path, methods in routes(application()) for method in methods})
     assert len(found) > 60
-    assert {"/api/runs", "/gradio_api/run/x", "/gradio_api/file=x", "/config", "/", "/new"} <= {path for _, path in found}
+    assert {"/api/runs", "/gradio_api/run/x", "/gradio_api/file=x", "/config", "/", "/new"} <= {
+        path for _, path in found
+    }
     asked = [(method, path) for method, path in found if path not in OPEN]
-    asked += [("GET", "/nothing"), ("POST", "/nothing"), ("OPTIONS", "/api/runs"), ("PUT", "/"), ("POST", "/gradio_api/run/predict")]
+    asked += [
+        ("GET", "/nothing"),
+        ("POST", "/nothing"),
+        ("OPTIONS", "/api/runs"),
+        ("PUT", "/"),
+        ("POST", "/gradio_api/run/predict"),
+    ]
     answers = ask(served, [[method, path, {}, "{}" if method == "POST" else None] for method, path in asked])
     let_in = [(place, status) for place, (status, _) in zip(asked, answers, strict=True) if status != 401]
     assert let_in == []
@@ -108,6 +114,11 @@ def test_what_another_user_says_of_themselves_helps_nothing(served, headers):
     assert one(served, "GET", "/api/runs", headers)[0] == 401
 
 
+@pytest.mark.parametrize("uid", [1, 4242, NOBODY])
+def test_every_other_user_of_the_machine_needs_a_token(served, uid):
+    assert one(served, "GET", "/api/runs", uid=uid)[0] == 401
+
+
 def test_the_server_s_user_needs_nothing(served):
     assert one(served, "GET", "/api/runs", uid=0)[0] == 200
 
@@ -118,19 +129,6 @@ def test_the_server_s_user_needs_nothing(served):
 def test_what_a_proxy_passes_on_is_not_the_server_s_user(served, header):
     """A proxy of that user's would else let in everybody."""
     assert one(served, "GET", "/api/runs", {header: "10.0.0.1"}, uid=0)[0] == 401
-
-
-def test_a_client_that_has_closed_its_end_is_not_taken_for_root(served):
-    """The kernel lists a socket that no process holds under user 0."""
-    place = urlsplit(served[0].address)
-    code = (
-        "import os, socket, struct, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534);"
-        f"c = socket.create_connection(({place.hostname!r}, {place.port}));"
-        f"c.sendall(b'POST /api/runs/x/stop HTTP/1.1\\r\\nHost: {place.netloc}\\r\\nContent-Length: 0\\r\\n\\r\\n');"
-        "c.shutdown(socket.SHUT_WR); print(c.recv(100).decode())"
-    )
-    told = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, cwd="/").stdout
-    assert " 401 " in told
 
 
 def test_a_token_of_one_s_own_lets_in(served):
@@ -159,18 +157,18 @@ def new_run(owner):
 
 
 def test_a_run_is_stopped_and_resumed_by_its_owner_and_by_admins_alone(served):
-    for name, status in (("bob", 403), ("alice", 200), ("carol", 200)):
+    for name, allowed in (("bob", False), ("alice", True), ("carol", True)):
         run = new_run("alice")
-        for change in ("stop", "resume"):
-            answer, told = one(served, "POST", f"/api/runs/{run}/{change}", bearer(served[2][name]))
-            if status == 403:
-                assert (answer, told["error"]["field"], told["error"]["value"]) == (403, "run", run)
+        for change, becomes in (("stop", "stopped"), ("resume", "queued")):
+            status, told = one(served, "POST", f"/api/runs/{run}/{change}", bearer(served[2][name]))
+            if allowed:
+                assert (status, told["status"]) == (200, becomes)
+            else:
+                assert (status, told["error"]["field"], told["error"]["value"]) == (403, "run", run)
                 assert "belongs to alice" in told["error"]["message"]
                 assert "alice or an admin" in told["error"]["fix"]
-            else:
-                assert answer in (200, 422)  # resume: the played run has no model any more
         with database.read() as session:
-            assert (session.get(Run, run).status == "queued") is (status == 403)
+            assert session.get(Run, run).status == "queued"
 
 
 def test_everybody_sees_every_run_with_its_owner(served):
@@ -200,7 +198,12 @@ def test_a_data_set_is_removed_and_mapped_by_its_owner_and_by_admins_alone(serve
     for item in config["dependencies"]:
         numbers.setdefault(item["api_name"], item)
     headers = bearer(served[2]["bob"])
-    pressed = {"fn_index": numbers["pressed"]["id"], "data": ["", None], "event_data": {"remove": served[3]}, "session_hash": "b"}
+    pressed = {
+        "fn_index": numbers["pressed"]["id"],
+        "data": ["", None],
+        "event_data": {"remove": served[3]},
+        "session_hash": "b",
+    }
     assert one(served, "POST", "/gradio_api/run/predict", headers, pressed)[0] == 200
     removed = {"fn_index": numbers["removed"]["id"], "data": ["", None], "session_hash": "b"}
     status, told = one(served, "POST", "/gradio_api/run/predict", headers, removed)
