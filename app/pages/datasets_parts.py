@@ -31,8 +31,13 @@ Allowed = Callable[[str], bool]
 """Whether whoever looks may change what somebody owns."""
 
 
+def anything(_owner: str) -> bool:
+    """As the server's own user may."""
+    return True
+
+
 def list_html(
-    items: Sequence[Dataset], users: Mapping[str, Sequence[User]], search: str, may_change: Allowed
+    items: Sequence[Dataset], users: Mapping[str, Sequence[User]], search: str, may_change: Allowed = anything
 ) -> Markup:
     """The data sets that match, newest first, or what to do where there is none."""
     found = [item for item in items if matches(item, search)]
@@ -99,10 +104,12 @@ def _empty(search: str) -> Markup:
     )
 
 
-def intakes_html(intakes: Sequence[Intake], may_change: Allowed) -> Markup:
+def intakes_html(intakes: Sequence[Intake], may_change: Allowed = anything) -> Markup:
     """Files that are being checked, and what came of those that were."""
     return (
-        Markup('<ul class="incoming">{}</ul>').format(Markup("").join(_intake(one, may_change(one.owner)) for one in intakes))
+        Markup('<ul class="incoming">{}</ul>').format(
+            Markup("").join(_intake(one, may_change(one.owner)) for one in intakes)
+        )
         if intakes
         else Markup("")
     )
