@@ -118,7 +118,9 @@ class Everything:
 
     def _announce(self) -> None:
         settings = self._settings
-        _say(f"Lathe runs at {address_with_token(self._address, settings)}")
+        _say(f"Lathe runs at {self._address}")
+        signing_in = "with LATHE_TOKEN" if settings.token else address_with_token(self._address, settings)
+        _say(f"  sign in    {signing_in} (not needed on this machine)")
         _say(f"  trains on  {_hardware()}")
         _say(f"  queue      {'LATHE_BROKER_URL' if settings.broker_url else 'embedded Valkey'}")
         _say(f"  database   {'LATHE_DATABASE_URL' if settings.database_url else 'embedded SQLite'}")

@@ -279,3 +279,11 @@ def test_a_removed_account_and_a_token_before_the_last_are_out_at_once(served):
 def test_no_token_is_in_the_database(served):
     stored = b"".join(path.read_bytes() for path in served[1].glob("lathe.db*"))
     assert not any(token.encode() in stored for token in served[2].values())
+
+
+def test_no_handler_of_a_page_goes_through_gradio_s_queue(served):
+    """Whose tasks know no caller."""
+    config = one(served, "GET", "/config", uid=0)[1]
+    assert not any(item["queue"] for item in config["dependencies"])
+    body = {"fn_index": config["dependencies"][0]["id"], "data": [], "session_hash": "x"}
+    assert one(served, "POST", "/gradio_api/queue/join", None, body, uid=0)[0] == 404

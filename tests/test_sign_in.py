@@ -267,3 +267,18 @@ def test_a_preflight_of_a_named_origin_needs_no_token(home):
     granted = web.options("/api/runs", headers={"Origin": "https://other.example", **asked})
     assert granted.headers["access-control-allow-origin"] == "https://other.example"
     assert web.options("/api/runs", headers={"Origin": "https://evil.example", **asked}).status_code == 401
+
+
+def test_lathe_up_prints_the_address_with_the_token(home, capsys):
+    from app.up import Everything
+
+    settings = get_settings()
+    Everything(settings, 7861)._announce()
+    assert f"http://127.0.0.1:7861/?token={server_token(settings)}" in capsys.readouterr().out
+
+
+def test_lathe_up_does_not_start_on_a_network_without_a_token(bare_home, capsys):
+    from app.up import up
+
+    assert up(Settings(host="0.0.0.0")) == 1
+    assert "no token is set up" in capsys.readouterr().err
