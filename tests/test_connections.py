@@ -1,10 +1,15 @@
 """Connections that never finish what they ask are closed, by real sockets to a real server."""
 
+import asyncio
 import socket
 from contextlib import ExitStack
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 from web import server
+
+from app.connections import Connection, Limits
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +92,55 @@ def test_a_connection_too_many_is_told_so(patient):
         answers = [held.enter_context(connect(patient, page)).recv(12) for _ in range(8)]
         assert answers[0] == b"HTTP/1.1 200"
         assert answers[-1] == b"HTTP/1.1 503"
+
+
+class Watched(Connection):
+    """A connection that says how many bytes have come."""
+
+    received = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.received += len(data)
+
+
+async def timers(*sent):
+    """The time limit of a connection after each of these pieces of a request has come; None where there is none."""
+    made = []
+
+    async def app(_scope, receive, _send):
+        while (await receive()).get("more_body"):
+            pass
+
+    config = uvicorn.Config(app, log_level="critical", lifespan="off")
+    config.load()
+
+    def connection():
+        made.append(Watched(config=config, server_state=ServerState(), app_state={}, limits=Limits(3600, 10)))
+        return made[-1]
+
+    listener = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+    found, seen = [], 0
+    for piece in sent:
+        writer.write(piece)
+        seen += len(piece)
+        while not made or made[0].received < seen:
+            await asyncio.sleep(0)
+        found.append(made[0]._timer)
+    writer.close()
+    await writer.wait_closed()
+    listener.close()
+    return found
+
+
+def test_a_head_has_one_limit_for_all_of_it():
+    first, second = asyncio.run(timers(b"GET / HTTP/1.1\r\n", b"Host: x\r\n"))
+    assert first is second is not None
+
+
+def test_a_body_has_a_limit_for_each_part_and_none_once_it_is_whole():
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
+    first, second, third = asyncio.run(timers(head, b"a", b"bc"))
+    assert first is not second
+    assert third is None
