@@ -35,7 +35,7 @@ def uploaded_file(path: str, within: Path, field: str = "path") -> Path:
         NotUploaded: it is anything else, or is not there.
     """
     parts = _parts_below(path, within)
-    if not parts:
+    if len(parts) < 2:  # each upload has a folder of its own; what lies beside these is still coming in
         raise NotUploaded(field, path)
     place = within
     try:

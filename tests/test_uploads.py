@@ -149,12 +149,20 @@ def test_a_call_that_is_not_json_is_refused(home, body):
 def test_a_file_of_somebody_else_is_not_an_upload(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
-    file = tmp_path / "rows.jsonl"
+    file = tmp_path / "folder" / "rows.jsonl"
+    file.parent.mkdir()
     file.write_text("x")
     assert uploaded_file(str(file), tmp_path) == file
     os.chown(file, 65534, 65534)
     with pytest.raises(NotUploaded):
         uploaded_file(str(file), tmp_path)
+
+
+def test_an_upload_that_is_still_coming_in_is_not_one(tmp_path):
+    """Gradio writes it beside the folders of those that are whole."""
+    (tmp_path / "tmpabc").write_text("half")
+    with pytest.raises(NotUploaded):
+        uploaded_file(str(tmp_path / "tmpabc"), tmp_path)
 
 
 def test_a_value_without_paths_is_left_alone(tmp_path):
