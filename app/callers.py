@@ -1,7 +1,7 @@
 """Who calls: the person behind a request, what of this machine they may name, and what they may change.
 
-The door (app/door.py) says who it is at the start of each request; Gradio carries that on into its threads. The command line
-asks nobody: it acts for the user who runs the server.
+app/authentication.py sets the caller at the start of each request, in a context variable that Gradio copies into its threads.
+The command line sets none: it acts for the user who runs the server.
 """
 
 from contextvars import ContextVar
@@ -48,7 +48,7 @@ class Forbidden(PermissionError):  # noqa: N818
 
 @dataclass
 class Call:
-    """A request under way: who makes it, and what was refused to them, which the door then answers with 403."""
+    """A request under way: who makes it, and what was refused to them, which is then answered with 403."""
 
     caller: Caller = Caller()
     refused: list[Problem] = field(default_factory=list)

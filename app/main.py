@@ -29,7 +29,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
-    from app import api, door, downloads, gradio_calls, security, serving
+    from app import api, authentication, downloads, gradio_calls, security, serving
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.uploads = uploads
@@ -52,7 +52,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(gradio_calls.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules)
-    app.add_middleware(door.Door, rules=rules, settings=settings)
+    app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
     app.add_middleware(security.Hosts, rules=rules)
     app.add_middleware(security.BrowserRules)
     with warnings.catch_warnings():
@@ -91,7 +91,7 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
 
 
 def signed_in(_: Request) -> str | None:
-    """Who is calling, as the door has found; it lets nobody in without a name."""
+    """Who is calling, for Gradio. The authentication before it lets nobody in without a name."""
     return callers.current().name
 
 
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def _server_config(app: FastAPI, settings: Settings) -> "uvicorn.Config":
-    """How uvicorn serves. It does not believe a proxy's headers: who calls is for the door to say."""
+    """How uvicorn serves. A proxy's headers are left to the authentication."""
     import uvicorn
 
     from app.connections import Connection, Limits
@@ -122,7 +122,7 @@ def _server_config(app: FastAPI, settings: Settings) -> "uvicorn.Config":
         ws="none",
         proxy_headers=False,
         limit_concurrency=settings.connections,
-        log_level="warning",
+        log_level="error",  # warnings are of requests that anybody may send, and would fill the log
         server_header=False,
         timeout_graceful_shutdown=5,
     )

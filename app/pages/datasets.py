@@ -115,7 +115,7 @@ def pressed(event: gr.EventData, search: str, before: Shown) -> list[Any]:
             gr.skip(),
         ]
     if "dismiss" in asked:
-        with suppress(Forbidden):  # which the door answers
+        with suppress(Forbidden):  # answered with 403 by app/authentication.py
             intakes.dismiss(int(asked["dismiss"]))
     if asked.get("sample"):
         sources.take_sample()

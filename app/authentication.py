@@ -1,4 +1,4 @@
-"""The door: every request but a few goes in under somebody's name, and is turned away where there is none.
+"""Authentication: every request but a few needs a caller with a name, and is answered 401 where there is none.
 
 A request over loopback from a process of the server's own user needs nothing. Everybody else shows a token, as a cookie or as
 `Authorization: Bearer`, or is named by a proxy that the installation trusts (app/identity.py).
@@ -19,8 +19,8 @@ OPEN_PATHS = ("/healthz",)
 _ASK = "Open the address that `lathe up` or `lathe token` prints, or send its token as Authorization: Bearer TOKEN."
 
 
-class Door:
-    """Lets in who may; an answer to which something was refused on the way becomes a 403."""
+class Authentication:
+    """Finds the caller of each request. Where a handler refuses a change, the answer becomes a 403."""
 
     def __init__(self, app: ASGIApp, rules: Rules, settings: Settings) -> None:
         self.app, self.rules = app, rules
@@ -42,7 +42,7 @@ class Door:
             await self.app(scope, receive, _Refusing(answer, scope, receive, send))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response | Call:
-        """What is answered at the door, or the call of somebody who goes in."""
+        """What is answered here, or the call of a caller who is known."""
         try:
             if answer := await self.forms.answer(scope, receive):
                 return answer
