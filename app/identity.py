@@ -82,9 +82,7 @@ class Identity:
         """Whether the request comes straight from a proxy that the settings name."""
         address = plain(scope["client"][0]) if scope.get("client") else None
         peer = scope.get("state", {}).get(PEER_UID)
-        return address is not None and any(
-            address in network and uid in (None, peer) for network, uid in self._proxies
-        )
+        return address is not None and any(address in network and uid in (None, peer) for network, uid in self._proxies)
 
     def _named_by_proxy(self, scope: Scope, headers: Headers) -> str:
         header = self._settings.proxy_user_header

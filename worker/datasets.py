@@ -58,9 +58,7 @@ def add_file(*, path: Path, name: str, move: bool = False, owner: str = LOCAL) -
     return add(path=path, name=name, move=move, owner=owner).dataset
 
 
-def add(
-    *, path: Path, name: str, move: bool = False, columns: str | None = None, owner: str = LOCAL
-) -> Added:
+def add(*, path: Path, name: str, move: bool = False, columns: str | None = None, owner: str = LOCAL) -> Added:
     """`add_file`, saying whether the data set is new. With `columns` a new one is checked and kept under that mapping."""
     name = plain_name(name)
     try:
@@ -190,7 +188,12 @@ def _take(
         return Added(known, new=False)
     found = check_file(copy, name, columns, file_format)
     _refuse_unfit(found)
-    values = _facts(found) | {"format": found.file_format, "columns_map": columns, "owner": owner, "created_at": time.time()}
+    values = _facts(found) | {
+        "format": found.file_format,
+        "columns_map": columns,
+        "owner": owner,
+        "created_at": time.time(),
+    }
     new = Dataset(id=digest[:ID_LENGTH], sha256=digest, name=name, bytes=copy.stat().st_size, **values)
     return Added(_store(copy, new), new=known is None)
 

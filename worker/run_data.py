@@ -36,13 +36,17 @@ def find(field: str, value: str | None, reach: Reach, problems: list[Problem]) -
     if path is None:
         everything = reach.data is None
         what = "is neither a file nor the id of a data set." if everything else "is not the id of a data set."
-        fix = "Upload the file first, then pick it. Files are read only below the folders that LATHE_DATA_FOLDERS names."
+        fix = (
+            "Upload the file first, then pick it. Files are read only below the folders that LATHE_DATA_FOLDERS names."
+        )
         problems.append(Problem(field, value, what, _FIX if everything else fix))
     return path
 
 
 @contextmanager
-def stored(found: dict[str, Dataset | Path | None], columns: str | None, owner: str = LOCAL) -> Iterator[dict[str, Dataset]]:
+def stored(
+    found: dict[str, Dataset | Path | None], columns: str | None, owner: str = LOCAL
+) -> Iterator[dict[str, Dataset]]:
     """The data sets, with files taken into the store; those that are new are taken out again where the run is not made."""
     stored: dict[str, Dataset] = {}
     new: list[str] = []

@@ -52,7 +52,8 @@ class Settings(BaseSettings):
         None, description="The server's token, 32 characters or more; empty makes one in the data folder."
     )
     trusted_proxies: str = Field(
-        "", description="Addresses or networks of proxies in front, separated by commas; 127.0.0.1@33 is of user id 33 only."
+        "",
+        description="Addresses or networks of proxies in front, separated by commas; 127.0.0.1@33 is of user id 33 only.",
     )
     proxy_user_header: str = Field("", description="Header in which those proxies name who has signed in with them.")
     token_cache_bytes: int = Field(

@@ -21,9 +21,7 @@ SPARE_BYTES = 256 * 2**20  # logs, records and answers of a run
 ANY_MACHINE = Machine("cuda", devices=1024)
 
 
-def submit(
-    config: RunConfig, *, parent_id: str | None = None, reach: Reach = EVERYTHING, owner: str = LOCAL
-) -> Run:
+def submit(config: RunConfig, *, parent_id: str | None = None, reach: Reach = EVERYTHING, owner: str = LOCAL) -> Run:
     """Queues a run, or keeps nothing at all. A broker that is away is no error: the run waits in the database.
 
     Data files are copied into the store, so that a run does not depend on a file that changes later. `reach` says which

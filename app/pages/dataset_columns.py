@@ -149,7 +149,8 @@ def columns_html(
         Markup("").join(_role(role, mapping, columns) for role in KINDS[kind][1])
     )
     chooser = panel(
-        "Which column is what", _kinds(mapping, kind, columns, view) + roles + _standing(mapping, kind, saved, mine=mine)
+        "Which column is what",
+        _kinds(mapping, kind, columns, view) + roles + _standing(mapping, kind, saved, mine=mine),
     )
     shown = panel("What the model would get", seen_html(seen))
     return Markup('<div class="columns"><div class="seven">{}</div><div class="five">{}</div></div>').format(

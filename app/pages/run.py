@@ -214,7 +214,9 @@ def _parts(snapshot: Snapshot) -> list[Any]:
     mine = callers.current().may_change(run.owner)
     return [
         run_parts.heading(run),
-        gr.update(visible=mine and not run.status.ended, interactive=not stopping, value="Stopping" if stopping else "Stop"),
+        gr.update(
+            visible=mine and not run.status.ended, interactive=not stopping, value="Stopping" if stopping else "Stop"
+        ),
         gr.update(visible=mine and run.status in (Status.FAILED, Status.STOPPED)),
         gr.update(visible=mine and bool(lower), value=lower),
         _links(snapshot),
