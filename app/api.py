@@ -9,16 +9,16 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from app import dataset_document, forecasts, log_diagnosis
+from app import callers, changes, dataset_document, forecasts, log_diagnosis
+from app.callers import Forbidden
 from app.run_document import brief, document
-from app.security import error, is_loopback
+from app.security import error
 from training.fields import ConfigError, Problem, parse
 from worker import database, forecasting, metrics, run_diagnosis, runs, submit
 from worker.datasets import DatasetNotFound
 from worker.models import Status
 from worker.patience import UNREACHABLE
 from worker.runs import NotResumable, NotRunning, RunNotFound
-from worker.settings import get_settings
 
 router = APIRouter()
 rest = APIRouter()
@@ -47,7 +47,8 @@ def create_run(values: Annotated[Any, Body()]) -> dict[str, Any]:
     Raises:
         ConfigError: answered with 422 and every problem.
     """
-    return _document(submit.submit(parse(_settings(values)), files=is_loopback(get_settings().host)).id)
+    caller = callers.current()
+    return _document(submit.submit(parse(_settings(values)), reach=caller.reach, owner=caller.name).id)
 
 
 @router.get("/api/runs/{run_id}")
@@ -77,14 +78,14 @@ def show_series(
 @router.post("/api/runs/{run_id}/stop")
 def stop_run(run_id: str) -> dict[str, Any]:
     """Asks a run to stop: it saves a checkpoint at the next step."""
-    submit.stop(run_id)
+    changes.stop(run_id)
     return _document(run_id)
 
 
 @router.post("/api/runs/{run_id}/resume")
 def resume_run(run_id: str, step_down: bool = False) -> dict[str, Any]:
     """Queues a failed or stopped run again, from its last whole checkpoint; `step_down`: as proposed when memory ran out."""
-    submit.resume(run_id, step_down=step_down)
+    changes.resume(run_id, step_down=step_down)
     return _document(run_id)
 
 
@@ -109,6 +110,8 @@ def forecast_run(
     """
     given = _settings(values)
     config = forecasts.on_gpus(parse({"data": "none"} | given), gpus, given)
+    if problems := callers.current().reach.problems(config):
+        raise ConfigError(problems)
     return forecasting.as_document(forecasts.foresee(config, gpu, host_memory)[0])
 
 
@@ -161,6 +164,11 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(NotResumable)
     async def conflict(request: Request, problem: Exception) -> JSONResponse:
         return error(409, "run", request.path_params.get("run_id"), str(problem), "GET /api/runs/{id} shows its status.")
+
+    @app.exception_handler(Forbidden)
+    async def forbidden(_: Request, refused: Forbidden) -> JSONResponse:
+        problem = refused.problem
+        return error(403, problem.field, problem.value, problem.message, problem.fix)
 
     @app.exception_handler(ConfigError)
     async def refused(_: Request, problem: ConfigError) -> JSONResponse:

@@ -9,6 +9,7 @@ from app.cli_dataset import dataset
 from app.cli_errors import Command
 from app.cli_options import Group, count_type, json_option, path_type
 from app.cli_settings import RunCommand, settings_by_any_name, underscores_too
+from app.cli_user import token, user
 
 STATUSES = ("queued", "running", "finished", "failed", "stopped")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -70,6 +71,8 @@ def worker(ctx: click.Context, drain: bool) -> None:
 
 
 main.add_command(dataset)
+main.add_command(user)
+main.add_command(token)
 
 
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})

@@ -66,10 +66,13 @@ def _configuration(error: Exception) -> list[Report] | None:
     from training.failure import DataError
     from training.fields import ConfigError
     from training.model_files import ModelError
+    from worker.accounts import AccountError
     from worker.settings import SettingsError
 
     if isinstance(error, ConfigError):
         return [{"field": p.field, "value": p.value, "message": p.message, "fix": p.fix} for p in error.problems]
+    if isinstance(error, AccountError):
+        return [vars(error.problem)]
     if isinstance(error, ModelError):
         return [{"field": error.field, "value": error.value, "message": error.message, "fix": error.fix}]
     if isinstance(error, SettingsError):

@@ -25,14 +25,18 @@ def web(host: str | None, port: int | None) -> None:
 
     Raises:
         SettingsError: an environment variable is wrong.
-        CannotStart: the address is in use, or none to listen on.
+        CannotStart: the address is in use, or none to listen on, or others can reach it and no token is set up.
     """
     _listen(host, port)
     from app.lock import address_of, free_port
+    from app.tokens import address_with_token, check_listening
 
     settings = get_settings()
+    settings.make_folders()
+    check_listening(settings)
     _listen(None, free_port(settings))
-    click.echo(f"Starting the web server at {address_of(settings.host, get_settings().port)}", err=True)
+    address = address_with_token(address_of(settings.host, get_settings().port), settings)
+    click.echo(f"Starting the web server at {address}", err=True)
     from app import main
 
     main.main()

@@ -11,7 +11,7 @@ from worker.datasets import DatasetNotFound
 from worker.models import Dataset
 from worker.usage import User
 
-_BRIEF = ("id", "name", "rows", "bytes", "created_at")
+_BRIEF = ("id", "name", "owner", "rows", "bytes", "created_at")
 _WHOLE = (*_BRIEF, "sha256", "reason", "counts", "columns", "warnings")
 SHORTEST_ID = 4
 

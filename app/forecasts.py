@@ -9,8 +9,9 @@ from training.config import RunConfig
 from training.fields import ConfigError, Problem
 from training.model_shape import ModelShape, ShapeError
 from training.rules import Machine, check
-from worker import calibration, devices, forecasting, run_data, worst_batch
+from worker import calibration, devices, forecasting, worst_batch
 from worker.forecasting import Found
+from worker.reach import find_path
 
 
 def on_gpus(config: RunConfig, gpus: int | None, given: Container[str]) -> RunConfig:
@@ -33,7 +34,7 @@ def foresee(config: RunConfig, gpu: str | None, host_gib: float | None) -> tuple
     card = _card(gpu)
     _refuse(config, card)
     host = int(host_gib * GIB) if host_gib else None if gpu else forecasting.host_memory()
-    model = str(run_data.find_path(config.model) or config.model)
+    model = str(find_path(config.model) or config.model)
     return forecasting.foresee(
         config,
         _shape(model),

@@ -10,6 +10,7 @@ from typing import Any
 
 import gradio as gr
 
+from app import callers
 from training.config import Group, Method, RunConfig, Strategy, Task
 from training.fields import ConfigError, Problem, Setting, parse, settings
 from training.methods import method
@@ -195,9 +196,10 @@ def changed(values: Values) -> dict[str, Any]:
 def check(values: Values) -> RunConfig | list[Problem]:
     """The configuration that the form describes, or what is wrong with it."""
     try:
-        return parse(changed(values))
+        config = parse(changed(values))
     except ConfigError as error:
         return error.problems
+    return callers.current().reach.problems(config) or config
 
 
 def label(name: str) -> str:

@@ -2,13 +2,12 @@
 
 from typing import Any, BinaryIO
 
-from app.security import is_loopback
+from app import callers
 from training.fields import ConfigError, Problem
 from training.model_files import ModelError
 from worker.diagnosis import diagnose
 from worker.log_file import read_log
 from worker.model_dimensions import Dimensions, read_dimensions
-from worker.settings import get_settings
 
 
 def of_stream(log: BinaryIO, model: str | None = None, micro_batch: int | None = None) -> dict[str, Any]:
@@ -23,16 +22,11 @@ def of_stream(log: BinaryIO, model: str | None = None, micro_batch: int | None =
     return diagnose(parts, shape=_dimensions(model), micro_batch=micro_batch).document()
 
 
-def models_are_read() -> bool:
-    """Whether a caller may name files of this server: only where that is the caller's own machine."""
-    return is_loopback(get_settings().host)
-
-
 def _dimensions(model: str | None) -> Dimensions | None:
     if not model:
         return None
-    if not models_are_read():
-        raise ConfigError([Problem("model", model, "may not be read.", "Leave it out: this server is on a network.")])
+    if problem := callers.current().reach.model(model):
+        raise ConfigError([problem])
     try:
         return read_dimensions(model)
     except ModelError as error:

@@ -6,14 +6,20 @@ import shutil
 import socket
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import psutil
 from fastapi import FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
 
+from app import callers, tokens
+from app.uploads import FOLDER
 from worker.settings import Settings, get_settings
+
+if TYPE_CHECKING:
+    import uvicorn
 
 Made = TypeVar("Made")
 
@@ -23,10 +29,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
-    from app import api, downloads, security, serving
+    from app import api, authentication, downloads, gradio_calls, security, serving
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.uploads = uploads
+    app.state.settings = settings
+    tokens.server_token(settings)  # made now, where there is none yet
     app.include_router(api.router)
     app.include_router(downloads.router)
     app.include_router(api.rest)
@@ -37,12 +45,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         CORSMiddleware,
         allow_origins=sorted(rules.origins),
         allow_methods=["GET", "POST"],
-        allow_headers=["Content-Type"],
+        allow_headers=["Authorization", "Content-Type"],
     )
     app.state.leaving = asyncio.Event()
     app.add_middleware(serving.Streams, leaving=app.state.leaving)
+    app.add_middleware(gradio_calls.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules)
+    app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
+    app.add_middleware(security.Hosts, rules=rules)
     app.add_middleware(security.BrowserRules)
     with warnings.catch_warnings():
         # Said of every app of several pages, also where server-side rendering is turned off as below.
@@ -56,9 +67,13 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
     from app import pages
     from app.theme import theme
 
+    blocks = pages.build()
+    app.state.queued = {number: handler.queue for number, handler in blocks.fns.items()}
+    # Gradio checks the path of a file only where this is set, which its `launch` does and mounting does not.
+    blocks.has_launched = True
     mounted: FastAPI = gr.mount_gradio_app(
         app,
-        pages.build(),
+        blocks,
         path="/",
         server_name=settings.host,
         server_port=settings.port,
@@ -76,24 +91,41 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
 
 
 def signed_in(_: Request) -> str | None:
-    """Who is calling, or None to turn them away. Without accounts everybody who reaches the server is its one user."""
-    return "local"
+    """Who is calling, for Gradio. The authentication before it lets nobody in without a name."""
+    return callers.current().name
 
 
 def main() -> None:
     """Serves until it is told to stop."""
-    import uvicorn
-
     from app.serving import Server
     from worker import database
 
     settings = get_settings()
+    tokens.check_listening(settings)
     database.migrate()
     app = create_app(settings)
-    config = uvicorn.Config(
-        app, host=settings.host, port=settings.port, log_level="warning", server_header=False, timeout_graceful_shutdown=5
+    Server(_server_config(app, settings), app.state.leaving).run()
+
+
+def _server_config(app: FastAPI, settings: Settings) -> "uvicorn.Config":
+    """How uvicorn serves. A proxy's headers are left to the authentication."""
+    import uvicorn
+
+    from app.connections import Connection, Limits
+
+    limits = Limits(settings.request_seconds, max(settings.connections // 2, 1))
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=cast("type[asyncio.Protocol]", partial(Connection, limits=limits)),
+        ws="none",
+        proxy_headers=False,
+        limit_concurrency=settings.connections,
+        log_level="error",  # warnings are of requests that anybody may send, and would fill the log
+        server_header=False,
+        timeout_graceful_shutdown=5,
     )
-    Server(config, app.state.leaving).run()
 
 
 def within_event_loop(make: Callable[[], Made]) -> Made:
@@ -114,7 +146,7 @@ def _prepare_gradio(uploads: Path) -> None:
     os.environ["GRADIO_RUN_HISTORY"] = "False"
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_MCP_SERVER"] = "False"
-    os.environ["GRADIO_TEMP_DIR"] = str(uploads)
+    os.environ[FOLDER] = str(uploads)
 
 
 def _own_upload_folder(uploads: Path) -> Path:
@@ -125,7 +157,7 @@ def _own_upload_folder(uploads: Path) -> Path:
         pid = folder.name.removeprefix(f"{host}-")
         if pid == str(os.getpid()) or not pid.isdigit() or not psutil.pid_exists(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
-    own = uploads / f"{host}-{os.getpid()}"
+    own = uploads.resolve() / f"{host}-{os.getpid()}"
     own.mkdir(mode=0o700)
     return own
 

@@ -8,7 +8,7 @@ from worker import history, metrics, overload, predicted, runs
 from worker.models import Run, Status
 
 BRIEF = (
-    "id", "name", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
+    "id", "name", "owner", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
     "finished_at", "devices", "final_loss", "best_loss", "diverged", "peak_bytes", "seconds_per_step",
 )  # fmt: skip
 WHOLE = (

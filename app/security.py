@@ -5,8 +5,9 @@ All of it is plain ASGI, outside Gradio, so that Gradio's own answers to these q
 
 import re
 import secrets
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,6 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.addresses import PAGES
+from app.peers import hostname, is_loopback
 from app.theme import frame
 from worker.settings import Settings
 
@@ -58,7 +60,9 @@ class Rules:
     @classmethod
     def of(cls, settings: Settings) -> "Rules":
         """What the settings allow: pages of this server, and origins that were named."""
-        origins = frozenset(origin.strip().rstrip("/") for origin in settings.allowed_origins.split(",") if origin.strip())
+        origins = frozenset(
+            origin.strip().rstrip("/") for origin in settings.allowed_origins.split(",") if origin.strip()
+        )
         if not is_loopback(settings.host):
             return cls(None, origins)
         named = {urlsplit(origin).hostname or "" for origin in origins}
@@ -66,7 +70,7 @@ class Rules:
 
     def knows_host(self, host: str) -> bool:
         """Whether a Host header names this server. A page of another site that resolves its own name to us does not."""
-        return self.hosts is None or (_hostname(host) in self.hosts)
+        return self.hosts is None or (hostname(host) in self.hosts)
 
     def allows_origin(self, headers: Headers) -> bool:
         """Whether a request comes from a page of ours, of a named origin, or of no page at all (a program)."""
@@ -76,16 +80,23 @@ class Rules:
         return origin in self.origins or _authority(urlsplit(origin).netloc) == _authority(headers.get("host", ""))
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is reached from this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+class Hosts:
+    """Refuses requests for another host."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self.app, self.rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else None
+        if host is None or self.rules.knows_host(host):
+            await self.app(scope, receive, send)
+        else:
+            fix = "Open the address that the server printed, or name this one in LATHE_ALLOWED_ORIGINS."
+            await error(403, "host", host, "is not a name of this server.", fix)(scope, receive, send)
 
 
 class Gate:
-    """Refuses requests for another host, from a page of another site, or to a route that is not served."""
+    """Refuses requests from a page of another site, or to a route that is not served."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self.app, self.rules = app, rules
@@ -99,10 +110,6 @@ class Gate:
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
         headers, path = Headers(scope=scope), scope["path"]
-        host = headers.get("host", "")
-        if not self.rules.knows_host(host):
-            fix = "Open the address that the server printed, or name this one in LATHE_ALLOWED_ORIGINS."
-            return error(403, "host", host, "is not a name of this server.", fix)
         if path not in _PAGES and not _OWN_ROUTES.fullmatch(path) and not _GRADIO_ROUTES.fullmatch(path):
             fix = f"The pages are {', '.join(sorted(_PAGES))}; the API is under /api."
             return error(404, "path", path, "is not served here.", fix)
@@ -121,16 +128,37 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in _SAFE_METHODS:
-            return await self.app(scope, receive, send)
+            await self.app(scope, receive, send)
+            return
         upload = scope["path"].rstrip("/") == UPLOAD_PATH
         limit = self.upload_limit + 1024**2 if upload else BODY_LIMIT  # a form around the file is small
         declared = Headers(scope=scope).get("content-length", "0")
         if not declared.isdigit() or int(declared) > limit:
-            shown = self.upload_limit if upload else limit
-            fix = "Train from a file on the server, or raise LATHE_UPLOAD_LIMIT_BYTES." if upload else ""
-            refusal = error(413, "file" if upload else "body", declared, f"is larger than {shown:,} bytes.", fix)
-            return await refusal(scope, receive, send)
-        return await self.app(scope, _Counted(receive, limit), send)
+            await self._refusal(declared, upload=upload)(scope, receive, send)
+            return
+        body = _Counted(receive, limit)
+        answer = _Unless(lambda: body.exceeded, send)
+        with suppress(MultiPartException):  # too large, which is answered here, or cut off, and then nobody waits
+            await self.app(scope, body, answer)
+        if body.exceeded and not answer.started:
+            await self._refusal(f"more than {body.seen:,} bytes", upload=upload)(scope, receive, send)
+
+    def _refusal(self, size: str, *, upload: bool) -> JSONResponse:
+        limit = self.upload_limit if upload else BODY_LIMIT
+        fix = "Train from a file on the server, or raise LATHE_UPLOAD_LIMIT_BYTES." if upload else "Send less at once."
+        return error(413, "file" if upload else "body", size, f"is larger than {limit:,} bytes.", fix)
+
+
+class _Unless:
+    """Sends an answer on, unless `refused` says before its start that another takes its place."""
+
+    def __init__(self, refused: Callable[[], bool], send: Send) -> None:
+        self.refused, self.send, self.started = refused, send, False
+
+    async def __call__(self, message: Message) -> None:
+        if self.started or not self.refused():
+            self.started = True
+            await self.send(message)
 
 
 class BrowserRules:
@@ -161,7 +189,7 @@ class _Framing:
             if self.path.startswith("/assets/"):
                 headers["Cache-Control"] = "public, max-age=31536000, immutable"  # their names hold a hash
             if headers.get("content-type", "").startswith("text/html"):
-                headers["Content-Security-Policy"] = _CONTENT_POLICY.format(nonce=self.nonce)
+                headers.setdefault("Content-Security-Policy", _CONTENT_POLICY.format(nonce=self.nonce))
                 headers["Cache-Control"] = "no-store"
                 self.start = message
                 return
@@ -174,7 +202,7 @@ class _Framing:
         self.body += message.get("body", b"")
         if message.get("more_body"):
             return
-        if self.body:
+        if b"<gradio-app" in self.body:
             self.body = frame(self.body.decode(), self.path, self.nonce).encode()
             MutableHeaders(scope=start)["Content-Length"] = str(len(self.body))
         await self.send(start)
@@ -198,7 +226,7 @@ class _Counted:
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self.receive, self.limit = receive, limit
-        self.seen, self.whole = 0, False
+        self.seen, self.whole, self.exceeded = 0, False, False
 
     async def __call__(self) -> Message:
         message = await self.receive()
@@ -207,16 +235,10 @@ class _Counted:
             raise MultiPartException("The upload was cut off.")
         self.seen += len(message.get("body", b""))
         if self.seen > self.limit:
+            self.exceeded = True
             raise MultiPartException(f"The body is larger than the maximum allowed size of {self.limit:,} bytes.")
         self.whole = not message.get("more_body", False)
         return message
-
-
-def _hostname(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # a bracket that is not closed
-        return ""
 
 
 def _authority(netloc: str) -> str:

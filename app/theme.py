@@ -13,6 +13,7 @@ from pathlib import Path
 import gradio as gr
 from markupsafe import Markup
 
+from app import callers
 from app.addresses import PAGES
 
 STATIC = Path(__file__).resolve().parent.parent / "static"
@@ -189,8 +190,19 @@ def header(path: str) -> Markup:
     )
     return Markup(
         '<header class="top"><a class="brand" href="/"><img src="{logo}" alt="" width="22" height="22">Lathe</a>'
-        "<nav>{links}</nav></header>"
-    ).format(logo=static_url("favicon.svg"), links=links)
+        "<nav>{links}</nav>{who}</header>"
+    ).format(logo=static_url("favicon.svg"), links=links, who=_who())
+
+
+def _who() -> Markup:
+    """Who has signed in, and the way out; nothing for the server's user at its own machine, who never signs in."""
+    caller = callers.current()
+    if caller.here:
+        return Markup("")
+    return Markup(
+        '<form class="who" method="post" action="/sign-out"><span>{}</span>'
+        '<button type="submit" class="button small">Sign out</button></form>'
+    ).format(caller.name)
 
 
 @cache

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from app import leaving
 from app.lock import CannotStart, address_of, free_port, only_one
 from app.services import Service, ServiceFailed, python_service
+from app.tokens import address_with_token, check_listening
 from worker import broker, database, datasets, devices, incoming
 from worker.broker import BrokerError
 from worker.patience import UNREACHABLE
@@ -32,6 +33,7 @@ def up(settings: Settings, open_browser: bool = False) -> int:
     """
     try:
         settings.make_folders()
+        check_listening(settings)
         with only_one(settings) as tell:
             port = free_port(settings)
             tell(address_of(settings.host, port))
@@ -77,7 +79,7 @@ class Everything:
             if not self._told.is_set():
                 self._announce()
                 if open_browser:
-                    webbrowser.open(self._address)
+                    webbrowser.open(address_with_token(self._address, self._settings))
             self._stay()
         finally:
             self._stop()
@@ -117,6 +119,8 @@ class Everything:
     def _announce(self) -> None:
         settings = self._settings
         _say(f"Lathe runs at {self._address}")
+        signing_in = "with LATHE_TOKEN" if settings.token else address_with_token(self._address, settings)
+        _say(f"  sign in    {signing_in} (not needed on this machine)")
         _say(f"  trains on  {_hardware()}")
         _say(f"  queue      {'LATHE_BROKER_URL' if settings.broker_url else 'embedded Valkey'}")
         _say(f"  database   {'LATHE_DATABASE_URL' if settings.database_url else 'embedded SQLite'}")

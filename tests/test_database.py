@@ -205,3 +205,11 @@ def test_sqlite_keeps_a_write_ahead_log_and_checks_references(home):
         pragmas = [session.connection().execute(text(f"PRAGMA {name}")).scalar() for name in names]
     assert pragmas == ["wal", 1, 1]
     assert get_settings().sqlalchemy_url.startswith("sqlite:///")
+
+
+def test_a_database_is_closed_to_other_users_from_its_first_moment(bare_home):
+    db.migrate()
+    with db.write() as session:
+        db.now(session=session)
+    files = list(bare_home.glob("lathe.db*"))
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}

@@ -88,13 +88,13 @@ def test_every_variable_that_compose_asks_for_is_in_the_example_and_the_other_wa
     assert {name for name, _, _ in variables(COMPOSE)} == set(DOTENV)
 
 
-def test_no_secret_is_written_down_and_compose_refuses_to_start_without_the_passwords():
+def test_no_secret_is_written_down_and_compose_refuses_to_start_without_passwords_and_token():
     assert [name for name, value in DOTENV.items() if SECRET.search(name) and value] == []
     for service in SERVICES.values():
         for name, value in service.get("environment", {}).items():
             assert not SECRET.search(name) or str(value).startswith("${")
     required = {name for name, operator, _ in variables(COMPOSE) if operator == "?"}
-    assert required == {"POSTGRES_PASSWORD", "VALKEY_PASSWORD"}
+    assert required == {"POSTGRES_PASSWORD", "VALKEY_PASSWORD", "LATHE_TOKEN"}
     assert all(operator == "?" for name, operator, _ in variables(COMPOSE) if name in required)
 
 

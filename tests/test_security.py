@@ -80,14 +80,18 @@ def test_only_pages_of_this_server_and_programs_may_call(origin, site, allowed):
     assert rules().allows_origin(given) is allowed
 
 
-@pytest.mark.parametrize("path", ["/api/runs", "/gradio_api/run/predict", "/gradio_api/queue/join", UPLOAD, "/api/runs/x/stop"])
+@pytest.mark.parametrize(
+    "path", ["/api/runs", "/gradio_api/run/predict", "/gradio_api/queue/join", UPLOAD, "/api/runs/x/stop"]
+)
 def test_a_page_of_another_site_can_change_nothing(home, path):
     response = client().post(path, json={}, headers=ELSEWHERE)
     assert response.status_code == 403
     assert told(response)["field"] == "origin"
 
 
-@pytest.mark.parametrize("path", ["/gradio_api/queue/data?session_hash=x", "/gradio_api/heartbeat/x", "/gradio_api/startup-events"])
+@pytest.mark.parametrize(
+    "path", ["/gradio_api/queue/data?session_hash=x", "/gradio_api/heartbeat/x", "/gradio_api/startup-events"]
+)
 def test_a_page_of_another_site_can_read_no_event_of_gradio(home, path):
     assert client().get(path, headers=ELSEWHERE).status_code == 403
 
@@ -134,7 +138,9 @@ def test_what_the_pages_do_not_need_is_not_served(home, path):
     assert web.post(path, json={}).status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/static/lathe/..%2f..%2fpyproject.toml", "/static/lathe/starter", "/static/../pyproject.toml"])
+@pytest.mark.parametrize(
+    "path", ["/static/lathe/..%2f..%2fpyproject.toml", "/static/lathe/starter", "/static/../pyproject.toml"]
+)
 def test_only_our_own_style_and_scripts_are_read_from_disk(home, path):
     assert client().get(path).status_code in (403, 404)
 
@@ -157,7 +163,11 @@ def test_the_nonce_is_another_for_every_page(home):
 @pytest.mark.parametrize("path", ["/", "/new", "/run?id=x", "/api/runs", "/healthz"])
 def test_every_answer_forbids_sniffing_and_framing(home, path):
     sent = client().get(path).headers
-    assert (sent["x-content-type-options"], sent["x-frame-options"], sent["referrer-policy"]) == ("nosniff", "DENY", "same-origin")
+    assert (sent["x-content-type-options"], sent["x-frame-options"], sent["referrer-policy"]) == (
+        "nosniff",
+        "DENY",
+        "same-origin",
+    )
 
 
 def test_pages_refer_to_nothing_outside_this_server(home):
@@ -197,7 +207,9 @@ def test_an_upload_that_hides_its_size_is_stopped_while_it_comes_and_leaves_noth
 
     response = web.post(UPLOAD, content=body(), headers={"Content-Type": "multipart/form-data; boundary=x"})
     assert response.status_code == 413
-    assert [path for path in Path(application(upload_limit_bytes=1000).state.uploads).rglob("*") if path.is_file()] == []
+    assert [
+        path for path in Path(application(upload_limit_bytes=1000).state.uploads).rglob("*") if path.is_file()
+    ] == []
 
 
 def test_an_upload_within_the_limit_lands_in_the_installations_own_folder(home):
@@ -211,6 +223,15 @@ def test_an_upload_within_the_limit_lands_in_the_installations_own_folder(home):
 def test_other_bodies_are_limited_too(home):
     response = client().post("/api/runs", content=b"x" * (4 * 1024**2 + 1))
     assert response.status_code == 413
+
+
+@pytest.mark.parametrize("path", ["/api/runs", "/api/forecasts", "/api/diagnoses", "/gradio_api/run/predict"])
+def test_a_body_that_hides_its_size_is_too_large_all_the_same(home, path):
+    response = client().post(
+        path, content=(b" " * 2**20 for _ in range(6)), headers={"Content-Type": "application/json"}
+    )
+    assert (response.status_code, told(response)["field"]) == (413, "body")
+    assert "4,194,304 bytes" in told(response)["message"]
 
 
 def test_what_is_left_of_uploads_of_processes_that_are_gone_is_removed(home):

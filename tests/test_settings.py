@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from worker import private
 from worker import settings as module
 from worker.settings import MAX_SOCKET_PATH, ROOT, Settings, SettingsError, get_settings
 
@@ -112,3 +113,25 @@ def test_every_setting_is_explained():
 
 def test_the_root_holds_the_packages():
     assert Path(ROOT, "worker", "settings.py").is_file()
+
+
+def test_a_data_folder_that_is_open_to_others_is_closed_at_the_start(environment, bare_home):
+    """As versions before made it, and as `mkdir` and SQLite make theirs."""
+    settings = environment()
+    for name in ("runs", "datasets"):
+        (bare_home / name).mkdir(mode=0o755, parents=True)
+    for name in ("lathe.db", "lathe.db-wal", "token"):
+        (bare_home / name).touch(mode=0o644)
+    bare_home.chmod(0o755)
+    private.close(settings)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (bare_home, bare_home / "runs")} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in bare_home.iterdir() if path.is_file()} == {0o600}
+
+
+def test_a_link_in_the_data_folder_leads_to_no_change_elsewhere(environment, bare_home, tmp_path):
+    settings = environment()
+    settings.make_folders()
+    (tmp_path / "elsewhere").touch(mode=0o644)
+    (bare_home / "lathe.db").symlink_to(tmp_path / "elsewhere")
+    private.close(settings)
+    assert stat.S_IMODE((tmp_path / "elsewhere").stat().st_mode) == 0o644

@@ -14,10 +14,13 @@ from training.fields import ConfigError
 from training.lineage import DataSource
 from training.rules import Machine
 from worker import database as db
-from worker import datasets, devices, queue, run_data, runs, submit
+from worker import datasets, devices, queue, reach, runs, submit
 from worker.lineage import lineage
 from worker.models import Status
+from worker.reach import Reach
 from worker.settings import get_settings
+
+NOTHING = Reach(data=(), models=None)
 
 ROW = json.dumps({"prompt": "question", "completion": "answer"}) + "\n"
 
@@ -111,7 +114,7 @@ def test_a_name_that_was_given_is_kept(home, rung, config):
 
 def test_an_uploaded_data_set_is_used_by_its_id(database, rung, config, data):
     uploaded = datasets.add_file(path=data, name="Orders.jsonl")
-    run = submit.submit(config(data=uploaded.id), files=False)
+    run = submit.submit(config(data=uploaded.id), reach=NOTHING)
     assert (run.dataset_id, run.name) == (uploaded.id, "tiny on Orders.jsonl")
 
 
@@ -123,7 +126,7 @@ def test_paths_are_looked_for_in_the_current_folder_and_then_in_the_program_s(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    monkeypatch.setattr(run_data, "ROOT", tmp_path)
+    monkeypatch.setattr(reach, "ROOT", tmp_path)
     assert submit.submit(config(model="models/tiny", data="rows.jsonl")).config["model"] == str(model)
 
 
@@ -211,7 +214,7 @@ def test_a_run_that_cannot_be_stored_leaves_no_data_set(database, rung, config, 
 
 
 def test_who_may_not_read_this_machine_s_files_cannot_name_them(home, rung, config, data):
-    problem = problems_of(config(data=str(data)), files=False)["data"]
+    problem = problems_of(config(data=str(data)), reach=NOTHING)["data"]
     assert problem.message == "is not the id of a data set."
     assert kept() == ([], [], [])
 
@@ -221,7 +224,7 @@ def test_a_deepspeed_file_becomes_part_of_the_run(home, rung, config, tmp_path):
     file.write_text('{"zero_optimization": {"stage": 2}, # sharded\n}')
     spread = {"strategy": "zero2", "num_processes": 2, "deepspeed_config": str(file)}
     assert submit.submit(config(**spread)).config["deepspeed_config"] == '{"zero_optimization": {"stage": 2}}'
-    refused = problems_of(config(**spread), files=False)["deepspeed_config"]
+    refused = problems_of(config(**spread), reach=NOTHING)["deepspeed_config"]
     assert "neither JSON nor a file" in refused.message
     file.write_text('{\n"zero_optimisation": {}}')
     assert problems_of(config(**spread))["deepspeed_config"].message.startswith('line 2: "zero_optimisation" is no key')

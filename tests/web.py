@@ -49,16 +49,21 @@ class Served:
 
 
 def client(address: str = ADDRESS, **settings: object) -> TestClient:
-    """A client of the application, at the address that a browser would have."""
-    return TestClient(application(**settings), base_url=address)
+    """A client of the application with the server's token, at the address that a browser would have."""
+    from app.tokens import server_token
+
+    app = application(**settings)
+    token = server_token(app.state.settings)
+    return TestClient(app, base_url=address, headers={"Authorization": f"Bearer {token}"})
 
 
 @contextmanager
-def server(data_dir: Path) -> Iterator[Served]:
-    """A server process on a free port."""
+def server(data_dir: Path, **settings: str) -> Iterator[Served]:
+    """A server process on a free port, with other settings of an installation beside its folder."""
     port = _free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
     environment |= {"LATHE_DATA_DIR": str(data_dir), "LATHE_PORT": str(port)}
+    environment |= {f"LATHE_{name}": value for name, value in settings.items()}
     log = data_dir.parent / "web.log"
     with log.open("wb") as output:
         process = subprocess.Popen([sys.executable, "-m", "app.main"], env=environment, stdout=output, stderr=output)

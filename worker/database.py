@@ -21,7 +21,8 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlmodel import Session, SQLModel, select
 
 from training.events import finite
-from worker.settings import ROOT, get_settings
+from worker import private
+from worker.settings import ROOT, Settings, get_settings
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -122,7 +123,9 @@ def migrate() -> None:
     """
     from alembic import command  # takes 0.2 s, and only this needs it
 
-    get_settings().make_folders()
+    settings = get_settings()
+    settings.make_folders()
+    _close_to_others(settings)
     with migrating() as connection:
         command.upgrade(migration_config(connection), "head")
 
@@ -135,6 +138,13 @@ def migration_config(connection: Connection) -> "Config":
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
+
+
+def _close_to_others(settings: Settings) -> None:
+    """Closes the data folder; SQLite gives the files beside its own the rights that this one has."""
+    if engine().dialect.name == "sqlite" and (file := engine().url.database):
+        private.create(Path(file))
+    private.close(settings)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from training.issues import Issue
 from worker import database, incoming, token_cache
 from worker.checking import check_file
 from worker.incoming import plain_name
-from worker.models import Dataset, Run
+from worker.models import LOCAL, Dataset, Run
 from worker.settings import get_settings
 
 ID_LENGTH = 16
@@ -46,7 +46,7 @@ class Added:
     new: bool
 
 
-def add_file(*, path: Path, name: str, move: bool = False) -> Dataset:
+def add_file(*, path: Path, name: str, move: bool = False, owner: str = LOCAL) -> Dataset:
     """Checks a file and takes a copy of it into the store; `name` is what people see. The same bytes are stored once.
 
     A file whose columns make no known format is taken too: a mapping makes it one that can train.
@@ -55,21 +55,21 @@ def add_file(*, path: Path, name: str, move: bool = False) -> Dataset:
     Raises:
         DataError: the file is too large, does not fit on the disk, or cannot train; nothing of it is kept.
     """
-    return add(path=path, name=name, move=move).dataset
+    return add(path=path, name=name, move=move, owner=owner).dataset
 
 
-def add(*, path: Path, name: str, move: bool = False, columns: str | None = None) -> Added:
+def add(*, path: Path, name: str, move: bool = False, columns: str | None = None, owner: str = LOCAL) -> Added:
     """`add_file`, saying whether the data set is new. With `columns` a new one is checked and kept under that mapping."""
     name = plain_name(name)
     try:
         with incoming.copied(path, name) as (copy, digest):
-            return _take(copy, digest, name, columns)
+            return _take(copy, digest, name, owner, columns)
     finally:
         if move:
             path.unlink(missing_ok=True)
 
 
-def add_many(*, paths: Sequence[Path], names: Sequence[str]) -> Dataset:
+def add_many(*, paths: Sequence[Path], names: Sequence[str], owner: str = LOCAL) -> Dataset:
     """Checks several files and stores their rows as one set in JSONL, in the order given.
 
     Raises:
@@ -81,7 +81,7 @@ def add_many(*, paths: Sequence[Path], names: Sequence[str]) -> Dataset:
     for path, name in zip(paths, names, strict=True):
         _refuse_unfit(check_file(path, name))
     with incoming.copied_together(paths, names) as (copy, digest):
-        return _take(copy, digest, together, file_format="jsonl").dataset
+        return _take(copy, digest, together, owner, file_format="jsonl").dataset
 
 
 def save_mapping(dataset_id: str, text: str | None) -> Dataset:
@@ -180,13 +180,20 @@ def _known(digest: str) -> Dataset | None:
         return session.exec(select(Dataset).where(Dataset.sha256 == digest)).first()
 
 
-def _take(copy: Path, digest: str, name: str, columns: str | None = None, file_format: str | None = None) -> Added:
+def _take(
+    copy: Path, digest: str, name: str, owner: str, columns: str | None = None, file_format: str | None = None
+) -> Added:
     known = _known(digest)
     if known is not None and path_of(known).is_file():
         return Added(known, new=False)
     found = check_file(copy, name, columns, file_format)
     _refuse_unfit(found)
-    values = _facts(found) | {"format": found.file_format, "columns_map": columns, "created_at": time.time()}
+    values = _facts(found) | {
+        "format": found.file_format,
+        "columns_map": columns,
+        "owner": owner,
+        "created_at": time.time(),
+    }
     new = Dataset(id=digest[:ID_LENGTH], sha256=digest, name=name, bytes=copy.stat().st_size, **values)
     return Added(_store(copy, new), new=known is None)
 

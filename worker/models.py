@@ -6,8 +6,11 @@ Times are seconds since the epoch (float), by the database's clock where they de
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Enum, Index, Text
+from sqlalchemy import JSON, BigInteger, Column, Enum, Index, String, Text
 from sqlmodel import Field, SQLModel
+
+LOCAL = "local"
+"""The owner that stands for the user who runs the server, and for whoever uses the command line there."""
 
 
 class Status(StrEnum):
@@ -55,7 +58,7 @@ class Run(SQLModel, table=True):
         description="SHA-256 of the files of data and validation_data, also when those are deleted",
     )
     parent_id: str | None = Field(default=None, max_length=32, description="the run this one was cloned from")
-    owner: str = Field(default="", max_length=120, description="the account that queued it; empty until accounts exist")
+    owner: str = Field(default=LOCAL, max_length=120, description="who queued it: an account, or the server's own user")
     created_at: float = Field(index=True)
     queued_at: float = Field(index=True, description="its place in the queue")
     started_at: float | None = None
@@ -236,4 +239,18 @@ class Dataset(SQLModel, table=True):
     columns_map: str | None = Field(
         default=None, sa_column=Column(Text), description="which columns hold what, as RunConfig.columns"
     )
+    owner: str = Field(
+        default=LOCAL,
+        sa_column=Column(String(120), nullable=False, server_default=LOCAL),
+        description="who brought it in first: an account, or the server's own user",
+    )
     created_at: float = Field(index=True)
+
+
+class Account(SQLModel, table=True):
+    """Somebody with a token of their own."""
+
+    name: str = Field(primary_key=True, max_length=64)
+    token_hash: str = Field(max_length=64, unique=True, description="SHA-256 of the token, in hexadecimal")
+    admin: bool = Field(default=False, description="may change what others own")
+    created_at: float

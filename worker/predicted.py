@@ -5,7 +5,8 @@ from typing import Any
 from training.config import RunConfig
 from training.model_shape import ShapeError
 from training.rules import Machine
-from worker import calibration, forecasting, run_data, worst_batch
+from worker import calibration, forecasting, worst_batch
+from worker.reach import find_path
 
 _STAYING = ("weights", "optimizer", "context", "slack")
 
@@ -19,7 +20,7 @@ def of_run(config: RunConfig, machine: Machine) -> dict[str, Any] | None:
     card = forecasting.card_of(machine)
     if card is None and config.memory_limit is None:
         return None
-    model = str(run_data.find_path(config.model) or config.model)
+    model = str(find_path(config.model) or config.model)
     try:
         shape = forecasting.shape_at(model)
     except ShapeError:

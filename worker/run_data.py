@@ -15,24 +15,16 @@ from training.mapping import format_of, parse_mapping
 from training.parts import misfit, tasks_of
 from worker import database, datasets
 from worker.datasets import DatasetNotFound
-from worker.models import Dataset
-from worker.settings import ROOT
+from worker.models import LOCAL, Dataset
+from worker.reach import Reach
 
 FIELDS = ("data", "validation_data")
 DATASET_ID = re.compile(r"[0-9a-f]{16}")
 _FIX = "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick a data set that was uploaded."
 
 
-def find_path(value: str) -> Path | None:
-    """An existing file or folder: as given, from the current folder, or from the program's own (static/starter)."""
-    try:
-        path = Path(value).expanduser()
-        return next((base / path for base in (Path.cwd(), ROOT) if (base / path).exists()), None)
-    except (OSError, RuntimeError):  # longer than a path may be, or the home of a user that is not there
-        return None
-
-
-def find(field: str, value: str | None, files: bool, problems: list[Problem]) -> Dataset | Path | None:
+def find(field: str, value: str | None, reach: Reach, problems: list[Problem]) -> Dataset | Path | None:
+    """The data set or file that a setting names; None, and a problem more, where it names none that may be read."""
     if not value:
         return None
     if DATASET_ID.fullmatch(value):
@@ -40,22 +32,28 @@ def find(field: str, value: str | None, files: bool, problems: list[Problem]) ->
             known = session.get(Dataset, value)
         if known is not None and datasets.path_of(known).is_file():
             return known
-    path = find_path(value) if files else None
+    path = reach.find(value)
     if path is None:
-        what = "is neither a file nor the id of a data set." if files else "is not the id of a data set."
-        problems.append(Problem(field, value, what, _FIX if files else "Upload the file first, then pick it."))
+        everything = reach.data is None
+        what = "is neither a file nor the id of a data set." if everything else "is not the id of a data set."
+        fix = (
+            "Upload the file first, then pick it. Files are read only below the folders that LATHE_DATA_FOLDERS names."
+        )
+        problems.append(Problem(field, value, what, _FIX if everything else fix))
     return path
 
 
 @contextmanager
-def stored(found: dict[str, Dataset | Path | None], columns: str | None) -> Iterator[dict[str, Dataset]]:
+def stored(
+    found: dict[str, Dataset | Path | None], columns: str | None, owner: str = LOCAL
+) -> Iterator[dict[str, Dataset]]:
     """The data sets, with files taken into the store; those that are new are taken out again where the run is not made."""
     stored: dict[str, Dataset] = {}
     new: list[str] = []
     try:
         for field, data in found.items():
             if isinstance(data, Path):
-                added = _add(field, data, columns)
+                added = _add(field, data, columns, owner)
                 stored[field] = added.dataset
                 new += [added.dataset.id] if added.new else []
             elif data is not None:
@@ -68,9 +66,9 @@ def stored(found: dict[str, Dataset | Path | None], columns: str | None) -> Iter
         raise
 
 
-def _add(field: str, path: Path, columns: str | None) -> datasets.Added:
+def _add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Added:
     try:
-        return datasets.add(path=path, name=path.name, columns=columns)
+        return datasets.add(path=path, name=path.name, columns=columns, owner=owner)
     except DataError as error:
         raise ConfigError([_problem(field, str(path), error)]) from None
 

@@ -28,7 +28,7 @@ from worker.claims import (
     seize,
     was_starved,
 )
-from worker.models import Attempt, Dataset, Request, Run, Status
+from worker.models import LOCAL, Attempt, Dataset, Request, Run, Status
 from worker.settings import get_settings
 
 __all__ = [
@@ -61,7 +61,7 @@ __all__ = [
 ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: they are misread
 SHORTEST_PREFIX = 4
 TIMES = ("queued_at", "created_at", "started_at", "finished_at")
-SORTABLE_COLUMNS = (*TIMES, "name", "status", "step", "final_loss", "best_loss", "peak_bytes")
+SORTABLE_COLUMNS = (*TIMES, "name", "owner", "status", "step", "final_loss", "best_loss", "peak_bytes")
 
 
 class RunNotFound(LookupError):  # noqa: N818
@@ -88,6 +88,7 @@ def create(
     fingerprints: dict[str, str] | None = None,
     parent_id: str | None = None,
     name: str = "",
+    owner: str = LOCAL,
 ) -> Run:
     """Queues a new run. `name` is what people see; empty takes the configuration's own title."""
     now = database.now(session=session)
@@ -98,6 +99,7 @@ def create(
         dataset_id=dataset_id,
         fingerprints=fingerprints or {},
         parent_id=parent_id,
+        owner=owner,
         created_at=now,
         queued_at=now,
     )

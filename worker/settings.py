@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import re
 import stat
 import tempfile
 from functools import lru_cache
+from ipaddress import ip_network
 from pathlib import Path
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -38,7 +40,22 @@ class Settings(BaseSettings):
     port: int = Field(7860, ge=0, le=65535, description="Port the web server listens on.")
     allowed_origins: str = Field("", description="Other origins that may call the web server, separated by commas.")
     upload_limit_bytes: int = Field(2 * 1024**3, gt=0, description="Largest data set file that is taken, in bytes.")
+    request_seconds: float = Field(
+        30, gt=0, description="How long a client may take to send a request's head, or between two parts of its body."
+    )
+    connections: int = Field(512, ge=8, description="Most connections to the web server at once.")
     data_folders: str = Field("", description="Folders whose data files the pages offer, separated by colons.")
+    model_folders: str = Field(
+        "", description="Folders whose models accounts may name, separated by colons; others only by hub id."
+    )
+    token: SecretStr | None = Field(
+        None, description="The server's token, 32 characters or more; empty makes one in the data folder."
+    )
+    trusted_proxies: str = Field(
+        "",
+        description="Addresses or networks of proxies in front, separated by commas; 127.0.0.1@33 is of user id 33 only.",
+    )
+    proxy_user_header: str = Field("", description="Header in which those proxies name who has signed in with them.")
     token_cache_bytes: int = Field(
         50 * 1024**3, gt=0, description="Most that tokenized data sets may take on disk; the least used go first."
     )
@@ -59,6 +76,24 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("token")
+    @classmethod
+    def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
+        """A cookie and a header must take it as it is."""
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9._~+/=-]{32,}", value.get_secret_value()):
+            raise ValueError("needs 32 characters or more, of letters, digits and . _ ~ + / = -")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _addresses(cls, value: str) -> str:
+        for part in filter(None, map(str.strip, value.split(","))):
+            address, _, uid = part.partition("@")
+            ip_network(address, strict=False)
+            if uid and not uid.isdecimal():
+                raise ValueError(f"{part!r} has no user id behind the @")
+        return value
 
     @model_validator(mode="after")
     def _renews_in_time(self) -> "Settings":
@@ -146,7 +181,7 @@ def _problem(place: list[int | str], value: object, message: str) -> str:
     if not place:
         return f"{PREFIX}LEASE_SECONDS: {message.removeprefix('Value error, ')}."
     name = str(place[0])
-    given = "" if name == "hub_token" else f" (given: {value!r})"
+    given = "" if name in ("hub_token", "token") else f" (given: {value!r})"
     wanted = Settings.model_fields[name].description
     return f"{PREFIX}{name.upper()}{given}: {message[0].lower()}{message[1:]}. {wanted}"
 

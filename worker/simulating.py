@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from training.config import Precision, RunConfig
-from worker import run_data
 from worker.checking import environment
+from worker.reach import find_path
 from worker.settings import ROOT
 
 _MODULE = "training.simulate"
@@ -23,7 +23,7 @@ Finding = dict[str, Any]
 
 def simulate(config: RunConfig, precision: Precision, lengths: list[int], **batch: Any) -> Finding:
     """Peak and timeline of a step on rows of these lengths; `batch` are the other fields of a `Request`."""
-    local = run_data.find_path(config.model)
+    local = find_path(config.model)
     asked = config.model_copy(update={"model": str(local)}) if local else config
     request = {"config": asked.model_dump(mode="json"), "precision": precision.value, "lengths": lengths, **batch}
     limits = [str(limit) for limit in (_MEMORY_BYTES, _SECONDS, _LARGEST_FILE)]

@@ -12,7 +12,8 @@ from training.fields import ConfigError, Problem
 from training.model_files import ModelError, ModelFacts, describe_model
 from training.rules import Machine, check
 from worker import database, run_data, runs
-from worker.models import Run
+from worker.models import LOCAL, Run
+from worker.reach import EVERYTHING, Reach, find_path
 from worker.settings import get_settings, hub_token
 from worker.units import size
 
@@ -20,22 +21,29 @@ SPARE_BYTES = 256 * 2**20  # logs, records and answers of a run
 ANY_MACHINE = Machine("cuda", devices=1024)
 
 
-def submit(config: RunConfig, *, parent_id: str | None = None, files: bool = True) -> Run:
+def submit(config: RunConfig, *, parent_id: str | None = None, reach: Reach = EVERYTHING, owner: str = LOCAL) -> Run:
     """Queues a run, or keeps nothing at all. A broker that is away is no error: the run waits in the database.
 
-    Data files are copied into the store, so that a run does not depend on a file that changes later. With `files` False,
-    data are ids of uploaded data sets only: for who may not read this machine's files.
+    Data files are copied into the store, so that a run does not depend on a file that changes later. `reach` says which
+    files of this machine may be named; run and data belong to `owner`.
 
     Raises:
         ConfigError: naming every setting at fault, what was given and what to do.
     """
     from worker import queue  # Celery takes 0.3 s to import
 
-    config, problems = _checked(_with_deepspeed_file(config, files))
-    found = {field: run_data.find(field, getattr(config, field), files, problems) for field in run_data.FIELDS}
+    config = _with_deepspeed_file(config, reach)
+    problems = list(_unprintable(config))
+    if problems:
+        raise ConfigError(problems)  # no file is looked for by such a name
+    found = {field: run_data.find(field, getattr(config, field), reach, problems) for field in run_data.FIELDS}
+    if refused := reach.problems(config):
+        raise ConfigError([*problems, *refused])
+    config, others = _checked(config)
+    problems = [*others, *problems]
     if problems:
         raise ConfigError(problems)
-    with run_data.stored(found, config.columns) as stored:
+    with run_data.stored(found, config.columns, owner) as stored:
         data, held_out = stored["data"], stored.get("validation_data")
         columns = config.columns or data.columns_map
         run_data.check(stored, columns, config.task)
@@ -47,6 +55,7 @@ def submit(config: RunConfig, *, parent_id: str | None = None, files: bool = Tru
                 dataset_id=data.id,
                 fingerprints={field: item.sha256 for field, item in stored.items()},
                 parent_id=parent_id,
+                owner=owner,
                 name=config.name or f"{Path(config.model).name} on {data.name}",
             )
     queue.ring(run.id)
@@ -108,7 +117,7 @@ def machine() -> Machine:
     return ANY_MACHINE if get_settings().broker_url else devices.machine()
 
 
-def _with_deepspeed_file(config: RunConfig, files: bool) -> RunConfig:
+def _with_deepspeed_file(config: RunConfig, reach: Reach) -> RunConfig:
     """The configuration with the JSON in the place of its file's path, so that the run does not depend on a file.
 
     Raises:
@@ -117,7 +126,7 @@ def _with_deepspeed_file(config: RunConfig, files: bool) -> RunConfig:
     given = config.deepspeed_config
     if not given or deepspeed_own.given(config) is not None:
         return config
-    path = run_data.find_path(given) if files else None
+    path = reach.find(given)
     fix = "Give the path of a DeepSpeed JSON file, or its text."
     if path is None or not path.is_file():
         raise ConfigError([Problem("deepspeed_config", given, "is neither JSON nor a file that is there.", fix)])
@@ -129,10 +138,8 @@ def _with_deepspeed_file(config: RunConfig, files: bool) -> RunConfig:
 
 def _checked(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     """The configuration with its model's place made absolute, and what is wrong with all but the data."""
-    problems = list(_unprintable(config))
-    if problems:
-        raise ConfigError(problems)  # no file is looked for by such a name
-    local = run_data.find_path(config.model)
+    problems: list[Problem] = []
+    local = find_path(config.model)
     facts = _describe(str(local) if local else config.model, problems)
     for conflict in check(config, machine()):
         if conflict.blocking:

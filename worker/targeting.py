@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from training.config import RunConfig
-from worker import run_data
 from worker.checking import environment
+from worker.reach import find_path
 from worker.settings import ROOT
 
 _MODULE = "training.targets"
@@ -23,7 +23,7 @@ Finding = dict[str, Any]
 
 def look(config: RunConfig) -> Finding:
     """What trains: counts of parameters, and the modules in groups; or the problem that keeps it from being known."""
-    local = run_data.find_path(config.model)
+    local = find_path(config.model)
     asked = config.model_copy(update={"model": str(local)}) if local else config
     limits = [str(limit) for limit in (_MEMORY_BYTES, _SECONDS, _LARGEST_FILE)]
     command = [sys.executable, "-m", "worker.limited", "--writing", *limits, _MODULE, "--config", "-"]

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from app import text
+from app import callers, text, uploads
 from app.dataset_words import problems_of
 from app.pages import data_cost
 from app.pages.dataset_parts import issues_html
@@ -36,19 +36,26 @@ def upload_box(*, several: bool = False) -> gr.File:
     box = gr.File(
         label=label, file_count=many, file_types=FILE_TYPES, height=64, elem_classes="upload", elem_id="upload"
     )
+    return uploads_only(box)
+
+
+def uploads_only(box: gr.File) -> gr.File:
+    """The component, whose handlers get the path of an upload (a list of them where several may come), and no other path.
+
+    Gradio's own way there leaves an empty file behind each time.
+    """
+    folder = uploads.folder()
+
+    def paths_of(payload: Any) -> str | list[str] | None:
+        if payload is None:
+            return None
+        listed = payload.root if hasattr(payload, "root") else [payload]
+        paths = [str(uploads.uploaded_file(str(file.path), folder)) for file in listed]
+        return paths if box.file_count == "multiple" else paths[0]
+
     # On the instance: for a subclass Gradio would write a stub file into this folder.
-    box.preprocess = _paths_of if several else path_of  # type: ignore[method-assign]
+    box.preprocess = paths_of  # type: ignore[method-assign]
     return box
-
-
-def path_of(payload: Any) -> str | None:
-    """The path of an upload, in the place of what Gradio makes of it."""
-    return None if payload is None else str(payload.path)
-
-
-def _paths_of(payload: Any) -> list[str]:
-    listed = [] if payload is None else payload.root if hasattr(payload, "root") else [payload]
-    return [str(file.path) for file in listed]
 
 
 def choices() -> list[tuple[str, str]]:
@@ -64,9 +71,11 @@ def samples() -> list[Path]:
 
 def with_samples_stored(config: RunConfig) -> RunConfig:
     """The configuration with sample files as data sets: they may be used also where other files of the server may not."""
-    ours = {str(path): path for path in samples()}
+    ours, owner = {str(path): path for path in samples()}, callers.current().name
     used = {name: ours[value] for name in ("data", "validation_data") if (value := getattr(config, name)) in ours}
-    return config.model_copy(update={name: datasets.add_file(path=path, name=path.name).id for name, path in used.items()})
+    return config.model_copy(
+        update={name: datasets.add_file(path=path, name=path.name, owner=owner).id for name, path in used.items()}
+    )
 
 
 def take_in(path: Path) -> tuple[str | None, Markup]:
@@ -75,7 +84,7 @@ def take_in(path: Path) -> tuple[str | None, Markup]:
     The upload itself is gone afterwards, either way.
     """
     try:
-        kept = datasets.add_file(path=path, name=path.name, move=True)
+        kept = datasets.add_file(path=path, name=path.name, move=True, owner=callers.current().name)
     except DataError as error:
         return None, refused(error, path.name)
     finally:
@@ -102,9 +111,12 @@ def found(item: Dataset, cost: Markup | str = "") -> Markup:
         ("Format", f"{item.shape} ({item.format})"),
         ("Rows", text.count(item.rows)),
         ("Size", text.byte_size(item.bytes)),
+        ("Owner", item.owner),
         ("Added", ago(item.created_at)),
     ]
-    return Markup('<div class="found">{}{}{}{}</div>').format(facts(known), issues_html(item.warnings or []), cost, _sample(item))
+    return Markup('<div class="found">{}{}{}{}</div>').format(
+        facts(known), issues_html(item.warnings or []), cost, _sample(item)
+    )
 
 
 def refused(error: DataError, name: str) -> Markup:
@@ -133,7 +145,9 @@ def _named(item: Dataset) -> str:
 def _sample(item: Dataset) -> Markup:
     columns = item.columns[:8]
     heads = each("<th>{}</th>", [(column,) for column in columns])
-    lines = [each("<td>{}</td>", [(_cell(row.get(column)),) for column in columns]) for row in item.sample[:_ROWS_SHOWN]]
+    lines = [
+        each("<td>{}</td>", [(_cell(row.get(column)),) for column in columns]) for row in item.sample[:_ROWS_SHOWN]
+    ]
     return table("sample", heads, each("<tr>{}</tr>", [(line,) for line in lines]))
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from app import callers, changes
+from app.callers import Forbidden
 from app.pages import dataset_data, dataset_parts, dataset_tabs
 from app.pages.dataset_columns import with_role
 from app.pages.dataset_data import Subject
@@ -16,7 +18,6 @@ from app.pages.viewers import Viewers
 from training.failure import DataError
 from training.fields import settings
 from training.mapping import write_mapping
-from worker import datasets
 from worker.datasets import DatasetNotFound
 from worker.patience import UNREACHABLE
 
@@ -101,7 +102,7 @@ def act(view: View, asked: dict[str, Any]) -> tuple[View, Markup | str]:
     if "save" in asked or "forget" in asked:
         return _saved(view, keep="save" in asked)
     if "again" in asked:
-        dataset_data.again(item, view)
+        dataset_data.again(item, replace(view, model=_readable(view.model)))
     if "random" in asked:
         return replace(view, row=random.randint(1, max(item.rows, 1))), ""  # noqa: S311 nothing is kept secret by it
     roles = {name.removeprefix("role."): str(path) for name, path in asked.items() if name.startswith("role.")}
@@ -145,7 +146,12 @@ def _alone(view: View, told: Markup) -> Shown:
 def _complete(view: View, found: Subject) -> View:
     """The view with a row that is there, and a model to count tokens for: the last that was trained on this set."""
     row = min(view.row, max(found.item.rows, 1))
-    return replace(view, row=row, model=view.model or dataset_data.usual_model(found))
+    return replace(view, row=row, model=_readable(view.model or dataset_data.usual_model(found)))
+
+
+def _readable(model: str) -> str:
+    """The model, or the starter's in its place where the caller may not read it."""
+    return dataset_data.STARTER if callers.current().reach.model(model) else model
 
 
 def _saved(view: View, *, keep: bool) -> tuple[View, Markup]:
@@ -153,7 +159,9 @@ def _saved(view: View, *, keep: bool) -> tuple[View, Markup]:
     item = dataset_data.subject(view.id).item
     line = write_mapping(dataset_data.mapping_of(view, item)) if keep else None
     try:
-        datasets.save_mapping(view.id, line)
+        changes.save_mapping(view.id, line)
+    except Forbidden as error:
+        return view, dataset_parts.trouble_html("The mapping is not saved.", str(error))
     except DataError as error:
         return view, dataset_parts.trouble_html("The mapping is not saved.", dataset_parts.problems_html(error))
     finally:

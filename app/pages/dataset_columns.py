@@ -132,14 +132,25 @@ def lacking(mapping: Mapping[str, str], kind: str) -> list[str]:
 
 
 def columns_html(
-    mapping: Mapping[str, str], kind: str, columns: Sequence[str], seen: Sequence[Seen], view: View, saved: str | None
+    mapping: Mapping[str, str],
+    kind: str,
+    columns: Sequence[str],
+    seen: Sequence[Seen],
+    view: View,
+    saved: str | None,
+    *,
+    mine: bool = True,
 ) -> Markup:
-    """The roles with the columns that they may take, what is saved, and three rows as the model would get them."""
+    """The roles with the columns that they may take, what is saved, and three rows as the model would get them.
+
+    `mine` says whether whoever looks may save a mapping.
+    """
     roles = Markup('<div class="roles">{}</div>').format(
         Markup("").join(_role(role, mapping, columns) for role in KINDS[kind][1])
     )
     chooser = panel(
-        "Which column is what", _kinds(mapping, kind, columns, view) + roles + _standing(mapping, kind, saved)
+        "Which column is what",
+        _kinds(mapping, kind, columns, view) + roles + _standing(mapping, kind, saved, mine=mine),
     )
     shown = panel("What the model would get", seen_html(seen))
     return Markup('<div class="columns"><div class="seven">{}</div><div class="five">{}</div></div>').format(
@@ -193,13 +204,15 @@ def _role(role: str, mapping: Mapping[str, str], columns: Sequence[str]) -> Mark
     return select(f"role.{role}", role.capitalize(), chosen, choices, note=_NOTES[role])
 
 
-def _standing(mapping: Mapping[str, str], kind: str, saved: str | None) -> Markup:
+def _standing(mapping: Mapping[str, str], kind: str, saved: str | None, *, mine: bool) -> Markup:
     lacks = lacking(mapping, kind)
     if lacks:
         return Markup('<p class="note">Still to choose: {}.</p>').format(", ".join(lacks))
     line = write_mapping(dict(mapping))
     same = line == (saved or "")
     told = Markup('<p class="note">As a setting of a run: <code>columns: {}</code></p>').format(line)
+    if not mine:
+        return told + Markup('<p class="note">Only the owner of the data set can save a mapping with it.</p>')
     button = Markup(
         '<button type="button" class="button primary" id="save-mapping" data-send="{}"{}>{}</button>'
     ).format('{"save": true}', Markup(" disabled") if same else "", "Saved" if same else "Save mapping")

@@ -52,6 +52,7 @@ def facts_html(item: Dataset) -> Markup:
         ("File", item.format),
         ("Rows", text.count(item.rows)),
         ("Size", text.byte_size(item.bytes)),
+        ("Owner", item.owner),
         ("Columns", ", ".join(item.columns[:8]) + (", …" if len(item.columns) > 8 else "")),
         ("Fingerprint", fingerprint),
     ]

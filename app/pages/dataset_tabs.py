@@ -2,6 +2,7 @@
 
 from markupsafe import Markup
 
+from app import callers
 from app.pages import dataset_data
 from app.pages.dataset_batches import batches_html, waste_html
 from app.pages.dataset_columns import columns_html, paths
@@ -33,9 +34,8 @@ def body(view: View, item: Dataset) -> tuple[Markup, bool]:
 
 def _columns(view: View, item: Dataset) -> Markup:
     mapping, kind = dataset_data.mapping_of(view, item), dataset_data.kind_shown(view, item)
-    return columns_html(
-        mapping, kind, paths(item.sample), dataset_data.seen(item, mapping, kind), view, item.columns_map
-    )
+    seen, mine = dataset_data.seen(item, mapping, kind), callers.current().may_change(item.owner)
+    return columns_html(mapping, kind, paths(item.sample), seen, view, item.columns_map, mine=mine)
 
 
 def _unmapped(view: View) -> Markup:

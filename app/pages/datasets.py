@@ -1,5 +1,6 @@
 """The page Data sets, at /datasets: what is in store, and every way in. Its filter is in the address (?search=...)."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from app import callers, changes
+from app.callers import Forbidden
 from app.pages import data, sources
 from app.pages.datasets_parts import intakes_html, list_html, refusal_html, removal_html
 from app.pages.intake import intakes
@@ -73,7 +76,7 @@ def opened(request: gr.Request) -> list[Any]:
 
 def looked(search: str, before: Shown) -> list[Any]:
     """What is new since the page was last sent; mostly nothing."""
-    incoming, listed = str(intakes_html(intakes.all())), _listed((search or "").strip())
+    incoming, listed = str(intakes_html(intakes.all(), callers.current().may_change)), _listed((search or "").strip())
     now = Shown(listed, incoming, before.removing)
     if now == before:
         return [gr.skip()] * 3
@@ -112,7 +115,8 @@ def pressed(event: gr.EventData, search: str, before: Shown) -> list[Any]:
             gr.skip(),
         ]
     if "dismiss" in asked:
-        intakes.dismiss(int(asked["dismiss"]))
+        with suppress(Forbidden):  # answered with 403 by app/authentication.py
+            intakes.dismiss(int(asked["dismiss"]))
     if asked.get("sample"):
         sources.take_sample()
     return [gr.skip()] * 3 + looked(search, before)
@@ -121,9 +125,8 @@ def pressed(event: gr.EventData, search: str, before: Shown) -> list[Any]:
 def removed(search: str, before: Shown) -> list[Any]:
     """Removes the data set that was asked about; what keeps it is said where it was asked."""
     try:
-        with database.write() as session:
-            datasets.delete(session=session, dataset_id=before.removing)
-    except DatasetInUse as error:
+        changes.remove_dataset(before.removing)
+    except (DatasetInUse, Forbidden) as error:
         return [*_told(refusal_html("It was not removed.", str(error))), *looked(search, before)]
     except DatasetNotFound:
         pass  # somebody else was quicker
@@ -153,7 +156,8 @@ def _told(message: Markup) -> list[Any]:
 def _listed(search: str) -> str:
     try:
         with database.read() as session:
-            return list_html(datasets.listing(session=session), usage.users(session=session), search)
+            may_change = callers.current().may_change
+            return list_html(datasets.listing(session=session), usage.users(session=session), search, may_change)
     except UNREACHABLE:
         return database_away()
 

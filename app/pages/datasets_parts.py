@@ -1,7 +1,7 @@
 """The pieces of the page Data sets as HTML. Pure functions."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -21,26 +21,40 @@ _HEADS = (
     ("Size", "number"),
     ("Used by", ""),
     ("Notes", ""),
+    ("Owner", ""),
     ("Added", "number"),
     ("", ""),
 )
 
 
-def list_html(items: Sequence[Dataset], users: Mapping[str, Sequence[User]], search: str) -> Markup:
+Allowed = Callable[[str], bool]
+"""Whether whoever looks may change what somebody owns."""
+
+
+def anything(_owner: str) -> bool:
+    """As the server's own user may."""
+    return True
+
+
+def list_html(
+    items: Sequence[Dataset], users: Mapping[str, Sequence[User]], search: str, may_change: Allowed = anything
+) -> Markup:
     """The data sets that match, newest first, or what to do where there is none."""
     found = [item for item in items if matches(item, search)]
     query = Markup('<div data-search="{}">{}</div>')
     if not found:
         return query.format(search, _empty(search))
     heads = Markup("").join(Markup('<th class="{}"><span>{}</span></th>').format(kind, head) for head, kind in _HEADS)
-    body = Markup("").join(_row(item, users.get(item.id, ())) for item in found)
+    body = Markup("").join(_row(item, users.get(item.id, ()), may_change(item.owner)) for item in found)
     return query.format(search, table("runs sets", heads, body))
 
 
-def _row(item: Dataset, users: Sequence[User]) -> Markup:
+def _row(item: Dataset, users: Sequence[User], mine: bool) -> Markup:
     link = Markup('<a href="/dataset?id={}{}" title="{}">{}</a>').format(item.id, _tab(item), item.name, item.name)
     remove = Markup('<button type="button" class="button small" data-send="{}" aria-label="Remove {}">Remove</button>')
-    actions = use_link({"data": item.id}, "button small") + remove.format(json.dumps({"remove": item.id}), item.name)
+    actions = use_link({"data": item.id}, "button small")
+    if mine:
+        actions += remove.format(json.dumps({"remove": item.id}), item.name)
     cells = [
         ("name", link),
         ("", Markup('{} <span class="faint">{}</span>').format(item.shape, item.format)),
@@ -48,6 +62,7 @@ def _row(item: Dataset, users: Sequence[User]) -> Markup:
         ("number", text.byte_size(item.bytes)),
         ("", text.plural(len(users), "run") if users else text.NONE),
         ("", _notes(item)),
+        ("", item.owner),
         ("number", ago(item.created_at)),
         ("actions", actions),
     ]
@@ -89,19 +104,22 @@ def _empty(search: str) -> Markup:
     )
 
 
-def intakes_html(intakes: Sequence[Intake]) -> Markup:
+def intakes_html(intakes: Sequence[Intake], may_change: Allowed = anything) -> Markup:
     """Files that are being checked, and what came of those that were."""
     return (
-        Markup('<ul class="incoming">{}</ul>').format(Markup("").join(_intake(one) for one in intakes))
+        Markup('<ul class="incoming">{}</ul>').format(
+            Markup("").join(_intake(one, may_change(one.owner)) for one in intakes)
+        )
         if intakes
         else Markup("")
     )
 
 
-def _intake(one: Intake) -> Markup:
+def _intake(one: Intake, mine: bool) -> Markup:
     dismiss = Markup('<button type="button" class="button small" data-send="{}">Dismiss</button>').format(
         json.dumps({"dismiss": one.id})
     )
+    dismiss = dismiss if mine else Markup("")
     if one.state == "checking":
         head = Markup(
             '<span><b>{}</b> is being checked: every row is read ({})</span><span data-since="{}"></span>'

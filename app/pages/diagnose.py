@@ -10,7 +10,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app import log_diagnosis
-from app.pages.data import path_of
+from app.pages.data import uploads_only
 from app.pages.diagnosis_parts import diagnosis_html
 from app.pages.parts import QUIET, each, html, title
 from training.fields import ConfigError, Problem
@@ -40,9 +40,10 @@ def build(demo: gr.Blocks) -> None:  # noqa: ARG001 every page takes it
                     elem_id="log",
                     elem_classes=["setting", "buttons", "paste"],
                 )
-            upload = gr.File(label="Or drop a log file", height=64, elem_classes="upload", elem_id="log-file")
-            upload.preprocess = path_of  # type: ignore[method-assign]
-            with gr.Row(elem_classes="settings", visible=log_diagnosis.models_are_read()):
+            upload = uploads_only(
+                gr.File(label="Or drop a log file", height=64, elem_classes="upload", elem_id="log-file")
+            )
+            with gr.Row(elem_classes="settings"):
                 model = gr.Textbox(
                     label="Model",
                     info="Its folder or config.json: tells which tensor it was.",

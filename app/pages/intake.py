@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from app.callers import check_change
 from app.dataset_words import problems_of
 from training.failure import DataError
-from worker.models import Dataset
+from worker.models import LOCAL, Dataset
 from worker.patience import UNREACHABLE
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class Intake:
     problems: Sequence[dict[str, Any]] = ()
     made: Sequence[tuple[str, str]] = ()
     paired: bool = False
+    owner: str = LOCAL
     ended: float = field(default=0.0)
 
 
@@ -48,9 +50,17 @@ class Intakes:
         self._numbers = itertools.count(1)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="intake")
 
-    def begin(self, name: str, size: int, take: Callable[[], Sequence[Dataset]], *, paired: bool = False) -> int:
+    def begin(
+        self,
+        name: str,
+        size: int,
+        take: Callable[[], Sequence[Dataset]],
+        *,
+        paired: bool = False,
+        owner: str = LOCAL,
+    ) -> int:
         """Has `take` store the data in a thread; returns the intake's id."""
-        one = Intake(next(self._numbers), name, size, time.time(), paired=paired)
+        one = Intake(next(self._numbers), name, size, time.time(), paired=paired, owner=owner)
         self._keep(one)
         self._pool.submit(self._run, one, take)
         return one.id
@@ -65,9 +75,15 @@ class Intakes:
             return list(self._known.values())
 
     def dismiss(self, number: int) -> None:
-        """Forgets an intake that has ended."""
+        """Forgets an intake that has ended.
+
+        Raises:
+            Forbidden: somebody else began it.
+        """
         with self._lock:
-            if number in self._known and self._known[number].ended:
+            one = self._known.get(number)
+            if one is not None and one.ended:
+                check_change("file", one.name, one.owner)
                 del self._known[number]
 
     def _run(self, one: Intake, take: Callable[[], Sequence[Dataset]]) -> None:

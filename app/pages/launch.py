@@ -12,14 +12,13 @@ import gradio as gr
 from gradio.components import Component
 from markupsafe import Markup
 
-from app import form
+from app import callers, form
 from app.form import Draft
 from app.pages import data, memory_panel, method_panel
 from app.pages.memory_panel import MemoryPanel
 from app.pages.method_panel import MethodPanel
 from app.pages.parts import QUIET, database_away, html, title
 from app.pages.review import NO_ZERO, problems_html, processes_here, review, summary_html
-from app.security import is_loopback
 from training.config import Group, Strategy
 from training.config_file import read_config
 from training.failure import DataError
@@ -27,7 +26,7 @@ from training.fields import ConfigError, Problem, Setting, settings
 from worker import database, runs, submit
 from worker.patience import UNREACHABLE
 from worker.runs import RunNotFound
-from worker.settings import ROOT, get_settings
+from worker.settings import ROOT
 
 STARTER = ROOT / "static" / "starter"
 EXAMPLE = STARTER / "quickstart.yaml"
@@ -122,7 +121,10 @@ def refreshed(*given: Any) -> list[Any]:
 
 def described(chosen: Any, model: Any, max_length: Any, columns: Any) -> str:
     """What is known of the data set that was picked, and what the model and the maximum length make of it."""
-    return data.describe(*(str(value or "").strip() for value in (chosen, model, max_length, columns)))
+    given = [str(value or "").strip() for value in (chosen, model, max_length, columns)]
+    if given[1] and callers.current().reach.model(given[1]):
+        given[1] = ""  # not looked at; the settings' problems say why
+    return data.describe(*given)
 
 
 def spread(strategy: str, processes: str) -> Any:
@@ -170,7 +172,8 @@ def begin(*given: Any) -> list[Any]:
         return ["", problems_html(found), gr.update(interactive=False)]
     try:
         config = data.with_samples_stored(found.config)
-        run = submit.submit(config, parent_id=parent or None, files=is_loopback(get_settings().host))
+        caller = callers.current()
+        run = submit.submit(config, parent_id=parent or None, reach=caller.reach, owner=caller.name)
     except ConfigError as error:
         return ["", problems_html(found, error.problems), gr.skip()]
     except DataError as error:

@@ -53,7 +53,7 @@ def review(values: form.Values) -> Review:
     known = form.check({**values, **{name: values.get(name) or stand_in for name, stand_in in _STAND_INS.items()}})
     if isinstance(known, list):
         return Review(None, problems)
-    facts = _facts(str(values.get("model") or ""))
+    facts = _facts(str(values.get("model") or ""))  # which the caller may read: form.check has seen to it
     if isinstance(facts, Problem):
         problems, facts = [*problems, facts], None
     here = machine()

@@ -8,12 +8,13 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from app import callers, changes
+from app.callers import Forbidden
 from app.downloads import adapter_path
 from app.pages import run_data, run_memory, run_parts
 from app.pages.parts import QUIET, database_away, each, html
 from app.pages.run_data import Drawing, Snapshot
 from training.fields import ConfigError
-from worker import submit
 from worker.archive import GGUF_FILE, MERGED_FILE
 from worker.models import Request, Status
 from worker.patience import UNREACHABLE
@@ -140,25 +141,25 @@ def looked(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) 
 
 def stopped(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
     """Asks the run to stop and closes the dialogue; where that is refused, the page says why."""
-    refusal = _refusal(submit.stop, request)
+    refusal = _refusal(changes.stop, request)
     return [gr.update(visible=False), refusal, *looked(log_loss, smoothing, before, request)]
 
 
 def resumed(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
     """Queues the run again; where that is refused, the page says why."""
-    return [_refusal(submit.resume, request), *looked(log_loss, smoothing, before, request)]
+    return [_refusal(changes.resume, request), *looked(log_loss, smoothing, before, request)]
 
 
 def resumed_lower(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
     """Queues the run again with the settings proposed when its memory ran out."""
-    return [_refusal(partial(submit.resume, step_down=True), request), *looked(log_loss, smoothing, before, request)]
+    return [_refusal(partial(changes.resume, step_down=True), request), *looked(log_loss, smoothing, before, request)]
 
 
 def _refusal(ask: Callable[[str], object], request: gr.Request) -> Markup:
     """Asks for what a button stands for. Why it is refused, or nothing."""
     try:
         ask(_asked_for(request))
-    except (NotRunning, NotResumable, RunNotFound, ConfigError) as error:
+    except (Forbidden, NotRunning, NotResumable, RunNotFound, ConfigError) as error:
         return Markup('<div class="alert" role="alert">{}</div>').format(str(error))
     except UNREACHABLE:
         return database_away()
@@ -210,11 +211,14 @@ def _parts(snapshot: Snapshot) -> list[Any]:
     """The values of `Page.parts`, in its order."""
     run = snapshot.run
     stopping, lower = run.request is Request.STOP, run_memory.proposal(run)
+    mine = callers.current().may_change(run.owner)
     return [
         run_parts.heading(run),
-        gr.update(visible=not run.status.ended, interactive=not stopping, value="Stopping" if stopping else "Stop"),
-        gr.update(visible=run.status in (Status.FAILED, Status.STOPPED)),
-        gr.update(visible=bool(lower), value=lower),
+        gr.update(
+            visible=mine and not run.status.ended, interactive=not stopping, value="Stopping" if stopping else "Stop"
+        ),
+        gr.update(visible=mine and run.status in (Status.FAILED, Status.STOPPED)),
+        gr.update(visible=mine and bool(lower), value=lower),
         _links(snapshot),
         run_parts.standing(run, snapshot.queue),
         run_parts.trouble(run, snapshot.log),

@@ -25,7 +25,7 @@ def heading(run: Run) -> Markup:
         aside.append(Markup('clone of <a href="/run?id={}" class="mono">{}</a>').format(run.parent_id, run.parent_id))
     if run.attempt > 1:
         aside.append(f"attempt {run.attempt}")
-    aside.append(Markup("queued {}").format(ago(run.queued_at)))
+    aside.append(Markup("queued by {} {}").format(run.owner, ago(run.queued_at)))
     return Markup('<div class="run-title"><h1 title="{}">{}</h1><p>{} {}</p></div>').format(
         run.name, run.name, status_word(run.status, run.request), Markup(" · ").join(aside)
     )

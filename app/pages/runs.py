@@ -31,6 +31,7 @@ _COLUMNS = (
     ("Best eval", "best_loss", True),
     ("Duration", "duration", True),
     ("Memory", "peak_bytes", True),
+    ("Owner", "owner", False),
     ("Queued", "queued_at", True),
 )
 
@@ -65,7 +66,7 @@ class View:
         """Sorted by another column, or the other way round by the same."""
         if order == self.order:
             return replace(self, descending=not self.descending)
-        return replace(self, order=order, descending=order not in ("name", "model", "data", "method", "status"))
+        return replace(self, order=order, descending=order not in ("name", "model", "data", "method", "status", "owner"))
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ def _row(run: Run, names: dict[str, str]) -> Markup:
         ("number", text.decimal(run.best_loss)),
         ("number", took(run)),
         ("number", text.byte_size(run.peak_bytes)),
+        ("", run.owner),
         ("number", ago(run.queued_at)),
     ]
     return Markup("<tr>{}</tr>").format(each('<td class="{}">{}</td>', cells))

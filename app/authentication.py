@@ -1,0 +1,93 @@
+"""Authentication: every request but a few needs a caller with a name, and is answered 401 where there is none.
+
+A request over loopback from a process of the server's own user needs nothing. Everybody else shows a token, as a cookie or as
+`Authorization: Bearer`, or is named by a proxy that the installation trusts (app/identity.py).
+"""
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app import callers, sign_in
+from app.callers import Call
+from app.identity import BadToken, Identity
+from app.security import Rules, error
+from worker.patience import UNREACHABLE
+from worker.settings import Settings
+
+OPEN_PATHS = ("/healthz",)
+_ASK = "Open the address that `lathe up` or `lathe token` prints, or send its token as Authorization: Bearer TOKEN."
+
+
+class Authentication:
+    """Finds the caller of each request. Where a handler refuses a change, the answer becomes a 403."""
+
+    def __init__(self, app: ASGIApp, rules: Rules, settings: Settings) -> None:
+        self.app, self.rules = app, rules
+        self.identity = Identity(settings)
+        self.forms = sign_in.Forms(self.identity, rules, settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return  # no page uses a web socket
+        if scope["path"] in OPEN_PATHS or self._is_preflight(scope):
+            await self.app(scope, receive, send)
+            return
+        answer = await self._answer(scope, receive)
+        if isinstance(answer, Response):
+            await answer(scope, receive, send)
+        else:
+            await self.app(scope, receive, _Refusing(answer, scope, receive, send))
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response | Call:
+        """What is answered here, or the call of a caller who is known."""
+        try:
+            if answer := await self.forms.answer(scope, receive):
+                return answer
+            caller = await self.identity.of(scope)
+        except BadToken as bad:
+            return self._refused(bad)
+        except UNREACHABLE:
+            return error(503, "database", None, "The database does not answer.", "Try again in a moment.")
+        if caller is not None:
+            return callers.begin(caller)
+        if sign_in.is_page(scope):
+            return self.forms.page(scope, status=401)
+        return _unnamed("is missing.")
+
+    def _refused(self, bad: BadToken) -> Response:
+        if bad.too_many:
+            return error(429, "token", None, "was wrong too often.", "Wait a moment, then send the right one.")
+        return _unnamed("is not one of this server's.")
+
+    def _is_preflight(self, scope: Scope) -> bool:
+        """A browser asks so, and never with a token, whether a page of another origin that was named may call."""
+        headers = Headers(scope=scope)
+        asked = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        return asked and headers.get("origin") in self.rules.origins
+
+
+class _Refusing:
+    """Sends an answer on, with a 403 in its place where something was refused before it began."""
+
+    def __init__(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+        self.call, self.scope, self.receive, self.send = call, scope, receive, send
+        self.begun = self.replaced = False
+
+    async def __call__(self, message: Message) -> None:
+        if not self.begun and self.call.refused:
+            self.replaced = True
+            problem = self.call.refused[0]
+            answer = error(403, problem.field, problem.value, problem.message, problem.fix)
+            await answer(self.scope, self.receive, self.send)
+        self.begun = True
+        if not self.replaced:
+            await self.send(message)
+
+
+def _unnamed(message: str) -> Response:
+    answer = error(401, "token", None, message, _ASK)
+    answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer

@@ -1,0 +1,146 @@
+"""Connections that never finish what they ask are closed, by real sockets to a real server."""
+
+import asyncio
+import socket
+from contextlib import ExitStack
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+from web import server
+
+from app.connections import Connection, Limits
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server that waits half a second for the rest of a request."""
+    with server(tmp_path_factory.mktemp("hasty") / "home", REQUEST_SECONDS="0.5") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory):
+    """A server that waits an hour, and takes 8 connections, 4 of them with half a request."""
+    with server(tmp_path_factory.mktemp("patient") / "home", REQUEST_SECONDS="3600", CONNECTIONS="8") as started:
+        yield started
+
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n"
+
+
+def connect(served, sent=b""):
+    host, port = served.address.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=60)
+    connection.sendall(sent.replace(b"HOST", served.address.removeprefix("http://").encode()))
+    return connection
+
+
+def rest(connection):
+    """What comes until the server closes the connection, which it must."""
+    received = b""
+    try:
+        while piece := connection.recv(65536):
+            received += piece
+    except ConnectionError:
+        pass
+    return received
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: ",
+        b"POST /api/runs HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n{",
+        b"POST /api/runs HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
+        b"POST /gradio_api/run/predict HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n{",
+    ],
+)
+def test_a_request_that_stays_half_sent_is_closed(served, sent):
+    with connect(served, sent) as connection:
+        assert b"200 OK" not in rest(connection)
+
+
+def test_a_second_request_that_stays_half_sent_is_closed_too(served):
+    with connect(served, b"GET /healthz HTTP/1.1\r\nHost: HOST\r\n\r\n") as connection:
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHo")
+        assert rest(connection).count(b"HTTP/1.1") == 0
+
+
+def test_a_body_that_trickles_behind_its_answer_is_closed(served):
+    head = b"POST /nowhere HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n"
+    with connect(served, head) as connection:
+        assert connection.recv(9) == b"HTTP/1.1 "
+        rest(connection)
+
+
+def test_the_oldest_half_sent_request_makes_room_for_a_new_one(patient):
+    with ExitStack() as held:
+        slow = [held.enter_context(connect(patient, b"GET / HTTP/1.1\r\n")) for _ in range(4)]
+        with connect(patient, HEALTH) as connection:
+            assert b"200 OK" in rest(connection)
+        assert rest(slow[0]) == b""
+        slow[-1].sendall(b"\r\n")
+        assert slow[-1].recv(9) == b"HTTP/1.1 "
+
+
+def test_a_connection_too_many_is_told_so(patient):
+    page = b"GET /gradio_api/heartbeat/page HTTP/1.1\r\nHost: HOST\r\n\r\n"
+    with ExitStack() as held:
+        answers = [held.enter_context(connect(patient, page)).recv(12) for _ in range(8)]
+        assert answers[0] == b"HTTP/1.1 200"
+        assert answers[-1] == b"HTTP/1.1 503"
+
+
+class Watched(Connection):
+    """A connection that says how many bytes have come."""
+
+    received = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.received += len(data)
+
+
+async def timers(*sent):
+    """The time limit of a connection after each of these pieces of a request has come; None where there is none."""
+    made = []
+
+    async def app(_scope, receive, _send):
+        while (await receive()).get("more_body"):
+            pass
+
+    config = uvicorn.Config(app, log_level="critical", lifespan="off")
+    config.load()
+
+    def connection():
+        made.append(Watched(config=config, server_state=ServerState(), app_state={}, limits=Limits(3600, 10)))
+        return made[-1]
+
+    listener = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+    found, seen = [], 0
+    for piece in sent:
+        writer.write(piece)
+        seen += len(piece)
+        while not made or made[0].received < seen:
+            await asyncio.sleep(0)
+        found.append(made[0]._timer)
+    writer.close()
+    await writer.wait_closed()
+    listener.close()
+    return found
+
+
+def test_a_head_has_one_limit_for_all_of_it():
+    first, second = asyncio.run(timers(b"GET / HTTP/1.1\r\n", b"Host: x\r\n"))
+    assert first is second is not None
+
+
+def test_a_body_has_a_limit_for_each_part_and_none_once_it_is_whole():
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
+    first, second, third = asyncio.run(timers(head, b"a", b"bc"))
+    assert first is not second
+    assert third is None
