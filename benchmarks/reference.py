@@ -15,16 +15,18 @@ must have trained once before any trains again.
 import argparse
 import json
 import math
+import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.matrix import Ranks
 from benchmarks.reference_cells import Cell, cells
+from benchmarks.reference_inputs import make_inputs
 
 LIMITS = {"loss": 1e-6, "gradient": 1e-4, "evaluation": 1e-6, "weights": 1e-4}
 PROGRAM = "benchmarks.reference_ranks"
@@ -54,6 +56,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, metavar="FILE", help="keep findings there; run again, go on with the rest")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    os.environ |= {"DS_ACCELERATOR": "cpu", "TRL_EXPERIMENTAL_SILENCE": "1"}  # otherwise they are spoken of on stdout
     with tempfile.TemporaryDirectory(prefix="lathe-reference-") as folder:
         home = Path(folder)
         wanted = [cell for cell in cells(home, given.seed) if re.search(given.only, cell.name)][: given.limit]
@@ -64,48 +67,54 @@ def main() -> None:
 
 def compare(wanted: list[Cell], home: Path, log: Path | None = None) -> list[Finding]:
     """Runs cells and their references in the folder `home`, those that `log` knows to agree left out."""
-    from benchmarks.reference_inputs import make_inputs
-
-    lines = log.read_text(encoding="utf-8").splitlines() if log and log.exists() else []
-    known = {finding.cell: finding for finding in (Finding(**json.loads(line)) for line in lines) if finding.agrees}
+    known = _known(log)
     findings = [known[cell.name] for cell in wanted if cell.name in known]
     waiting = sorted((cell for cell in wanted if cell.name not in known), key=lambda cell: (cell.ranks, cell.strategy))
-    make_inputs(home)
-    ranks: Ranks | None = None
-    try:
-        for number, cell in enumerate(waiting):
-            if ranks is None or ranks.kind != (cell.ranks, cell.strategy):
-                if ranks:
-                    ranks.end()
-                ranks = Ranks(cell, home / f"ranks-{number}", PROGRAM)
-            outcome, reason = ranks.run(cell, home / f"run-{number}")
-            if outcome == "worked":
-                finding = compared(cell, home / f"run-{number}")
-            else:
-                finding, ranks = Finding(cell.name, reason=reason), _ended(ranks)
-            findings.append(finding)
-            print(f"{number + 1}/{len(waiting)} {_line(finding)}", file=sys.stderr, flush=True)
-            if log:
-                with log.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(asdict(finding)) + "\n")
-    finally:
-        if ranks:
-            ranks.end()
+    for number, (cell, folder, reason) in enumerate(runs(waiting, home), start=1):
+        finding = Finding(cell.name, reason=reason) if reason else compared(cell, folder)
+        findings.append(finding)
+        print(f"{number}/{len(waiting)} {_line(finding)}", file=sys.stderr, flush=True)
+        if log:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(finding)) + "\n")
     return findings
 
 
-def _ended(ranks: Ranks) -> None:
-    """Ranks that crashed cannot take another cell."""
-    ranks.end()
+def _known(log: Path | None) -> dict[str, Finding]:
+    """The cells of a log that agreed."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log and log.exists() else []
+    findings = [Finding(**json.loads(line)) for line in lines]
+    return {finding.cell: finding for finding in findings if finding.agrees}
+
+
+def runs(waiting: list[Cell], home: Path) -> Iterator[tuple[Cell, Path, str]]:
+    """Runs cells, those of the same kind of ranks one after another: each with its folder, and why it crashed or nothing."""
+    if waiting:
+        make_inputs(home)
+    ranks: Ranks | None = None
+    try:
+        for number, cell in enumerate(waiting):
+            if ranks and ranks.kind != (cell.ranks, cell.strategy):
+                ranks.end()
+                ranks = None
+            ranks = ranks or Ranks(cell, home / f"ranks-{number}", PROGRAM)
+            _, reason = ranks.run(cell, home / f"run-{number}")
+            if reason:  # what crashed cannot take another cell
+                ranks.end()
+                ranks = None
+            yield cell, home / f"run-{number}", reason
+    finally:
+        if ranks:
+            ranks.end()
 
 
 def compared(cell: Cell, folder: Path) -> Finding:
     """What a run in its folder came to, against its reference."""
-    from benchmarks.reference_run import Mismatch, differences
+    from benchmarks.reference_run import MismatchError, differences
 
     try:
         return Finding(cell.name, **differences(cell, folder))
-    except Mismatch as error:
+    except MismatchError as error:
         return Finding(cell.name, reason=str(error))
 
 

@@ -21,7 +21,7 @@ COMMON: dict[str, Any] = {
     "precision": "fp32", "optimizer": "sgd", "momentum": 0.0, "warmup": 0, "max_steps": STEPS, "logging_steps": 1,
     "eval_steps": 0, "save_steps": 0, "max_length": 96, "lora_r": 4, "lora_alpha": 8,
 }  # fmt: skip
-LEARNING_RATES = {"full": 0.1, "lora": 0.5, "adalora": 5.0}
+LEARNING_RATES = {"full": 0.1, "lora": 0.5, "adalora": 1.0}
 TARGETS = {"llama": "q_proj, v_proj", "mixtral": "q_proj, v_proj", "bart": "q_proj, v_proj", "t5": "q, v"}
 
 

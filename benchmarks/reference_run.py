@@ -25,7 +25,7 @@ _KINDS = {
 }
 
 
-class Mismatch(Exception):
+class MismatchError(Exception):
     """A run that cannot be compared: it trained on other rows, or left something else behind."""
 
 
@@ -33,7 +33,7 @@ def differences(cell: Cell, folder: Path) -> dict[str, float]:
     """The largest relative differences of loss, gradient norm, evaluation loss and saved weights.
 
     Raises:
-        Mismatch: as its text says.
+        MismatchError: as its text says.
     """
     learner, tokens = _learner(cell, folder)
     steps = _steps(folder, cell, tokens)
@@ -44,7 +44,7 @@ def differences(cell: Cell, folder: Path) -> dict[str, float]:
     learner.model.save_pretrained(after)
     found = _curve(folder)
     if len(found.losses) != STEPS or len(found.gradients) != STEPS:
-        raise Mismatch(
+        raise MismatchError(
             f"reported {len(found.losses)} losses and {len(found.gradients)} gradient norms of {STEPS} steps"
         )
     saved = folder / ("model" if cell.method == "full" else "adapter")
@@ -100,17 +100,17 @@ def _steps(folder: Path, cell: Cell, tokens: Sequence[list[int]]) -> list[Step]:
     """The rows of every step as the run took them.
 
     Raises:
-        Mismatch: a row that is none of the data's, or one that came again before all had come.
+        MismatchError: a row that is none of the data's, or one that came again before all had come.
     """
     places = {tuple(row): place for place, row in enumerate(tokens)}
     if len(places) < len(tokens):
-        raise Mismatch("has equal rows, which cannot be told apart")
+        raise MismatchError("has equal rows, which cannot be told apart")
     paired = cell.config["task"] in ("dpo", "reward")
     parts = [_batches(batches_file(folder, rank), places, paired=paired) for rank in range(cell.ranks)]
     steps = [[list(micro) for micro in zip(*(part[step] for part in parts), strict=True)] for step in sorted(parts[0])]
     order = [row for step in steps for micro in step for rank in micro for row in rank]
     if len(set(order[: len(tokens)])) < len(tokens):
-        raise Mismatch(f"trained on {len(set(order[: len(tokens)]))} of {len(tokens)} rows before one came again")
+        raise MismatchError(f"trained on {len(set(order[: len(tokens)]))} of {len(tokens)} rows before one came again")
     return steps
 
 
@@ -121,7 +121,7 @@ def _batches(file: Path, places: dict[tuple[int, ...], int], *, paired: bool) ->
         batch = json.loads(line)
         rows = batch["rows"][: len(batch["rows"]) // 2] if paired else batch["rows"]
         if not all(tuple(row) in places for row in rows):
-            raise Mismatch(f"trained at step {batch['step']} on a row that has other tokens than the reference's")
+            raise MismatchError(f"trained at step {batch['step']} on a row that has other tokens than the reference's")
         steps.setdefault(batch["step"], []).append([places[tuple(row)] for row in rows])
     return steps
 
@@ -159,10 +159,10 @@ def _distance(
     """How far the saved weights are from those wanted, in units of how far training moved those.
 
     Raises:
-        Mismatch: other weights were saved.
+        MismatchError: other weights were saved.
     """
     if _shapes(found) != _shapes(wanted):
-        raise Mismatch(f"saved other weights: {', '.join(sorted(dict(_shapes(found) ^ _shapes(wanted)))[:3])}")
+        raise MismatchError(f"saved other weights: {', '.join(sorted(dict(_shapes(found) ^ _shapes(wanted)))[:3])}")
 
     def norm(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
         # AdaLoRA saves fewer ranks than it began with: what they began as is not there to be compared then.

@@ -7,7 +7,6 @@ each of those is one. Batches of unlike size count by their rows.
 """
 
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,6 @@ class PreferenceLearner:
 
 def _classes(task: str) -> tuple[Any, Any]:
     """trl's trainer of a task and its arguments."""
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     import trl
     from trl.experimental import orpo
 
