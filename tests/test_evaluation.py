@@ -1,6 +1,7 @@
 """The evaluation loss is a mean over tokens, however rows are batched and shared out."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -8,23 +9,33 @@ import torch
 from tiny import make_data, make_model
 from trainer_process import start
 
-from training.evaluation import EvenRows, TokenMean
+from training.data import InOrder, RankBatches
+from training.evaluation import EvenRows, ItemMean
 
 
-def test_batches_count_by_their_tokens() -> None:
-    mean = TokenMean(torch.device("cpu"))
-    mean.add(torch.tensor(2.0), torch.tensor([[7, 7, 7]]))
-    mean.add(torch.tensor(6.0), torch.tensor([[-100, -100, 7]]))
-    assert mean.value() == pytest.approx(
-        3.0
-    )  # three tokens at 2, one at 6; the first label of a row is never predicted
+def test_batches_count_by_their_items() -> None:
+    mean = ItemMean(torch.device("cpu"), batches=2)
+    mean.add(torch.tensor(3), loss=torch.tensor(2.0))
+    mean.add(torch.tensor(1), loss=torch.tensor(6.0))
+    assert mean.values() == {"loss": pytest.approx(3.0)}
 
 
-def test_a_batch_without_a_token_to_predict_has_no_say() -> None:
-    mean = TokenMean(torch.device("cpu"))
-    mean.add(torch.tensor(1.5), torch.tensor([[7]]))
-    mean.add(torch.tensor(float("nan")), torch.tensor([[-100]]))
-    assert mean.value() == pytest.approx(1.5)
+def test_a_batch_without_items_counts_nothing() -> None:
+    mean = ItemMean(torch.device("cpu"), batches=2)
+    mean.add(torch.tensor(1), loss=torch.tensor(1.5))
+    mean.add(torch.tensor(0), loss=torch.tensor(float("nan")))
+    assert mean.values() == {"loss": pytest.approx(1.5)}
+
+
+def test_a_rank_s_repeated_row_counts_nothing() -> None:
+    share = RankBatches(InOrder(5), 4, rank=1, world=2)
+    mean = ItemMean(torch.device("cpu"), len(share), share)
+    assert list(share) == [[4]]
+    assert not share.ends_empty
+    share = RankBatches(InOrder(4), 4, rank=1, world=2)
+    mean = ItemMean(torch.device("cpu"), len(share), share)
+    mean.add(torch.tensor(1), loss=torch.tensor(7.0))
+    assert math.isnan(mean.values()["loss"])
 
 
 def test_rows_are_filled_up_with_rows_that_carry_no_loss() -> None:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from training.order import epoch_order, filled_order, place_of, steps_per_epoch, worst_batches
+from training.data import RankBatches
+from training.order import Shuffled, batches_of_ranks, epoch_order, place_of, steps_per_epoch, worst_batches
 
 FIELD_REPORT = {"micro_batch": 4, "accumulation": 1, "seed": 0, "epochs": 1.0}
 
@@ -38,11 +39,8 @@ def test_a_single_long_row_is_found_at_half_the_step_with_twice_the_ranks(seed):
     ("rows", "micro", "accumulation", "world", "epochs"),
     [(50, 3, 1, 1, 2), (50, 3, 2, 2, 3), (7, 2, 3, 4, 1), (64, 4, 2, 2, 1.5)],
 )
-def test_batches_are_where_accelerate_puts_them(rows, micro, accumulation, world, epochs):
-    """Every batch of the run, found by walking through accelerate's own sampler on every rank."""
-    from accelerate.data_loader import BatchSamplerShard
-    from torch.utils.data import BatchSampler
-
+def test_the_batches_named_are_those_that_the_ranks_take(rows, micro, accumulation, world, epochs):
+    """Every batch of the run, found by walking through the loader's batches of every rank."""
     lengths = np.random.default_rng(0).integers(1, 10_000, rows)
     found = worst_batches(
         lengths, micro_batch=micro, accumulation=accumulation, world=world, seed=5, epochs=epochs, count=10_000
@@ -51,9 +49,10 @@ def test_batches_are_where_accelerate_puts_them(rows, micro, accumulation, world
     walked = set()
     for epoch in range(int(np.ceil(epochs))):
         for rank in range(world):
-            whole = BatchSampler(epoch_order(rows, 5, epoch).tolist(), micro, drop_last=False)
-            mine = list(BatchSamplerShard(whole, world, rank) if world > 1 else whole)
-            for turn, batch in enumerate(mine):
+            mine = RankBatches(Shuffled(rows, 5), micro, rank, world)
+            mine.epoch = epoch
+            turns = list(mine)
+            for turn, batch in enumerate(turns[:-1] if mine.ends_empty else turns):
                 step = epoch * per_epoch + turn // accumulation + 1
                 if step <= np.ceil(epochs * per_epoch):
                     walked.add((epoch, step, rank, turn % accumulation + 1, tuple(batch)))
@@ -71,7 +70,17 @@ def test_what_comes_after_the_last_step_is_not_named():
     assert max(batch.step for batch in found) == 7
 
 
-def test_one_rank_ends_an_epoch_with_a_short_batch_and_several_fill_it_up():
-    assert len(filled_order(10, 1, 0, micro_batch=4, world=1)) == 10
-    order = filled_order(10, 1, 0, micro_batch=4, world=2).tolist()
-    assert len(order) == 16 and order[10:] == order[:6]
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 10, 16])
+def test_no_row_comes_twice_in_an_epoch_and_every_rank_takes_part_in_every_micro_step(rows, world):
+    ranks = [RankBatches(Shuffled(rows, 1), 4, rank, world) for rank in range(world)]
+    assert len({len(list(rank)) for rank in ranks}) == 1
+    mine = [list(rank)[:-1] if rank.ends_empty else list(rank) for rank in ranks]
+    taken = [row for batches in mine for batch in batches for row in batch]
+    assert sorted(taken) == list(range(rows))
+
+
+def test_a_rank_without_rows_at_an_epoch_s_end_is_told_so():
+    shares = {"micro_batch": 4, "accumulation": 1, "world": 2}
+    assert batches_of_ranks(Shuffled(10, 1), step=2, micro=1, **shares) == [epoch_order(10, 1, 0)[8:].tolist(), []]
+    assert RankBatches(Shuffled(10, 1), 4, 1, 2).ends_empty

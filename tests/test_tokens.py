@@ -77,6 +77,67 @@ def test_a_template_that_rewrites_earlier_turns_still_trains_the_answers(tokeniz
         tokenizer.chat_template = kept
 
 
+THINKING = """{%- set state = namespace(last=-1) -%}
+{%- for m in messages %}{% if m.role == 'user' %}{% set state.last = loop.index0 %}{% endif %}{% endfor -%}
+{%- for m in messages -%}
+{{ '<|' + m.role + '|>' }}
+{%- if m.role == 'assistant' and loop.index0 > state.last %}
+{{- '<think>\n' + (m.reasoning_content or '') + '\n</think>\n\n' }}
+{%- endif %}
+{{- m.content + '<|end|>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{ '<|assistant|>' }}
+{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}
+{%- endif -%}"""
+"""Like Qwen3's: a thinking block in the last turn alone, empty where there is no thought, and a line break behind each turn."""
+
+
+@pytest.fixture
+def thinking(tmp_path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(make_model(tmp_path / "thinking"))
+    tokenizer.chat_template = THINKING
+    return tokenizer
+
+
+@pytest.mark.parametrize("arguments", [{}, {"enable_thinking": False}])
+def test_no_text_of_the_template_s_own_carries_loss_and_every_turn_is_labelled_alike(
+    thinking: Any, arguments: dict[str, Any]
+) -> None:
+    renderer = Renderer(thinking, arguments)
+    for example in (chat("Hi", "Hello"), chat("Hi", "Hello", "And?", "Bye"), chat("Hi", "Hello", "And?", "Bye")):
+        answers = [message["content"] for message in example.messages or [] if message["role"] == "assistant"]
+        assert trained_text(example, thinking, renderer) == "".join(f"{answer}<|end|>" for answer in answers)
+
+
+def test_a_thought_of_the_row_s_own_carries_loss(thinking: Any) -> None:
+    example = Example(
+        messages=[
+            {"role": "user", "content": "1+1?"},
+            {"role": "assistant", "content": "2", "reasoning_content": "add"},
+        ]
+    )
+    assert trained_text(example, thinking) == "<think>\nadd\n</think>\n\n2<|end|>"
+
+
+def test_an_answer_that_the_question_quotes_is_found_behind_its_own_heading(thinking: Any) -> None:
+    example = chat("Say yes", "yes", "Say no, not yes", "no")
+    rendered = Renderer(thinking).render(example)
+    assert [rendered.text[slice(*span)] for span in rendered.spans] == ["yes<|end|>", "no<|end|>"]
+    assert rendered.text[: rendered.spans[0][0]].endswith("<|assistant|>")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"enable_thinking": False}])
+def test_a_question_is_the_very_text_that_training_sees_before_the_answer(
+    thinking: Any, arguments: dict[str, Any]
+) -> None:
+    renderer, example = Renderer(thinking, arguments), chat("Hi", "Hello", "And?", "Bye")
+    rendered = renderer.render(example)
+    assert renderer.question(example) == (rendered.text[: rendered.spans[-1][0]], "Bye")
+
+
 @pytest.mark.parametrize("template", [True, False])
 def test_prompt_and_completion_train_the_completion_and_an_end(tokenizers: dict[bool, Any], template: bool) -> None:
     assert trained_text(Example(prompt="1+1=", answer="2"), tokenizers[template]) == "2<|end|>"

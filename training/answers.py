@@ -11,8 +11,11 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from training.config import RunConfig
+from training.config import RunConfig, Task
+from training.encoding import Encoder
+from training.methods import template_arguments
 from training.model import load_model, model_class
+from training.parts import Part, PartRenderer
 from training.rendering import Renderer
 from training.scores import means, score
 from training.shapes import Example
@@ -22,24 +25,28 @@ _BATCH_ROWS = 32
 
 @dataclass(frozen=True)
 class Question:
-    """A held-out row: its place in its file, what the model is given and what it should say."""
+    """A held-out row: its place in its file, what the model is given, as text and as tokens, and what it should say."""
 
     row: int
     prompt: str
+    tokens: list[int]
     expected: str
 
 
 def questions(
-    examples: Iterator[tuple[int, Example]], limit: int, tokenizer: PreTrainedTokenizerBase
+    examples: Iterator[tuple[int, Example]], config: RunConfig, tokenizer: PreTrainedTokenizerBase
 ) -> list[Question]:
-    """The first `limit` rows that have a prompt to answer."""
+    """The first `answer_rows` rows that have a prompt to answer, as the very tokens that training sees before the answer."""
     found: list[Question] = []
-    renderer = Renderer(tokenizer)
+    arguments = template_arguments(config.chat_template_kwargs)
+    renderer, encoder = Renderer(tokenizer, arguments), Encoder(tokenizer)
+    source = PartRenderer(tokenizer, Part.SOURCE, arguments) if config.task is Task.SEQ2SEQ else None
     for row, example in examples:
         prompt, expected = renderer.question(example)
         if prompt:
-            found.append(Question(row, prompt, expected))
-        if len(found) == limit:
+            tokens = encoder.whole(source.render(example)) if source else encoder.prompt(renderer.last_turn(example))
+            found.append(Question(row, prompt, tokens, expected))
+        if len(found) == config.answer_rows:
             break
     return found
 
@@ -114,17 +121,16 @@ def _answer_all(
     answers: list[str] = []
     for start in range(0, len(asked), _BATCH_ROWS):
         batch = asked[start : start + _BATCH_ROWS]
-        answers += _answer(model, [question.prompt for question in batch], tokenizer, longest)
+        answers += _answer(model, [question.tokens for question in batch], tokenizer, longest)
         step(len(batch))
     return answers
 
 
 @torch.inference_mode()
-def _answer(model: PreTrainedModel, prompts: list[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> list[str]:
-    templated = tokenizer.chat_template is not None  # then the special tokens are in the text already
-    inputs = tokenizer(
-        prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=not templated
-    )
+def _answer(
+    model: PreTrainedModel, prompts: list[list[int]], tokenizer: PreTrainedTokenizerBase, longest: int
+) -> list[str]:
+    inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding=True, padding_side="left")
     inputs = inputs.to(model.device)
     output = model.generate(
         input_ids=inputs["input_ids"],

@@ -48,15 +48,16 @@ class OddsCollator:
 
 
 class UnpairedCollator:
-    """Answers with their `label`, and beside them each prompt with the answer of the row before, for KTO's KL term (KL_...)."""
+    """Answers with their `label`, and beside them each prompt with the answer of the row before, cut to `max_length`, for
+    KTO's KL term (KL_...)."""
 
-    def __init__(self, pad_token_id: int) -> None:
-        self._pad = Collator(pad_token_id)
+    def __init__(self, pad_token_id: int, max_length: int) -> None:
+        self._pad, self._limit = Collator(pad_token_id), max_length
 
     def __call__(self, rows: list[dict[str, Any]]) -> Batch:
         batch = self._masked(rows)
         before = [rows[-1], *rows[:-1]]
-        mismatched = [_joined(row, other) for row, other in zip(rows, before, strict=True)]
+        mismatched = [_joined(row, other, self._limit) for row, other in zip(rows, before, strict=True)]
         batch |= {f"KL_{name}": tensor for name, tensor in self._masked(mismatched).items()}
         return batch | {"label": torch.tensor([bool(row["label"]) for row in rows])}
 
@@ -66,13 +67,12 @@ class UnpairedCollator:
         return batch
 
 
-def _joined(row: Tokens, other: Tokens) -> Tokens:
-    """The prompt of one row and the answer of another, no longer than the longer of the two."""
+def _joined(row: Tokens, other: Tokens, limit: int) -> Tokens:
+    """The prompt of one row and the answer of another, cut at the end to `limit` tokens."""
     prompt = row["input_ids"][: _answer_start(row)]
     answer = other["input_ids"][_answer_start(other) :]
-    longest = max(len(row["input_ids"]), len(other["input_ids"]))
-    tokens = np.concatenate([prompt, answer])[:longest]
-    labels = np.concatenate([np.full(len(prompt), IGNORED), answer])[:longest]
+    tokens = np.concatenate([prompt, answer])[:limit]
+    labels = np.concatenate([np.full(len(prompt), IGNORED), answer])[:limit]
     return {"input_ids": tokens, "labels": labels}
 
 

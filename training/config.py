@@ -331,6 +331,7 @@ class RunConfig(BaseModel):
     streaming: bool = setting(False, "Read and tokenize rows while training runs, shuffled through a buffer of 10,000: for JSONL and Parquet too large to tokenize first. The first rows are held out.", Group.MODEL, advanced=True)
     max_length: int = setting(1024, "Longest sequence in tokens; what is longer is cut off at the end.", Group.MODEL, ge=8, le=1_048_576)
     max_target_length: OptionalInt = setting(None, "seq2seq: longest target in tokens; empty takes max length, which then holds for the source alone.", Group.MODEL, advanced=True, ge=2, le=1_048_576)
+    chat_template_kwargs: Options = setting(None, "Arguments of the model's chat template as name=value, name=value, such as enable_thinking=false; serve the model with the same.", Group.MODEL, label="Chat template arguments", advanced=True)
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt's tokens too, not on the answer alone.", Group.MODEL, advanced=True)
 
     method: Method = setting(Method.LORA, "lora trains small low-rank matrices beside the frozen weights; qlora the same beside weights held in 4 or 8 bits; full trains every weight; the others are PEFT's methods, with options of their own (docs/methods.md).", Group.METHOD)

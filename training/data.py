@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
-from training.order import Integers, Order, padded
+from training.order import Integers, Order, padded, turns
 from training.token_store import TokenStore
 
 IGNORED = -100  # the label that cross-entropy leaves out
@@ -90,11 +90,63 @@ class EpochSampler(Sampler[Any]):
         self._order = order
         self.epoch = 0
 
+    @property
+    def units(self) -> int:
+        """Rows or packs in an epoch."""
+        return len(self._order)
+
     def __len__(self) -> int:
         return len(self._order)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._order.epoch(self.epoch))
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Rows as they stand, in every epoch."""
+
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def epoch(self, _: int) -> Integers:
+        return np.arange(self.rows)
+
+
+class RankBatches(Sampler[list[Any]]):
+    """The micro batches of one rank in the order of an epoch: batch after batch goes to rank after rank.
+
+    All ranks take equally many micro batches. A rank without rows in the last one (`ends_empty`) gets the first row or pack
+    of the epoch again; it must carry no weight.
+    """
+
+    def __init__(self, order: Order, micro_batch: int, rank: int = 0, world: int = 1) -> None:
+        self._order, self._size, self._rank, self._world = order, micro_batch, rank, world
+        self.epoch = 0
+
+    @property
+    def units(self) -> int:
+        """Rows or packs in an epoch."""
+        return len(self._order)
+
+    @property
+    def ends_empty(self) -> bool:
+        """True if this rank has no rows of its own in its last micro batch."""
+        return self._start(len(self) - 1) >= len(self._order)
+
+    def __len__(self) -> int:
+        return turns(len(self._order), self._size, self._world)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        units = self._order.epoch(self.epoch)
+        for turn in range(len(self)):
+            start = self._start(turn)
+            yield list(units[start : start + self._size]) or [units[0]]
+
+    def _start(self, turn: int) -> int:
+        return (turn * self._world + self._rank) * self._size
 
 
 class Collator:

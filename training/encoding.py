@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,20 @@ class Encoder:
             for index, encoding in zip(mine, encodings, strict=True):
                 found[index] = encoding
         return found
+
+    def prompt(self, rendered: Rendered) -> list[int]:
+        """The tokens of a row before its last answer, the same that training sees there. A token that straddles the answer's
+        beginning is not among them."""
+        (encoding,) = self.encode([rendered])
+        assert encoding is not None
+        start = rendered.spans[-1][0]
+        places = (encoding.token_to_chars(index) for index in range(len(encoding)))
+        count = sum(1 for _ in takewhile(lambda place: place is None or place[1] <= start, places))
+        return list(encoding.ids[:count])
+
+    def whole(self, rendered: Rendered) -> list[int]:
+        """All tokens of a row."""
+        return [int(token) for token in self.collect([rendered], self.encode([rendered])).tokens]
 
     def collect(self, rendered: Sequence[Rendered | None], encodings: Sequence[Encoding | None]) -> Encoded:
         """Tokens and spans of rows that `encode` has encoded; a row without an encoding has no tokens."""

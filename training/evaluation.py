@@ -1,21 +1,22 @@
-"""The evaluation loss: a mean over tokens, as the training loss is, and not over batches of unlike length."""
+"""Evaluation: means over tokens or rows, as the training loss is one, and not over batches of unlike size."""
 
 import math
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
-from training.data import IGNORED, Tokens
+from training.data import IGNORED, RankBatches, Tokens
 
 _LARGEST_EXPONENT = 709  # of a float
 
 
 class EvenRows(Dataset[Tokens]):
-    """Rows filled up to a multiple of the global batch with rows that carry no loss.
+    """Rows filled up to a multiple of the global batch with rows that carry no loss, for accelerate's loader.
 
-    Otherwise accelerate fills up the last batches with the first rows again, which would count twice.
+    It would fill up the last batches with the first rows again, which would count twice.
     """
 
     def __init__(self, rows: Dataset[Tokens], multiple: int) -> None:
@@ -37,21 +38,53 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < _LARGEST_EXPONENT else math.inf
 
 
-class TokenMean:
-    """Adds up batch losses by the tokens behind them."""
+def predicted(inputs: dict[str, torch.Tensor], *, shifted: bool) -> torch.Tensor:
+    """The labels of a batch that some logits predict, IGNORED among them. `shifted`: a token is predicted by the one before."""
+    if "shift_labels" in inputs:
+        return inputs["shift_labels"]
+    return inputs["labels"][:, 1:] if shifted else inputs["labels"]
 
-    def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(2, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
-    def add(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
-        """`loss` is the mean over the tokens of a batch whose `labels`, of shape (rows, length), are not IGNORED."""
-        count = (labels != IGNORED).sum().to(self._sums)
-        # A batch without such a token has no mean (0/0).
-        self._sums += torch.stack([torch.where(count > 0, loss.to(self._sums) * count, 0.0), count])
+def token_loss(logits: torch.Tensor, inputs: dict[str, torch.Tensor], *, shifted: bool) -> torch.Tensor:
+    """Mean cross-entropy of the tokens of a batch, without what a model or adapter adds to its loss; NaN for no token.
 
-    def value(self) -> float:
-        """The mean over all ranks; a collective where there are several. NaN where no token carries loss."""
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            dist.all_reduce(self._sums)
-        total, count = self._sums.tolist()
-        return float(total / count) if count else float("nan")
+    `logits` have the shape (rows, length, vocabulary), or (1, kept tokens, vocabulary) beside `shift_labels`.
+    """
+    labels = predicted(inputs, shifted=shifted)
+    if "shift_labels" not in inputs:
+        logits = logits[:, -inputs["labels"].shape[1] :]  # prompt tuning puts virtual tokens before them
+        logits = logits[:, :-1] if shifted else logits
+    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten().to(logits.device), ignore_index=IGNORED)
+
+
+class ItemMean:
+    """Means over the items, tokens or rows, of all batches and ranks.
+
+    A rank has `batches` of them; the last counts nothing where `shares` says that it is empty.
+    """
+
+    def __init__(self, device: torch.device, batches: int, shares: RankBatches | None = None) -> None:
+        self._dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._device, self._left = device, batches
+        self._ends_empty = shares is not None and shares.ends_empty
+        self._sums: dict[str, torch.Tensor] = {}
+
+    def add(self, count: torch.Tensor, **means: torch.Tensor) -> None:
+        """`means` over the `count` items of the next batch. A batch without an item has no mean (0/0)."""
+        self._left -= 1
+        items = count.to(self._device, self._dtype)
+        if self._ends_empty and self._left == 0:
+            items = torch.zeros_like(items)
+        for name, mean in means.items():
+            part = torch.where(items > 0, mean.to(items) * items, 0.0)
+            self._sums[name] = self._sums.get(name, torch.zeros(2).to(items)) + torch.stack([part, items])
+
+    def values(self) -> dict[str, float]:
+        """The means over all ranks; a collective where there are several. NaN where there is no item."""
+        means = {}
+        for name, sums in self._sums.items():
+            if dist.is_initialized() and dist.get_world_size() > 1:
+                dist.all_reduce(sums)
+            total, count = sums.tolist()
+            means[name] = total / count if count else math.nan
+        return means

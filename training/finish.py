@@ -80,7 +80,7 @@ def answer_held_out(
             raise StopRequested
         report.progress(done, total)
 
-    asked = questions(data.held_out_examples(), config.answer_rows, tokenizer) if config.answer_rows else []
+    asked = questions(data.held_out_examples(), config, tokenizer) if config.answer_rows else []
     if asked:
         report.enter("answering")
         summary["answers"], rows = compare(asked, config, result, tokenizer, DTYPES[precision], device, progress)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from training.order import PAD_MULTIPLE, Integers, filled_order, longest_of_batches
+from training.order import PAD_MULTIPLE, Integers, epoch_order, longest_of_batches
 
 BINS = 60
 _PACKING_CLASSES = 4096
@@ -96,11 +96,11 @@ def cut_offs(lengths: Integers, first_trained: Integers, bins: int = BINS) -> li
     return points
 
 
-def padding_waste(lengths: Integers, micro_batch: int, seed: int, limit: int, world: int = 1) -> float:
+def padding_waste(lengths: Integers, micro_batch: int, seed: int, limit: int) -> float:
     """The share of a batch that is padding, on average over the first epoch in the order of `seed`."""
     if not len(lengths):
         return 0.0
-    order = filled_order(len(lengths), seed, 0, micro_batch, world)
+    order = epoch_order(len(lengths), seed, 0)
     cut = np.minimum(lengths[order], limit)
     longest = -(-longest_of_batches(cut, micro_batch) // PAD_MULTIPLE) * PAD_MULTIPLE
     sizes = np.full(len(longest), micro_batch)

@@ -5,7 +5,17 @@ from collections.abc import Iterator
 
 from training.config import LoraInit, Method, OptimizerName, Quantization, RunConfig, Strategy, Task
 from training.fields import settings
-from training.methods import REQUIRED, OptionError, as_names, is_pattern, method, options, parse, written
+from training.methods import (
+    REQUIRED,
+    OptionError,
+    as_names,
+    is_pattern,
+    method,
+    options,
+    parse,
+    template_arguments,
+    written,
+)
 from training.rules import Conflict, Machine, rule
 
 _BOTH = frozenset({Quantization.NF4, Quantization.INT8})
@@ -62,6 +72,15 @@ _LORA_SETTINGS = ("lora_r", "lora_alpha", "lora_dropout", "use_rslora", "use_dor
 def holds(wanted: Method, quantization: Quantization) -> bool:
     """Whether the method trains beside weights that are held so."""
     return quantization is Quantization.NONE or quantization not in CANNOT_HOLD.get(wanted, frozenset())
+
+
+@rule
+def chat_template_arguments_are_the_template_s(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    try:
+        template_arguments(config.chat_template_kwargs)
+    except OptionError as error:
+        changes = {"chat_template_kwargs": error.mended or None}
+        yield Conflict(("chat_template_kwargs",), f"chat_template_kwargs {error.message}", error.fix, changes)
 
 
 @rule

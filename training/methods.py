@@ -133,6 +133,25 @@ def parse(given: str | None) -> dict[str, Any]:
     return values
 
 
+_OWN_ARGUMENTS = ("messages", "conversation", "tools", "documents", "add_generation_prompt", "tokenize")
+
+
+def template_arguments(given: str | None) -> dict[str, Any]:
+    """`chat_template_kwargs` as arguments of a chat template.
+
+    Raises:
+        OptionError: not `name=value, ...`, or an argument that every row brings itself.
+    """
+    values = parse(given)
+    for name in values:
+        if name in _OWN_ARGUMENTS:
+            message = f"sets {name}, which Lathe gives the template for each row."
+            raise OptionError(
+                message, f"Leave {name} out.", written({key: values[key] for key in values if key != name})
+            )
+    return values
+
+
 def written(values: Mapping[str, Any]) -> str:
     """Options as the text that `parse` reads."""
     return ", ".join(f"{key}={_value(value)}" for key, value in values.items())

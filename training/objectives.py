@@ -63,7 +63,10 @@ def _preference(config: RunConfig) -> Objective:
             weights = {name: getattr(config, name) for name in ("beta", "desirable_weight", "undesirable_weight")}
             # Its answers are paired within each batch (UnpairedCollator), so that rows may come in any order.
             return Objective(
-                KTORun, UnpairedCollator, KTOConfig, uncut | weights | {"train_sampling_strategy": "sequential"}
+                KTORun,
+                lambda pad: UnpairedCollator(pad, config.max_length),
+                KTOConfig,
+                uncut | weights | {"train_sampling_strategy": "sequential"},
             )
         case Task.ORPO:
             return Objective(ORPORun, OddsCollator, ORPOConfig, {"beta": config.beta, "max_length": config.max_length})

@@ -1,8 +1,8 @@
 """The order in which a run sees its rows, and so where in the run each row comes. numpy alone: the pages ask it too.
 
 A run's order hangs on its seed and the epoch and on nothing else, so it is the same on every strategy and every number of
-processes, and it is known before the run begins. How batches go to ranks is accelerate's rule (BatchSamplerShard with even
-batches): batch after batch goes to rank after rank, and an epoch's end is filled up with the rows it began with.
+processes, and it is known before the run begins. Batch after batch goes to rank after rank. The last batches of an epoch have
+fewer rows or none: no row comes twice in an epoch, so that its last step is the same however many ranks share it.
 """
 
 from collections.abc import Sequence
@@ -98,22 +98,14 @@ class ByLength:
         return np.concatenate([generator.permutation(batches).ravel(), order[whole:]])
 
 
-def filled_order(rows: int, seed: int, epoch: int, micro_batch: int, world: int) -> NDArray[np.int64]:
-    """`epoch_order` with what several ranks see again at its end, so that each has equally many full batches."""
-    return filled(epoch_order(rows, seed, epoch), micro_batch, world)
-
-
-def filled(order: Integers, micro_batch: int, world: int) -> Integers:
-    """An epoch's order with what several ranks see again at its end."""
-    missing = -len(order) % (micro_batch * world)
-    if world == 1 or not missing:
-        return order
-    return np.concatenate([order, np.resize(order[: micro_batch * world], missing)])
+def turns(units: int, micro_batch: int, world: int) -> int:
+    """Micro batches that each rank takes in one pass over so many rows or packs."""
+    return ceil(ceil(units / micro_batch) / world)
 
 
 def steps_per_epoch(rows: int, micro_batch: int, accumulation: int, world: int) -> int:
     """Optimizer steps of one pass over the rows; the last may have fewer micro steps than the others."""
-    return max(1, ceil(ceil(ceil(rows / micro_batch) / world) / accumulation))
+    return max(1, ceil(turns(rows, micro_batch, world) / accumulation))
 
 
 def place_of(position: int, micro_batch: int, accumulation: int, world: int) -> tuple[int, int, int]:
@@ -126,11 +118,12 @@ def place_of(position: int, micro_batch: int, accumulation: int, world: int) -> 
 def batches_of_ranks(
     order: Order, *, step: int, micro: int, micro_batch: int, accumulation: int, world: int
 ) -> list[list[int]]:
-    """The rows of every rank at a step of the run and a micro step, both from 1; what `place_of` tells, the other way round."""
+    """The rows of every rank at a step of the run and a micro step, both from 1: the inverse of `place_of`. A rank that has no
+    batch left at the end of an epoch has no rows."""
     epoch, within = divmod(step - 1, steps_per_epoch(len(order), micro_batch, accumulation, world))
     units = order.epoch(epoch)
     first = (within * accumulation + micro - 1) * world * micro_batch
-    places = filled(np.arange(len(units)), micro_batch, world)[first : first + world * micro_batch]
+    places = np.arange(len(units))[first : first + world * micro_batch]
     shares = [places[rank * micro_batch : (rank + 1) * micro_batch] for rank in range(world)]
     return [[int(row) for unit in share for row in np.atleast_1d(units[unit])] for share in shares]
 
@@ -162,8 +155,7 @@ def worst_batches(
     # Every epoch has the longest row in it, so that no more epochs than `count` can matter.
     for epoch in range(min(ceil(total / per_epoch), count)):
         units, sizes = _units(order, epoch, lengths)
-        begun = filled(np.arange(len(units)), micro_batch, world)
-        begun = begun[: (total - epoch * per_epoch) * micro_batch * accumulation * world]
+        begun = np.arange(len(units))[: (total - epoch * per_epoch) * micro_batch * accumulation * world]
         weights, tokens = _weights_of_batches(sizes[begun], micro_batch, pads=pads)
         for batch in _highest(weights, count):
             step, rank, micro = place_of(int(batch) * micro_batch, micro_batch, accumulation, world)

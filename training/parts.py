@@ -1,8 +1,9 @@
 """Which of a row's texts a token store holds. A task takes one store of a file or two (training/task_data.py). No torch."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from training.config import Task
 from training.example import Example
@@ -65,11 +66,13 @@ def tasks_of(format: str) -> list[Task]:
 class PartRenderer:
     """Renders one part of rows with one tokenizer."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", part: Part) -> None:
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerBase", part: Part, template_arguments: Mapping[str, Any] | None = None
+    ) -> None:
         from training.rendering import Renderer
 
         self.part = part
-        self._renderer = Renderer(tokenizer)
+        self._renderer = Renderer(tokenizer, template_arguments)
 
     def render(self, example: Example) -> "Rendered":
         """The text of a row's part and the spans that carry loss.

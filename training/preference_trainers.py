@@ -4,12 +4,14 @@ from typing import Any, ClassVar
 
 import datasets
 import torch
+import torch.distributed as dist
 from datasets import Dataset
 from trl.experimental.orpo.orpo_trainer import ORPOTrainer
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.kto_trainer import KTOTrainer
 from trl.trainer.reward_trainer import RewardTrainer
 
+from training.global_batch import StepWeights
 from training.reporting import Reporting
 
 datasets.disable_progress_bars()
@@ -25,6 +27,7 @@ class PreferenceTrainer(Reporting):
         formats = {name: parameter.dtype for name, parameter in model.named_parameters()}
         super().__init__(model=model, **arguments)
         _restore(self.model, formats)
+        self.accelerator.gather = self.accelerator.gather_for_metrics = gather_rows
 
     def shown_rows(self, train: Any, held_out: Any) -> dict[str, Any]:  # noqa: ARG002 - trl tokenizes what it is shown
         rows = Dataset.from_list([self.placeholder])
@@ -44,6 +47,24 @@ class PreferenceTrainer(Reporting):
         """Nothing about a run leaves the machine."""
 
 
+def gather_rows(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """The tensors of all ranks, one after another in their first dimension; ranks may have different numbers of rows.
+
+    accelerate's `gather_for_metrics` takes batches of one size alone, and at the end of an epoch they are not.
+    """
+    if not (dist.is_initialized() and dist.get_world_size() > 1):
+        return tensor
+    rows = tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach()
+    sizes = [torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
+    counts = [int(size) for size in sizes]
+    room = rows.new_zeros((max(counts), *rows.shape[1:]))
+    room[: len(rows)] = rows
+    found = [torch.empty_like(room) for _ in counts]
+    dist.all_gather(found, room)
+    return torch.cat([part[:count] for part, count in zip(found, counts, strict=True)])
+
+
 def _restore(model: Any, formats: dict[str, torch.dtype]) -> None:
     """Weights in the format they came in (trl turns those of an adapter on a quantised model into bf16), without trl's copy
     of the adapter as the reference, where the base model is that: an adapter that begins by changing nothing."""
@@ -55,11 +76,11 @@ def _restore(model: Any, formats: dict[str, torch.dtype]) -> None:
         model.delete_adapter("ref")
 
 
-class DPORun(PreferenceTrainer, DPOTrainer):
+class DPORun(PreferenceTrainer, DPOTrainer):  # type: ignore[misc]
     """Direct preference optimization (Rafailov et al. 2023)."""
 
 
-class KTORun(PreferenceTrainer, KTOTrainer):
+class KTORun(PreferenceTrainer, KTOTrainer):  # type: ignore[misc]
     """Kahneman-Tversky optimization (Ethayarajh et al. 2024)."""
 
     placeholder: ClassVar[dict[str, Any]] = {"input_ids": [0], "label": True}
@@ -69,10 +90,11 @@ class KTORun(PreferenceTrainer, KTOTrainer):
         return inputs["attention_mask"].sum(), len(inputs["attention_mask"])
 
 
-class ORPORun(PreferenceTrainer, ORPOTrainer):
+class ORPORun(PreferenceTrainer, ORPOTrainer):  # type: ignore[misc]
     """Odds ratio preference optimization (Hong et al. 2024)."""
 
     placeholder: ClassVar[dict[str, Any]] = {"prompt": "a", "chosen": "b", "rejected": "c"}
+    _token_step: StepWeights | None = None
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -83,6 +105,26 @@ class ORPORun(PreferenceTrainer, ORPOTrainer):
         chosen, rejected = inputs["chosen_attention_mask"], inputs["rejected_attention_mask"]
         return chosen.sum() + rejected.sum(), len(chosen)
 
+    def get_batch_samples(self, *arguments: Any) -> tuple[list[Any], None]:
+        """Also weighs the micro batches by the tokens of their chosen answers, for the first part of the loss."""
+        batches, _ = super().get_batch_samples(*arguments)
+        self._token_step = self.weigh([_predicted_tokens(batch) for batch in batches]) if batches else None
+        return batches, None
 
-class RewardRun(PreferenceTrainer, RewardTrainer):
+    def concatenated_forward(self, model: Any, batch: dict[str, Any]) -> Any:
+        """trl's, whose fifth part is the mean over the tokens of chosen answers. The others are means over pairs, by which the
+        micro batch is weighted afterwards."""
+        parts: list[Any] = list(super().concatenated_forward(model, batch))
+        if model.training and self._token_step is not None and self.step_weights is not None:
+            pairs = self.step_weights.peek()
+            parts[4] = parts[4] * torch.where(pairs > 0, self._token_step.next() / pairs, 0.0)
+        return tuple(parts)
+
+
+def _predicted_tokens(batch: dict[str, Any]) -> torch.Tensor:
+    predicted: torch.Tensor = batch["chosen_attention_mask"][:, 1:].sum()
+    return predicted
+
+
+class RewardRun(PreferenceTrainer, RewardTrainer):  # type: ignore[misc]
     """A reward model trained on pairs (Bradley-Terry)."""

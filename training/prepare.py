@@ -88,7 +88,14 @@ def _prepare_stream(config: RunConfig, run_dir: Path, tokenizer: PreTrainedToken
     """A stream of the rows after the held-out ones, which are the first; validation data are tokenized as always."""
     source = Path(config.data)
     rows = sliced_rows(config.data_slice, count_rows(source))
-    reader = Reader(source, config.columns, tokenizer, config.max_length, train_on_prompt=config.train_on_prompt)
+    reader = Reader(
+        source,
+        config.columns,
+        tokenizer,
+        config.max_length,
+        train_on_prompt=config.train_on_prompt,
+        template_kwargs=config.chat_template_kwargs,
+    )
     held_out: View | TokenList
     if config.validation_data:
         first, held_out_file = 0, Path(config.validation_data)
@@ -123,7 +130,8 @@ def _tokens(
 ) -> TokenStore:
     root = Path(os.environ.get(VARIABLE) or run_dir / "tokens")
     model, revision, columns = config.model, config.revision, config.columns
-    return find_or_make(source, root, tokenizer, model, revision, columns, report.progress, part)
+    kwargs = config.chat_template_kwargs
+    return find_or_make(source, root, tokenizer, model, revision, columns, report.progress, part, kwargs)
 
 
 def _selected(source: Path, rows: TaskRows, config: RunConfig, *, eval_split: float) -> Selection:

@@ -1,6 +1,15 @@
-"""From a row to the text that the model sees, and where the answers stand in it. No torch."""
+"""From a row to the text that the model sees, and where the answers stand in it. No torch.
 
-from dataclasses import dataclass
+An answer carries loss from where the generation prompt ends to the token that ends the turn. What the template writes by
+itself carries none: the generation prompt, an empty thinking block, and whatever follows the end token. Every turn of a
+conversation is labelled alike.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -8,6 +17,10 @@ from training.failure import DataError
 from training.shapes import Example, Message, Row
 
 _CLOSING_CHARACTERS = 16  # how far behind an answer its end token may stand
+_THINK = r"\w*(?i:think|thought|reason)\w*"
+# A thinking block without a thought, such as <think>\n\n</think>\n\n, or the rest of one that the generation prompt opens.
+_EMPTY_BLOCK = re.compile(rf"\s*(?:<({_THINK})>\s*</\1>|\[({_THINK})\]\s*\[/\2\]|</{_THINK}>)\s*")
+_BLOCK_AT_END = re.compile(rf"\s*(?:<({_THINK})>\s*(?:</\1>)?|\[({_THINK})\]\s*(?:\[/\2\])?)\s*\Z")
 _FRAMES = 4  # ways in which a template sets an answer that are remembered
 Span = tuple[int, int]
 
@@ -26,11 +39,13 @@ class Rendered:
 
 @dataclass(frozen=True)
 class _Frame:
-    """What a template sets around an answer: `opening` before the model speaks; `lead` and `closing` are learned with it."""
+    """What a template sets around an answer: `opening` before the model speaks, `lead` and `closing` as its own. Of the turn
+    the first `unlearned` characters and all from the end of `closing` on carry no loss."""
 
     opening: str
     lead: str
     closing: str
+    unlearned: int
 
 
 class Renderer:
@@ -40,8 +55,9 @@ class Renderer:
     learned from that, so that most rows are rendered once.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any] | None = None) -> None:
+        """`arguments` are the chat template's own, such as enable_thinking."""
+        self._tokenizer, self._arguments = tokenizer, arguments or {}
         self._frames: list[_Frame] = []
 
     @property
@@ -67,14 +83,28 @@ class Renderer:
         return Rendered(text, spans, templated=True)
 
     def question(self, example: Example) -> tuple[str, str]:
-        """What the model is given to answer a row, and the answer expected: the last one of a conversation."""
+        """The text before the last answer of a row, as training sees it, and that answer."""
         if example.messages is None:
             return example.prompt, example.answer
-        last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")
-        before, answer = example.messages[:last], str(example.messages[last]["content"])
-        if self._tokenizer.chat_template is None:
-            return _render_plainly(before)[0] + _PLAIN_HEADINGS["assistant"], answer
-        return self._apply(before, example.tools, add_generation_prompt=True), answer
+        rendered = self.last_turn(example)
+        answer = next(turn["content"] for turn in reversed(example.messages) if turn["role"] == "assistant")
+        return rendered.text[: rendered.spans[-1][0]], str(answer)
+
+    def last_turn(self, example: Example) -> Rendered:
+        """A row up to its last answer.
+
+        Raises:
+            DataError: the chat template leaves the answer out or cannot render it.
+        """
+        messages = example.messages
+        if messages:
+            last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
+            example = replace(example, messages=messages[: last + 1])
+        rendered = self.render(example)
+        if not rendered.spans:
+            message = "has an answer that the model's chat template leaves out or rewrites."
+            raise DataError(message, "Change the roles or their order.")
+        return rendered
 
     def _quick_spans(self, messages: list[Message], text: str) -> list[Span] | None:
         """The spans where every answer stands in a frame known already; None where one does not."""
@@ -87,12 +117,13 @@ class Renderer:
         spans, cursor = [], 0
         for message in answers:
             start = text.index(opening, cursor) + len(opening)
-            framed = (frame.lead + message["content"] + frame.closing for frame in self._frames)
-            found = next((body for body in framed if text.startswith(body, start)), None)
-            if found is None:
+            framed = ((frame, frame.lead + message["content"] + frame.closing) for frame in self._frames)
+            fits = next(((frame, body) for frame, body in framed if text.startswith(body, start)), None)
+            if fits is None:
                 return None
-            cursor = start + len(found)
-            spans.append((start, cursor))
+            frame, body = fits
+            cursor = start + len(body)
+            spans.append((start + frame.unlearned, cursor))
         return spans
 
     def _spans(self, messages: list[Message], tools: list[Row] | None, text: str) -> list[Span]:
@@ -101,7 +132,7 @@ class Renderer:
             if message["role"] != "assistant":
                 continue
             span = self._span_by_prefix(messages, index, tools, text)
-            span = span or self._span_by_content(message["content"], text, cursor)
+            span = span or self._span_by_content(messages, index, tools, text, cursor)
             if span:
                 spans.append(span)
                 cursor = span[1]
@@ -113,34 +144,81 @@ class Renderer:
         through = self._apply(messages[: index + 1], tools)
         if not (text.startswith(through) and through.startswith(before)):
             return None
+        content, body = messages[index]["content"], through[len(before) :]
+        begin, end = _unlearned(body, content), self._turn_end(body, content)
         if index and not messages[index].get("tool_calls"):
             asked = self._apply(messages[:index], tools) if len(self._frames) < _FRAMES else before
-            self._learn(before.removeprefix(asked), through[len(before) :], messages[index]["content"])
-        return len(before), len(through)
+            self._learn(before.removeprefix(asked), body[:end], content, begin)
+        return len(before) + begin, len(before) + end
 
-    def _learn(self, opening: str, body: str, content: str) -> None:
+    def _turn_end(self, body: str, content: str) -> int:
+        """Where the part of a turn that carries loss ends: behind its end token. `body` is the text behind the generation
+        prompt, up to the turn's end."""
+        if found := self._ending.search(body):
+            return found.end(1)
+        return len(body) if body.endswith(content) else len(body.rstrip())
+
+    @cached_property
+    def _ending(self) -> re.Pattern[str]:
+        """The first of the special tokens that end a text, with nothing but others and white space behind it."""
+        return re.compile(rf"({self._special})(?:\s|{self._special})*\Z")
+
+    @cached_property
+    def _special(self) -> str:
+        """A pattern of the tokenizer's special tokens; one that matches nothing where there are none."""
+        added = self._tokenizer.added_tokens_decoder.values()
+        special = {*self._tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
+        return "|".join(re.escape(token) for token in sorted(special, key=len, reverse=True)) or r"(?!)"
+
+    def _learn(self, opening: str, body: str, content: str, unlearned: int) -> None:
         if not opening or len(content) < 2 or body.count(content) != 1:
             return
         lead, closing = body.split(content)
-        frame = _Frame(opening, lead, closing)
+        frame = _Frame(opening, lead, closing, unlearned)
         fits = not self._frames or self._frames[0].opening == opening
         if fits and frame not in self._frames and len(self._frames) < _FRAMES:
             self._frames = sorted([*self._frames, frame], key=lambda one: (-len(one.lead), -len(one.closing)))
 
-    def _span_by_content(self, content: str, text: str, cursor: int) -> Span | None:
-        """Templates that rewrite earlier turns: the answer where it stands in the text, with the token that ends the turn."""
-        start = text.find(content.strip(), cursor)
-        if start < 0 or not content.strip():
+    def _span_by_content(
+        self, messages: list[Message], index: int, tools: list[Row] | None, text: str, cursor: int
+    ) -> Span | None:
+        """Templates that rewrite earlier turns: the answer where it stands behind an opening, with the token that ends the
+        turn."""
+        content = messages[index]["content"].strip()
+        if not content:
             return None
-        end = start + len(content.strip())
-        eos = str(self._tokenizer.eos_token or "")
-        closed = text.find(eos, end, end + _CLOSING_CHARACTERS + len(eos)) if eos else -1
-        return (start, closed + len(eos)) if closed >= 0 else (start, end)
+        opening, begin = self._opening(messages[:index], tools, text, cursor)
+        start = text.find(content, begin)
+        if start < 0:
+            return None
+        closing = self._closing.match(text, start + len(content))
+        end = closing.end() if closing else start + len(content)
+        if opening and closing:
+            self._learn(opening, text[begin:end], messages[index]["content"], _unlearned(text[begin:end], content))
+        return start, end
+
+    def _opening(self, messages: list[Message], tools: list[Row] | None, text: str, cursor: int) -> tuple[str, int]:
+        """What stands before an answer to `messages`, and where in `text` it ends: the generation prompt, without a thinking
+        block at its end. "" and `cursor` where there is none."""
+        asked = self._apply(messages, tools) if messages else ""
+        prompt = self._apply(messages, tools, add_generation_prompt=True).removeprefix(asked) if messages else ""
+        opening = _BLOCK_AT_END.sub("", prompt)
+        place = text.find(opening, cursor)
+        return (opening, place + len(opening)) if opening and place >= 0 else ("", cursor)
+
+    @cached_property
+    def _closing(self) -> re.Pattern[str]:
+        """The nearest special token."""
+        return re.compile(rf".{{0,{_CLOSING_CHARACTERS}}}?(?:{self._special})", re.DOTALL)
 
     def _apply(self, messages: list[Message], tools: list[Row] | None, *, add_generation_prompt: bool = False) -> str:
         try:
             text = self._tokenizer.apply_chat_template(
-                messages, tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt
+                messages,
+                tools=tools,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                **self._arguments,
             )
         except MemoryError:
             message = "is rendered by the model's chat template into more text than fits in memory."
@@ -149,6 +227,12 @@ class Renderer:
             message = f"cannot be rendered by the model's chat template: {error}."
             raise DataError(message, "Change the roles or their order.") from error
         return str(text)
+
+
+def _unlearned(body: str, content: str) -> int:
+    """The length of an empty thinking block with which the template, and not the message, begins a turn."""
+    block = _EMPTY_BLOCK.match(body)
+    return block.end() if block and not _EMPTY_BLOCK.match(content) else 0
 
 
 # For a model without a chat template: headings in plain words, each answer ended by a blank line.

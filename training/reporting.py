@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerState
+from transformers import TrainerState
 
 from training import manifest
 from training.best import BestWatch, Evaluation, best, evaluations, kept_step
 from training.checkpointing import keeping, spare_every_second_layer
 from training.config import Checkpointing, RunConfig
-from training.data import EpochSampler
+from training.data import EpochSampler, RankBatches
 from training.events import CheckpointSaved, Metrics, Note, Planned
 from training.failure import StopRequested
+from training.global_batch import GlobalBatchTrainer
 from training.memory_limit import counter
 from training.method_steps import callbacks, loraplus
 from training.moments import Moments
@@ -59,13 +60,14 @@ class Watch:
     moments: Moments
 
 
-class Reporting(Trainer):  # type: ignore[misc]
+class Reporting(GlobalBatchTrainer):
     """A Trainer whose numbers go to the run's report. Stands before the trainer of a task in a class's bases."""
 
     optimizer: torch.optim.Optimizer | None
 
     def __init__(self, *, watch: Watch, train_dataset: Any, eval_dataset: Any, **arguments: Any) -> None:
         watch.report.moments = watch.moments
+        self.sequence_shares = watch.config.sequence_parallel_size
         super().__init__(**arguments, **self.shown_rows(train_dataset, eval_dataset))
         self.place_data(train_dataset, eval_dataset)
         self._watch = watch
@@ -92,7 +94,14 @@ class Reporting(Trainer):  # type: ignore[misc]
         """Rows as Lathe has prepared them, in Lathe's order."""
         self.train_dataset, self.eval_dataset = train, held_out
         self._stream = train if isinstance(train, Stream) else None
-        self._sampler = None if self._stream else EpochSampler(train.order or Shuffled(len(train), self.args.seed))
+        self._sampler = self._batches = None
+        if self._stream is None:
+            order = train.order or Shuffled(len(train), self.args.seed)
+            share = self._train_batch_size, self.args.process_index, self.args.world_size
+            if self.sequence_shares > 1:  # DeepSpeed's loader takes accelerate's
+                self._sampler = EpochSampler(order)
+            else:
+                self._batches = RankBatches(order, *share)
 
     def begun(self, placement: dict[str, Any], state: TrainerState) -> None:
         """Called once the model is wrapped and placed: says what is about to be trained."""
@@ -117,11 +126,11 @@ class Reporting(Trainer):  # type: ignore[misc]
         """Tells the sampler which epoch it is: on a resume with several ranks neither library nor accelerate does."""
         if self._stream:
             self._stream.share = replace(self._stream.share, start_step=self.state.global_step)
-        elif self._sampler:
-            world = self.args.world_size // self._watch.config.sequence_parallel_size
+        elif source := self._sampler or self._batches:
+            world = self.args.world_size // self.sequence_shares
             accumulation = self.args.gradient_accumulation_steps
-            per_epoch = steps_per_epoch(len(self._sampler), self._train_batch_size, accumulation, world)
-            self._sampler.epoch = self.state.global_step // per_epoch
+            per_epoch = steps_per_epoch(source.units, self._train_batch_size, accumulation, world)
+            source.epoch = self.state.global_step // per_epoch
 
     def step_begins(self) -> None:
         """Called before the first micro step of each step."""
@@ -158,11 +167,6 @@ class Reporting(Trainer):  # type: ignore[misc]
         """Whom it reports to."""
         return self._watch
 
-    def training_pass(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """One forward and backward pass that counts for nothing."""
-        loss: torch.Tensor = super().training_step(model, inputs)
-        return loss
-
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any) -> torch.Tensor:
         """One forward and backward pass; counts the tokens that are not padding, without waiting for the device."""
         self.throughput.add(*self.count(inputs))
@@ -185,6 +189,10 @@ class Reporting(Trainer):  # type: ignore[misc]
     def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int | torch.Tensor]:
         """Tokens of a batch that are no padding, and its rows."""
         return inputs["attention_mask"].sum(), len(inputs["attention_mask"])
+
+    def items(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """The rows of a batch, of which a loss is the mean; the trainer of tokens counts those."""
+        return torch.as_tensor(self.count(inputs)[1])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Reports losses and rates; called on every rank at the same step."""

@@ -23,6 +23,7 @@ from training.encoding import Encoder
 from training.example import Example
 from training.failure import DataError
 from training.files import file_format, open_bytes
+from training.methods import template_arguments
 from training.rendering import Renderer
 from training.rows import read_numbered
 
@@ -65,9 +66,10 @@ class Reader:
         max_length: int,
         *,
         train_on_prompt: bool,
+        template_kwargs: str | None = None,
     ) -> None:
         self._source, self._columns, self._limit, self._all = source, columns, max_length, train_on_prompt
-        self._renderer, self._encoder = Renderer(tokenizer), Encoder(tokenizer)
+        self._renderer, self._encoder = Renderer(tokenizer, template_arguments(template_kwargs)), Encoder(tokenizer)
 
     def examples(self, first: int, end: int) -> Iterator[Example | None]:
         """The rows [first, end) of the file, from 0; None for one that cannot train."""

@@ -35,7 +35,7 @@ from training.order import Integers
 
 # Where the tokens are kept that all runs share; a run that is not told keeps its own in its folder.
 VARIABLE = "LATHE_TOKENS"
-VERSION = 1  # of the layout and of how rows are rendered: another one makes all stores anew
+VERSION = 2  # of the layout and of how rows are rendered: another one makes all stores anew
 FACTS = "facts.json"
 PROGRESS = "progress.json"
 _TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "special_tokens_map.json", "added_tokens.json")
@@ -133,12 +133,20 @@ def open_store(folder: Path) -> TokenStore:
     return TokenStore(folder)
 
 
-def store_key(sha256: str, model: str, columns: str | None, revision: str | None = None, part: str = "") -> str:
+def store_key(
+    sha256: str,
+    model: str,
+    columns: str | None,
+    revision: str | None = None,
+    part: str = "",
+    template_kwargs: str | None = None,
+) -> str:
     """The name of a store's folder: the beginning of the data's hash, then a hash of all that its tokens depend on.
 
-    `part` says which of a row's texts are in it (training/parts.py).
+    `part` says which of a row's texts are in it (training/parts.py), `template_kwargs` what the chat template was given.
     """
-    parts = [str(VERSION), sha256, tokenizer_fingerprint(model, revision), columns or "", *([part] if part else [])]
+    more = [part, template_kwargs] if template_kwargs else [part] if part else []
+    parts = [str(VERSION), sha256, tokenizer_fingerprint(model, revision), columns or "", *more]
     return f"{sha256[:16]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
 

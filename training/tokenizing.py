@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from training.example import Example
 from training.failure import DataError, UserError
-from training.parts import Part
+from training.methods import template_arguments
+from training.parts import Part, PartRenderer
 from training.rows import read_numbered
 from training.token_store import (
     FACTS,
@@ -57,6 +58,7 @@ def make_store(
     columns: str | None,
     progress: Progress,
     part: Part = Part.WHOLE,
+    template_kwargs: str | None = None,
 ) -> None:
     """Tokenizes a part of each row of `source` into the store `folder`. The caller holds the maker's lock.
 
@@ -70,7 +72,9 @@ def make_store(
     aside.mkdir(mode=0o700, parents=True)
     try:
         with StoreWriter(aside, tokenizer) as writer:
-            for rendered, encoded in _encoded(source, columns, tokenizer, part):
+            for rendered, encoded in _encoded(
+                source, columns, PartRenderer(tokenizer, part, template_arguments(template_kwargs)), tokenizer
+            ):
                 writer.add(rendered, encoded)
                 progress(writer.rows)
             if not writer.trainable:
@@ -93,12 +97,13 @@ def find_or_make(
     columns: str | None,
     progress: Callable[[int, int], None],
     part: Part = Part.WHOLE,
+    template_kwargs: str | None = None,
 ) -> TokenStore:
     """The tokens of `source`, from `root` where they are there already. Another process that makes them now is waited for.
 
     The store stays as long as this process lives, whatever else is cleared away.
     """
-    folder = root / store_key(file_fingerprint(source), model, columns, revision, part)
+    folder = root / store_key(file_fingerprint(source), model, columns, revision, part, template_kwargs)
     written = FileProgress(making_folder(folder) / PROGRESS, 0)
 
     def tell(done: int) -> None:
@@ -110,7 +115,7 @@ def find_or_make(
     if not (folder / FACTS).is_file():
         with locked(folder, waiting=lambda: progress(*read_progress(folder))):
             if not (folder / FACTS).is_file():
-                make_store(source, folder, tokenizer, columns, tell, part)
+                make_store(source, folder, tokenizer, columns, tell, part, template_kwargs)
     return open_store(folder)
 
 
@@ -124,12 +129,11 @@ def read_progress(folder: Path) -> tuple[int, int]:
 
 
 def _encoded(
-    source: Path, columns: str | None, tokenizer: "PreTrainedTokenizerBase", part: Part
+    source: Path, columns: str | None, renderer: "PartRenderer", tokenizer: "PreTrainedTokenizerBase"
 ) -> Iterator[tuple[list["Rendered | None"], "Encoded"]]:
     from training.encoding import Encoder
-    from training.parts import PartRenderer
 
-    encoder, renderer = Encoder(tokenizer), PartRenderer(tokenizer, part)
+    encoder = Encoder(tokenizer)
     with ThreadPoolExecutor(1) as pool:
         waiting: deque[tuple[list[Rendered | None], Future[Any]]] = deque()
         for chunk in _chunks(source, columns, renderer):

@@ -3,18 +3,20 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, TrainingArguments
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
+from transformers.trainer_utils import EvalLoopOutput
 
 from training.adapters import targeted_modules
 from training.config import Packing, Precision, RunConfig, Task
-from training.data import TokenDataset
-from training.evaluation import EvenRows, TokenMean, perplexity
+from training.data import IGNORED, TokenDataset
+from training.evaluation import EvenRows, perplexity, predicted, token_loss
 from training.events import Note
 from training.failure import UserError
 from training.flat import base_of, count_flat, leak
+from training.global_batch import divides_by_count
 from training.layout import PLAIN, Batches, dataset, lay_out
 from training.model import load_model, parameter_counts, weights_dtype
 from training.moments import Moments
@@ -24,6 +26,8 @@ from training.report import Report
 from training.reporting import Reporting, Watch
 from training.sequence_parallel import refuse_unfit, shared, true_gradient
 from training.stopping import StopSignal
+
+_TRIED_TOKENS = 8
 
 
 def make_trainer(
@@ -45,7 +49,7 @@ def make_trainer(
     """
     refuse_unfit(model, config)
     held_out: Any = TokenDataset(data.held_out) if data.held_out else None
-    if held_out and issubclass(aim.trainer, RunTrainer):
+    if held_out and config.sequence_parallel_size > 1:
         held_out = EvenRows(held_out, config.micro_batch_size * config.num_processes)
     more: dict[str, Any] = {}
     plan, collator, train = _plan(model, data, precision), aim.collator(tokenizer.pad_token_id), data.train
@@ -87,26 +91,38 @@ def _plan(model: torch.nn.Module, data: Data, precision: Precision) -> dict[str,
 
 
 class RunTrainer(Reporting):
-    """Trains on tokens: its evaluation loss is a mean over tokens, as the training loss is."""
-
-    _token_mean: TokenMean | None = None  # while evaluating
+    """Trains on tokens: its losses are means over the tokens that carry loss."""
 
     def begun(self, placement: dict[str, Any], state: TrainerState) -> None:
-        """Tries first whether the model, as it really runs, keeps rows apart that lie end to end."""
+        """Tries first whether the model, as it really runs, keeps rows apart that lie end to end, and how it counts tokens."""
         if isinstance(self.data_collator, Batches) and self.data_collator.flat:
             self._try_separation(self.data_collator)
+        if self.sequence_shares == 1:
+            self.divides_by_items = divides_by_count(self, self._as_it_runs, self._prepare_inputs(self._few_tokens()))
         super().begun(placement, state)
         self.strategy |= {name: self._watch.plan.get(name, "") for name in ("packing", "attention")}
 
+    @property
+    def _as_it_runs(self) -> torch.nn.Module:
+        """The model as it is placed, before it is compiled for what it is not tried with."""
+        placed: torch.nn.Module = self.model if self._watch.config.torch_compile else self.model_wrapped
+        return placed
+
+    @property
+    def _vocabulary(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
+
+    def _few_tokens(self) -> dict[str, torch.Tensor]:
+        tokens = np.arange(1, 1 + _TRIED_TOKENS, dtype=np.int32) % self._vocabulary
+        batch: dict[str, torch.Tensor] = self.data_collator([{"input_ids": tokens, "labels": tokens}])
+        return batch
+
     def _try_separation(self, batches: Batches) -> None:
         config = self._watch.config
-        model = self.model if config.torch_compile else self.model_wrapped
-        distance = leak(
-            model, self.model.config.get_text_config().vocab_size, self.args.device, self._watch.plan["precision"]
-        )
+        distance = leak(self._as_it_runs, self._vocabulary, self.args.device, self._watch.plan["precision"])
         if distance < 1:
             return
-        name = type(base_of(model)).__name__
+        name = type(base_of(self.model)).__name__
         if config.packing is not Packing.AUTO:
             message = f"does not fit {name}: rows laid end to end see each other."
             raise UserError("packing", config.packing.value, message, "Set packing to auto or none.")
@@ -119,48 +135,48 @@ class RunTrainer(Reporting):
         """A flat batch has no mask: all of it is tokens, and each row begins at position 0."""
         return super().count(inputs) if "attention_mask" in inputs else count_flat(inputs)
 
-    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
-        """The library's; its gradient is put right where processes share sequences."""
-        loss = super().compute_loss(model, inputs, *arguments, **named)
-        size = self._watch.config.sequence_parallel_size
-        return true_gradient(loss, size) if size > 1 and model.training else loss
+    def items(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Tokens that carry loss."""
+        return (predicted(inputs, shifted=not self.model.config.is_encoder_decoder) != IGNORED).sum()
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """In training the model's own; its gradient is put right where processes share sequences. In an evaluation the tokens'
+        alone, without what a router or an adapter adds."""
+        if model.training:
+            result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            size = self.sequence_shares
+            return true_gradient(result, size) if size > 1 else result
+        _, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss = token_loss(outputs["logits"], inputs, shifted=not self.model.config.is_encoder_decoder)
+        return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, *arguments: Any, **named: Any) -> EvalLoopOutput:
-        """The library's loop, with the loss as the mean over tokens in the place of its mean over batches."""
-        mean = self._token_mean = TokenMean(self.args.device)
-        try:
-            output = super().evaluation_loop(*arguments, **named)
-        finally:
-            self._token_mean = None
+        """The perplexity beside the loss."""
+        output = super().evaluation_loop(*arguments, **named)
         if "eval_loss" in output.metrics:
-            output.metrics["eval_loss"] = loss = mean.value()
-            output.metrics["eval_perplexity"] = perplexity(loss)
+            output.metrics["eval_perplexity"] = perplexity(output.metrics["eval_loss"])
         return output
-
-    def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
-        """The library's step; its batch's loss is also kept with the number of tokens behind it."""
-        loss, *rest = super().prediction_step(model, inputs, *arguments, **named)
-        assert self._token_mean is not None
-        labels = inputs["labels"].to(loss.device)
-        # A decoder of its own predicts its first token too; otherwise nothing comes before the first to predict it from.
-        self._token_mean.add(loss, labels if self.model.config.is_encoder_decoder else labels[:, 1:])
-        return loss, *rest
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        # In evaluation each batch's loss is the mean of its own tokens; TokenMean brings batches and ranks together.
-        return None if self._token_mean else super()._get_num_items_in_batch(batch_samples, device)
 
 
 class ClassTrainer(Reporting):
-    """Trains a classifier, and evaluates its accuracy beside the loss."""
+    """Trains a classifier, and evaluates its accuracy beside the loss; both are means over rows."""
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(
-            compute_metrics=_accuracy,
-            preprocess_logits_for_metrics=lambda logits, _: logits.argmax(-1),
-            **arguments,
-        )
-
-
-def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
-    return {"accuracy": float((prediction.predictions == prediction.label_ids).mean())}
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The model's own; in an evaluation the share of rows whose class is right is kept too."""
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if not model.training:
+            right = outputs["logits"].argmax(-1) == inputs["labels"].to(outputs["logits"].device)
+            self.batch_means = {"accuracy": right.float().mean()}
+        return (loss, outputs) if return_outputs else loss

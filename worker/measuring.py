@@ -54,14 +54,29 @@ class Measurement:
     store: Path | None = None
 
 
-def folder_of(sha256: str, model: str, columns: str | None = None, revision: str | None = None) -> Path:
+def folder_of(
+    sha256: str,
+    model: str,
+    columns: str | None = None,
+    revision: str | None = None,
+    template_kwargs: str | None = None,
+) -> Path:
     """Where the tokens of that data are kept for that tokenizer and mapping."""
-    return get_settings().tokens_dir / token_store.store_key(sha256, model, columns, revision)
+    return get_settings().tokens_dir / token_store.store_key(
+        sha256, model, columns, revision, template_kwargs=template_kwargs
+    )
 
 
-def state(sha256: str, model: str, columns: str | None = None, *, revision: str | None = None) -> Measurement:
+def state(
+    sha256: str,
+    model: str,
+    columns: str | None = None,
+    *,
+    revision: str | None = None,
+    template_kwargs: str | None = None,
+) -> Measurement:
     """Where it stands; nothing is started."""
-    return _state(folder_of(sha256, model, columns, revision))
+    return _state(folder_of(sha256, model, columns, revision, template_kwargs))
 
 
 def measure(

@@ -86,7 +86,7 @@ def report(
         "longest_rows": [{"row": row + 1, "tokens": length} for row, length in facts["longest_rows"]],
         "histogram": facts["histogram"],
         "cut_offs": facts["cut_offs"],
-        "padding_waste": numbers.padding_waste(cut, micro_batch, seed, max_length, world),
+        "padding_waste": numbers.padding_waste(cut, micro_batch, seed, max_length),
         "packing_waste": numbers.packing_waste(cut, max_length),
         "scripts": facts["scripts"],
         "worst_batches": [asdict(batch) | {"rows": [int(rows[row]) + 1 for row in batch.rows]} for batch in batches],

@@ -54,7 +54,13 @@ def counted(config: RunConfig, model: str) -> RowLengths | None:
         item = session.get(Dataset, config.data)
     if item is None:
         return None
-    state = measuring.state(item.sha256, model, config.columns or item.columns_map, revision=config.revision)
+    state = measuring.state(
+        item.sha256,
+        model,
+        config.columns or item.columns_map,
+        revision=config.revision,
+        template_kwargs=config.chat_template_kwargs,
+    )
     if state.store is None:
         return None
     store = open_store(state.store)
