@@ -22,7 +22,13 @@ COMMON: dict[str, Any] = {
     "eval_steps": 0, "save_steps": 0, "max_length": 96, "lora_r": 4, "lora_alpha": 8,
 }  # fmt: skip
 LEARNING_RATES = {"full": 0.1, "lora": 0.5, "adalora": 1.0}
-TARGETS = {"llama": "q_proj, v_proj", "mixtral": "q_proj, v_proj", "bart": "q_proj, v_proj", "t5": "q, v"}
+TARGETS = {
+    "llama": "q_proj, v_proj",
+    "thinker": "q_proj, v_proj",
+    "mixtral": "q_proj, v_proj",
+    "bart": "q_proj, v_proj",
+    "t5": "q, v",
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ _SHORT = {"max_length": 40}  # so that some rows are truncated
 SUBJECTS = {
     **_layouts("sft", "sft", "llama", "answers"),
     **_layouts("chats", "sft", "llama", "chats", every=3),
+    "chats with thinking": Subject("sft", "thinker", "chats", every=3, settings={"packing": "none"}),
     **_layouts("pretraining", "pretraining", "llama", "texts", every=2),
     **_layouts("mixture", "sft", "mixtral", "answers", every=2),
     "seq2seq t5": Subject("seq2seq", "t5", "answers"),

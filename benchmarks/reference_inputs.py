@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 from benchmarks.matrix_inputs import byte_tokenizer
@@ -13,9 +14,15 @@ _TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+# The last answer has an empty thinking block before it, and every turn ends with a newline, as in Qwen3's template.
+_THINKING = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n"
+    "{% if m['role'] == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}{{ m['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
 _WORDS = ("a", "of", "stone", "river", "seldom", "night", "copper", "we", "lantern", "under", "forty-two", "go")
 # Two whole epochs of 8 rows a step would hide an epoch's end: 24 rows end one with a full step, 21 with a smaller one.
-ROWS = {"even": 24, "uneven": 21, "held-out": 16}
+ROWS = {"even": 24, "uneven": 21, "held-out": 11}
 Row = dict[str, Any]
 
 
@@ -25,9 +32,7 @@ def make_inputs(home: Path) -> None:
     for name, make in _DATA.items():
         for number, (part, count) in enumerate(ROWS.items()):
             generator = random.Random(f"{name} {part}")
-            # An evaluation that is a mean over rows or tokens need not fill its last batch; one over batches must.
-            missing = 5 if part == "held-out" and name not in ("pairs", "labelled") else 0
-            rows = [make(100 * (number + 1) + row, generator) for row in range(count - missing)]
+            rows = [make(100 * (number + 1) + row, generator) for row in range(count)]
             text = "".join(json.dumps(row) + "\n" for row in rows)
             (home / f"{name}-{part}.jsonl").write_text(text, encoding="utf-8")
 
@@ -113,6 +118,8 @@ def _make_models(home: Path) -> None:
         torch.manual_seed(0)
         kind(config).save_pretrained(home / name)
         tokenizer.save_pretrained(home / name)
+    copytree(home / "llama", home / "thinker")
+    (home / "thinker" / "chat_template.jinja").write_text(_THINKING, encoding="utf-8")
 
 
 def _tokenizers() -> tuple[Any, Any]:

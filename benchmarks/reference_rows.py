@@ -64,24 +64,21 @@ def _answer(given: dict[str, Any], tokenizer: Any) -> Row:
 
 
 def _chat(given: dict[str, Any], tokenizer: Any) -> Row:
-    """Every answer with its end token carries loss; what the template writes before it, and the other turns, do not."""
-    ids: list[int] = []
-    labels: list[int] = []
-    messages = given["messages"]
-    for number, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        asked = _rendered(tokenizer, messages[:number], add_generation_prompt=True)
-        whole = _rendered(tokenizer, messages[: number + 1])
-        labels += [IGNORED] * (len(asked) - len(ids)) + whole[len(asked) :]
-        ids = whole
-    return Row(ids, labels)
-
-
-def _rendered(tokenizer: Any, messages: list[dict[str, str]], **more: Any) -> list[int]:
-    text = tokenizer.apply_chat_template(messages, tokenize=False, **more)
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
+    """Every answer with its end token carries loss; what the template writes around it, and the other turns, do not."""
+    text = tokenizer.apply_chat_template(given["messages"], tokenize=False)
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    learned: set[int] = set()
+    end = 0
+    for message in given["messages"]:  # each stands in the text with its end token behind it, one after another
+        turn = message["content"] + tokenizer.eos_token
+        start = text.index(turn, end)
+        end = start + len(turn)
+        learned |= set(range(start, end)) if message["role"] == "assistant" else set()
+    labels = [
+        token if first in learned else IGNORED
+        for token, (first, _) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+    ]
+    return Row(encoded["input_ids"], labels)
 
 
 def _chunks(ids: list[int], limit: int) -> list[Row]:

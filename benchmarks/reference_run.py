@@ -108,10 +108,26 @@ def _steps(folder: Path, cell: Cell, tokens: Sequence[list[int]]) -> list[Step]:
     paired = cell.config["task"] in ("dpo", "reward")
     parts = [_batches(batches_file(folder, rank), places, paired=paired) for rank in range(cell.ranks)]
     steps = [[list(micro) for micro in zip(*(part[step] for part in parts), strict=True)] for step in sorted(parts[0])]
-    order = [row for step in steps for micro in step for rank in micro for row in rank]
-    if len(set(order[: len(tokens)])) < len(tokens):
-        raise MismatchError(f"trained on {len(set(order[: len(tokens)]))} of {len(tokens)} rows before one came again")
+    _empty_filled(steps, len(tokens))
     return steps
+
+
+def _empty_filled(steps: list[Step], rows: int) -> None:
+    """Takes out the batches of ranks for which an epoch had no rows left: they must fill them with rows that count nothing.
+
+    Raises:
+        MismatchError: a row came again before all had come.
+    """
+    seen: set[int] = set()
+    for number, micro in ((number, micro) for step in steps for number, micro in enumerate(step)):
+        if len(seen) == rows and number == 0:
+            seen = set()  # an epoch begins with a step
+        for rank, batch in enumerate(micro):
+            if len(seen) == rows:
+                micro[rank] = []
+            elif len(seen | set(batch)) < len(seen) + len(batch):
+                raise MismatchError(f"trained on a row again when {len(seen)} of {rows} rows had trained")
+            seen |= set(batch)
 
 
 def _batches(file: Path, places: dict[tuple[int, ...], int], *, paired: bool) -> dict[int, list[list[int]]]:

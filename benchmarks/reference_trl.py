@@ -1,9 +1,8 @@
 """What trl's own trainers make of a run's rows: their tokens, their batches, their loss; for benchmarks/reference.py.
 
-A step's loss is the mean over the rows (pairs) of the global batch. trl's losses of DPO and rewards are such means already, so
-that the global batch is one batch here. KTO compares rows within a rank's micro batch and estimates its KL term over the micro
-batches that the ranks have at a time, so those are one batch; ORPO takes a mean over the tokens of a rank's micro batch, so
-each of those is one. Batches of unlike size count by their rows.
+trl's losses of DPO, ORPO and rewards are means over the pairs of a batch (and over tokens, for ORPO's likelihood), so that the
+global batch is one batch here, and the held-out rows are one. KTO compares rows within a rank's micro batch and estimates its KL
+term over the micro batches that the ranks have at a time, so those are one batch, which counts by its rows.
 """
 
 import logging
@@ -68,8 +67,8 @@ class PreferenceLearner:
         pass
 
     def evaluate(self) -> float:
-        places = list(range(len(self._held_out)))
-        batches = [places[start : start + self._micro] for start in range(0, len(places), self._micro)]
+        places = range(len(self._held_out))
+        batches = [list(places[start : start + self._micro]) for start in places[:: self._micro]]
         step = [batches[start : start + self._ranks] for start in range(0, len(batches), self._ranks)]
         losses = [
             sum(map(len, batch)) * self._loss([[self._held_out[row] for row in rank] for rank in batch]).item()
@@ -79,17 +78,11 @@ class PreferenceLearner:
 
     def _together(self, step: Step) -> list[list[list[int]]]:
         """The batches to compute at once, each as the ranks' parts of it."""
-        match self._task:
-            case "orpo":
-                return [[rank] for micro in step for rank in micro]
-            case "kto":
-                return step
-            case _:
-                return [[rank for micro in step for rank in micro]]
+        return step if self._task == "kto" else [[rank for micro in step for rank in micro]]
 
     def _loss(self, parts: list[list[dict[str, Any]]]) -> torch.Tensor:
         if self._task == "kto":
-            parts = [self._prepared(part) for part in parts]  # again, so that trl pairs the rows of each part
+            parts = [self._prepared(part) for part in parts if part]  # again, so that trl pairs the rows of each part
         batch = self._trainer.data_collator([row for part in parts for row in part])
         loss: torch.Tensor = self._trainer.compute_loss(self.model, batch)
         return loss
