@@ -103,10 +103,22 @@ def test_unwanted_answers_are_there_with_their_label(rows: Any) -> None:
 
 def test_each_prompt_is_also_seen_with_the_answer_of_the_row_before(rows: Any, text: Any) -> None:
     view = rows(Task.KTO).view(np.arange(40))
-    batch = UnpairedCollator(0)([view[3], view[4]])
+    batch = UnpairedCollator(0, 64)([view[3], view[4]])
     said = [text(row[mask == 1]) for row, mask in zip(batch["KL_input_ids"], batch["KL_attention_mask"], strict=True)]
     assert said == ["count 3: 1 4 8<|end|>", "count 4: I do not know<|end|>"]
     assert batch["label"].tolist() == [False, True]
+
+
+def test_such_a_pair_is_cut_at_the_maximum_length_and_not_at_the_longer_of_its_rows() -> None:
+    def row(prompt: int, answer: int) -> dict[str, Any]:
+        labels = np.r_[np.full(prompt, IGNORED), np.full(answer, 9)]
+        return {"input_ids": np.r_[np.full(prompt, 5), np.full(answer, 9)], "labels": labels, "label": True}
+
+    rows = [row(20, 4), row(4, 20)]  # the prompt of the first with the answer of the second: 40 tokens
+    for limit, whole in ((64, 40), (32, 32)):
+        batch = UnpairedCollator(0, limit)(rows)
+        assert batch["KL_attention_mask"].sum(1).tolist() == [whole, 8]
+        assert batch["KL_completion_mask"].sum(1).tolist() == [whole - 20, 4]
 
 
 def test_pairs_are_batched_chosen_first(rows: Any, text: Any) -> None:

@@ -81,7 +81,7 @@ def advise(
     )
     tried: list[tuple[float, Advice]] = []
     fastest = float("inf")
-    for changes in _candidates(config, nvme=nvme):
+    for changes in _candidates(config, shape, nvme=nvme):
         changed = config.model_copy(update=_typed(config, changes))
         if any(one.blocking for one in check(changed, machine)):
             continue
@@ -114,13 +114,13 @@ def _distinct(tried: list[tuple[float, Advice]]) -> Iterator[tuple[float, Advice
             yield seconds, one
 
 
-def _candidates(config: RunConfig, *, nvme: bool) -> Iterator[Changes]:
+def _candidates(config: RunConfig, shape: ModelShape, *, nvme: bool) -> Iterator[Changes]:
     """Settings to change, the configuration as it is first."""
     ways = [way for way in (_MANY if config.num_processes > 1 else _ONE) if nvme or "nvme" not in way]
-    for way, kept, batch, quantised, state in product(
-        ways, _kept(config), _batches(config), _quantised(config), _states(config)
+    for way, kept, batch, quantized, state in product(
+        ways, _kept(config), _batches(config), _quantized(config, shape), _states(config)
     ):
-        changes = _strategy(way) | kept | batch | quantised | state
+        changes = _strategy(way) | kept | batch | quantized | state
         yield {name: value for name, value in changes.items() if str(getattr(config, name)) != str(value)}
 
 
@@ -149,9 +149,10 @@ def _batches(config: RunConfig) -> list[Changes]:
     return found
 
 
-def _quantised(config: RunConfig) -> list[Changes]:
-    """Frozen weights as they are, and in 4 bits where they are whole."""
-    if config.method is Method.LORA and config.quantized is Quantization.NONE:
+def _quantized(config: RunConfig, shape: ModelShape) -> list[Changes]:
+    """Frozen weights as they are, and in 4 bits where that packs most of them: experts held as one tensor stay whole."""
+    packs = 2 * shape.linear_weights >= shape.parameters
+    if packs and config.method is Method.LORA and config.quantized is Quantization.NONE:
         return [{}, {"method": "qlora", "quantization": "4bit"}]
     return [{}]
 

@@ -48,6 +48,13 @@ def without_gain(found: Iterable[Evaluation], threshold: float) -> int:
     return count
 
 
+def out_of_patience(config: RunConfig, state: TrainerState) -> bool:
+    """Whether early stopping ends a run with these evaluations, before its last step."""
+    waited = without_gain(evaluations(state), config.early_stopping_threshold)
+    patience = config.early_stopping_patience
+    return patience is not None and waited >= patience and state.global_step < state.max_steps
+
+
 class BestWatch(TrainerCallback):  # type: ignore[misc]
     """Saves a checkpoint at each evaluation that is the best so far, and ends a run that no longer gets better.
 
@@ -64,10 +71,9 @@ class BestWatch(TrainerCallback):  # type: ignore[misc]
             return
         if self._config.load_best_at_end and lowest.step == state.global_step:
             control.should_save = True
-        patience = self._config.early_stopping_patience
-        waited = without_gain(found, self._config.early_stopping_threshold)
-        if patience and waited >= patience and state.global_step < state.max_steps:
+        if out_of_patience(self._config, state):
             control.should_training_stop = True
+            waited = without_gain(found, self._config.early_stopping_threshold)
             told = f"Stopped early at step {state.global_step}: {waited} evaluations in a row did not lower the loss"
             self._report.once(Note(message=f"{told} ({lowest.loss:.4f} at step {lowest.step})."))
 

@@ -1,9 +1,13 @@
 """The ranks: who they are, where they run, and how each holds its part."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
@@ -14,6 +18,8 @@ from training.compiling import refuse_unfit_nvme, tell_of_compiling
 from training.config import Precision, RunConfig, Strategy
 from training.report import Report
 from training.rules import Machine
+
+_NO_LIMIT = timedelta(days=30)
 
 
 def local_machine() -> Machine:
@@ -47,6 +53,25 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         state.distributed_type = DistributedType.DEEPSPEED
     return state
+
+
+@contextmanager
+def main_rank_works(name: str) -> Iterator[bool]:
+    """Rank 0 does what is within, which may take long, while the others wait behind it. True on rank 0.
+
+    They wait at the store that the ranks met at, without a time limit: a collective that waits for a rank that hashes a
+    checkpoint of hundreds of gigabytes is ended by NCCL after ten minutes, and the run with it. `name` is used once.
+    """
+    if not (dist.is_initialized() and dist.get_world_size() > 1):
+        yield True
+        return
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        yield True
+        store.set(name, "done")
+    else:
+        yield False
+        store.wait([name], _NO_LIMIT)
 
 
 def set_fsdp_policies(arguments: TrainingArguments, machine: Machine, precision: Precision) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from peft import prepare_model_for_kbit_training
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -31,7 +30,7 @@ def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, cla
     """
     dtype = weights_dtype(config, precision)
     model = empty_model(config, dtype=dtype, classes=classes)
-    quantized = quantization(config, dtype)
+    quantized = quantization(config, dtype, DTYPES[precision])
     if quantized:
         quantized.llm_int8_threshold = 0.0  # outliers depend on the values
         quantized.bnb_4bit_quant_storage = torch.uint8  # of another format it would take the same bytes
@@ -44,8 +43,6 @@ def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, cla
     if not config.task.generates:
         model.config.get_text_config().pad_token_id = 0
     if config.method.adapts:
-        if quantized:
-            model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
         plain = config.model_copy(update={"lora_init": LoraInit.DEFAULT})
         return _as_engine(add_adapter(model, plain, peft_task(config.task)), config, precision)
     if config.trainable_layers:

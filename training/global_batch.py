@@ -158,6 +158,7 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
             batch_sampler=batches,
             collate_fn=self.data_collator,
             pin_memory=self.args.dataloader_pin_memory,
+            generator=torch.Generator(),  # not the one of dropout, which evaluations would put out of step
         )
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *arguments: Any, **named: Any) -> EvalLoopOutput:

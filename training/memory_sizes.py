@@ -124,10 +124,10 @@ def _frozen_bytes(config: RunConfig, shape: ModelShape, frozen: int, stored: int
     """Bytes of the frozen weights, all ranks together."""
     if config.quantized is Quantization.NONE:
         return frozen * stored
-    # Linear weights are packed, with a scale for each block of 64; PEFT keeps all others in fp32.
+    # Linear weights are packed, with a scale for each block of 64; all others, fused experts among them, stay as they are.
     scale = 0.0159 if config.double_quantization else 0.0625
     packed = 1.0 if config.quantized is Quantization.INT8 else 0.5 + scale
-    return shape.linear_weights * packed + (frozen - shape.linear_weights) * 4
+    return shape.linear_weights * packed + (frozen - shape.linear_weights) * stored
 
 
 def _state_bytes(config: RunConfig, stored: int) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, prepare_model_for_kbit_training
+from peft import PeftModel
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -61,7 +61,8 @@ def load_trainable(
     Raises:
         UserError: as `load_model`, `add_adapter` and `train_last_layers`.
     """
-    model = load_model(config, weights_dtype(config, precision), len(tokenizer), classes)
+    dtype = weights_dtype(config, precision)
+    model = load_model(config, dtype, len(tokenizer), classes, compute=DTYPES[precision])
     if not config.task.generates:  # the score is read off the last token that is no padding
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     if not config.method.adapts:
@@ -69,8 +70,8 @@ def load_trainable(
             check_modules(model, config.modules_to_save)
             train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
         return model
-    if config.quantized is not Quantization.NONE:
-        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # the Trainer turns it on
+    # PEFT's prepare_model_for_kbit_training is left out: it turns what is not quantized, such as embeddings, the head and
+    # fused experts, to fp32, which takes more memory than LoRA on the same model does.
     adapted = add_adapter(model, config, peft_task(config.task), initial)
     if config.method.is_lora and config.lora_init is LoraInit.LOFTQ:
         unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})
@@ -95,8 +96,16 @@ def peft_task(task: Task) -> str:
     return names.get(model_class(task), "CAUSAL_LM")
 
 
-def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0, classes: Sequence[str] = ()) -> PreTrainedModel:
+def load_model(
+    config: RunConfig,
+    dtype: torch.dtype,
+    tokens: int = 0,
+    classes: Sequence[str] = (),
+    compute: torch.dtype | None = None,
+) -> PreTrainedModel:
     """The model of the task with weights of `dtype`, from safetensors only and without running any code of its own.
+
+    Quantized weights are multiplied in `compute`, in `dtype` where it is not given.
 
     Where its tokenizer has more `tokens` than the model has embeddings, as when some were added, it gets embeddings for them.
 
@@ -110,7 +119,7 @@ def load_model(config: RunConfig, dtype: torch.dtype, tokens: int = 0, classes: 
             revision=config.revision or "main",
             **_attention(config),
             dtype=dtype,
-            quantization_config=quantization(config, dtype),
+            quantization_config=quantization(config, dtype, compute or dtype),
             trust_remote_code=False,
             use_safetensors=True,
         )
@@ -148,8 +157,9 @@ def head_options(task: Task, classes: Sequence[str]) -> dict[str, Any]:
     return {}
 
 
-def quantization(config: RunConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:
-    """How bitsandbytes holds the frozen weights, computing in `dtype`; None where they are not quantised."""
+def quantization(config: RunConfig, dtype: torch.dtype, compute: torch.dtype) -> BitsAndBytesConfig | None:
+    """How bitsandbytes holds the frozen weights of a model in `dtype`, multiplied in `compute`; None where they are not
+    quantized."""
     if config.quantized is Quantization.INT8:
         return BitsAndBytesConfig(load_in_8bit=True)
     if config.quantized is Quantization.NF4:
@@ -159,7 +169,7 @@ def quantization(config: RunConfig, dtype: torch.dtype) -> BitsAndBytesConfig | 
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=config.double_quantization,
-            bnb_4bit_compute_dtype=dtype,
+            bnb_4bit_compute_dtype=compute,
             bnb_4bit_quant_storage=storage,
         )
     return None

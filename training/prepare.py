@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from training import manifest
 from training.config import RunConfig
 from training.data import TokenList
+from training.distributed import main_rank_works
 from training.duplicates import shared_rows
 from training.events import Note
 from training.example import Example
@@ -116,10 +117,11 @@ def _prepare_stream(config: RunConfig, run_dir: Path, tokenizer: PreTrainedToken
 def prepare_resume(run_dir: Path, state: PartialState) -> tuple[Path | None, list[str]]:
     """The checkpoint to go on from, chosen by rank 0 for all; leftovers of an interrupted save are deleted."""
     found: list[tuple[Path | None, list[str]]] = [(None, [])]
-    if state.is_main_process:
-        found = [manifest.newest_checkpoint(run_dir)]
-        for leftover in manifest.unsealed(run_dir):
-            manifest.discard(leftover)
+    with main_rank_works("checkpoint chosen") as mine:
+        if mine:
+            found = [manifest.newest_checkpoint(run_dir)]
+            for leftover in manifest.unsealed(run_dir):
+                manifest.discard(leftover)
     if state.num_processes > 1:
         broadcast_object_list(found)
     return found[0]

@@ -11,10 +11,11 @@ from torch.utils.data import DataLoader
 from transformers import TrainerState
 
 from training import manifest
-from training.best import BestWatch, Evaluation, best, evaluations, kept_step
+from training.best import BestWatch, Evaluation, best, evaluations, kept_step, out_of_patience
 from training.checkpointing import keeping, spare_every_second_layer
-from training.config import Checkpointing, RunConfig
+from training.config import Checkpointing, Interval, RunConfig
 from training.data import EpochSampler, RankBatches
+from training.distributed import main_rank_works
 from training.events import CheckpointSaved, Metrics, Note, Planned
 from training.failure import StopRequested
 from training.global_batch import GlobalBatchTrainer
@@ -64,6 +65,7 @@ class Reporting(GlobalBatchTrainer):
     """A Trainer whose numbers go to the run's report. Stands before the trainer of a task in a class's bases."""
 
     optimizer: torch.optim.Optimizer | None
+    _resumed_from: str | None = None  # until the first step after it
 
     def __init__(self, *, watch: Watch, train_dataset: Any, eval_dataset: Any, **arguments: Any) -> None:
         watch.report.moments = watch.moments
@@ -122,19 +124,51 @@ class Reporting(GlobalBatchTrainer):
             )
         )
 
+    def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
+        """The library's; from a checkpoint of a run that has taken its last step, no more is taken."""
+        self._resumed_from = resume_from_checkpoint
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **named)
+
+    def _run_epoch(self, *arguments: Any, **named: Any) -> None:
+        """The library's, which takes a step before it looks whether there is one left to take, and leaves out the evaluation of
+        an epoch that ended with the checkpoint."""
+        if self._resumed_from:
+            if self._evaluation_is_missing():
+                self._evaluate(None, None)
+            self.control.should_training_stop |= self._is_done()
+        if not self.control.should_training_stop:
+            super()._run_epoch(*arguments, **named)
+
+    def _is_done(self) -> bool:
+        """Whether the run has taken its last step, or was stopped early."""
+        return self.state.global_step >= self.state.max_steps or out_of_patience(self._watch.config, self.state)
+
+    def _evaluation_is_missing(self) -> bool:
+        by_epoch = self.eval_dataset is not None and self._watch.config.eval_strategy is Interval.EPOCH
+        at_end = self._batches is not None and self.state.global_step % self._steps_per_epoch == 0
+        return by_epoch and at_end and all(one.step != self.state.global_step for one in evaluations(self.state))
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        source = self._sampler or self._batches
+        assert source
+        world = self.args.world_size // self.sequence_shares
+        return steps_per_epoch(source.units, self._train_batch_size, self.args.gradient_accumulation_steps, world)
+
     def epoch_begins(self) -> None:
         """Tells the sampler which epoch it is: on a resume with several ranks neither library nor accelerate does."""
         if self._stream:
             self._stream.share = replace(self._stream.share, start_step=self.state.global_step)
         elif source := self._sampler or self._batches:
-            world = self.args.world_size // self.sequence_shares
-            accumulation = self.args.gradient_accumulation_steps
-            per_epoch = steps_per_epoch(source.units, self._train_batch_size, accumulation, world)
-            source.epoch = self.state.global_step // per_epoch
+            source.epoch = self.state.global_step // self._steps_per_epoch
 
     def step_begins(self) -> None:
-        """Called before the first micro step of each step."""
+        """Called before the first micro step of each step. A resumed stream has its random state put back here: the library
+        does so where it skips rows, and a stream skips them itself."""
         self._watch.moments.begin()
+        if self._stream and self._resumed_from:
+            self._load_rng_state(self._resumed_from)
+        self._resumed_from = None
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A stream's batches go to the ranks as it says itself; accelerate would have every rank read for all."""
@@ -142,7 +176,10 @@ class Reporting(GlobalBatchTrainer):
             loader: DataLoader[Any] = super().get_train_dataloader()
             return loader
         pinned = self.args.dataloader_pin_memory
-        return DataLoader(self._stream, self._train_batch_size, collate_fn=self.data_collator, pin_memory=pinned)
+        apart = torch.Generator()  # a loader draws a number when it begins, which is not to be one of dropout's
+        return DataLoader(
+            self._stream, self._train_batch_size, collate_fn=self.data_collator, pin_memory=pinned, generator=apart
+        )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
         return self._sampler
@@ -237,16 +274,20 @@ class Reporting(GlobalBatchTrainer):
         self.last_evaluation = lowest
         report.once(Note(message=f"The result is that of step {lowest.step}, which has the lowest evaluation loss."))
 
+    def _seal(self, checkpoint: Path) -> None:
+        size = manifest.seal(checkpoint)
+        config = self._watch.config
+        manifest.prune(self._watch.run_dir, config.save_total_limit, kept_step(config, self.state))
+        path = str(checkpoint.relative_to(self._watch.run_dir))
+        self._watch.report.once(CheckpointSaved(step=self.state.global_step, path=path, bytes=size))
+
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         self.throughput.pause()
         with self._watch.report.during("saving"):
             checkpoint = manifest.checkpoints_dir(self._watch.run_dir) / f"checkpoint-{self.state.global_step}"
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()  # every rank's files are written
-            if self._watch.report.rank == 0:
-                size = manifest.seal(checkpoint)
-                config = self._watch.config
-                manifest.prune(self._watch.run_dir, config.save_total_limit, kept_step(config, self.state))
-                path = str(checkpoint.relative_to(self._watch.run_dir))
-                self._watch.report.once(CheckpointSaved(step=self.state.global_step, path=path, bytes=size))
+            with main_rank_works(f"sealed {checkpoint.name}") as mine:
+                if mine:
+                    self._seal(checkpoint)
         self.throughput.go_on()
