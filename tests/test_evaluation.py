@@ -15,15 +15,15 @@ from training.evaluation import EvenRows, ItemMean
 
 def test_batches_count_by_their_items() -> None:
     mean = ItemMean(torch.device("cpu"), batches=2)
-    mean.add(torch.tensor(3), loss=torch.tensor(2.0))
-    mean.add(torch.tensor(1), loss=torch.tensor(6.0))
+    mean.add({"loss": (torch.tensor(2.0), torch.tensor(3))})
+    mean.add({"loss": (torch.tensor(6.0), torch.tensor(1))})
     assert mean.values() == {"loss": pytest.approx(3.0)}
 
 
 def test_a_batch_without_items_counts_nothing() -> None:
     mean = ItemMean(torch.device("cpu"), batches=2)
-    mean.add(torch.tensor(1), loss=torch.tensor(1.5))
-    mean.add(torch.tensor(0), loss=torch.tensor(float("nan")))
+    mean.add({"loss": (torch.tensor(1.5), torch.tensor(1))})
+    mean.add({"loss": (torch.tensor(float("nan")), torch.tensor(0))})
     assert mean.values() == {"loss": pytest.approx(1.5)}
 
 
@@ -34,7 +34,7 @@ def test_a_rank_s_repeated_row_counts_nothing() -> None:
     assert not share.ends_empty
     share = RankBatches(InOrder(4), 4, rank=1, world=2)
     mean = ItemMean(torch.device("cpu"), len(share), share)
-    mean.add(torch.tensor(1), loss=torch.tensor(7.0))
+    mean.add({"loss": (torch.tensor(7.0), torch.tensor(1))})
     assert math.isnan(mean.values()["loss"])
 
 

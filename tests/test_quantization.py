@@ -4,11 +4,13 @@ from math import prod
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
 from tiny import make_data, make_model
 from trainer_process import Trained, start
 
-from training.config import RunConfig
+from training.config import Precision, RunConfig
+from training.model import load_tokenizer, load_trainable
 from training.rules import Machine, check
 
 
@@ -67,3 +69,25 @@ def test_quantized_weights_that_are_to_train_are_refused_with_the_fix() -> None:
     config = RunConfig(model="m", data="d", method="full", quantization="4bit")
     (conflict,) = [one for one in check(config, Machine()) if "quantization" in one.settings]
     assert conflict.blocking and conflict.changes == {"method": "qlora"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("weights", "stored", "computed"),
+    [("auto", torch.bfloat16, torch.bfloat16), ("fp32", torch.float32, torch.bfloat16)],
+)
+def test_what_is_not_quantized_keeps_its_format_and_products_are_of_the_precision(
+    inputs: tuple[Path, Path], weights: str, stored: torch.dtype, computed: torch.dtype
+) -> None:
+    bnb = pytest.importorskip("bitsandbytes")
+    settings = {"model": str(inputs[0]), "data": "d", "method": "qlora", "weights_precision": weights}
+    config = RunConfig.model_validate(settings)
+    model = load_trainable(config, Precision.BF16, load_tokenizer(config))
+    frozen = {
+        parameter.dtype
+        for name, parameter in model.named_parameters()
+        if not parameter.requires_grad and type(parameter).__name__ != "Params4bit"
+    }
+    assert frozen == {stored}
+    packed = [module for module in model.modules() if isinstance(module, bnb.nn.Linear4bit)]
+    assert packed and {module.compute_dtype for module in packed} == {computed}

@@ -112,10 +112,11 @@ def test_each_prompt_is_also_seen_with_the_answer_of_the_row_before(rows: Any, t
 def test_such_a_pair_is_cut_at_the_maximum_length_and_not_at_the_longer_of_its_rows() -> None:
     def row(prompt: int, answer: int) -> dict[str, Any]:
         labels = np.r_[np.full(prompt, IGNORED), np.full(answer, 9)]
-        return {"input_ids": np.r_[np.full(prompt, 5), np.full(answer, 9)], "labels": labels, "label": True}
+        tokens = np.r_[np.full(prompt, 5), np.full(answer, 9)]
+        return {"input_ids": tokens[:24], "labels": labels[:24], "whole": tokens, "label": True}
 
-    rows = [row(20, 4), row(4, 20)]  # the prompt of the first with the answer of the second: 40 tokens
-    for limit, whole in ((64, 40), (32, 32)):
+    rows = [row(20, 4), row(4, 30)]  # the prompt of the first with the whole answer of the second: 50 tokens
+    for limit, whole in ((64, 50), (32, 32)):
         batch = UnpairedCollator(0, limit)(rows)
         assert batch["KL_attention_mask"].sum(1).tolist() == [whole, 8]
         assert batch["KL_completion_mask"].sum(1).tolist() == [whole - 20, 4]

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from training import lora_init
 from training.config import Method, RunConfig
 from training.failure import UserError
+from training.freezing import beside_text
 from training.methods import OptionError, as_names, is_pattern, method, options, usual_targets
 
 UNKNOWN_STEPS = 10**9
@@ -32,6 +33,8 @@ def add_adapter(
     check_modules(model, config.modules_to_save)
     again = initial is not None and initial.is_dir()
     wanted = adapter_config(config, model.config.model_type, task_type, plain=again)
+    if hasattr(wanted, "exclude_modules") and (unused := beside_text(model)):
+        wanted.exclude_modules = rf"({'|'.join(map(re.escape, unused))})\..*"
     try:
         adapted = get_peft_model(model, wanted)
     except (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError) as error:

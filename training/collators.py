@@ -48,8 +48,10 @@ class OddsCollator:
 
 
 class UnpairedCollator:
-    """Answers with their `label`, and beside them each prompt with the answer of the row before, cut to `max_length`, for
-    KTO's KL term (KL_...)."""
+    """Answers with their `label`. For KTO's KL term (KL_...) each prompt also comes with the answer of the row before.
+
+    Rows bring their tokens before they were cut (`whole`): such a pair is cut to `max_length` by itself.
+    """
 
     def __init__(self, pad_token_id: int, max_length: int) -> None:
         self._pad, self._limit = Collator(pad_token_id), max_length
@@ -68,9 +70,9 @@ class UnpairedCollator:
 
 
 def _joined(row: Tokens, other: Tokens, limit: int) -> Tokens:
-    """The prompt of one row and the answer of another, cut at the end to `limit` tokens."""
+    """The prompt of one row and the answer of another, which is not cut before, cut at the end to `limit` tokens."""
     prompt = row["input_ids"][: _answer_start(row)]
-    answer = other["input_ids"][_answer_start(other) :]
+    answer = other["whole"][_answer_start(other) :]
     tokens = np.concatenate([prompt, answer])[:limit]
     labels = np.concatenate([np.full(len(prompt), IGNORED), answer])[:limit]
     return {"input_ids": tokens, "labels": labels}

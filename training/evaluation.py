@@ -57,6 +57,10 @@ def token_loss(logits: torch.Tensor, inputs: dict[str, torch.Tensor], *, shifted
     return cross_entropy(logits.flatten(0, 1).float(), labels.flatten().to(logits.device), ignore_index=IGNORED)
 
 
+Means = dict[str, tuple[torch.Tensor, torch.Tensor]]
+"""Of a batch by name: a mean, and the number of items that it is the mean of; both of shape ()."""
+
+
 class ItemMean:
     """Means over the items, tokens or rows, of all batches and ranks.
 
@@ -69,13 +73,16 @@ class ItemMean:
         self._ends_empty = shares is not None and shares.ends_empty
         self._sums: dict[str, torch.Tensor] = {}
 
-    def add(self, count: torch.Tensor, **means: torch.Tensor) -> None:
-        """`means` over the `count` items of the next batch. A batch without an item has no mean (0/0)."""
-        self._left -= 1
-        items = count.to(self._device, self._dtype)
-        if self._ends_empty and self._left == 0:
-            items = torch.zeros_like(items)
-        for name, mean in means.items():
+    @property
+    def repeats(self) -> bool:
+        """Whether the next batch is a repeated row that counts nothing."""
+        return self._ends_empty and self._left == 1
+
+    def add(self, means: Means) -> None:
+        """The means of the next batch. A batch without an item has no mean (0/0)."""
+        repeats, self._left = self.repeats, self._left - 1
+        for name, (mean, count) in means.items():
+            items = count.to(self._device, self._dtype) * (not repeats)
             part = torch.where(items > 0, mean.to(items) * items, 0.0)
             self._sums[name] = self._sums.get(name, torch.zeros(2).to(items)) + torch.stack([part, items])
 

@@ -11,8 +11,6 @@ S_i / n_i is weighted by n_i M / N, and one that returns S_i / num_items_in_batc
 """
 
 from collections import deque
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from training.data import InOrder, RankBatches
-from training.evaluation import ItemMean
+from training.evaluation import ItemMean, Means
 
 _DIFFERENT = 1e-3  # of a loss: it stays the same where the count is ignored
 
@@ -58,8 +56,6 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
     """
 
     sequence_shares = 1
-    batch_means: Mapping[str, torch.Tensor] = MappingProxyType({})
-    """What `compute_loss` measured beside the loss of an evaluation's batch."""
     divides_by_items = False
     step_weights: StepWeights | None = None
     _batches: RankBatches | None = None
@@ -169,15 +165,29 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
         finally:
             self._evaluated = None
         if "eval_loss" in output.metrics:
-            output.metrics.update({f"eval_{name}": value for name, value in mean.values().items()})
+            values = mean.values()
+            values["loss"] += sum(values.pop(name) for name in [*values] if name.startswith("loss_"))
+            output.metrics.update({f"eval_{name}": value for name, value in values.items()})
         return output
 
     def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
         """The library's step; the batch's loss is also kept with the number of items behind it."""
         loss, *rest = super().prediction_step(model, inputs, *arguments, **named)
         assert self._evaluated is not None
-        self._evaluated.add(self.items(inputs), loss=loss, **self.batch_means)
+        self._evaluated.add(self.measures(loss, inputs))
         return loss, *rest
+
+    def measures(self, loss: torch.Tensor, inputs: dict[str, Any]) -> Means:
+        """What an evaluation takes the mean of over all batches. "loss" may be parted where it is of several kinds of items:
+        the parts are named loss and loss_..., and added up."""
+        return {"loss": (loss, self.items(inputs))}
+
+    @property
+    def repeats_a_row(self) -> bool:
+        """Whether the batch at hand is a repeated row that counts nothing."""
+        if self._evaluated is not None:
+            return self._evaluated.repeats
+        return self.step_weights is not None and not self.step_weights.peek()
 
 
 def divides_by_count(trainer: GlobalBatchTrainer, model: torch.nn.Module, inputs: dict[str, Any]) -> bool:

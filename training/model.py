@@ -21,7 +21,7 @@ from training.adapters import add_adapter, check_modules
 from training.attention import implementation
 from training.config import LoraInit, Method, OptimizerName, Precision, Quantization, RunConfig, Strategy, Task
 from training.failure import UserError
-from training.freezing import train_last_layers
+from training.freezing import beside_text, freeze_beside_text, train_last_layers
 from training.lora_init import fit_quantized
 from training.methods import as_names
 from training.tokenizer import load
@@ -65,14 +65,17 @@ def load_trainable(
     model = load_model(config, dtype, len(tokenizer), classes, compute=DTYPES[precision])
     if not config.task.generates:  # the score is read off the last token that is no padding
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    unused = beside_text(model)
     if not config.method.adapts:
         if config.trainable_layers:
             check_modules(model, config.modules_to_save)
             train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
+        freeze_beside_text(model, unused)
         return model
     # PEFT's prepare_model_for_kbit_training is left out: it turns what is not quantized, such as embeddings, the head and
     # fused experts, to fp32, which takes more memory than LoRA on the same model does.
     adapted = add_adapter(model, config, peft_task(config.task), initial)
+    freeze_beside_text(adapted, unused)
     if config.method.is_lora and config.lora_init is LoraInit.LOFTQ:
         unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})
         fit_quantized(adapted, load_model(unquantized, DTYPES[precision], len(tokenizer), classes))

@@ -11,6 +11,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.kto_trainer import KTOTrainer
 from trl.trainer.reward_trainer import RewardTrainer
 
+from training.evaluation import Means
 from training.global_batch import StepWeights
 from training.reporting import Reporting
 
@@ -85,6 +86,17 @@ class KTORun(PreferenceTrainer, KTOTrainer):  # type: ignore[misc]
 
     placeholder: ClassVar[dict[str, Any]] = {"input_ids": [0], "label": True}
 
+    def _compute_kl_logps(self, model: Any, batch: dict[str, Any]) -> torch.Tensor | None:
+        """trl's. Its KL estimate is a mean over ranks of means over rows; scaled so, it is the mean over the rows of all."""
+        logps: torch.Tensor | None = super()._compute_kl_logps(model, batch)  # type: ignore[no-untyped-call]
+        if logps is None or self.args.world_size == 1:
+            return logps
+        rows = logps.new_tensor(0.0 if self.repeats_a_row else len(logps))
+        total = rows.clone()
+        dist.all_reduce(total)
+        share: torch.Tensor = rows * self.args.world_size / total.clamp(min=1)
+        return logps * share
+
     def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int]:
         """Tokens of the answers themselves."""
         return inputs["attention_mask"].sum(), len(inputs["attention_mask"])
@@ -115,10 +127,17 @@ class ORPORun(PreferenceTrainer, ORPOTrainer):  # type: ignore[misc]
         """trl's, whose fifth part is the mean over the tokens of chosen answers. The others are means over pairs, by which the
         micro batch is weighted afterwards."""
         parts: list[Any] = list(super().concatenated_forward(model, batch))
+        self._token_loss = parts[4].detach()
         if model.training and self._token_step is not None and self.step_weights is not None:
             pairs = self.step_weights.peek()
             parts[4] = parts[4] * torch.where(pairs > 0, self._token_step.next() / pairs, 0.0)
         return tuple(parts)
+
+    def measures(self, loss: torch.Tensor, inputs: dict[str, Any]) -> Means:
+        """The two parts of the loss, of tokens and of pairs."""
+        pairs = self._token_loss.new_tensor(len(inputs["chosen_input_ids"]))
+        tokens = _predicted_tokens(inputs)
+        return {"loss": (loss - self._token_loss, pairs), "loss_of_tokens": (self._token_loss, tokens)}
 
 
 def _predicted_tokens(batch: dict[str, Any]) -> torch.Tensor:

@@ -82,7 +82,8 @@ class TaskRows:
                 return PairView(_cut(chosen, rows, limit), _cut(rejected, rows, limit))
             case Task.KTO | Task.CLASSIFICATION:
                 assert self.labels is not None
-                return LabelView(_cut(self.stores[0], rows, limit), self.labels)
+                uncut = _cut(self.stores[0], rows, _ENDLESS) if config.task is Task.KTO else None
+                return LabelView(_cut(self.stores[0], rows, limit), self.labels, uncut)
 
 
 def _cut(store: TokenStore, rows: Integers, limit: int) -> TokenView:

@@ -12,10 +12,11 @@ from transformers.trainer_utils import EvalLoopOutput
 from training.adapters import targeted_modules
 from training.config import Packing, Precision, RunConfig, Task
 from training.data import IGNORED, TokenDataset
-from training.evaluation import EvenRows, perplexity, predicted, token_loss
+from training.evaluation import EvenRows, Means, perplexity, predicted, token_loss
 from training.events import Note
 from training.failure import UserError
 from training.flat import base_of, count_flat, leak
+from training.freezing import beside_text
 from training.global_batch import divides_by_count
 from training.layout import PLAIN, Batches, dataset, lay_out
 from training.model import load_model, parameter_counts, weights_dtype
@@ -48,6 +49,9 @@ def make_trainer(
         UserError: as `refuse_unfit`.
     """
     refuse_unfit(model, config)
+    if unused := beside_text(base_of(model)):
+        message = f"The model takes more than text. What text does not pass through is frozen: {', '.join(unused)}."
+        report.once(Note(message=message))
     held_out: Any = TokenDataset(data.held_out) if data.held_out else None
     if held_out and config.sequence_parallel_size > 1:
         held_out = EvenRows(held_out, config.micro_batch_size * config.num_processes)
@@ -178,5 +182,10 @@ class ClassTrainer(Reporting):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if not model.training:
             right = outputs["logits"].argmax(-1) == inputs["labels"].to(outputs["logits"].device)
-            self.batch_means = {"accuracy": right.float().mean()}
+            self._accuracy = right.float().mean()
         return (loss, outputs) if return_outputs else loss
+
+    def measures(self, loss: torch.Tensor, inputs: dict[str, Any]) -> Means:
+        """The accuracy beside the loss."""
+        means = super().measures(loss, inputs)
+        return means | {"accuracy": (self._accuracy, means["loss"][1])}

@@ -97,6 +97,8 @@ class LabelView:
     tokens: TokenView
     labels: NDArray[np.int64]
     """One for every row of the file."""
+    uncut: TokenView | None = None
+    """The same rows whole, where the batch pairs a row's prompt with another row's answer."""
 
     @property
     def rows(self) -> Integers:
@@ -111,7 +113,8 @@ class LabelView:
         return self.tokens.lengths
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {**self.tokens[index], "label": int(self.labels[self.rows[index]])}
+        row = {**self.tokens[index], "label": int(self.labels[self.rows[index]])}
+        return row | {"whole": self.uncut[index]["input_ids"]} if self.uncut else row
 
 
 View = TokenView | ChunkView | PairView | TargetView | LabelView
