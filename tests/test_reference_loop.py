@@ -104,8 +104,26 @@ def test_rows_that_the_reference_does_not_know_are_a_mismatch(tmp_path: Path) ->
     assert _steps(tmp_path, cell, [[7], [5, 6]]) == [[[[1, 0]]]]
     with pytest.raises(MismatchError, match="other tokens"):
         _steps(tmp_path, cell, [[7], [5, 9]])
+
+
+def test_a_row_that_trains_twice_in_an_epoch_is_a_mismatch(tmp_path: Path) -> None:
+    from benchmarks.reference_run import MismatchError, _steps
+
+    (cell,) = [cell for cell in CELLS if cell.name.startswith("sft padded, 8x1x1")]
+    lines = [{"step": step, "rows": [[5, 6], [7]]} for step in (1, 2)]
+    (tmp_path / "batches-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert _steps(tmp_path, cell, [[7], [5, 6]]) == [[[[1, 0]]], [[[1, 0]]]]  # two epochs
     with pytest.raises(MismatchError, match="2 of 3 rows"):
         _steps(tmp_path, cell, [[7], [5, 6], [8]])
+
+
+def test_a_rank_for_which_an_epoch_has_no_rows_left_counts_nothing(tmp_path: Path) -> None:
+    from benchmarks.reference_run import _steps
+
+    cell = next(cell for cell in CELLS if cell.name.startswith("sft padded, 4x1x2"))
+    for rank, rows in enumerate(([[5], [6]], [[5]])):
+        (tmp_path / f"batches-{rank}.jsonl").write_text(json.dumps({"step": 1, "rows": rows}) + "\n")
+    assert _steps(tmp_path, cell, [[5], [6]]) == [[[[0, 1], []]]]
 
 
 def test_cells_that_a_log_knows_to_agree_are_not_run_again(tmp_path: Path) -> None:
