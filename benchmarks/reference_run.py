@@ -177,6 +177,13 @@ def _distance(
     Raises:
         MismatchError: other weights were saved.
     """
+    kept = [found[name] for name in found.keys() & wanted.keys()]
+    # DeepSpeed also saves each copy of weights that a model shares, such as an output head tied to the embeddings.
+    found = {
+        name: weight
+        for name, weight in found.items()
+        if name in wanted or not any(torch.equal(weight, other) for other in kept)
+    }
     if _shapes(found) != _shapes(wanted):
         raise MismatchError(f"saved other weights: {', '.join(sorted(dict(_shapes(found) ^ _shapes(wanted)))[:3])}")
 
