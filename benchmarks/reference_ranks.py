@@ -60,7 +60,7 @@ def _keep_weights(model: Any, folder: Path, rank: int) -> None:
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     whole: Any = nullcontext()
     if any(hasattr(weight, "ds_id") for weight in trained.values()):
-        from deepspeed.zero import GatheredParameters
+        from deepspeed.runtime.zero import GatheredParameters
 
         whole = GatheredParameters(list(trained.values()))
     with whole:
