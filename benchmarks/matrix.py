@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from training.config import Method, RunConfig, Strategy, Task
 from training.methods import REQUIRED, written
@@ -167,23 +167,39 @@ def run_cells(cells: list[Cell], home: Path, log: Path | None = None) -> list[Ce
     return cells
 
 
-class Ranks:
-    """Processes that run cells one after another, as the launcher would start them for the first of those."""
+class Runs(Protocol):
+    """What ranks must know of a cell."""
 
-    def __init__(self, cell: Cell, folder: Path) -> None:
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def strategy(self) -> str: ...
+
+    @property
+    def config(self) -> dict[str, Any]: ...
+
+
+class Ranks:
+    """Processes that run cells one after another, as the launcher would start them for the first of those.
+
+    `program` is the module that each of them runs.
+    """
+
+    def __init__(self, cell: Runs, folder: Path, program: str = "benchmarks.matrix_ranks") -> None:
         self.kind = (cell.ranks, cell.strategy)
         folder.mkdir()
         self._log = (folder / "output.log").open("wb")
-        env = os.environ | launch(RunConfig.model_validate(cell.config), folder, ["here/cpu"], cpu_count=2).env
+        env = os.environ | launch(RunConfig.model_validate(cell.config), folder, ["here/cpu"]).env
         env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, "-m", "benchmarks.matrix_ranks"]
+        command = [sys.executable, "-m", program]
         self._processes = [
             subprocess.Popen(command, env=env | _place(cell, rank), stdin=subprocess.PIPE, stdout=self._log,
                              stderr=subprocess.STDOUT, cwd=folder)
             for rank in range(cell.ranks)
         ]  # fmt: skip
 
-    def run(self, cell: Cell, folder: Path) -> tuple[str, str]:
+    def run(self, cell: Runs, folder: Path) -> tuple[str, str]:
         """What came of a cell, and why; one run again in its folder goes on from its checkpoint."""
         folder.mkdir(exist_ok=True)
         for rank in range(cell.ranks):
@@ -217,7 +233,7 @@ class Ranks:
         self._log.close()
 
 
-def _place(cell: Cell, rank: int) -> dict[str, str]:
+def _place(cell: Runs, rank: int) -> dict[str, str]:
     """What accelerate's launcher tells a rank; one process alone is told nothing."""
     if cell.ranks == 1:
         return {}

@@ -50,10 +50,16 @@ def measure(home: Path, repeats: int, steps: int) -> list[dict[str, float]]:
         pairs = []
         for number in range(repeats + 1):
             trained = {}
-            for name in ("bare", "lathe") if number % 2 else ("lathe", "bare"):  # in turn: machines grow slower as they warm
+            for name in (
+                ("bare", "lathe") if number % 2 else ("lathe", "bare")
+            ):  # in turn: machines grow slower as they warm
                 bare = name == "bare"
-                trained[name] = train_bare(home / f"bare{number}", steps) if bare else train_through_lathe(settings.runs_dir, steps)
-            pairs.append({f"{name}_{figure}": value for name, found in trained.items() for figure, value in found.items()})
+                trained[name] = (
+                    train_bare(home / f"bare{number}", steps) if bare else train_through_lathe(settings.runs_dir, steps)
+                )
+            pairs.append(
+                {f"{name}_{figure}": value for name, found in trained.items() for figure, value in found.items()}
+            )
             print(f"pair {number}: {json.dumps(pairs[-1])}", file=sys.stderr)
         return pairs[1:]
 
@@ -104,7 +110,16 @@ def train_bare(folder: Path, steps: int) -> dict[str, float]:
     file = folder / "settings.json"
     file.write_text(json.dumps(settings_of(steps) | {"output": str(folder / "out")}))
     environment = os.environ | {"OMP_NUM_THREADS": str(os.cpu_count() or 1), "TOKENIZERS_PARALLELISM": "true"}
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "1",
+        "--num_machines",
+        "1",
+    ]
     command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--module", "benchmarks.bare_train", str(file)]
     began = time.time()
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
