@@ -12,8 +12,8 @@ from sqlmodel import Session, col, select
 
 from app.services import Service
 from benchmarks.chaos_installation import LEASE_SECONDS, Installation
-from benchmarks.chaos_supervisor import LIGHT, MODULE
-from worker import database, process, queue
+from benchmarks.chaos_supervisor import LIGHT
+from worker import claims, database, process, queue
 from worker.identity import Identity
 from worker.models import Run, Status
 from worker.trainer import RUN_MARK
@@ -130,7 +130,7 @@ def _of_run(run: Run, fault: Fault) -> list[psutil.Process]:
     if fault.target == "supervisor":
         owner = Identity.parse(run.lease_owner)
         # For a moment it is the worker that has claimed the run.
-        return [psutil.Process(owner.pid)] if owner and owner.alive and process.has_argument(owner.pid, MODULE) else []
+        return [psutil.Process(owner.pid)] if owner and owner.alive and claims.adopted(run) else []
     trainers = process.marked(RUN_MARK, run.id)
     numbers = {trainer.pid for trainer in trainers}
     found = []
