@@ -130,12 +130,12 @@ def train_steps(config: RunConfig, case: Case, bench: Bench, began: Any) -> None
     trainer.train()
 
 
-def random_model(config: RunConfig, dtype: torch.dtype, *_: Any) -> PreTrainedModel:
+def random_model(config: RunConfig, dtype: torch.dtype, *_: Any, compute: torch.dtype | None = None) -> PreTrainedModel:
     """What `load_model` returns for the shape of `config.model`, with random weights drawn on the device."""
     known = AutoConfig.from_pretrained(config.model)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model: Any = AutoModelForCausalLM.from_config(known, dtype=dtype)
-    quantized = models.quantization(config, dtype)
+    quantized = models.quantization(config, dtype, compute or dtype)
     if quantized:
         # The library quantizes what it is given as it would what it reads from a file.
         given = {"config": known, "state_dict": model.state_dict(), "quantization_config": quantized, "dtype": dtype}
