@@ -53,6 +53,7 @@ def client(address: str = ADDRESS, **settings: object) -> TestClient:
     from app.tokens import server_token
 
     app = application(**settings)
+    os.environ["GRADIO_TEMP_DIR"] = str(app.state.uploads)  # of several applications in this process, that of the last one made
     token = server_token(app.state.settings)
     return TestClient(app, base_url=address, headers={"Authorization": f"Bearer {token}"})
 
