@@ -31,7 +31,7 @@ class Caller:
     def reach(self) -> Reach:
         """The files of this machine that they may name: all, for its server's user; on a network a token may be overheard."""
         trusted = self.is_local and (self.here or is_loopback(get_settings().host))
-        return EVERYTHING if trusted else allowed()
+        return EVERYTHING if trusted else allowed(pushes=self.is_local)
 
     def may_change(self, owner: str) -> bool:
         """Whether they may change what belongs to `owner`."""

@@ -106,6 +106,15 @@ def test_an_account_s_run_pushes_nothing_with_the_token_of_the_server_s_user(fol
     assert EVERYTHING.problems(config(push_to_hub="bob/model")) == []
 
 
+def test_the_server_s_user_pushes_from_a_network_too(folders, monkeypatch):
+    monkeypatch.setenv("LATHE_HOST", "0.0.0.0")
+    get_settings.cache_clear()
+    reach = Caller(here=False).reach
+    assert reach.problems(config(push_to_hub="me/model")) == []
+    assert reach.model(str(folders / "private")) is not None
+    assert Caller("bob", here=False).reach.problems(config(push_to_hub="bob/model"))
+
+
 def test_a_deepspeed_json_without_places_is_an_account_s_to_give(folders):
     own = {"zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW"}, "train_batch_size": "auto"}
     assert allowed().problems(config(deepspeed_config=json.dumps(own), strategy="zero2")) == []

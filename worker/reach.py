@@ -17,6 +17,7 @@ HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 STARTER = ROOT / "static" / "starter"
 
 _MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a folder below one that LATHE_MODEL_FOLDERS names."
+_WHO = "may be set only by the user who runs the server."
 _OWN_FIX = "Leave it out, or ask whoever runs the server to queue the run."
 # In a DeepSpeed JSON: where it writes or reads, whatever the key's place.
 _PATH_KEYS = re.compile(r".*(path|file|folder|dir|directory)")
@@ -24,10 +25,12 @@ _PATH_KEYS = re.compile(r".*(path|file|folder|dir|directory)")
 
 @dataclass(frozen=True)
 class Reach:
-    """Folders below which data files and models may be named; None stands for all of the machine."""
+    """Folders below which data files and models may be named; None stands for all of the machine. `pushes`: a run may push its
+    result with the hub token of the server's user."""
 
     data: tuple[Path, ...] | None = None
     models: tuple[Path, ...] | None = None
+    pushes: bool = True
 
     def find(self, value: str) -> Path | None:
         """The data file or folder that `value` names, None where it is not there or may not be read."""
@@ -45,20 +48,21 @@ class Reach:
 
     def problems(self, config: RunConfig) -> list[Problem]:
         """What in a configuration names files that may not be: its model, and folders that the run would write to."""
-        if self.models is None:
-            return []
-        model = self.model(config.model)
-        return [*([model] if model else []), *_written(config)]
+        model, pushed = self.model(config.model), config.push_to_hub
+        written = [] if self.models is None else list(_written(config))
+        push = [Problem("push_to_hub", pushed, _WHO, _OWN_FIX)] if pushed and not self.pushes else []
+        return [*([model] if model else []), *written, *push]
 
 
 EVERYTHING = Reach()
 """For the user who runs the server, and the command line."""
 
 
-def allowed() -> Reach:
+def allowed(*, pushes: bool = False) -> Reach:
     """For everybody else: what LATHE_DATA_FOLDERS and LATHE_MODEL_FOLDERS name, and the starter model and its data."""
     settings = get_settings()
-    return Reach(*((*_folders(text), STARTER) for text in (settings.data_folders, settings.model_folders)))
+    data, models = ((*_folders(text), STARTER) for text in (settings.data_folders, settings.model_folders))
+    return Reach(data, models, pushes)
 
 
 def find_path(value: str) -> Path | None:
@@ -86,13 +90,10 @@ def _within(path: Path, folders: tuple[Path, ...] | None) -> bool:
 
 
 def _written(config: RunConfig) -> Iterator[Problem]:
-    who = "may be set only by the user who runs the server."
-    # The hub's token in the worker's environment is the server's own user's.
-    for name, value in (("nvme_path", config.nvme_path), ("push_to_hub", config.push_to_hub)):
-        if value:
-            yield Problem(name, value, who, _OWN_FIX)
+    if config.nvme_path:
+        yield Problem("nvme_path", config.nvme_path, _WHO, _OWN_FIX)
     for key, value in _paths(given(config) or {}):
-        yield Problem("deepspeed_config", f"{key}: {json.dumps(value)}", who, _OWN_FIX)
+        yield Problem("deepspeed_config", f"{key}: {json.dumps(value)}", _WHO, _OWN_FIX)
 
 
 def _paths(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
