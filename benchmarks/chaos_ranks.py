@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.like_torchrun import wait_for_ranks
 from training import manifest
 from training.config import RunConfig
 from training.events import CheckpointSaved, Finished, Metrics, Planned, Resumed
@@ -26,7 +27,6 @@ from training.stopping import die_with_parent
 STEP_SECONDS = 0.03
 DOUBLED_FILE = "doubled.txt"
 RESULT_FILE = "state.txt"
-_LOOK_SECONDS = 0.02
 _PADDING = bytes(2**18)  # of a checkpoint's file: to be written takes long enough to be cut
 _UNKNOWN = {"train_rows": 1, "eval_rows": 0, "skipped_rows": 0, "truncated_rows": 0, "target_modules": []}
 
@@ -69,20 +69,7 @@ def launch(run_dir: Path) -> int:
         ranks.append(subprocess.Popen(argv, start_new_session=True, pass_fds=[end]))
     for half in ends:
         half.close()
-    while all(rank.poll() in (None, 0) for rank in ranks) and any(rank.poll() is None for rank in ranks):
-        time.sleep(_LOOK_SECONDS)
-    failed = [rank for rank in ranks if rank.poll()]
-    for rank in ranks:
-        if rank.poll() is None:
-            print(f"Sending process {rank.pid} closing signal SIGTERM", flush=True)
-            rank.terminate()
-    for rank in ranks:
-        rank.wait()
-    for rank in failed:
-        if rank.returncode < 0:
-            name = signal.Signals(-rank.returncode).name
-            print(f"Signal {-rank.returncode} ({name}) received by PID {rank.pid}", flush=True)
-    return 1 if failed else 0
+    return wait_for_ranks(ranks)
 
 
 class Rank:

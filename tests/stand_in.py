@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from benchmarks.like_torchrun import wait_for_ranks
 from training import events
 from training.stopping import die_with_parent
 
@@ -81,19 +82,7 @@ def launch(run_dir: Path, behaviour: dict[str, Any]) -> int:
     numbers = range(behaviour.get("ranks", 1))
     arguments = [[sys.executable, __file__, "rank", str(n), str(run_dir), json.dumps(behaviour)] for n in numbers]
     ranks = [subprocess.Popen(words, start_new_session=True) for words in arguments]
-    while all(rank.poll() in (None, 0) for rank in ranks) and any(rank.poll() is None for rank in ranks):
-        time.sleep(0.02)
-    failed = [rank for rank in ranks if rank.poll()]
-    for rank in ranks:
-        if rank.poll() is None:
-            print(f"Sending process {rank.pid} closing signal SIGTERM", flush=True)
-            rank.terminate()
-    for rank in ranks:
-        rank.wait()
-    for rank in failed:
-        if rank.returncode < 0:
-            print(f"Signal {-rank.returncode} ({signal.Signals(-rank.returncode).name}) received by PID {rank.pid}", flush=True)
-    return 1 if failed else 0
+    return wait_for_ranks(ranks)
 
 
 class Rank:
