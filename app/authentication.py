@@ -59,8 +59,14 @@ class Authentication:
 
     def _refused(self, bad: BadToken) -> Response:
         if bad.too_many:
-            return error(429, "token", None, "was wrong too often.", "Wait a moment, then send the right one.")
-        return _unnamed("is not one of this server's.")
+            return error(
+                429,
+                "token",
+                None,
+                "is one of too many invalid tokens from this address.",
+                "Wait a second, then try again.",
+            )
+        return _unnamed("is invalid.")
 
     def _is_preflight(self, scope: Scope) -> bool:
         """A browser asks so, and never with a token, whether a page of another origin that was named may call."""

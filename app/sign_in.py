@@ -127,7 +127,7 @@ async def _body(receive: Receive) -> bytes:
 
 def _html(wanted: str, *, wrong: bool, again: bool) -> str:
     refresh = Markup('<meta http-equiv="refresh" content="0">') if again else ""
-    alert = Markup('<p class="alert" role="alert">{}</p>').format("This token is not known here.") if wrong else ""
+    alert = Markup('<p class="alert" role="alert">{}</p>').format("Invalid token. Check it and sign in again.") if wrong else ""
     parts = {"style": _style(), "refresh": refresh, "alert": alert, "action": SIGN_IN, "wanted": escape(wanted)}
     return _PAGE.format(**parts)
 
@@ -151,7 +151,7 @@ _PAGE = """\
 <main>
 <form method="post" action="{action}">
 <h1>Lathe</h1>
-<p>This server asks for a token.</p>
+<p>Enter a token to use this server.</p>
 {alert}
 <label for="token">Token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
