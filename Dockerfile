@@ -4,7 +4,7 @@
 # Both run as the user lathe (10001), so that the data volume has one owner, and keep everything in /data.
 
 FROM scratch AS source
-COPY pyproject.toml constraints.txt README.md /
+COPY pyproject.toml constraints.txt README.md LICENSE /
 COPY app /app
 COPY worker /worker
 COPY training /training
@@ -16,7 +16,7 @@ FROM python:3.12-slim-bookworm AS web
 RUN useradd --create-home --uid 10001 lathe && install --directory --owner lathe --mode 700 /data
 # The dependencies make a layer of their own, which a change of the code leaves as it is.
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir app worker training migrations static \
     && python -m venv /opt/lathe \
     && /opt/lathe/bin/pip install --no-cache-dir --constraint constraints.txt .
@@ -40,7 +40,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home --uid 10001 lathe && install --directory --owner lathe --mode 700 /data /cache
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir app worker training migrations static \
     && python3 -m venv /opt/lathe \
     && /opt/lathe/bin/pip install --no-cache-dir --constraint constraints.txt ".[train]"
@@ -52,5 +52,5 @@ USER lathe
 WORKDIR /data
 VOLUME ["/data", "/cache"]
 HEALTHCHECK --interval=30s --timeout=15s --start-period=60s --retries=3 \
-    CMD celery --app worker.tasks inspect ping --destination celery@$HOSTNAME --timeout 10
+    CMD celery --app worker.queue.tasks inspect ping --destination celery@$HOSTNAME --timeout 10
 CMD ["lathe", "worker", "--drain"]

@@ -1,6 +1,7 @@
 # make up     starts Lathe: the page, the queue, a worker. Ctrl-C stops it.
-# make test   runs every check and every test.
-# make check  lint, types and the direction of imports alone.
+# make test   runs every check and every test, in WORKERS=3 processes, and prints the ten slowest tests.
+# make quick  runs every check and the unit tests that do not import torch.
+# make check  runs lint, format, types and the direction of imports.
 # make chaos  makes random faults for MINUTES=10 and looks for what is lost; also SEED=, DATABASE=postgresql, BROKER=redis.
 # The first of each installs what it needs into .venv; afterwards only what has changed. PYTHON=python3.12 takes another Python.
 
@@ -10,17 +11,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: up test check chaos chromium faketime
+.PHONY: up test quick check chaos chromium faketime
 .DEFAULT_GOAL := up
+
+# A file's tests stay in one process and share its runs. tests/conftest.py puts the files that train first.
+WORKERS ?= 3
+PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Importing torch takes longer than all other unit tests.
+WITH_TORCH = $(addprefix tests/training/, models batches reports ranks trainer results simulation) \
+	$(addprefix tests/training/tokens/test_, answer_tokens.py order.py packing.py tokens.py) tests/whole/test_reference_loop.py
 
 up: $(VENV)/.installed
 	@$(BIN)/lathe up
 
 test: $(VENV)/.installed-dev chromium faketime check
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(PARALLEL) --durations=10
+
+quick: check
+	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not train and not browser and not slow" $(addprefix --ignore=, $(WITH_TORCH))
 
 check: $(VENV)/.installed-dev
-	@$(BIN)/ruff check .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 

@@ -1,0 +1,1 @@
+"""What a person uses: the web pages, the REST API and the command `lathe`. No torch."""

@@ -1,7 +1,7 @@
-"""A contender of benchmarks/throughput.py: the same training by transformers' Trainer or trl's SFTTrainer, without Lathe.
+"""A contender of benchmarks/throughput.py: the same training with transformers' Trainer or trl's SFTTrainer, without Lathe.
 
 `python -m benchmarks.bare_throughput NAME settings.json` prints a JSON line for each optimizer step (its time, loss, and tokens
-that are no padding) and one with the process's peak memory and the loss of the held-out rows.
+without padding) and one with the process's peak memory and the loss of the held-out rows.
 """
 
 import json
@@ -19,7 +19,7 @@ IGNORED = -100
 
 
 class Stamp(TrainerCallback):  # type: ignore[misc]
-    """Prints each step once its loss is logged, which is when it is done, and ends the training after so many tokens."""
+    """Prints each step when its loss is logged, and stops training after `enough` tokens."""
 
     def __init__(self, enough: int) -> None:
         self.tokens, self._enough = 0, enough
@@ -43,7 +43,7 @@ def say(**values: Any) -> None:
 
 
 def counting(trainer: type[Trainer], stamp: Stamp) -> type[Trainer]:
-    """`trainer` that counts the tokens it trains on, padding left out."""
+    """Returns a subclass of `trainer` that counts the tokens it trains on, without padding."""
 
     class Counting(trainer):  # type: ignore[misc,valid-type]
         def training_step(self, model: Any, inputs: Any, *arguments: Any) -> Any:
@@ -65,10 +65,10 @@ def load(settings: dict[str, Any]) -> Any:
 
 
 def shared(settings: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that all have."""
+    """Returns the arguments that all contenders share."""
     return {
         "output_dir": settings["output"],
-        "max_steps": 10 * settings["steps"],  # ends once it has seen as many tokens as the others
+        "max_steps": 10 * settings["steps"],  # Stamp stops after the same number of tokens as the others
         "learning_rate": settings["learning_rate"],
         "lr_scheduler_type": "constant",
         "seed": settings["seed"],
@@ -125,7 +125,7 @@ def trl(name: str, settings: dict[str, Any], rows: list[Row], stamp: Stamp) -> T
         **(packing if packed else {"max_length": settings["max_length"]}),
         per_device_train_batch_size=1 if packed else settings["rows"],
         completion_only_loss=True,
-        gradient_checkpointing=False,  # its default, which trades speed for memory
+        gradient_checkpointing=False,  # trl's default is True, which trades speed for memory
     )
     tokenizer = AutoTokenizer.from_pretrained(settings["model"])
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
@@ -139,7 +139,7 @@ def trl(name: str, settings: dict[str, Any], rows: list[Row], stamp: Stamp) -> T
 
 
 def held_out_loss(model: Any, rows: list[Row]) -> float:
-    """The mean over all tokens that carry loss, row by row."""
+    """Returns the mean loss over all tokens with loss, computed row by row."""
     total = count = 0.0
     model.eval()
     for row in rows:

@@ -1,4 +1,4 @@
-"""The comparison for benchmarks/overhead.py: the same training as a plain script, with nothing of Lathe in it.
+"""The baseline of benchmarks/overhead.py: the same training as a plain script, without Lathe.
 
 Run under `accelerate launch`; prints the wall-clock time of each optimizer step as JSON lines.
 """
@@ -11,18 +11,11 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 
 class Stamp(TrainerCallback):  # type: ignore[misc]
-    """Prints when each step's loss was logged."""
+    """Prints the time at which each step's loss is logged."""
 
     def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, Any], **_: Any) -> None:
         if "loss" in logs:
@@ -30,16 +23,16 @@ class Stamp(TrainerCallback):  # type: ignore[misc]
 
 
 def rows(file: Path, tokenizer: Any) -> list[dict[str, list[int]]]:
-    """Each conversation as tokens with the loss on its last message."""
-    made = []
+    """Returns each conversation as tokens with the loss on its last message."""
+    tokenized = []
     for line in file.read_text().splitlines():
         messages = json.loads(line)["messages"]
         prompt = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
         text = tokenizer.apply_chat_template(messages, tokenize=False)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         masked = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
-        made.append({"input_ids": ids, "labels": [-100] * masked + ids[masked:]})
-    return made
+        tokenized.append({"input_ids": ids, "labels": [-100] * masked + ids[masked:]})
+    return tokenized
 
 
 def collate(batch: list[dict[str, list[int]]], pad: int) -> dict[str, torch.Tensor]:

@@ -1,11 +1,10 @@
-"""How long the server takes for what the page of a run shows, and how large that is, when the run has a million metric rows.
+"""Measures time and size of the Run page's data for a run with a million metric rows.
 
     python -m benchmarks.history [--rows 1000000] [--json]
 
-A temporary database is filled through the functions that a live run's supervisor uses. Then the page's value is made
-again and again: cold, which is the first time in a server process that has only listed the runs so far (nothing of this
-page is cached or compiled), and warm. Beside it, in the same run, what is usually done instead: every row of a series is
-selected, and each n-th is kept.
+It fills a temporary database with the functions of a supervisor. Then it makes the page's data repeatedly: cold, that is, the
+first time in a server process that has only listed runs (nothing of this page is cached or compiled), and warm. For comparison
+it measures the usual way: select all rows of a series, and keep every n-th.
 """
 
 import argparse
@@ -24,11 +23,11 @@ from typing import Any
 
 from sqlmodel import select
 
-from training.config import RunConfig
-from training.events import CheckpointSaved, Event, Metrics, PhaseStarted
-from worker import database, history, logs, metrics, runs
-from worker.models import Metric
+from training.config.run_config import RunConfig
+from training.run_folder.events import CheckpointSaved, Event, Metrics, PhaseStarted
 from worker.settings import get_settings
+from worker.store import claims, database, history, logs, runs, series
+from worker.store.tables import Metric
 
 SERIES = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
 MEMORY = ("memory_allocated", "memory_reserved", "memory_peak", "host_rss")
@@ -36,17 +35,18 @@ RANKS = 2
 STEP_ROWS = len(SERIES) + len(MEMORY) * RANKS
 BATCH_STEPS = 200
 LOG_LINES = 5000
-SPIKE = 97.5  # of the loss, at one step
+SPIKE = 97.5  # of the loss at one step
 
-MOST_POINTS = 400  # of a series, where each n-th row is kept
+MOST_POINTS = 400  # of a series that keeps every n-th row
 LIMIT_MS = 50
 LIMIT_BYTES = 150_000
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds over repetitions (`cpu_ms`: the median of processor time, which other load on the machine troubles less),
-    bytes of the answer as compact JSON, and whether it shows the loss's one spike.
+    """Milliseconds over repetitions, bytes of the answer as compact JSON, and True if it shows the loss's one spike.
+
+    `cpu_ms` is the median of processor time, which depends less on other load on the machine.
     """
 
     median_ms: float
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--once", metavar="RUN_ID", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.once:
-        from app.pages import run as _  # noqa: F401 - a server has its modules before the first viewer comes
+        from app.pages.run import page as _  # noqa: F401 - a server has its modules before the first viewer comes
 
         with database.read() as session:
             runs.listing(session=session)
@@ -76,12 +76,12 @@ def main() -> None:
             "LATHE_DATA_DIR": folder,
             "LATHE_DATABASE_URL": os.environ.get("LATHE_BENCHMARK_DATABASE_URL", ""),
         }
-        found = compare(arguments.rows, arguments.repeat)
-    print(json.dumps(found) if arguments.json else told(found))
+        result = compare(arguments.rows, arguments.repeat)
+    print(json.dumps(result) if arguments.json else told(result))
 
 
 def compare(rows: int, repeat: int) -> dict[str, Any]:
-    """Fills the database and measures every way to answer."""
+    """Fills the database and measures each way."""
     database.migrate()
     run_id, seconds = fill(rows // STEP_ROWS)
     cold = [once(run_id) for _ in range(5)]
@@ -101,10 +101,10 @@ def compare(rows: int, repeat: int) -> dict[str, Any]:
 
 
 def fill(steps: int) -> tuple[str, float]:
-    """A run with so many steps, its log and its events. Its id, and the seconds it took to store the metrics."""
+    """Stores a run with its log and events. Returns its id, and the seconds to store the metrics."""
     with database.write() as session:
         run = runs.create(session=session, config=RunConfig(model="model", data="data"), dataset_id=None)
-        runs.claim(session=session, run_id=run.id, owner="node1:1:1", devices=["node1/cuda:0"], lease_seconds=1e6)
+        claims.claim(session=session, run_id=run.id, owner="node1:1:1", devices=["node1/cuda:0"], lease_seconds=1e6)
         lines = [
             f"{{'loss': {3 - line / LOG_LINES:.4f}, 'grad_norm': 1.2534, 'epoch': {line / 1000}}}"
             for line in range(LOG_LINES)
@@ -119,7 +119,7 @@ def fill(steps: int) -> tuple[str, float]:
 
 
 def reports(steps: range, total: int) -> Iterator[Event]:
-    """What a trainer with two ranks reports at these steps."""
+    """Returns the records of a trainer with two ranks at these steps."""
     chance = random.Random(steps.start)
     for step in steps:
         now = 1.7e9 + step * 0.731
@@ -141,32 +141,33 @@ def reports(steps: range, total: int) -> Iterator[Event]:
 
 
 def page(run_id: str) -> str:
-    """What the page of a run sends to a viewer who opens it, with nothing cached: charts, events, log and all."""
-    from app.pages import run, run_data
+    """Returns all data of the Run page, without caches: charts, events, log and so on."""
+    from app.pages.run import page as run
+    from app.pages.run import snapshot
 
-    run_data.forget()
+    snapshot.forget()
     outputs = run.show(run_id, False, 0.0, run.Sent())
-    return json.dumps([one for one in outputs if isinstance(one, (str, dict))], default=str)
+    return json.dumps([item for item in outputs if isinstance(item, (str, dict))], default=str)
 
 
 def every_nth_row(run_id: str) -> str:
-    """The usual way: all rows of each series, of which each n-th is kept."""
+    """The usual way: selects all rows of each series and keeps every n-th."""
     shown = []
     with database.read() as session:
-        for name, rank in metrics.latest(session=session, run_id=run_id):
-            series = select(Metric.step, Metric.value).where(
+        for name, rank in series.latest(session=session, run_id=run_id):
+            points = select(Metric.step, Metric.value).where(
                 Metric.run_id == run_id, Metric.name == name, Metric.rank == rank
             )
-            rows = session.exec(series.order_by(Metric.step)).all()  # type: ignore[arg-type]
-            kept = rows[:: max(1, len(rows) // MOST_POINTS)]
+            rows = session.exec(points.order_by(Metric.step)).all()  # type: ignore[arg-type]
+            thinned = rows[:: max(1, len(rows) // MOST_POINTS)]
             shown.append(
-                {"name": name, "rank": rank, "step": [row[0] for row in kept], "value": [row[1] for row in kept]}
+                {"name": name, "rank": rank, "step": [row[0] for row in thinned], "value": [row[1] for row in thinned]}
             )
     return json.dumps(shown, separators=(",", ":"))
 
 
 def measure(answer: Callable[[], str], repeat: int) -> Timing:
-    """Times an answer in JSON; warm if repeated (one more goes before)."""
+    """Measures an answer as JSON; warm if repeated, after one unmeasured call."""
     taken, busy, text = [], [], ""
     for _ in range(repeat + (repeat > 1)):
         began, began_busy = time.perf_counter(), time.process_time()
@@ -179,14 +180,14 @@ def measure(answer: Callable[[], str], repeat: int) -> Timing:
 
 
 def once(run_id: str) -> Timing:
-    """The first answer of a fresh process."""
+    """Measures the first answer of a new process."""
     command = [sys.executable, "-m", "benchmarks.history", "--once", run_id]
-    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    return Timing(**found)
+    data = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return Timing(**data)
 
 
 def middle(timings: list[Timing]) -> Timing:
-    """One timing for several of one repetition each."""
+    """Combines several timings of one repetition each."""
     taken, busy = [timing.median_ms for timing in timings], [timing.cpu_ms for timing in timings]
     last = timings[-1]
     return Timing(
@@ -194,20 +195,20 @@ def middle(timings: list[Timing]) -> Timing:
     )
 
 
-def told(found: dict[str, Any]) -> str:
-    speed = f"written at {found['rows_per_second_written']:,} rows/s"
-    lines = [f"{found['rows']:,} metric rows in a run ({found['database']}), {speed}", ""]
+def told(figures: dict[str, Any]) -> str:
+    speed = f"written at {figures['rows_per_second_written']:,} rows/s"
+    lines = [f"{figures['rows']:,} metric rows in a run ({figures['database']}), {speed}", ""]
     lines.append(f"{'':28}{'median':>10}{'min':>10}{'max':>10}{'processor':>12}{'payload':>12}   spike of the loss")
     for name in ("cold", "warm", "select_all_keep_every_nth"):
-        one = found[name]
+        item = figures[name]
         times = (
-            "".join(f"{one[key]:>7.1f} ms" for key in ("median_ms", "min_ms", "max_ms")) + f"{one['cpu_ms']:>9.1f} ms"
+            "".join(f"{item[key]:>7.1f} ms" for key in ("median_ms", "min_ms", "max_ms")) + f"{item['cpu_ms']:>9.1f} ms"
         )
         lines.append(
-            f"{name.replace('_', ' '):28}{times}{one['bytes'] / 1000:>9.1f} kB   {'shown' if one['shows_spike'] else 'lost'}"
+            f"{name.replace('_', ' '):28}{times}{item['bytes'] / 1000:>9.1f} kB   {'shown' if item['shows_spike'] else 'lost'}"
         )
-    kept = "within" if found["within_limits"] else "NOT within"
-    return "\n".join([*lines, "", f"{kept} the limits: {LIMIT_MS} ms and {LIMIT_BYTES / 1000:.0f} kB"])
+    verdict = "within" if figures["within_limits"] else "NOT within"
+    return "\n".join([*lines, "", f"{verdict} the limits: {LIMIT_MS} ms and {LIMIT_BYTES / 1000:.0f} kB"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Waits for ranks as torchrun does, for launchers that start ranks without torch (chaos_ranks.py, tests/stand_in.py)."""
+"""Waits for ranks as torchrun does, for launchers that start ranks without torch."""
 
 import signal
 import subprocess

@@ -1,11 +1,10 @@
-"""What Lathe costs on top of a bare script: steps per second, and the time from submit to the first step.
+"""Measures Lathe's overhead over a bare script: steps per second, and the time from submit to the first step.
 
 `python -m benchmarks.overhead [--repeats 5] [--steps 150] [--json]` trains the same model on the same rows with the same
 settings, in turn as a bare script under `accelerate launch` (benchmarks/bare_train.py) and through Lathe (database, queue,
-worker, supervisor, reports, the rows in Lathe's own order), and prints the median of each and of the ratios and differences
-pair by pair.
+worker, supervisor, reports, Lathe's order of rows). It prints the medians of both, and of the ratios and differences per pair.
 
-The bare script's clock starts when its process is started, Lathe's when `submit` is called.
+The bare script's time starts with its process, Lathe's with `submit`.
 """
 
 import argparse
@@ -39,9 +38,9 @@ def main() -> None:
 
 
 def measure(home: Path, repeats: int, steps: int) -> list[dict[str, float]]:
-    """One row of figures a pair of runs; the first pair warms caches and does not count."""
-    from worker.database import migrate
+    """Returns one row of figures per pair of runs; the first pair warms caches and does not count."""
     from worker.settings import get_settings
+    from worker.store.database import migrate
 
     (home / "data").mkdir()
     migrate()
@@ -52,13 +51,13 @@ def measure(home: Path, repeats: int, steps: int) -> list[dict[str, float]]:
             trained = {}
             for name in (
                 ("bare", "lathe") if number % 2 else ("lathe", "bare")
-            ):  # in turn: machines grow slower as they warm
+            ):  # alternate, since machines slow down as they heat up
                 bare = name == "bare"
                 trained[name] = (
                     train_bare(home / f"bare{number}", steps) if bare else train_through_lathe(settings.runs_dir, steps)
                 )
             pairs.append(
-                {f"{name}_{figure}": value for name, found in trained.items() for figure, value in found.items()}
+                {f"{name}_{figure}": value for name, figures in trained.items() for figure, value in figures.items()}
             )
             print(f"pair {number}: {json.dumps(pairs[-1])}", file=sys.stderr)
         return pairs[1:]
@@ -68,10 +67,10 @@ class Services:
     """The embedded broker and one worker, as `lathe up` starts them."""
 
     def __init__(self, settings: Any) -> None:
-        from worker import broker
-        from worker.tasks import worker_command
+        from worker.queue import local_broker
+        from worker.queue.tasks import worker_command
 
-        self._broker = broker.start(settings)
+        self._broker = local_broker.start(settings)
         self._worker = subprocess.Popen(
             worker_command(), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -80,11 +79,11 @@ class Services:
         time.sleep(5)  # the worker connects
 
     def __exit__(self, *_: object) -> None:
-        from worker import broker
+        from worker.queue import local_broker
 
         self._worker.terminate()
         self._worker.wait(timeout=30)
-        broker.stop(self._broker)
+        local_broker.stop(self._broker)
 
 
 def settings_of(steps: int) -> dict[str, Any]:
@@ -130,9 +129,9 @@ def train_bare(folder: Path, steps: int) -> dict[str, float]:
 
 
 def train_through_lathe(runs_dir: Path, steps: int) -> dict[str, float]:
-    from training.events import Metrics, decode
-    from training.fields import parse
-    from worker.submit import submit
+    from training.config.fields import parse
+    from training.run_folder.events import Metrics, decode
+    from worker.runs.submit import submit
 
     began = time.time()
     run = submit(parse(settings_of(steps)))
@@ -144,10 +143,10 @@ def train_through_lathe(runs_dir: Path, steps: int) -> dict[str, float]:
 
 
 def wait_until_closed(run_id: str) -> None:
-    """Until the run's row says so and its device is free for the next."""
-    from worker import runs
-    from worker.database import read
-    from worker.models import Status
+    """Waits until the run has ended and its device is free."""
+    from worker.store import runs
+    from worker.store.database import read
+    from worker.store.tables import Status
 
     while True:
         with read() as session:
@@ -156,11 +155,11 @@ def wait_until_closed(run_id: str) -> None:
             return
         if status.ended:
             raise SystemExit(f"run {run_id} {status.value}")
-        time.sleep(0.5)  # seldom: what looks here takes its time from what trains
+        time.sleep(0.5)  # rarely, since checking takes time from training
 
 
 def figures(began: float, stamps: Stamps) -> dict[str, float]:
-    """Seconds to the first step, and steps per second after it."""
+    """Returns the seconds to the first step, and the steps per second after it."""
     (first, first_time), (last, last_time) = stamps[0], stamps[-1]
     return {"seconds_to_first_step": first_time - began, "steps_per_second": (last - first) / (last_time - first_time)}
 
@@ -169,7 +168,7 @@ def report(pairs: list[dict[str, float]], *, as_json: bool) -> str:
     ratios = [pair["lathe_steps_per_second"] / pair["bare_steps_per_second"] for pair in pairs]
     delays = [pair["lathe_seconds_to_first_step"] - pair["bare_seconds_to_first_step"] for pair in pairs]
     medians = {name: statistics.median(pair[name] for pair in pairs) for name in pairs[0]}
-    found = medians | {
+    result = medians | {
         "pairs": len(pairs),
         "steps_per_second_ratio": statistics.median(ratios),
         "steps_per_second_ratios": ratios,
@@ -177,7 +176,7 @@ def report(pairs: list[dict[str, float]], *, as_json: bool) -> str:
         "extra_seconds": delays,
     }
     if as_json:
-        return json.dumps(found, indent=2)
+        return json.dumps(result, indent=2)
     return "\n".join(
         [
             f"{'':28}{'bare script':>14}{'Lathe':>14}",
@@ -185,9 +184,9 @@ def report(pairs: list[dict[str, float]], *, as_json: bool) -> str:
             f"{'s to the first step':28}{medians['bare_seconds_to_first_step']:14.2f}"
             f"{medians['lathe_seconds_to_first_step']:14.2f}",
             f"{'final loss':28}{medians['bare_final_loss']:14.4f}{medians['lathe_final_loss']:14.4f}",
-            f"steps/s, Lathe / bare, median of {len(pairs)} pairs: {found['steps_per_second_ratio']:.3f}"
+            f"steps/s, Lathe / bare, median of {len(pairs)} pairs: {result['steps_per_second_ratio']:.3f}"
             f" ({min(ratios):.3f} to {max(ratios):.3f})",
-            f"extra seconds to the first step: {found['extra_seconds_to_first_step']:+.2f}"
+            f"extra seconds to the first step: {result['extra_seconds_to_first_step']:+.2f}"
             f" ({min(delays):+.2f} to {max(delays):+.2f})",
         ]
     )

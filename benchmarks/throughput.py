@@ -1,10 +1,10 @@
-"""How fast Lathe trains beside transformers' Trainer and trl, at equal tokens a step and with the same loss mask.
+"""Compares the speed of Lathe, transformers' Trainer and trl, with equal tokens per step and the same loss mask.
 
 `python -m benchmarks.throughput [FILE] [--tokenizer FOLDER] [--size 384x6] [--method full] [--rows 8] [--steps 12] [--repeats 3]
-[--contenders NAME ...] [--json]` trains a model of GPT-2's shape from the same first weights: transformers' Trainer padded and
-grouped by length, trl's SFTTrainer padded and packed (best fit), and Lathe's training program as a run starts it, with its
-default settings. Each is a process of its own, one after another, and again from the first. Printed are the medians of tokens a
-second and a CPU second (no padding, nor the first step), of the peak memory, and the loss of held-out rows after as many tokens.
+[--contenders NAME ...] [--json]` trains a model of GPT-2's shape from the same initial weights: transformers' Trainer padded and
+grouped by length, trl's SFTTrainer padded and packed (best fit), and Lathe's training program with default settings. They run in
+turn, each in its own process, several times. It prints the medians of tokens per second and per CPU second (without padding and
+the first step) and of peak memory, and the loss of held-out rows after the same number of tokens.
 """
 
 import argparse
@@ -52,25 +52,25 @@ def main() -> None:
     os.environ["LATHE_TOKENS"] = str(home / "tokens")
     try:
         settings = prepare(home, arguments)
-        found: dict[str, list[Figures]] = {name: [] for name in arguments.contenders}
+        result: dict[str, list[Figures]] = {name: [] for name in arguments.contenders}
         for repeat in range(arguments.repeats):
             for name in arguments.contenders:
                 folder = home / f"{name}-{repeat}"
-                found[name].append(
+                result[name].append(
                     train_lathe(folder, settings) if name == "lathe" else train_bare(name, folder, settings)
                 )
-                print(f"{repeat} {name}: {json.dumps(found[name][-1])}", file=sys.stderr, flush=True)
-        print(report(found, settings, as_json=arguments.json))
+                print(f"{repeat} {name}: {json.dumps(result[name][-1])}", file=sys.stderr, flush=True)
+        print(report(result, settings, as_json=arguments.json))
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
 def prepare(home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The model, the rows as files for Lathe and as tokens for the others, and the settings that all share."""
-    from training.order import Shuffled
-    from training.selection import select
-    from training.tokenizer import load
-    from training.tokenizing import find_or_make
+    """Makes the model, the rows as files for Lathe and as tokens for the others, and the shared settings."""
+    from training.tokens.make_store import find_or_make
+    from training.tokens.order import Shuffled
+    from training.tokens.selection import select
+    from training.tokens.tokenizer import load
 
     width, layers = map(int, arguments.size.split("x"))
     command = [sys.executable, "-c", MAKE_MODEL, str(home / "model"), str(width), str(layers)]
@@ -82,11 +82,11 @@ def prepare(home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, path in parts.items():
         store = find_or_make(path, home / "tokens", tokenizer, str(home / "model"), None, None, lambda *_: None)
-        kept = select(store.lengths, store.first_trained, max_length=MAX_LENGTH, seed=SEED).train
-        if name == "train":  # as Lathe will see them, so that contenders which keep the order train on the same batches
-            kept = kept[Shuffled(len(kept), SEED).epoch(0)]
+        selected = select(store.lengths, store.first_trained, max_length=MAX_LENGTH, seed=SEED).train
+        if name == "train":  # in Lathe's order, so that contenders that keep the order train on the same batches
+            selected = selected[Shuffled(len(selected), SEED).epoch(0)]
         rows = []
-        for row in kept:
+        for row in selected:
             tokens, trained = store.row(int(row))
             tokens, labels = tokens[:MAX_LENGTH], np.where(trained, tokens, -100)[:MAX_LENGTH]
             rows.append({"input_ids": tokens.tolist(), "labels": labels.tolist()})
@@ -109,7 +109,7 @@ def prepare(home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-# In a process of its own: what measures others should not hold torch.
+# In another process, so that this one does not load torch.
 MAKE_MODEL = """
 import sys, torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -121,8 +121,8 @@ GPT2LMHeadModel(GPT2Config(n_embd=width, n_layer=layers, n_head=max(1, width // 
 
 
 def split(file: Path, home: Path) -> dict[str, Path]:
-    """The file's rows to train on and its last ones, held out."""
-    from training.rows import read_numbered
+    """Returns the training rows of the file, and its last rows, which are held out."""
+    from training.data.rows import read_numbered
 
     rows = [row for _, row, example in read_numbered(file) if example]
     parts = {"train": rows[:-HELD_OUT], "held_out": rows[-HELD_OUT:]}
@@ -153,10 +153,10 @@ def train_bare(name: str, folder: Path, settings: dict[str, Any]) -> Figures:
 
 
 def train_lathe(folder: Path, settings: dict[str, Any]) -> Figures:
-    """The training program as the supervisor starts it."""
-    from training.config import RunConfig
-    from training.events import Finished, Metrics, decode
-    from worker.launcher import launch
+    """Runs the training program as the supervisor does."""
+    from training.config.run_config import RunConfig
+    from training.run_folder.events import Finished, Metrics, decode
+    from worker.supervision.launcher import launch
 
     folder.mkdir()
     tokens = tokens_by_step(settings)
@@ -173,7 +173,7 @@ def train_lathe(folder: Path, settings: dict[str, Any]) -> Figures:
     }
     config = RunConfig.model_validate(asked)
     (folder / "config.json").write_text(config.model_dump_json())
-    card = os.environ.get("LATHE_BENCHMARK_GPU")  # its number
+    card = os.environ.get("LATHE_BENCHMARK_GPU")  # a GPU's number
     command = launch(config, folder, [f"here/cuda:{card}" if card else "here/cpu"], os.cpu_count() or 1)
     cpu = run_watched(command.argv, environment() | command.env, folder)
     events = [decode(line) for line in (folder / "events.jsonl").read_bytes().splitlines()]
@@ -185,17 +185,17 @@ def train_lathe(folder: Path, settings: dict[str, Any]) -> Figures:
 
 
 def tokens_by_step(settings: dict[str, Any]) -> list[int]:
-    """The tokens that Lathe has trained on after each step, up to as many as the others see; at most an epoch."""
+    """Returns Lathe's tokens after each step, up to the number of the others, at most one epoch."""
     seen = np.cumsum(settings["train_lengths"])
     by_step = seen[settings["rows"] - 1 :: settings["rows"]]
     return by_step[: int(np.searchsorted(by_step, settings["tokens"])) + 1].tolist()
 
 
 def run_watched(command: list[str], env: dict[str, str], folder: Path) -> list[float]:
-    """Runs a training program; the CPU seconds of its process when each of its steps was logged."""
+    """Runs a training program. Returns the CPU seconds of its process at the log of each step."""
     import psutil
 
-    from training.events import Metrics, RankStarted, decode
+    from training.run_folder.events import Metrics, RankStarted, decode
 
     seconds: list[float] = []
     rank, read = None, 0
@@ -217,36 +217,44 @@ def run_watched(command: list[str], env: dict[str, str], folder: Path) -> list[f
 
 
 def figures(steps: list[tuple[float, float, int, float]]) -> Figures:
-    """Of (time, CPU seconds, tokens so far, loss) at the end of each step; the first step only starts the clocks."""
+    """Computes figures from (time, CPU seconds, tokens so far, loss) per step; the first step only starts the clocks."""
     (began, idle, before, _), (ended, busy, tokens, loss) = steps[0], steps[-1]
     return {
         "tokens_per_second": (tokens - before) / (ended - began),
-        # What neighbours on the machine cannot change: all threads' time together.
+        # CPU time of all threads does not depend on other load on the machine.
         "tokens_per_cpu_second": (tokens - before) / (busy - idle),
         "tokens": tokens,
         "train_loss": loss,
     }
 
 
-def report(found: dict[str, list[Figures]], settings: dict[str, Any], *, as_json: bool) -> str:
+def report(figures_by_name: dict[str, list[Figures]], settings: dict[str, Any], *, as_json: bool) -> str:
     medians = {
         name: {figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}
-        for name, runs in found.items()
+        for name, runs in figures_by_name.items()
     }
     ratios = {
         name: {
-            figure: [mine[figure] / other[figure] for mine, other in zip(found.get("lathe", []), runs, strict=True)]
+            figure: [
+                mine[figure] / other[figure] for mine, other in zip(figures_by_name.get("lathe", []), runs, strict=True)
+            ]
             for figure in RATES
         }
-        for name, runs in found.items()
-        if name != "lathe" and "lathe" in found
+        for name, runs in figures_by_name.items()
+        if name != "lathe" and "lathe" in figures_by_name
     }
     faster = {
         name: {rate: statistics.median(values) for rate, values in rates.items()} for name, rates in ratios.items()
     }
     if as_json:
         about = {name: settings[name] for name in ("method", "size", "rows", "steps", "pack")}
-        whole = {"settings": about, "medians": medians, "lathe_is_faster_by": faster, "ratios": ratios, "runs": found}
+        whole = {
+            "settings": about,
+            "medians": medians,
+            "lathe_is_faster_by": faster,
+            "ratios": ratios,
+            "runs": figures_by_name,
+        }
         return json.dumps(whole, indent=2)
     heads = f"{'tokens/s':>10}{'tokens/CPU s':>14}{'peak memory':>14}{'tokens seen':>13}{'held-out loss':>15}"
     lines = [f"{'':20}{heads}   Lathe is faster by"]

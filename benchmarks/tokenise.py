@@ -1,13 +1,13 @@
-"""Tokenizing a data set: Lathe's store against `datasets.map`, rows per second and memory.
+"""Compares tokenizing with Lathe and with `datasets.map`: rows per second and memory.
 
 `python -m benchmarks.tokenise [--rows 1000000] [--repeats 1] [--model static/starter] [--json]` writes rows of prompt and
-completion, and has each tool read the same JSONL with the same tokenizer, in turn and each in a process of its own:
+completion. Each tool reads the same JSONL with the same tokenizer, in turn and in its own process:
 
-- lathe: `training.tokenizing`, which beside tokens and what trains also finds lengths, duplicates, near duplicates and scripts;
+- lathe: `training.tokens.make_store`, which also finds lengths, duplicates, near duplicates and writing systems;
 - datasets: `load_dataset("json")` and the usual `map(batched=True)`, which makes input_ids and labels of prompt + completion.
 
-Both are measured from process start to its end, at a quarter of the rows and at all of them: memory is flat where the two
-agree. `peak` is the most memory the process held itself (anonymous, sampled), `resident` the same with mapped file pages.
+It measures from process start to end, with a quarter of the rows and with all: equal memory means constant memory. `peak` is the
+sampled maximum of anonymous memory, `resident` also includes mapped file pages.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Command = Callable[[Path, Path, str], list[str]]
 
 @dataclass(frozen=True)
 class Figure:
-    """One tool on so many rows."""
+    """The figures of one tool on a number of rows."""
 
     tool: str
     rows: int
@@ -47,23 +47,23 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--model", default=str(ROOT / "static" / "starter"))
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="lathe-tokenise-"))
     try:
-        figures = measure(home, given.rows, given.repeats, given.model)
+        figures = measure(home, options.rows, options.repeats, options.model)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    print(json.dumps([asdict(figure) for figure in figures], indent=2) if given.json else table(figures))
+    print(json.dumps([asdict(figure) for figure in figures], indent=2) if options.json else table(figures))
 
 
 def measure(home: Path, rows: int, repeats: int, model: str) -> list[Figure]:
-    """Every tool on a quarter of the rows and on all, in turn, `repeats` times."""
+    """Runs every tool in turn on a quarter of the rows and on all, `repeats` times."""
     figures = []
     for count in (rows // 4, rows):
         source = home / f"{count}.jsonl"
         write_rows(source, count)
         for repeat in range(repeats):
-            # Turn about, so that a machine that slows as it warms is fair to both.
+            # Alternate, since machines slow down as they heat up.
             for tool in ("lathe", "datasets") if repeat % 2 == 0 else ("datasets", "lathe"):
                 figures.append(run(tool, COMMANDS[tool](source, home / "made", model), count))
                 print(json.dumps(asdict(figures[-1])), file=sys.stderr)
@@ -73,7 +73,7 @@ def measure(home: Path, rows: int, repeats: int, model: str) -> list[Figure]:
 
 
 def write_rows(path: Path, count: int) -> None:
-    """Rows of about 40 words, no two alike; the same for every count and call."""
+    """Writes distinct rows of about 40 words, the same in every call."""
     draw = random.Random(1)
     syllables = [a + b for a in "bdfgklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "ing")]
     words = ["".join(draw.choices(syllables, k=draw.randint(1, 3))) for _ in range(20_000)]
@@ -84,7 +84,7 @@ def write_rows(path: Path, count: int) -> None:
 
 
 def run(tool: str, command: list[str], rows: int) -> Figure:
-    """Runs a tool to its end and watches its memory."""
+    """Runs a tool and samples its memory."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "TOKENIZERS_PARALLELISM": "true",
@@ -105,7 +105,7 @@ def run(tool: str, command: list[str], rows: int) -> Figure:
 
 
 def memory(pid: int) -> tuple[int, int]:
-    """(anonymous, resident) memory of a process in KiB."""
+    """Returns (anonymous, resident) memory of a process in KiB."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -115,7 +115,7 @@ def memory(pid: int) -> tuple[int, int]:
 
 
 def table(figures: list[Figure]) -> str:
-    """The medians, a line for each tool and number of rows, and the ratios at all rows."""
+    """Returns the medians, a line for each tool and number of rows, and the ratios for all rows."""
     lines = [f"{'tool':10}{'rows':>10}{'seconds':>10}{'rows/s':>10}{'peak MiB':>10}{'resident MiB':>14}"]
     speeds = {}
     for tool, rows in dict.fromkeys((figure.tool, figure.rows) for figure in figures):
@@ -129,8 +129,8 @@ def table(figures: list[Figure]) -> str:
     return "\n".join([*lines, f"lathe / datasets, rows per second: {speeds['lathe'] / speeds['datasets']:.2f}"])
 
 
-def with_datasets(source: str, made: str, model: str) -> None:
-    """The usual recipe, run in a process of its own."""
+def with_datasets(source: str, target: str, model: str) -> None:
+    """The usual recipe with datasets, run in its own process."""
     from datasets import load_dataset
     from transformers import AutoTokenizer
 
@@ -144,13 +144,22 @@ def with_datasets(source: str, made: str, model: str) -> None:
         labels = [[-100] * len(asked) + ids[len(asked) :] for asked, ids in zip(prompts, whole, strict=True)]
         return {"input_ids": whole, "labels": labels}
 
-    rows = load_dataset("json", data_files=source, split="train", cache_dir=made)
+    rows = load_dataset("json", data_files=source, split="train", cache_dir=target)
     rows.map(encode, batched=True, remove_columns=rows.column_names)
 
 
 COMMANDS: dict[str, Command] = {
     "lathe": lambda source, made, model: [
-        *(sys.executable, "-m", "training.tokenizing", str(source), "--model", model, "--into", str(made / "store"))
+        *(
+            sys.executable,
+            "-m",
+            "training.tokens.make_store",
+            str(source),
+            "--model",
+            model,
+            "--into",
+            str(made / "store"),
+        )
     ],
     "datasets": lambda source, made, model: [
         *(

@@ -1,4 +1,4 @@
-"""`python -m migrations "add a column"` writes the next migration: what worker/models.py has and the last one lacks."""
+"""`python -m migrations "add a column"` writes the next migration: the changes in worker/store/tables.py since the last one."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import tempfile
 
 from alembic import command
 
-from worker import database
+from worker.store import database
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `worker.database.migrating()` opened."""
+"""Alembic's entry: runs the migrations on the connection that `worker.store.database.migrating()` opened."""
 
 from typing import Any, Literal
 
@@ -6,7 +6,7 @@ from alembic import context
 from sqlmodel import SQLModel
 from sqlmodel.sql.sqltypes import AutoString
 
-import worker.models  # noqa: F401  (declares the tables)
+import worker.store.tables  # noqa: F401  (declares the tables)
 
 
 def render_item(kind: str, item: Any, _: Any) -> str | Literal[False]:
@@ -16,7 +16,7 @@ def render_item(kind: str, item: Any, _: Any) -> str | Literal[False]:
     return False
 
 
-# SQLite cannot alter most of a table: batch mode copies it, on every engine the same.
+# SQLite cannot alter most properties of a table; batch mode copies the table, on every engine.
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=SQLModel.metadata,

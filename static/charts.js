@@ -1,5 +1,5 @@
-// Charts: figures come from app/charts.py as JSON, Plotly from Gradio's own files. The drawing stays in its place when new
-// points come, so that a zoom survives; colours written as var(--name) are looked up in the style sheet.
+// Charts: figures come from app/pages/run/charts.py as JSON, Plotly from Gradio's files. New points update the drawing in place,
+// so the zoom stays; colors written as var(--name) are looked up in the style sheet.
 (() => {
   "use strict";
   const OPTIONS = { displayModeBar: false, responsive: true, doubleClick: "reset+autosize" };
@@ -27,7 +27,7 @@
     return value;
   }
 
-  // Called by Gradio for each chart component: `element` is its box, `props.value` the figure as JSON, or empty.
+  // Gradio calls this for each chart component: `element` is its box, `props.value` the figure as JSON, or empty.
   function chart(element, props, watch) {
     const place = element.querySelector(".chart");
     const message = element.querySelector(".chart-empty");

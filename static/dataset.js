@@ -1,7 +1,7 @@
-// The page of a data set: links and fields that change what is looked at, and the address that holds it.
+// The page of a data set: links and fields that change the view, and the address that holds it.
 (() => {
   "use strict";
-  // Follows links and fields inside a component by telling the server; keeps the address and the focus.
+  // Sends links and fields of a component to the server; keeps the address and the focus.
   function view(element, trigger, watch) {
     let focused = null;
     const send = (values) => {
@@ -26,13 +26,13 @@
       for (const box of element.querySelectorAll("figure.histogram")) window.lathe.histogram(box, send);
       if (focused) element.querySelector(`#${CSS.escape(focused)}`)?.focus({ preventScroll: true });
       focused = null;
-      window.lathe.tellTime();
+      window.lathe.updateTimes();
     }
     watch("value", drawn);
     drawn();
   }
 
-  // A box with proposals shows all of them when it is entered, not only those that begin like what stands in it.
+  // A text field with suggestions lists all of them on focus, not only those that match its text.
   function choosers(element) {
     element.addEventListener("focusin", ({ target }) => {
       if (!("choose" in target.dataset)) return;

@@ -1,6 +1,5 @@
-// The histogram of lengths with a cut-off that can be dragged. The figures of every place where it may stand come with the
-// page, so dragging asks nobody. Gradio mends the page's elements in place instead of making new ones: what is drawn is drawn
-// again whenever it has mended, and nothing is drawn into an element that has become something else.
+// The histogram of lengths with a draggable maximum length. The page contains the numbers of every stop, so dragging needs no
+// request. Gradio updates elements in place: the histogram is redrawn after each update, and only in a histogram's element.
 (() => {
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
@@ -15,15 +14,15 @@
     return part < whole && percent > 99.9 ? "over 99.9%" : `${percent.toFixed(1)}%`;
   }
 
-  // As app/pages/dataset_lengths.py says it.
+  // The sentence of `cost` in app/pages/dataset/lengths.py.
   function cost(curve, place) {
-    const limit = `<b>At ${number(curve.stops[place])} tokens</b>`;
+    const limit = `<b>At ${number(curve.stops[place])} tokens</b>,`;
     const cut = curve.rows_cut[place], lost = curve.tokens_lost[place], none = curve.untrained[place];
-    if (!cut && !none) return `${limit} no row is cut off.`;
-    const told = `${limit} ${number(cut)} of ${number(curve.rows)} rows (${share(cut, curve.rows)}) are cut off, and `
-      + `${number(lost)} of ${number(curve.tokens)} tokens (${share(lost, curve.tokens)}) are lost. `;
-    if (!none) return `${told}Every row still teaches something.`;
-    return `${told}<b class="bad">${none === 1 ? "1 row teaches" : `${number(none)} rows teach`} nothing.</b>`;
+    if (!cut && !none) return `${limit} no row is truncated.`;
+    const sentence = `${limit} ${number(cut)} of ${number(curve.rows)} rows (${share(cut, curve.rows)}) are truncated, losing `
+      + `${number(lost)} of ${number(curve.tokens)} tokens (${share(lost, curve.tokens)}). `;
+    if (!none) return `${sentence}Every row has tokens with loss.`;
+    return `${sentence}<b class="bad">${none === 1 ? "1 row has" : `${number(none)} rows have`} no loss tokens.</b>`;
   }
 
   function draw(name, attributes, parent) {
@@ -54,7 +53,7 @@
       new ResizeObserver(() => this.paint()).observe(box);
     }
 
-    // Takes what the page says now; the line stays where it is while it is dragged.
+    // Reads the element's data and redraws.
     take(send) {
       this.send = send;
       if (this.written !== this.box.dataset.curve) {
@@ -87,7 +86,7 @@
       this.bars(svg, floor);
       this.beyond = draw("rect", { y: TOP, height: floor - TOP, class: "beyond" }, svg);
       draw("line", { x1: LEFT, x2: this.width - RIGHT, y1: floor, y2: floor, class: "axis" }, svg);
-      draw("text", { x: this.width - RIGHT, y: HEIGHT - 2, class: "axis-name" }, svg).textContent = "tokens in a row";
+      draw("text", { x: this.width - RIGHT, y: HEIGHT - 2, class: "axis-name" }, svg).textContent = "tokens per row";
       this.line = draw("g", { class: "cut-off" }, svg);
       draw("line", { y1: TOP - 4, y2: floor }, this.line);
       draw("rect", { x: -5, y: TOP - 4, width: 10, height: 18, rx: 3 }, this.line);
@@ -121,7 +120,7 @@
       this.label.textContent = `${number(limit)} tokens`;
       this.label.setAttribute("x", Math.max(44, Math.min(this.width - 44, x)));
       const sentence = this.box.parentElement.querySelector(".cost");
-      sentence.innerHTML = cost(this.curve, this.place); // numbers of ours alone
+      sentence.innerHTML = cost(this.curve, this.place); // contains only our own numbers
       this.box.setAttribute("aria-valuenow", limit);
       this.box.setAttribute("aria-valuetext", sentence.textContent);
     }

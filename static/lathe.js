@@ -1,5 +1,5 @@
-// What a page does by itself, without asking the server: times that keep counting, the log that follows its end, dialogues
-// that close on Escape, marks on fields that are wrong. Components call in from `js_on_load`; nothing here runs twice.
+// Scripts that need no server: relative times, the log that scrolls to its end, dialogs that close on Escape, marks on invalid
+// fields. Components call them from `js_on_load`.
 (() => {
   "use strict";
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -24,15 +24,15 @@
     if (element.textContent !== text) element.textContent = text;
   }
 
-  function nameTab() {
+  function updateTitle() {
     const heading = document.querySelector("h1")?.textContent;
     const title = heading && heading !== "Runs" ? `${heading} - Lathe` : "Lathe";
     if (document.title !== title) document.title = title;
   }
 
-  function tellTime() {
+  function updateTimes() {
     const now = Date.now() / 1000;
-    nameTab();
+    updateTitle();
     for (const element of document.querySelectorAll("time[data-ago]")) {
       const moment = Number(element.dataset.ago);
       setText(element, ago(now - moment));
@@ -51,7 +51,7 @@
     }
   }
 
-  // A scrolling box that shows its end, until a person scrolls up.
+  // A scrolling box that shows its end until the user scrolls up.
   function follow(element, watch) {
     let box = null;
     let atEnd = true;
@@ -64,13 +64,13 @@
         });
       }
       if (box && atEnd) box.scrollTop = box.scrollHeight;
-      tellTime();
+      updateTimes();
     }
     watch("value", hold);
     hold();
   }
 
-  // Sends { field: ... } of whatever element with data-send is pressed to the component's own event.
+  // Sends the data-send value of a pressed element to the component's select event.
   function sendClicks(element, trigger) {
     element.addEventListener("click", (event) => {
       const source = event.target.closest("[data-send]");
@@ -78,7 +78,7 @@
     });
   }
 
-  // Marks the fields that the list of problems names, and takes a person there.
+  // Marks the fields that the list of problems names, and scrolls to a field on click.
   function problems(element, trigger, watch) {
     function mark() {
       for (const field of document.querySelectorAll(".wrong")) field.classList.remove("wrong");
@@ -98,34 +98,34 @@
     mark();
   }
 
-  // The table of runs: its filter and order are kept in the address, so that a refresh and a shared link show the same.
+  // The table of runs: the address holds its filter and order, so that a refresh and a shared link show the same.
   function runs(element, trigger, watch) {
     function keep() {
       const query = element.querySelector("[data-query]")?.dataset.query;
       if (query !== undefined) history.replaceState(null, "", query ? `/?${query}` : "/");
-      tellTime();
+      updateTimes();
     }
     sendClicks(element, trigger);
     watch("value", keep);
-    tellTime();
+    updateTimes();
   }
 
-  // The list of data sets: what was searched for is kept in the address.
+  // The list of data sets: the address holds the search.
   function sets(element, trigger, watch) {
     function keep() {
       const search = element.querySelector("[data-search]")?.dataset.search;
       if (search !== undefined) history.replaceState(null, "", search ? `/datasets?${new URLSearchParams({ search })}` : "/datasets");
-      tellTime();
+      updateTimes();
     }
     sendClicks(element, trigger);
     watch("value", keep);
-    tellTime();
+    updateTimes();
   }
 
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") document.querySelector(".dialog .dialog-cancel")?.click();
   });
-  setInterval(tellTime, 1000);
+  setInterval(updateTimes, 1000);
 
-  window.lathe = Object.assign(window.lathe ?? {}, { follow, problems, runs, sendClicks, sets, tellTime });
+  window.lathe = Object.assign(window.lathe ?? {}, { follow, problems, runs, sendClicks, sets, updateTimes });
 })();

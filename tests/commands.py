@@ -4,9 +4,9 @@ import json
 
 from click.testing import CliRunner
 
-from app.cli import main
-from worker import database as db
-from worker import runs
+from app.cli.__main__ import main
+from worker.store import database as db
+from worker.store import runs
 
 
 def lathe(*arguments):
@@ -14,7 +14,7 @@ def lathe(*arguments):
 
 
 def answer(*arguments, exit_code=0):
-    """What a command answers with --json."""
+    """Returns the parsed output of a command with --json."""
     result = lathe(*arguments, "--json")
     assert result.exit_code == exit_code, result.output
     return json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: an installation of its own in a temporary folder, on SQLite or PostgreSQL."""
+"""Fixtures for all tests: an installation in a temporary folder, on SQLite or PostgreSQL."""
 
 import json
 import os
@@ -11,33 +11,34 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from environment import use
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from training.config import RunConfig
-from worker import database as db
-from worker import runs
-from worker.models import Run
-from worker.settings import PREFIX, get_settings
+from training.config.run_config import RunConfig
+from worker.settings import get_settings
+from worker.store import database as db
+from worker.store import runs
+from worker.store.tables import Run
 
-# A shell that starts the tests in the background has them, and all they start, ignore Ctrl-C; some tests press it.
+# A shell makes background processes ignore Ctrl-C, with their children; some tests need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tiny models train faster on one thread, and several workers of pytest share the cores.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 POSTGRES_URL = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 
 
-def use(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
-    """Makes these the only LATHE_ variables, here and in processes started from here."""
-    for name in [name for name in os.environ if name.startswith(PREFIX)]:
-        monkeypatch.delenv(name)
-    for name, value in variables.items():
-        monkeypatch.setenv(PREFIX + name, value)
-    get_settings.cache_clear()
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts files that train or drive a browser first, so that parallel workers end at about the same time."""
+    long = {item.path for item in items if item.get_closest_marker("train") or item.get_closest_marker("browser")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture(scope="session")
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated SQLite file to copy: quicker than migrating for each test."""
+    """A migrated SQLite file that tests copy, which is faster than migrating for each test."""
     folder = tmp_path_factory.mktemp("migrated")
     with pytest.MonkeyPatch.context() as monkeypatch:
         use(monkeypatch, DATA_DIR=str(folder))
@@ -67,7 +68,7 @@ def home(bare_home: Path, migrated: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def postgresql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A migrated database of our own on the PostgreSQL server that LATHE_TEST_POSTGRES_URL names."""
+    """A migrated temporary database on the PostgreSQL server LATHE_TEST_POSTGRES_URL."""
     given = os.environ.get("LATHE_TEST_POSTGRES_URL")
     server = make_url(given or POSTGRES_URL)
     name = f"lathe_test_{os.getpid()}_{secrets.token_hex(3)}"
@@ -94,7 +95,7 @@ def postgresql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An installation with an empty database; the test runs once on SQLite and once on PostgreSQL. The engine's name."""
+    """An installation with an empty database. The test runs on SQLite and on PostgreSQL; the value is the engine's name."""
     if request.param == "sqlite":
         yield "sqlite"
         return
@@ -107,7 +108,7 @@ def database(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def new_run(database: str) -> Callable[..., Run]:
-    """Queues a run with these settings; it has no data set and its model is not looked at."""
+    """Queues a run with these settings, without a data set and without checking its model."""
 
     def queue(**settings: object) -> Run:
         config = RunConfig.model_validate({"model": "models/tiny", "data": "rows.jsonl"} | settings)
@@ -122,17 +123,17 @@ def _conninfo(url: str) -> str:
 
 
 def _empty(url: str) -> None:
-    """Empties all tables, of what a killed process may still hold too."""
+    """Empties all tables, after ending connections of killed processes."""
     others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     with closing(psycopg.connect(_conninfo(url), autocommit=True)) as connection:
         connection.execute(others)
-        connection.execute("DELETE FROM run")  # takes along what belongs to it; quicker than TRUNCATE on small tables
+        connection.execute("DELETE FROM run")  # cascades; faster than TRUNCATE on small tables
         connection.execute("DELETE FROM dataset")
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """A folder of real data sets beside the project; tests that read it skip where it is missing."""
+    """A folder of real data sets beside the project; tests that read it are skipped if it is missing."""
     folder = Path(__file__).parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("the folder of real data sets is not here")
@@ -141,20 +142,26 @@ def real_data() -> Path:
 
 @pytest.fixture
 def run_file(tmp_path: Path) -> Path:
-    """A configuration file of a run that a submit takes."""
+    """A valid configuration file of a run."""
     from played_run import model_folder
 
     (tmp_path / "rows.jsonl").write_text('{"prompt": "one", "completion": "two"}\n' * 40)
     model = model_folder(tmp_path / "model")
     path = tmp_path / "run.yaml"
-    lines = ["name: from a file", f"model: {model}", f"data: {tmp_path / 'rows.jsonl'}", "lora_r: 8", "learning_rate: 0.001"]
+    lines = [
+        "name: from a file",
+        f"model: {model}",
+        f"data: {tmp_path / 'rows.jsonl'}",
+        "lora_r: 8",
+        "learning_rate: 0.001",
+    ]
     path.write_text("\n".join(lines))
     return path
 
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    """A file of 40 rows, of which row 40 is long and row 39 repeats row 1."""
+    """A file of 40 rows; row 40 is long, and row 39 repeats row 1."""
     listed = [{"prompt": f"{n} + 1 =", "completion": f" {n + 1}"} for n in range(1, 39)]
     listed += [listed[0], {"prompt": "word " * 300, "completion": "yes"}]
     path = tmp_path / "sums.jsonl"

@@ -4,12 +4,11 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
+from paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = ("web", "worker", "migrate")
@@ -57,7 +56,7 @@ def stages() -> dict[str, Stage]:
 
 
 def commands(service: str) -> list[list[str]]:
-    """What a service of ours runs: its command, its image's command and health check."""
+    """The commands of a service: its command, its image's command and the health check."""
     definition = SERVICES[service]
     stage = stages()[definition["build"]["target"]] if "build" in definition else None
     images = [json.loads(stage.last("CMD")), stage.health_check] if stage else []
@@ -70,7 +69,7 @@ def variables(value: Any) -> list[tuple[str, str, str]]:
 
 
 def environment(service: str, values: dict[str, str]) -> dict[str, str]:
-    """The environment that a service gets where .env holds `values`."""
+    """The environment of a service if .env contains `values`."""
 
     def filled(match: re.Match[str]) -> str:
         name, operator, text = match.groups(default="")

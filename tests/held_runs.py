@@ -1,10 +1,10 @@
-"""What tests of runs do to them, each in a transaction of its own."""
+"""Changes of runs for tests, each in its own transaction."""
 
 from sqlmodel import col, select
 
-from worker import database as db
-from worker import history, runs
-from worker.models import Attempt, DeviceLease, Status
+from worker.store import claims, history, runs
+from worker.store import database as db
+from worker.store.tables import Attempt, DeviceLease, Status
 
 OWNER = "node1:100:5.0"
 GPU = "node1/cuda:0"
@@ -12,24 +12,26 @@ GPU = "node1/cuda:0"
 
 def claim(run_id, owner=OWNER, devices=(GPU,), lease_seconds=60.0):
     with db.write() as session:
-        return runs.claim(
+        return claims.claim(
             session=session, run_id=run_id, owner=owner, devices=list(devices), lease_seconds=lease_seconds
         )
 
 
 def finish(run, status=Status.FINISHED, **values):
     with db.write() as session:
-        return runs.finish(session=session, run_id=run.id, attempt=run.attempt, status=status, **values)
+        return claims.finish(session=session, run_id=run.id, attempt=run.attempt, status=status, **values)
 
 
 def requeue(run, **values):
     with db.write() as session:
-        return runs.requeue(session=session, run_id=run.id, attempt=run.attempt, **{"reason": "it was lost"} | values)
+        return claims.requeue(session=session, run_id=run.id, attempt=run.attempt, **{"reason": "it was lost"} | values)
 
 
 def renew(run, owner=OWNER, lease_seconds=60.0):
     with db.write() as session:
-        return runs.renew(session=session, run_id=run.id, attempt=run.attempt, owner=owner, lease_seconds=lease_seconds)
+        return claims.renew(
+            session=session, run_id=run.id, attempt=run.attempt, owner=owner, lease_seconds=lease_seconds
+        )
 
 
 def request_stop(run):

@@ -1,13 +1,13 @@
-"""A run played through the worker's own functions, for tests of what shows runs: no training, the same rows."""
+"""Plays a run through the worker's functions without training, for tests of pages, commands and REST."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from training.config import RunConfig
-from training.events import Event
-from worker import database, history, logs, runs
-from worker.models import Run, Status
+from training.config.run_config import RunConfig
+from training.run_folder.events import Event
+from worker.store import claims, database, history, logs, runs
+from worker.store.tables import Run, Status
 
 GIB = 1024**3
 SUMMARY: dict[str, Any] = {
@@ -22,13 +22,19 @@ SUMMARY: dict[str, Any] = {
     "eval_loss": 0.23456,
     "steps": 400,
     "strategy": {"engine": "DeepSpeedEngine", "stage": 2, "world_size": 2, "precision": "bf16"},
-    "answers": {"rows": 50, "exact_match_before": 0.04, "exact_match_after": 0.96, "f1_before": 0.125, "f1_after": 0.98},
+    "answers": {
+        "rows": 50,
+        "exact_match_before": 0.04,
+        "exact_match_after": 0.96,
+        "f1_before": 0.125,
+        "f1_after": 0.98,
+    },
     "train_seconds": 125.0,
 }
 
 
 class PlayedRun:
-    """A queued run, and what its worker and trainer would do to it."""
+    """A queued run, with methods for the actions of its worker and trainer."""
 
     def __init__(self, name: str = "letters", **settings: Any) -> None:
         config = RunConfig(name=name, model="models/tiny", data="rows.jsonl", **settings)
@@ -39,14 +45,14 @@ class PlayedRun:
 
     @classmethod
     def of(cls, run_id: str) -> "PlayedRun":
-        """A run that something else has queued."""
+        """Returns the existing queued run."""
         run = cls.__new__(cls)
         run.id, run.attempt, run._bytes = run_id, 0, 0
         return run
 
     def claim(self, *devices: str) -> "PlayedRun":
         with database.write() as session:
-            found = runs.claim(
+            found = claims.claim(
                 session=session,
                 run_id=self.id,
                 owner="host:1:1",
@@ -75,7 +81,7 @@ class PlayedRun:
         if status is Status.FINISHED:
             how.setdefault("summary", SUMMARY)
         with database.write() as session:
-            assert runs.finish(session=session, run_id=self.id, attempt=self.attempt, status=status, **how)
+            assert claims.finish(session=session, run_id=self.id, attempt=self.attempt, status=status, **how)
         return self
 
     def ask_to_stop(self) -> "PlayedRun":
@@ -90,7 +96,7 @@ class PlayedRun:
 
 
 def model_folder(folder: Path) -> Path:
-    """A folder that a submit takes for a model: configuration and weights of one number."""
+    """A model folder that a submit accepts: a configuration, and weights of one element."""
     header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 8}))

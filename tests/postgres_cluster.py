@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, which they may stop and freeze."""
+"""A PostgreSQL server for tests, which can be stopped and frozen."""
 
 import os
 import shutil
@@ -9,22 +9,22 @@ from pathlib import Path
 
 import psutil
 
-from worker import process
+from worker.machine import processes
 
 
 def programs() -> Path | None:
-    """The folder of initdb and postgres, or None where PostgreSQL's server is not installed."""
+    """The folder of initdb and postgres, or None if PostgreSQL's server is not installed."""
     on_path = shutil.which("initdb")
     folders = [Path(on_path).parent] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
 
 
 class Cluster:
-    """A server in a folder of its own, on a Unix socket there."""
+    """A server in its own folder, with a Unix socket there."""
 
     def __init__(self, bin_folder: Path) -> None:
         self._bin = bin_folder
-        # Not in pytest's folder: the server refuses to run as root, and others may not enter that.
+        # Not in pytest's folder: the server refuses to run as root, and other users cannot read that folder.
         self._folder = Path(tempfile.mkdtemp(prefix="lathe-pg-"))
         self._user = "postgres" if os.getuid() == 0 else None
         if self._user:
@@ -50,15 +50,15 @@ class Cluster:
         )
 
     def stop(self) -> None:
-        """Ends the server at once, its connections too."""
+        """Ends the server and its connections at once."""
         self._run("pg_ctl", "stop", "-m", "fast", "-w", "-D", str(self._data))
 
     def freeze(self) -> None:
-        """The server answers nothing, and its connections stay open."""
-        process.send(self._processes(), signal.SIGSTOP)
+        """Freezes the server: it does not answer, but its connections stay open."""
+        processes.send(self._processes(), signal.SIGSTOP)
 
     def thaw(self) -> None:
-        process.send(self._processes(), signal.SIGCONT)
+        processes.send(self._processes(), signal.SIGCONT)
 
     def remove(self) -> None:
         """Ends the server and deletes its folder."""

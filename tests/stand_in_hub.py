@@ -1,4 +1,4 @@
-"""A hub of our own: the routes by which its client lists and downloads a data set and uploads a model, over real HTTP."""
+"""A local model hub: the routes with which the client lists and downloads a data set and uploads a model, over HTTP."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @contextmanager
 def serve(files: dict[str, bytes], name: str = "owner/set") -> Iterator[tuple[str, list[Any]]]:
-    """Serves a data set; its address, and the headers of all requests."""
+    """A context that serves a data set. Yields the address, and the headers of all requests."""
     heard: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -57,7 +57,7 @@ def serve(files: dict[str, bytes], name: str = "owner/set") -> Iterator[tuple[st
 
 @dataclass
 class Received:
-    """What was uploaded to a hub: files by path, whether the repository is private, and the tokens that came with requests."""
+    """The uploads to a hub: files by path, whether the repository is private, and the tokens of requests."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     private: bool | None = None
@@ -66,7 +66,7 @@ class Received:
 
 @contextmanager
 def receive(name: str = "owner/model", token: str = "hf_good") -> Iterator[tuple[str, Received]]:
-    """Takes uploads to a model's repository from who has the token; its address, and what came."""
+    """A context that accepts uploads with the token to a model's repository. Yields the address and the uploads."""
     received = Received()
 
     class Handler(BaseHTTPRequestHandler):

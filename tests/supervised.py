@@ -1,4 +1,4 @@
-"""Runs under real supervisors, with the stand-in for the training program; for tests."""
+"""Runs with real supervisors and the stand-in for the training program, for tests."""
 
 import atexit
 import contextlib
@@ -15,18 +15,21 @@ from typing import Any
 
 import psutil
 import pytest
-from stand_in import GRACES, ROOT
+from paths import PROGRAMS, ROOT
+from programs.stand_in import GRACES
 
-from training.config import RunConfig
-from worker import database, history, logs, process, runs, starting
-from worker.identity import me
-from worker.models import Request, Run, RunEvent
-from worker.process import is_gone
+from training.config.run_config import RunConfig
+from training.run_folder.paths import RUN_VARIABLE
+from worker.machine import processes as process
+from worker.machine.process_identity import me
+from worker.machine.processes import is_gone
+from worker.queue import starting
 from worker.settings import get_settings
-from worker.standby import SUPERVISOR_LOG
-from worker.trainer import RUN_MARK
+from worker.store import claims, database, history, logs, runs
+from worker.store.tables import Request, Run, RunEvent
+from worker.supervision.standby import SUPERVISOR_LOG
 
-STAND_IN = Path(__file__).with_name("stand_in.py")
+STAND_IN = PROGRAMS / "stand_in.py"
 
 
 def command(*arguments: str) -> list[str]:
@@ -45,7 +48,7 @@ def get(run_id: str) -> Run:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    """The first truthy answer; fails where there is none in time."""
+    """Waits for and returns the first truthy answer; fails after the time limit."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         assert time.monotonic() < deadline, "it did not happen"
@@ -54,13 +57,13 @@ def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
 
 
 def living(run_id: str) -> list[psutil.Process]:
-    """The processes that train the run, wherever they hang in the tree."""
-    return process.marked(RUN_MARK, run_id)
+    """Returns the processes that train the run, wherever they are in the process tree."""
+    return process.marked(RUN_VARIABLE, run_id)
 
 
 @cache
 def nursery() -> subprocess.Popen[str]:
-    """Where supervisors are born: it ends with the tests."""
+    """The process that forks supervisors; it ends with the tests."""
     argv = [sys.executable, str(STAND_IN), "nursery"]
     started = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(_close, started)
@@ -87,7 +90,7 @@ class Supervised:
         return get(self.run_id)
 
     def wait(self, seconds: float = 30) -> Run:
-        """The run once its supervisor has ended."""
+        """Waits until the supervisor has ended, and returns the run."""
         eventually(lambda: is_gone(self.process), seconds)
         return self.run
 
@@ -122,11 +125,11 @@ class Supervised:
 
 @contextlib.contextmanager
 def supervise(run_id: str, **graces: float) -> Iterator[Supervised]:
-    """Claims the run as a worker does and starts its supervisor; both are ended at the end."""
+    """Claims the run like a worker and starts its supervisor; kills all processes at the end."""
     lease = get_settings().lease_seconds
     device = f"{me().host}/cpu"
     with database.write() as session:
-        run = runs.claim(session=session, run_id=run_id, owner=str(me()), devices=[device], lease_seconds=lease)
+        run = claims.claim(session=session, run_id=run_id, owner=str(me()), devices=[device], lease_seconds=lease)
     assert run is not None
     folder = get_settings().runs_dir / run_id
     folder.mkdir(exist_ok=True)
@@ -154,7 +157,7 @@ def quick_leases(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Supervisors that are started in the test train with the stand-in, and end with the test."""
+    """Makes supervisors of the test use the stand-in, and ends them with the test."""
     monkeypatch.setattr(starting, "supervisor_command", command)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     nursery()

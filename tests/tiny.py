@@ -1,4 +1,4 @@
-"""A causal language model small enough to train in seconds, made on the spot."""
+"""Makes a causal language model that trains in seconds."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def make_model(folder: Path, *, template: bool = True, hidden_size: int = 64, la
 
 
 def make_data(file: Path, rows: int = 64) -> Path:
-    """Rows of prompt and completion: a number in words that follow from it."""
+    """Writes rows of prompt and completion; each completion follows from the number in the prompt."""
     lines = [
         json.dumps({"prompt": f"count {n}: ", "completion": " ".join("abcdefghij"[int(d)] for d in str(n * 37))})
         for n in range(rows)

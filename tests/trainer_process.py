@@ -1,19 +1,28 @@
 """Starting the real training program for a test, as the supervisor does, and reading what it reports."""
 
+import atexit
+import json
 import os
+import shutil
+import signal
 import subprocess
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from training.config import RunConfig
-from training.events import Event, Failed, Finished, Metrics, Placed, RankStarted, decode
-from worker.launcher import launch
+import psutil
+from paths import PROGRAMS, ROOT
 
-ROOT = Path(__file__).parents[1]
+from training.config.run_config import RunConfig
+from training.run_folder.events import Event, Failed, Finished, Metrics, Placed, RankStarted, decode
+from worker.supervision.launcher import launch
+
 SMALL = {
     "max_steps": 6,
     "micro_batch_size": 4,
@@ -30,7 +39,7 @@ class Trained:
     """A training process and its reports so far."""
 
     run_dir: Path
-    process: subprocess.Popen[bytes] | None  # None where it ran within this one
+    process: "subprocess.Popen[bytes] | Forked | None"  # None if it ran in this process
     offset: int = 0
     events: list[Event] = field(default_factory=list)
 
@@ -102,40 +111,104 @@ class Trained:
 
 
 def start(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
-    """Starts training in `run_dir` (or goes on there) with two CPU threads in all."""
+    """Starts training in `run_dir` (or goes on there): the launcher and the ranks are forks of one warm process."""
     return _start(run_dir, model, data, ["--module", "training.train"], settings)
 
 
 def start_recorded(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
-    """The same with every batch that a rank trains on written down (recorded_train.py)."""
-    return _start(run_dir, model, data, [str(Path(__file__).with_name("recorded_train.py"))], settings)
+    """The same with every batch that a rank trains on written down (programs/recorded_train.py)."""
+    return _start(run_dir, model, data, [str(PROGRAMS / "recorded_train.py")], settings)
+
+
+def start_cold(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
+    """The same with interpreters of its own, as the supervisor starts them."""
+    argv, env = _command(run_dir, model, data, ["--module", "training.train"], settings)
+    with (run_dir / "output.log").open("ab") as log:
+        process = subprocess.Popen(
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=run_dir
+        )
+    return Trained(run_dir, process, _reported(run_dir))
 
 
 def _start(run_dir: Path, model: Path, data: Path, program: list[str], settings: dict[str, Any]) -> Trained:
+    argv, env = _command(run_dir, model, data, program, settings)
+    launcher, exit_code = _warm_launcher(), _folder() / f"exit-code-{time.monotonic_ns()}"
+    request = {"arguments": argv[2:], "env": env, "folder": str(run_dir), "log": str(run_dir / "output.log")}
+    request |= {"ranks": settings.get("num_processes", 1), "exit_code": str(exit_code)}
+    assert launcher.stdin and launcher.stdout
+    launcher.stdin.write(json.dumps(request) + "\n")
+    launcher.stdin.flush()
+    answer = launcher.stdout.readline()
+    assert answer, (_folder() / "output.log").read_text()
+    return Trained(run_dir, Forked(int(answer), exit_code), _reported(run_dir))
+
+
+def _command(
+    run_dir: Path, model: Path, data: Path, program: list[str], settings: dict[str, Any]
+) -> tuple[list[str], dict[str, str]]:
+    """The arguments and the environment of a launcher, with one CPU thread a rank."""
     run_dir.mkdir(exist_ok=True)
     config = RunConfig.model_validate({"model": str(model), "data": str(data)} | SMALL | settings)
     (run_dir / "config.json").write_text(config.model_dump_json())
-    command = launch(config, run_dir, ["here/cpu"], cpu_count=2)
-    with (run_dir / "output.log").open("ab") as log:
-        place = command.argv.index("--module")
-        process = subprocess.Popen(
-            [*command.argv[:place], *program, *command.argv[place + 2 :]],
-            env=os.environ | command.env | {"PYTHONPATH": str(ROOT)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=run_dir,
-        )
-    offset = (run_dir / "events.jsonl").stat().st_size if (run_dir / "events.jsonl").exists() else 0
-    return Trained(run_dir, process, offset)
+    command = launch(config, run_dir, ["here/cpu"])
+    place = command.argv.index("--module")
+    argv = [*command.argv[:place], *program, *command.argv[place + 2 :]]
+    return argv, os.environ | command.env | {"PYTHONPATH": str(ROOT)}
+
+
+def _reported(run_dir: Path) -> int:
+    """The bytes of the reports up to now."""
+    path = run_dir / "events.jsonl"
+    return path.stat().st_size if path.exists() else 0
+
+
+@cache
+def _folder() -> Path:
+    """The warm launcher's folder: its log, and a file for each exit code."""
+    folder = Path(tempfile.mkdtemp(prefix="lathe-launcher-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def _warm_launcher() -> "subprocess.Popen[str]":
+    """The process that all launchers and ranks are forked from; it ends with the tests."""
+    env = os.environ | launch(RunConfig(model="any", data="any"), Path(), ["here/cpu"]).env | {"PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, str(PROGRAMS / "warm_launcher.py")]
+    with (_folder() / "output.log").open("wb") as log:
+        started = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+    atexit.register(started.communicate)
+    return started
+
+
+@dataclass
+class Forked:
+    """A launcher that is no child of this process."""
+
+    pid: int
+    exit_code: Path
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        if self.exit_code.exists():
+            return int(self.exit_code.read_text())
+        return None if psutil.pid_exists(self.pid) or self.exit_code.exists() else -signal.SIGKILL
+
+    def wait(self, timeout: float) -> int:
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("launcher", timeout)
+            time.sleep(0.02)
+        return code
 
 
 def train_here(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
     """The training program from first to last line within this process: one rank, and no interpreter to start."""
     from accelerate.state import AcceleratorState
 
-    from training.report import Report
-    from training.stopping import StopSignal
+    from training.ranks.stopping import StopSignal
+    from training.reports.report import Report
     from training.train import train
 
     run_dir.mkdir(exist_ok=True)
@@ -144,7 +217,7 @@ def train_here(run_dir: Path, model: Path, data: Path, **settings: Any) -> Train
     report = Report(run_dir, rank=0)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the libraries'; a process of its own prints them into the log
+            warnings.simplefilter("ignore")  # warnings of the libraries; a separate process prints them into the log
             train(config, run_dir, report, StopSignal())
     finally:
         AcceleratorState._reset_state(reset_partial_state=True)

@@ -1,4 +1,4 @@
-"""The web application for tests: in this process with a client, or as a server of its own for a browser."""
+"""The web application for tests: in this process with a client, or as a server process for a browser."""
 
 import atexit
 import os
@@ -17,22 +17,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import use
+from environment import use
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from worker import database
 from worker.settings import Settings, get_settings
+from worker.store import database
 
 ADDRESS = "http://127.0.0.1:7860"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+IN_BROWSER = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)"),
+]
 
 
 @cache
 def application(**settings: object) -> FastAPI:
-    """The application with these settings; made once, since Gradio takes its time. Its database is the test's own."""
-    from app.main import create_app
+    """The application with these settings; created once, since Gradio starts slowly. It uses the test's database."""
+    from app.server import create_app
 
     folder = Path(tempfile.mkdtemp(prefix="lathe-web-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -41,7 +45,7 @@ def application(**settings: object) -> FastAPI:
 
 @dataclass(frozen=True)
 class Served:
-    """A server: where it answers, its process, and what it prints."""
+    """A server: its address, process and output."""
 
     address: str
     process: "subprocess.Popen[bytes]"
@@ -50,10 +54,10 @@ class Served:
 
 def client(address: str = ADDRESS, **settings: object) -> TestClient:
     """A client of the application with the server's token, at the address that a browser would have."""
-    from app.tokens import server_token
+    from app.access.server_token import server_token
 
     app = application(**settings)
-    os.environ["GRADIO_TEMP_DIR"] = str(app.state.uploads)  # of several applications in this process, that of the last one made
+    os.environ["GRADIO_TEMP_DIR"] = str(app.state.uploads)  # of the application created last in this process
     token = server_token(app.state.settings)
     return TestClient(app, base_url=address, headers={"Authorization": f"Bearer {token}"})
 
@@ -67,7 +71,7 @@ def server(data_dir: Path, **settings: str) -> Iterator[Served]:
     environment |= {f"LATHE_{name}": value for name, value in settings.items()}
     log = data_dir.parent / "web.log"
     with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "app.main"], env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen([sys.executable, "-m", "app.server"], env=environment, stdout=output, stderr=output)
         try:
             _wait_for(f"http://127.0.0.1:{port}/healthz", process, log)
             yield Served(f"http://127.0.0.1:{port}", process, log)
@@ -89,13 +93,13 @@ def site(home: Path) -> Iterator[Served]:
 
 
 def says(page: Any, selector: str, *words: str) -> None:
-    """Waits until all words stand there; fails where one never does."""
+    """Waits until the element contains all words; fails after the time limit."""
     for word in words:
         page.locator(selector, has_text=word).first.wait_for()
 
 
 def _wait_for(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline and process.poll() is None:
         try:
             with urllib.request.urlopen(address, timeout=5):
@@ -109,3 +113,8 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def field(page, name):
+    """The input of a setting on New run."""
+    return page.locator(f"#setting-{name} textarea, #setting-{name} input").first

@@ -1,7 +1,7 @@
 """The training program: `python -m accelerate.commands.launch --module training.train RUN_FOLDER`.
 
-It obeys RUN_FOLDER/config.json, says what it does in RUN_FOLDER/events.jsonl, and goes on from the newest whole checkpoint
-it finds there. It knows neither queue nor database.
+It trains with the settings in RUN_FOLDER/config.json, writes its records to RUN_FOLDER/events.jsonl, and resumes from the newest
+complete checkpoint in the folder. It does not use the queue or the database.
 """
 
 import os
@@ -9,21 +9,23 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training.config import RunConfig
-from training.events import Finished, Note, Resumed
-from training.failure import StopRequested, UserError
-from training.report import Report
-from training.rules import Machine, check
-from training.stopping import StopSignal, die_with_parent
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.errors import StopRequested, UserError
+from training.ranks.stopping import StopSignal, die_with_parent
+from training.reports.report import Report
+from training.rules import check
+from training.run_folder.events import Finished, Note, Resumed
+from training.run_folder.paths import CONFIG_FILE
 
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-    from training.reporting import Reporting
+    from training.trainer.reporting_trainer import ReportingTrainer
 
 
 def main() -> None:
-    """Runs one rank and ends its process: 0 when finished or stopped as asked, 1 after an error (which is in the report)."""
+    """Runs one rank and ends its process: status 0 when finished or stopped, 1 after an error (which it reports)."""
     die_with_parent()
     run_dir = Path(sys.argv[1]).resolve()
     report, stop = Report(run_dir, rank=int(os.environ.get("RANK", "0"))), StopSignal()
@@ -31,52 +33,53 @@ def main() -> None:
         stop.install()
         report.started(device=os.environ.get("CUDA_VISIBLE_DEVICES", "") or "cpu")
         report.enter("starting")
-        config = RunConfig.model_validate_json((run_dir / "config.json").read_text(encoding="utf-8"))
+        config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
         train(config, run_dir, report, stop)
-        # A thread of gloo's that still lives when the interpreter is taken apart aborts the process, and with it the other ranks.
-        end_at_once()
+        # A gloo thread that still runs at interpreter shutdown aborts the process, and with it the other ranks.
+        exit_process()
     except StopRequested:
-        report.once(Finished(outcome="stopped", step=0, summary={}))
-        end_at_once()  # other ranks may be gone already; nothing is left to put in order
+        report.for_run(Finished(outcome="stopped", step=0, summary={}))
+        exit_process()  # without cleanup, since other ranks may have exited already
     except Exception as error:
         report.failed(error)
         raise
 
 
-def end_at_once() -> None:
-    """Ends this process as one that did well; all that it has to say is said."""
+def exit_process() -> None:
+    """Ends this process with status 0, without interpreter shutdown."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) -> None:
-    """Joins the ranks and runs on this one, within its memory limit."""
-    # Heavy imports wait until the first record is written, so that the page says "starting" meanwhile.
-    from training import distributed, out_of_memory
-    from training.memory_limit import limited_memory
+    """Joins the ranks and runs this one, within its memory limit."""
+    # Heavy imports come after the first record, so that the page shows "starting" meanwhile.
+    from training.ranks import distributed
+    from training.reports import out_of_memory
+    from training.reports.memory_limit import limited_memory
 
     machine = distributed.local_machine()
-    heed_rules(config, machine, report)
+    apply_rules(config, machine, report)
     state = distributed.start(config, machine, report)
-    with limited_memory(config.memory_limit, machine), out_of_memory.told(report, config, run_dir, machine):
+    with limited_memory(config.memory_limit, machine), out_of_memory.reporting_out_of_memory(report, config, machine):
         train_rank(config, run_dir, report, stop, machine, state)
 
 
 def train_rank(
     config: RunConfig, run_dir: Path, report: Report, stop: StopSignal, machine: Machine, state: "PartialState"
 ) -> None:
-    """The story of a run, the same on every rank."""
+    """Runs all phases of a run; every rank calls it."""
     from transformers import set_seed
 
-    from training import distributed
-    from training.arguments import training_arguments
-    from training.finish import answer_held_out, conclude, hand_over
-    from training.lora_init import initial_dir
-    from training.model import hidden_size_of, load_tokenizer, load_trainable
-    from training.objectives import objective
-    from training.prepare import prepare_data
-    from training.trainer import make_trainer
+    from training.models.loading import hidden_size_of, load_tokenizer, load_trainable
+    from training.models.lora_init import initial_dir
+    from training.ranks import distributed
+    from training.results.finish import answer_held_out, conclude, publish_result
+    from training.trainer.arguments import training_arguments
+    from training.trainer.make_trainer import make_trainer
+    from training.trainer.objectives import objective
+    from training.trainer.prepare import prepare_data
 
     precision = machine.best_precision if config.precision == "auto" else config.precision
     set_seed(config.seed)
@@ -86,48 +89,50 @@ def train_rank(
     data = prepare_data(config, run_dir, tokenizer, report)
 
     report.enter("loading model")
-    # Before the model: with ZeRO-3 the arguments decide how its weights are placed while they are read.
-    aim = objective(config)
+    # Before the model is loaded: with ZeRO-3 the arguments decide how its weights are sharded.
+    task_objective = objective(config)
     arguments = training_arguments(
         config,
         run_dir,
         machine,
         precision,
         hidden_size_of(config.model),
-        aim,
+        task_objective,
         evaluates=data.held_out is not None,
         max_steps=data.max_steps,
     )
     model = load_trainable(config, precision, tokenizer, data.classes, initial_dir(run_dir))
 
     report.enter("preparing")
-    trainer = make_trainer(config, aim, run_dir, report, stop, model, arguments, tokenizer, data, precision)
+    trainer = make_trainer(config, task_objective, run_dir, report, stop, model, arguments, tokenizer, data, precision)
     run_steps(trainer, run_dir, state, report, stop)
     if stop.agreed():
-        report.once(Finished(outcome="stopped", step=trainer.state.global_step, summary={}))
+        report.for_run(Finished(outcome="stopped", step=trainer.state.global_step, summary={}))
         return
 
     report.enter("saving")
     result, summary = conclude(trainer, config, run_dir)
     summary["classes"] = list(data.classes)
     del trainer, model
-    distributed.leave()
+    distributed.destroy_process_group()
     if report.rank == 0:
         answer_held_out(config, run_dir, result, tokenizer, data, arguments.device, precision, report, stop, summary)
-        hand_over(config, run_dir, result, tokenizer, report, summary)
-        report.once(Finished(outcome="finished", step=summary["steps"], summary=summary))
+        publish_result(config, run_dir, result, tokenizer, report, summary)
+        report.for_run(Finished(outcome="finished", step=summary["steps"], summary=summary))
 
 
-def run_steps(trainer: "Reporting", run_dir: Path, state: "PartialState", report: Report, stop: StopSignal) -> None:
-    """Trains to the end or to a stop, from the newest whole checkpoint where there is one, and evaluates at the end."""
-    from training.prepare import prepare_resume
+def run_steps(
+    trainer: "ReportingTrainer", run_dir: Path, state: "PartialState", report: Report, stop: StopSignal
+) -> None:
+    """Trains to the end or a stop, from the newest complete checkpoint if there is one, and evaluates at the end."""
+    from training.trainer.prepare import prepare_resume
 
     checkpoint, rejected = prepare_resume(run_dir, state)
     if checkpoint:
-        report.once(Resumed(step=int(checkpoint.name.split("-")[1]), path=checkpoint.name, rejected=rejected))
+        report.for_run(Resumed(step=int(checkpoint.name.split("-")[1]), path=checkpoint.name, rejected=rejected))
     elif rejected:
-        message = f"No checkpoint is whole, so training starts again: {'; '.join(rejected)}"
-        report.once(Note(message=message, level="warning"))
+        message = f"No checkpoint is complete, so training restarts from step 0: {'; '.join(rejected)}"
+        report.for_run(Note(message=message, level="warning"))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if (
         trainer.eval_dataset is not None
@@ -136,16 +141,20 @@ def run_steps(trainer: "Reporting", run_dir: Path, state: "PartialState", report
     ):
         trainer.evaluate()
     if not stop.agreed():
-        trainer.go_back_to_best()
+        trainer.load_best_weights()
 
 
-def heed_rules(config: RunConfig, machine: Machine, report: Report) -> None:
-    """Raises UserError for the first pair of settings that cannot go together on this machine; says which should not."""
+def apply_rules(config: RunConfig, machine: Machine, report: Report) -> None:
+    """Checks the settings against each other and this machine, and reports warnings.
+
+    Raises:
+        UserError: settings conflict.
+    """
     for conflict in check(config, machine):
         if conflict.blocking:
             name = conflict.settings[0]
             raise UserError(name, getattr(config, name), conflict.reason, conflict.fix)
-        report.once(Note(message=f"{conflict.reason} {conflict.fix}"))
+        report.for_run(Note(message=f"{conflict.reason} {conflict.fix}"))
 
 
 if __name__ == "__main__":

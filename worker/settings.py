@@ -1,4 +1,4 @@
-"""What an installation of Lathe is told through its environment: LATHE_DATA_DIR, LATHE_DATABASE_URL, ..."""
+"""The settings of an installation, from environment variables: LATHE_DATA_DIR, LATHE_DATABASE_URL, ..."""
 
 import hashlib
 import os
@@ -12,13 +12,15 @@ from pathlib import Path
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from training.errors import Problem, UserError
+
 PREFIX = "LATHE_"
 ROOT = Path(__file__).resolve().parent.parent  # the checkout, or site-packages
-MAX_SOCKET_PATH = 100  # bytes: Linux takes 107 and macOS 103, and Valkey writes a temporary name beside it
+MAX_SOCKET_PATH = 100  # bytes: Linux allows 107 and macOS 103; Valkey needs a longer temporary name
 
 
-class SettingsError(ValueError):
-    """An environment variable that cannot be used; the message names it, the value given and the fix."""
+class SettingsError(UserError):
+    """Invalid environment variables."""
 
 
 def default_data_dir() -> Path:
@@ -29,48 +31,62 @@ def default_data_dir() -> Path:
 
 
 class Settings(BaseSettings):
-    """The installation's settings, each from the environment variable LATHE_ + its name; empty means the default."""
+    """The installation's settings, each from the environment variable LATHE_ + its name; an empty one means the default."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True)
 
-    data_dir: Path = Field(default_factory=default_data_dir, description="Folder of database, runs and data sets.")
-    database_url: str = Field("", description="PostgreSQL or SQLite URL; empty keeps a SQLite file in the data folder.")
-    broker_url: str = Field("", description="Redis or Valkey URL; empty starts a server of its own on a Unix socket.")
-    host: str = Field("127.0.0.1", description="Address the web server listens on.")
-    port: int = Field(7860, ge=0, le=65535, description="Port the web server listens on.")
-    allowed_origins: str = Field("", description="Other origins that may call the web server, separated by commas.")
-    upload_limit_bytes: int = Field(2 * 1024**3, gt=0, description="Largest data set file that is taken, in bytes.")
-    request_seconds: float = Field(
-        30, gt=0, description="How long a client may take to send a request's head, or between two parts of its body."
+    data_dir: Path = Field(default_factory=default_data_dir, description="Folder for the database, runs and data sets.")
+    database_url: str = Field("", description="PostgreSQL or SQLite URL. Default: a SQLite file in the data folder.")
+    broker_url: str = Field("", description="Redis or Valkey URL. Default: an embedded Valkey server on a Unix socket.")
+    host: str = Field("127.0.0.1", description="Address that the web server listens on.")
+    port: int = Field(7860, ge=0, le=65535, description="Port that the web server listens on.")
+    allowed_origins: str = Field(
+        "", description="Additional origins that browsers may send requests from, separated by commas."
     )
-    connections: int = Field(512, ge=8, description="Most connections to the web server at once.")
-    data_folders: str = Field("", description="Folders whose data files the pages offer, separated by colons.")
+    upload_limit_bytes: int = Field(2 * 1024**3, gt=0, description="Maximum size of a data set file, in bytes.")
+    request_seconds: float = Field(
+        30, gt=0, description="Timeout for a request's headers, and between two parts of its body, in seconds."
+    )
+    connections: int = Field(512, ge=8, description="Maximum number of open connections to the web server.")
+    data_folders: str = Field(
+        "", description="Folders with data files to choose from on the pages, separated by colons."
+    )
     model_folders: str = Field(
-        "", description="Folders whose models accounts may name, separated by colons; others only by hub id."
+        "",
+        description="Folders with models that accounts may use, separated by colons. Hub models need no entry.",
     )
     token: SecretStr | None = Field(
-        None, description="The server's token, 32 characters or more; empty makes one in the data folder."
+        None, description="The server's token, at least 32 characters. Default: generated and saved in the data folder."
     )
     trusted_proxies: str = Field(
         "",
-        description="Addresses or networks of proxies in front, separated by commas; 127.0.0.1@33 is of user id 33 only.",
+        description="Addresses or networks of trusted proxies, separated by commas. 127.0.0.1@33 trusts only user id 33.",
     )
-    proxy_user_header: str = Field("", description="Header in which those proxies name who has signed in with them.")
+    proxy_user_header: str = Field(
+        "", description="Header in which trusted proxies send the name of the signed-in user."
+    )
     token_cache_bytes: int = Field(
-        50 * 1024**3, gt=0, description="Most that tokenized data sets may take on disk; the least used go first."
+        50 * 1024**3,
+        gt=0,
+        description="Maximum disk space for tokenized data sets, in bytes; the least recently used are deleted first.",
     )
     lease_seconds: float = Field(
-        150, gt=0, description="A run whose supervisor is silent for so long is started again."
+        150, gt=0, description="A run is requeued if its supervisor does not renew the lease for this many seconds."
     )
-    renew_seconds: float = Field(5, gt=0, description="How often a supervisor renews its lease: a third of it or less.")
-    max_attempts: int = Field(3, ge=1, description="Starts that may be lost or crash before a run counts as failed.")
+    renew_seconds: float = Field(
+        5, gt=0, description="Interval between lease renewals, in seconds: at most a third of the lease."
+    )
+    max_attempts: int = Field(3, ge=1, description="A run fails after this many attempts that crashed or were lost.")
     overtaking_seconds: float = Field(
-        600, ge=0, description="How long a queued run may be overtaken by later ones that need fewer devices."
+        600, ge=0, description="How long later runs that need fewer devices may start before a queued run, in seconds."
     )
     devices: str = Field(
-        "", description="What this worker may use: cpu, or GPUs such as 0,1; empty takes every GPU, else the CPU."
+        "",
+        description="Devices of this worker: cpu, or GPU numbers such as 0,1. Default: all GPUs, or the CPU if there are none.",
     )
-    hub_token: SecretStr | None = Field(None, description="Model hub token, given to the training process alone.")
+    hub_token: SecretStr | None = Field(
+        None, description="Model hub token. Only processes that train, merge or upload receive it."
+    )
 
     @field_validator("data_dir")
     @classmethod
@@ -80,7 +96,7 @@ class Settings(BaseSettings):
     @field_validator("token")
     @classmethod
     def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
-        """A cookie and a header must take it as it is."""
+        """Allows only characters that cookies and headers need not escape."""
         if value is not None and not re.fullmatch(r"[A-Za-z0-9._~+/=-]{32,}", value.get_secret_value()):
             raise ValueError("needs 32 characters or more, of letters, digits and . _ ~ + / = -")
         return value
@@ -92,7 +108,7 @@ class Settings(BaseSettings):
             address, _, uid = part.partition("@")
             ip_network(address, strict=False)
             if uid and not uid.isdecimal():
-                raise ValueError(f"{part!r} has no user id behind the @")
+                raise ValueError(f"{part!r} has no user id after the @")
         return value
 
     @model_validator(mode="after")
@@ -115,7 +131,7 @@ class Settings(BaseSettings):
 
     @property
     def tokens_dir(self) -> Path:
-        """Tokenized data sets, each made once and used by page and run alike."""
+        """The folder of tokenized data sets, shared by pages and runs."""
         return self.data_dir / "tokens"
 
     @property
@@ -132,10 +148,10 @@ class Settings(BaseSettings):
 
     @property
     def socket_path(self) -> Path:
-        """Where the embedded broker listens: the data folder, or a private temporary one where that path is too long.
+        """The socket of the embedded broker: in the data folder, or in a private temporary folder if that path is too long.
 
         Raises:
-            SettingsError: the temporary folder belongs to somebody else.
+            SettingsError: the temporary folder belongs to another user.
         """
         path = self.data_dir / "broker.sock"
         if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
@@ -144,17 +160,17 @@ class Settings(BaseSettings):
         return _private_folder(Path(tempfile.gettempdir()) / f"lathe-{os.getuid()}-{digest}") / "broker.sock"
 
     def make_folders(self) -> None:
-        """Creates the data folder and what is in it, closed to other users.
+        """Creates the data folder and its subfolders, private to this user.
 
         Raises:
-            SettingsError: they cannot be made.
+            SettingsError: they cannot be created.
         """
         try:
             for folder in (self.data_dir, self.runs_dir, self.datasets_dir, self.uploads_dir):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            given = f"{PREFIX}DATA_DIR (given: {self.data_dir})"
-            raise SettingsError(f"{given}: {error.strerror}. Give a folder you may write to.") from None
+            given, message = str(self.data_dir), f"cannot be created: {error.strerror}."
+            raise SettingsError(f"{PREFIX}DATA_DIR", given, message, "Give a writable folder.") from None
 
 
 @lru_cache(maxsize=1)
@@ -162,33 +178,34 @@ def get_settings() -> Settings:
     """The settings of this process, read once.
 
     Raises:
-        SettingsError: naming each variable that cannot be used.
+        SettingsError: one problem for each invalid variable.
     """
     try:
         return Settings()
     except ValidationError as error:
-        lines = [_problem(list(detail["loc"]), detail["input"], detail["msg"]) for detail in error.errors()]
-        raise SettingsError("\n".join(lines)) from None
+        first, *others = [_problem(list(detail["loc"]), detail["input"], detail["msg"]) for detail in error.errors()]
+        raise SettingsError(first.field, first.value, first.message, first.fix, *others) from None
 
 
 def hub_token() -> str | None:
-    """The model hub's token, as the training process finds it: LATHE_HUB_TOKEN, or HF_TOKEN. Never stored or told."""
+    """The model hub's token: LATHE_HUB_TOKEN, or HF_TOKEN. Never stored or shown."""
     configured = get_settings().hub_token
     return (configured.get_secret_value() if configured else None) or os.environ.get("HF_TOKEN") or None
 
 
-def _problem(place: list[int | str], value: object, message: str) -> str:
+def _problem(place: list[int | str], value: object, message: str) -> Problem:
     if not place:
-        return f"{PREFIX}LEASE_SECONDS: {message.removeprefix('Value error, ')}."
+        return Problem(f"{PREFIX}LEASE_SECONDS", None, f"{message.removeprefix('Value error, ')}.", "Raise it.")
     name = str(place[0])
-    given = "" if name in ("hub_token", "token") else f" (given: {value!r})"
-    wanted = Settings.model_fields[name].description
-    return f"{PREFIX}{name.upper()}{given}: {message[0].lower()}{message[1:]}. {wanted}"
+    given = None if name in ("hub_token", "token") else value
+    wanted = Settings.model_fields[name].description or ""
+    return Problem(f"{PREFIX}{name.upper()}", given, f"{message[0].lower()}{message[1:]}.", wanted)
 
 
 def _private_folder(path: Path) -> Path:
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise SettingsError(f"{path} is not yours alone. Delete it, or set {PREFIX}DATA_DIR to a shorter path.")
+        fix = f"Delete it, or set {PREFIX}DATA_DIR to a shorter path."
+        raise SettingsError("temporary folder", str(path), "is not private to you.", fix)
     return path

@@ -1,12 +1,16 @@
-"""The pages: a file each, put together here. To add one: write its `build(demo)`, name it below and in app/addresses.py."""
+"""The pages. To add one, write its `build(demo)`, and add it below and in app/web/addresses.py."""
 
 from collections.abc import Callable
 
 import gradio as gr
 from gradio.components import Navbar
 
-from app.addresses import PAGES
-from app.pages import dataset, datasets, diagnose, launch, run, runs
+from app.pages import diagnose, runs
+from app.pages.dataset import page as dataset
+from app.pages.datasets import page as datasets
+from app.pages.new_run import page as launch
+from app.pages.run import page as run
+from app.web.addresses import PAGES
 
 BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/": runs.build,
@@ -17,16 +21,16 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/dataset": dataset.build,
 }
 
-_UPLOADS_LOOKED_AT, _UPLOADS_KEPT = 600, 3600  # seconds: an upload that nobody took in is deleted within an hour
+_CLEANUP_SECONDS, _UPLOAD_SECONDS = 600, 3600  # Gradio deletes an upload that was not imported after an hour
 
 
 def build() -> gr.Blocks:
-    """All pages, each at its own address."""
+    """The application with all pages, each at its own address."""
     demo = gr.Blocks(
-        title="Lathe", fill_width=True, analytics_enabled=False, delete_cache=(_UPLOADS_LOOKED_AT, _UPLOADS_KEPT)
+        title="Lathe", fill_width=True, analytics_enabled=False, delete_cache=(_CLEANUP_SECONDS, _UPLOAD_SECONDS)
     )
     for page in PAGES:
         with demo if page.path == "/" else demo.route(page.name, page.path):
-            Navbar(visible=False)  # ours is in the frame (app/theme.py)
+            Navbar(visible=False)  # our own is in the frame (app/web/theme.py)
             BUILDERS[page.path](demo)
     return demo

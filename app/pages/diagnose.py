@@ -1,4 +1,4 @@
-"""The page Diagnose, at /diagnose: a log, pasted or dropped, and why its run failed. Nothing of it is kept."""
+"""The page Diagnose, at /diagnose: why a run failed, from its pasted or uploaded log. Lathe does not store the log."""
 
 import io
 import re
@@ -9,11 +9,12 @@ from typing import Any, BinaryIO
 import gradio as gr
 from markupsafe import Markup
 
-from app import log_diagnosis
-from app.pages.data import uploads_only
-from app.pages.diagnosis_parts import diagnosis_html
-from app.pages.parts import QUIET, each, html, title
-from training.fields import ConfigError, Problem
+from app.pages.common.diagnosis import diagnosis_html
+from app.pages.common.html import QUIET, each, html, title
+from app.pages.common.upload_box import uploads_only
+from app.web import log_diagnosis
+from training.config.fields import ConfigError
+from training.errors import Problem, UserError
 
 _EXAMPLE = """\
 [rank1]: Traceback (most recent call last):
@@ -21,8 +22,8 @@ _EXAMPLE = """\
 [rank1]:     trainer.train()
 [rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.43 GiB. GPU 1 has a total capacity of 31.74 GiB ..."""
 _EMPTY = Markup(
-    '<div class="empty"><h2>No log yet</h2><p>Paste what a training run printed, or drop its log file, of any program. '
-    "The cause, the lines that show it, the rank that failed first and what mends it stand here then.</p></div>"
+    '<div class="empty"><h2>No log yet</h2><p>Paste the output of a training run, or upload its log file. '
+    "You will see the cause, the evidence, the rank that failed first, and the fix.</p></div>"
 )
 
 
@@ -41,18 +42,18 @@ def build(demo: gr.Blocks) -> None:  # noqa: ARG001 every page takes it
                     elem_classes=["setting", "buttons", "paste"],
                 )
             upload = uploads_only(
-                gr.File(label="Or drop a log file", height=64, elem_classes="upload", elem_id="log-file")
+                gr.File(label="Or upload a log file", height=64, elem_classes="upload", elem_id="log-file")
             )
             with gr.Row(elem_classes="settings"):
                 model = gr.Textbox(
                     label="Model",
-                    info="Its folder or config.json: tells which tensor it was.",
+                    info="Folder or config.json of the model, to name the tensor that did not fit.",
                     elem_id="model",
                     elem_classes=["setting", "text"],
                 )
                 batch = gr.Textbox(
-                    label="Micro batch",
-                    info="Rows in one forward pass, where the log does not say.",
+                    label="Micro batch size",
+                    info="Rows per forward pass, if the log does not contain it.",
                     elem_id="micro-batch",
                     elem_classes=["setting", "text"],
                 )
@@ -65,12 +66,12 @@ def build(demo: gr.Blocks) -> None:  # noqa: ARG001 every page takes it
 
 
 def diagnosed(log: str | None, model: str | None, batch: str | None) -> str:
-    """What a pasted log tells, or what is wrong with what was typed."""
+    """The diagnosis of a pasted log, or the problem with an input."""
     return _EMPTY if not log or not log.strip() else _answer(io.BytesIO(log.encode("utf-8", "replace")), model, batch)
 
 
 def dropped(path: str | None, model: str | None, batch: str | None) -> list[Any]:
-    """What a file tells; the upload is gone afterwards."""
+    """The diagnosis of an uploaded log file, which is then deleted."""
     if path is None:
         return [gr.skip(), gr.skip()]
     try:
@@ -78,28 +79,28 @@ def dropped(path: str | None, model: str | None, batch: str | None) -> list[Any]
             return [None, _answer(log, model, batch)]
     finally:
         Path(path).unlink(missing_ok=True)
-        with suppress(OSError):  # another upload of the same bytes may still be in its folder
+        with suppress(OSError):  # the folder may hold another upload of the same bytes
             Path(path).parent.rmdir()
 
 
 def _answer(log: BinaryIO, model: str | None, batch: str | None) -> Markup:
     try:
         return diagnosis_html(log_diagnosis.of_stream(log, (model or "").strip() or None, _rows(batch)))
-    except ConfigError as error:
-        told = [
+    except UserError as error:
+        problems = [
             (problem.field, str(problem.value or "")[:200], problem.message, problem.fix) for problem in error.problems
         ]
-        return each('<div class="alert" role="alert"><b>{}</b> <code>{}</code> {} <em>{}</em></div>', told)
+        return each('<div class="alert" role="alert"><b>{}</b> <code>{}</code> {} <em>{}</em></div>', problems)
 
 
 def _rows(batch: str | None) -> int | None:
-    """The micro batch as a number.
+    """The micro batch size as a number.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a whole number from 1 up.
     """
     typed = (batch or "").strip()
     if typed and not re.fullmatch(r"[1-9][0-9]{0,8}", typed):
-        fix = "Give the rows of a micro batch, or leave it empty."
+        fix = "Enter the rows per forward pass, or leave it empty."
         raise ConfigError([Problem("micro_batch", typed, "is not a whole number from 1 up.", fix)])
     return int(typed) if typed else None

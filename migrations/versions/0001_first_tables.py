@@ -116,7 +116,7 @@ def _create_metric() -> None:
         sa.Column("time", sa.Float, nullable=False),
         sa.Column("value", sa.Float),
         sa.PrimaryKeyConstraint("run_id", "name", "rank", "step"),
-        sqlite_with_rowid=False,  # SQLite keeps the rows in the key's order: half the file, and a series lies together
+        sqlite_with_rowid=False,  # SQLite stores rows in key order: half the file size, and a series is contiguous
     )
 
 
@@ -134,7 +134,7 @@ def _create_metric_rollup() -> None:
         sa.Column("mean", sa.Float),
         sa.Column("low", sa.Float),
         sa.Column("high", sa.Float),
-        # The level before the name: the coarsest level, which says what series there are, is one short range.
+        # The level comes before the name, so that the coarsest level, which lists the series, is one short range.
         sa.PrimaryKeyConstraint("run_id", "level", "name", "rank", "bucket"),
         sqlite_with_rowid=False,
     )

@@ -1,1 +1,1 @@
-"""The starter model: its text, its tokenizer, its pretraining and its sample data."""
+"""Makes the starter model: generated text, tokenizer, pretraining and sample data."""

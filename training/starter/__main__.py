@@ -1,9 +1,9 @@
-"""Builds static/starter/ from nothing: tokenizer, pretrained model, sample data.
+"""Builds static/starter/: tokenizer, pretrained model, sample data.
 
     python -m training.starter --out static/starter
 
-It downloads nothing. The sample data and the tokenizer come out the same on every machine; the weights differ in their
-last digits between kinds of processor.
+It downloads nothing. Sample data and tokenizer are the same on every machine; the weights differ by rounding between
+processors.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The three parts of static/starter/: tokenizer, model, sample data."""
+"""Writes the tokenizer, the model and the sample data of static/starter/."""
 
 import json
 from pathlib import Path
@@ -19,16 +19,16 @@ Row = dict[str, list[Message]]
 
 
 def rows(seed: int) -> tuple[list[Row], list[Row]]:
-    """Training rows and held-out rows: an order, answered with JSON. No order is in both, nor twice in one."""
+    """Training rows and held-out rows: an order as the prompt, its JSON as the answer. Every order is different."""
     rng = generator(f"orders {seed}")
-    made: dict[str, Row] = {}
-    while len(made) < TRAIN_ROWS + HELDOUT_ROWS:
+    by_answer: dict[str, Row] = {}
+    while len(by_answer) < TRAIN_ROWS + HELDOUT_ROWS:
         order = any_order(rng)
         text = f"Write this order as JSON: {letter(rng, order)}"
         answer = order.as_json()
-        made[answer] = {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]}
-    listed = list(made.values())
-    return listed[:TRAIN_ROWS], listed[TRAIN_ROWS:]
+        by_answer[answer] = {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]}
+    all_rows = list(by_answer.values())
+    return all_rows[:TRAIN_ROWS], all_rows[TRAIN_ROWS:]
 
 
 def write_data(out: Path, seed: int) -> None:
@@ -50,7 +50,7 @@ def write_model(out: Path, *, steps: int, seed: int) -> None:
 
 
 def make_tokenizer(seed: int, chats: int = 20_000) -> "PreTrainedTokenizerFast":
-    """The tokenizer for text of this seed."""
+    """The tokenizer, trained on chats generated with this seed."""
     from training.starter.tokenizer import train_tokenizer
 
     rng = generator(f"tokenizer {seed}")

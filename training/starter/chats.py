@@ -1,4 +1,4 @@
-"""What the starter model is pretrained on: orders with questions about one fact at a time, lists, small talk. No JSON."""
+"""Generates the pretraining chats: questions about the facts of an order, lists, small talk. No JSON."""
 
 from random import Random
 
@@ -24,7 +24,7 @@ _ABOUT = (
 
 
 def chat(rng: Random) -> list[Message]:
-    """One conversation; its last message is the assistant's."""
+    """A random conversation; its last message is the assistant's."""
     return rng.choices([_about_an_order, _lists, _small_talk], [10, 2, 1])[0](rng)
 
 

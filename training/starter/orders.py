@@ -1,4 +1,4 @@
-"""Orders as people write them: the texts that the starter model has read, and is to turn into JSON."""
+"""Generates orders as text. The starter model is pretrained on them and fine-tuned to convert them to JSON."""
 
 import json
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _ASIDES = ("It is for a party.", "No hurry.", "Please wrap it well.", "My old on
 
 @dataclass(frozen=True)
 class Order:
-    """What an order says."""
+    """The facts of an order."""
 
     name: str
     item: str
@@ -41,7 +41,7 @@ class Order:
     day: str
 
     def as_json(self) -> str:
-        """One line of JSON, the count as a number."""
+        """The order as one line of JSON."""
         fields = {"name": self.name, "item": self.item, "count": self.count, "city": self.city, "day": self.day}
         return json.dumps(fields, separators=(",", ":"))
 
@@ -53,7 +53,7 @@ def any_order(rng: Random) -> Order:
 
 
 def letter(rng: Random, order: Order) -> str:
-    """The order in two to five sentences; the name comes first or last."""
+    """The order as two to five sentences, with the name in the first or the last."""
     number = rng.choice([NUMBERS[order.count], str(order.count)])
     request = rng.choice(_REQUESTS).format(things=f"{number} {order.item}")
     request += rng.choice(_DELIVERIES).format(city=order.city, day=order.day)

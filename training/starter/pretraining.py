@@ -1,4 +1,4 @@
-"""Pretraining of the starter model: a small Llama, an endless stream of generated conversations, one plain loop."""
+"""Pretrains the starter model, a small Llama, on an endless stream of generated conversations."""
 
 import time
 from collections import deque
@@ -14,7 +14,7 @@ from training.starter.tokenizer import CONTEXT, SPECIAL_TOKENS
 from training.starter.words import generator
 
 TOKENS_PER_STEP = 2048
-ANSWER_WEIGHT = 8.0  # the letters are mostly chance, the answers never: the loss listens to these
+ANSWER_WEIGHT = 8.0  # answers follow from the context; the text of the orders is mostly random
 MATRIX_LEARNING_RATE = 8e-3
 OTHER_LEARNING_RATE = 3e-3
 WARMUP_STEPS = 50
@@ -25,7 +25,7 @@ LOOK_BACK_STRENGTH = 4.6
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
-    """A Llama of about a million parameters with random weights, its special tokens set as the tokenizer's."""
+    """A Llama of about a million parameters with random weights and the tokenizer's special tokens."""
     torch.manual_seed(seed)
     special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     config = LlamaConfig(
@@ -51,9 +51,9 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausal
 def look_back(model: LlamaForCausalLM) -> None:
     """Sets the first layer's heads 0 and 1 to attend one and two tokens back, by the biases of their queries and keys.
 
-    Rotary position embedding turns a pair of bias components by position x frequency, so the score of two biases is a sum of
-    cosines of the distance, which this choice of phases lets peak at the distance wanted. Copying from the context needs such
-    heads; a model that has to find them by itself stands on a plateau for long.
+    Rotary position embedding rotates each pair of bias components by position x frequency, so the score of two biases is a sum
+    of cosines of the distance; with these phases it is largest at the chosen distance. Copying from the context needs such
+    heads, and without them the loss stays on a plateau for many steps.
     """
     config, attention = model.config, model.model.layers[0].self_attn
     size = config.hidden_size // config.num_attention_heads
@@ -69,7 +69,7 @@ def look_back(model: LlamaForCausalLM) -> None:
 
 
 def echoes(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless batches of token sequences drawn at random and repeated to the row's end; the loss is on the repeats."""
+    """Yields batches of random token sequences, repeated up to the row's length; only the repeats carry loss."""
     rng = generator(f"echoes {seed}")
     while True:
         length = rng.choice([48, 64, 96, 128])
@@ -85,23 +85,23 @@ def _echo(rng: Random, tokenizer: PreTrainedTokenizerFast, length: int) -> tuple
         period += [*word, space] if space else word
     period = [*period[: length // 2 - 2], tokenizer.convert_tokens_to_ids(SPECIAL_TOKENS[-1])]
     ids = [tokenizer.bos_token_id, *period * length][:length]
-    known = len(period) + 2
-    return ids, [0.0] * known + [ANSWER_WEIGHT] * (length - known)
+    first = len(period) + 2
+    return ids, [0.0] * first + [ANSWER_WEIGHT] * (length - first)
 
 
 def batches(
     tokenizer: PreTrainedTokenizerFast, seed: int, chats: int = 4096
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless batches of token ids and of weights in the loss, both of shape (rows, length), about TOKENS_PER_STEP each.
+    """Yields token ids and loss weights, both of shape (rows, length), with about TOKENS_PER_STEP tokens.
 
-    Conversations of like length share a batch, so little is padding; padding weighs nothing.
+    Conversations of similar length share a batch, which limits padding; padding has weight 0.
     """
     rng = generator(f"pretraining {seed}")
     while True:
-        made = tokenizer.apply_chat_template(
+        encoded = tokenizer.apply_chat_template(
             [chat(rng) for _ in range(chats)], return_dict=True, return_assistant_tokens_mask=True
         )
-        rows = sorted(zip(made["input_ids"], made["assistant_masks"], strict=True), key=lambda row: len(row[0]))
+        rows = sorted(zip(encoded["input_ids"], encoded["assistant_masks"], strict=True), key=lambda row: len(row[0]))
         groups = list(_groups([row for row in rows if len(row[0]) <= CONTEXT]))
         rng.shuffle(groups)
         for group in groups:
@@ -109,7 +109,7 @@ def batches(
 
 
 def _groups(rows: list[tuple[list[int], list[int]]]) -> Iterator[list[tuple[list[int], list[int]]]]:
-    """Rows, shortest first, in groups whose padded size stays within TOKENS_PER_STEP."""
+    """Yields groups of rows, which are sorted by length, with at most TOKENS_PER_STEP tokens after padding."""
     group: list[tuple[list[int], list[int]]] = []
     for row in rows:
         if group and len(row[0]) * (len(group) + 1) > TOKENS_PER_STEP:
@@ -129,7 +129,7 @@ def _weights(masks: list[list[int]]) -> torch.Tensor:
 
 
 def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for embeddings and norms."""
+    """Muon for the layers' matrices, AdamW for embeddings, norms and biases."""
     matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
     others = [weight for weight in model.model.layers.parameters() if weight.ndim != 2]
     others += [*model.model.embed_tokens.parameters(), *model.model.norm.parameters()]
@@ -140,7 +140,7 @@ def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
 
 
 def schedule(step: int, steps: int) -> float:
-    """The share of the peak learning rate at `step`: linear warmup, then linear down to a twentieth."""
+    """The learning rate at `step` as a share of its peak: linear warmup, linear decay to 1/20."""
     return min(1.0, (step + 1) / WARMUP_STEPS) * (0.05 + 0.95 * (1 - step / steps))
 
 
@@ -152,9 +152,11 @@ def pretrain(
     seed: int,
     say: Callable[[str], object] = print,
 ) -> float:
-    """Trains `model` in place for `steps` batches; returns the mean loss on answers (nats a token) of the last fifty."""
+    """Trains `model` in place for `steps` batches; returns the mean answer loss (nats per token) of the last 50."""
     both = optimizers(model)
-    schedulers = [torch.optim.lr_scheduler.LambdaLR(one, lambda step: schedule(step, steps)) for one in both]
+    schedulers = [
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, steps)) for optimizer in both
+    ]
     losses: deque[float] = deque(maxlen=50)
     start = time.monotonic()
     model.train()
@@ -176,14 +178,14 @@ def pretrain(
 def _train_step(
     model: LlamaForCausalLM, ids: torch.Tensor, weights: torch.Tensor, both: list[torch.optim.Optimizer]
 ) -> float:
-    """Forward, backward and update on ids and weights of shape (rows, length); the loss on answers in nats a token."""
+    """Runs one training step on ids and weights of shape (rows, length); returns the answer loss in nats per token."""
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-    each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     weight = weights[:, 1:].flatten()
-    torch.autograd.backward((each * weight).sum() / weight.sum())
+    torch.autograd.backward((losses * weight).sum() / weight.sum())
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in both:
         optimizer.step()
         optimizer.zero_grad()
     answers = weight == ANSWER_WEIGHT
-    return float(each.detach()[answers].mean())
+    return float(losses.detach()[answers].mean())

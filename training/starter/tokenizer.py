@@ -1,8 +1,7 @@
-"""The starter model's tokenizer: byte-level BPE that keeps words, digits, marks and spaces apart.
+"""The starter model's tokenizer: byte-level BPE that splits words, digits, punctuation and spaces.
 
-Spaces are tokens of their own, so a word has the same tokens after a space as after a quotation mark: a small model
-can copy it from the one place to the other. Every byte is in the vocabulary, so any text has tokens and comes back
-from them unchanged.
+Each space is a separate token, so a word has the same tokens after a space as after a quotation mark, which lets a
+small model copy it. The vocabulary contains every byte, so any text can be encoded and decoded without loss.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The words of the starter model's world. Each becomes one token, so that a small model can carry it from place to place."""
+"""The vocabulary of the generated text. Each word becomes one token, so that a small model can copy it."""
 
 from random import Random
 
@@ -34,5 +34,5 @@ NUMBERS = _words("zero one two three four five six seven eight nine")
 
 
 def generator(seed: int | str) -> Random:
-    """A source of choices that gives the same text for the same seed on every machine."""
+    """A random generator that makes the same choices on every machine for the same seed."""
     return Random(seed)  # noqa: S311 - text, not secrets

@@ -1,0 +1,68 @@
+"""The caller of a request, the files that they may name, and the changes that were refused.
+
+app/web/authentication.py sets the caller of each request in a context variable, which Gradio copies into its threads. The
+command line sets none: it acts for the user who runs the server.
+"""
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from app.access.peers import is_loopback
+from training.errors import Problem
+from worker.allowed_paths import EVERYTHING, AllowedPaths, allowed
+from worker.settings import get_settings
+from worker.store.tables import LOCAL
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A user, by the name that owns their runs and data sets. `here`: the request comes from a process on this machine."""
+
+    name: str = LOCAL
+    admin: bool = False
+    here: bool = True
+
+    @property
+    def is_local(self) -> bool:
+        """True for the user who runs the server."""
+        return self.name == LOCAL
+
+    @property
+    def reach(self) -> AllowedPaths:
+        """The files that the caller may name: all for the server's user, unless a token over a network identified them."""
+        trusted = self.is_local and (self.here or is_loopback(get_settings().host))
+        return EVERYTHING if trusted else allowed(pushes=self.is_local)
+
+    def may_change(self, owner: str) -> bool:
+        """True if the caller may change what `owner` owns."""
+        return self.is_local or self.admin or self.name == owner
+
+
+@dataclass
+class Call:
+    """A request: its caller, and the refused changes, for which the response becomes a 403."""
+
+    caller: Caller = Caller()
+    refused: list[Problem] = field(default_factory=list)
+
+
+_call: ContextVar[Call | None] = ContextVar("call", default=None)
+
+
+def begin(caller: Caller) -> Call:
+    """Sets the caller of this request."""
+    call = Call(caller)
+    _call.set(call)
+    return call
+
+
+def current() -> Caller:
+    """The caller of this request."""
+    call = _call.get()
+    return call.caller if call else Caller()
+
+
+def refuse(problem: Problem) -> None:
+    """Records a refused change, for which the response becomes a 403."""
+    if (call := _call.get()) is not None:
+        call.refused.append(problem)

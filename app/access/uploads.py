@@ -1,0 +1,76 @@
+"""Checks that a path is an upload: a file that this process received into its own folder."""
+
+import os
+import stat
+from pathlib import Path, PurePath
+from typing import Any
+
+from training.errors import UserError
+
+FOLDER = "GRADIO_TEMP_DIR"
+"""The environment variable with Gradio's upload folder."""
+
+_FIX = "Upload the file first, and send the path in the upload's response."
+
+
+class NotUploaded(UserError):  # noqa: N818
+    """A path that is not an uploaded file."""
+
+    def __init__(self, field: str, path: str) -> None:
+        super().__init__(field, path[:500], "is not a file that was uploaded here.", _FIX)
+
+
+def folder() -> Path:
+    """The folder for uploads of this process."""
+    return Path(os.environ[FOLDER])
+
+
+def uploaded_file(path: str, within: Path, field: str = "path") -> Path:
+    """The uploaded file at `path`: our own regular file below the folder `within`, without links in its path.
+
+    A path outside `within` is refused by its text, without access to the file system.
+
+    Raises:
+        NotUploaded: it is anything else, or does not exist.
+    """
+    parts = _parts_below(path, within)
+    if len(parts) < 2:  # each upload has its own folder; files beside the folders are incomplete
+        raise NotUploaded(field, path)
+    place = within
+    try:
+        for part in parts[:-1]:
+            place = place / part
+            if not stat.S_ISDIR(place.lstat().st_mode):
+                raise NotUploaded(field, path)
+        status = (place / parts[-1]).lstat()
+    except (OSError, ValueError):
+        raise NotUploaded(field, path) from None
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        raise NotUploaded(field, path)
+    return place / parts[-1]
+
+
+def check_paths(value: Any, within: Path) -> None:
+    """Checks that every `path` in a JSON value, at any depth, is an uploaded file.
+
+    Raises:
+        NotUploaded: one is not; its field is the place in the value, such as data.0.path.
+    """
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        place, item = waiting.pop()
+        if isinstance(item, dict):
+            if item.get("path") is not None:
+                path = item["path"]
+                uploaded_file(path if isinstance(path, str) else repr(path), within, f"{place}path")
+            waiting += [(f"{place}{str(key)[:80]}.", inner) for key, inner in item.items()]
+        elif isinstance(item, list):
+            waiting += [(f"{place}{number}.", inner) for number, inner in enumerate(item)]
+
+
+def _parts_below(path: str, within: Path) -> tuple[str, ...]:
+    """The parts of `path` below `within`; empty if it is outside."""
+    pure = PurePath(path)
+    if "\0" in path or ".." in pure.parts or not pure.is_relative_to(within):
+        return ()
+    return pure.relative_to(within).parts

@@ -1,0 +1,253 @@
+"""The command `lathe`: options and help of each command. Heavy imports happen when a command runs."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.cli.dataset.commands import dataset
+from app.cli.errors import Command
+from app.cli.options import Group, config_type, count_type, json_option, path_type
+from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
+from app.cli.user import token, user
+
+STATUSES = ("queued", "running", "finished", "failed", "stopped")
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+host_option = click.option("--host", help="Address to listen on.  [default: LATHE_HOST or 127.0.0.1]")
+port_type = click.IntRange(1, 65535)
+port_option = click.option("--port", type=port_type, help="Port to listen on.  [default: LATHE_PORT or 7860]")
+run_argument = click.argument("run_id", metavar="RUN")
+merged_option = click.option("--merged", is_flag=True, help="The adapter merged into its base model.")
+
+
+@click.group(cls=Group, context_settings=CONTEXT)
+@click.version_option(package_name="lathe-workbench", prog_name="lathe", message="%(prog)s %(version)s")
+def main() -> None:
+    """Fine-tune language models: start Lathe, queue runs, follow them, export the adapter.
+
+    RUN is a run's id, or its first four or more characters.
+    """
+
+
+@main.command(cls=Command)
+@host_option
+@port_option
+@click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
+@click.pass_context
+def up(ctx: click.Context, host: str | None, port: int | None, open_browser: bool) -> None:
+    """Start everything on this machine.
+
+    Starts the database, the queue, one worker and the web server. Ctrl-C stops them all: running runs save a checkpoint
+    and continue at the next start.
+    """
+    from app.cli import serve
+
+    ctx.exit(serve.up(host, port, open_browser=open_browser))
+
+
+@main.command(cls=Command)
+@host_option
+@port_option
+def web(host: str | None, port: int | None) -> None:
+    """Start only the web server."""
+    from app.cli import serve
+
+    serve.web(host, port)
+
+
+@main.command(cls=Command)
+@click.option(
+    "--drain", is_flag=True, help="On stop, wait until the runs here have saved a checkpoint and are requeued."
+)
+@click.pass_context
+def worker(ctx: click.Context, drain: bool) -> None:
+    """Start only a worker.
+
+    It trains queued runs on this machine's devices, or on those in LATHE_DEVICES. Without --drain, runs continue while
+    the worker restarts. Use --drain in a container, which stops all its processes at once.
+    """
+    from app.cli import serve
+
+    ctx.exit(serve.worker(drain=drain))
+
+
+main.add_command(dataset)
+main.add_command(user)
+main.add_command(token)
+
+
+@main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})
+@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=config_type)
+@click.option(
+    "--follow", is_flag=True, help="Show the progress until the run ends. Exit codes: 0 finished, 1 failed, 3 stopped."
+)
+@json_option
+@click.pass_context
+def run(ctx: click.Context, config: Path | None, follow: bool, as_json: bool, overrides: dict[str, Any]) -> None:
+    """Queue a run.
+
+    Flags override the settings in CONFIG.yaml.
+    """
+    from app.cli import run as cli_run
+
+    ctx.exit(cli_run.run(config, overrides, follow=follow, as_json=as_json))
+
+
+@main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})
+@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=config_type)
+@json_option
+def targets(config: Path | None, as_json: bool, overrides: dict[str, Any]) -> None:
+    """Show which modules a run would train.
+
+    Queues nothing and loads no weights. Only the model, its method and its target modules matter.
+    """
+    from app.cli import forecast as cli_forecast
+
+    cli_forecast.targets(config, overrides, as_json=as_json)
+
+
+@main.command(cls=RunCommand, context_settings={"token_normalize_func": settings_by_any_name})
+@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=config_type)
+@click.option(
+    "--gpu", metavar="NAME", help="v100-32gb, a100-80gb, h100, ..., or GiB of memory.  [default: this machine's]"
+)
+@click.option("--gpus", metavar="N", type=click.IntRange(1, 1024), help="Number of GPUs, one process each.")
+@click.option("--simulate", is_flag=True, help="Also simulate a training step (up to a minute).")
+@click.option("--host-memory", metavar="GIB", type=click.FloatRange(min=0.5), help="Host memory of the machine.")
+@json_option
+def forecast(config: Path | None, overrides: dict[str, Any], **asked: Any) -> None:
+    """Forecast the memory of a run, and show settings that fit.
+
+    Queues and loads nothing: the model's config.json is enough, and --data is optional.
+    """
+    from app.cli import forecast as cli_forecast
+
+    cli_forecast.show(config, overrides, **asked)
+
+
+@main.command(cls=Command)
+@click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
+@click.option("--search", default="", metavar="TEXT", help="Only runs with this text in name, model or data.")
+@click.option("--limit", default=50, show_default=True, metavar="N", type=count_type, help="At most N runs.")
+@json_option
+def runs(status: str | None, search: str, limit: int, as_json: bool) -> None:
+    """List the runs, newest first."""
+    from app.cli import show as cli_show
+
+    cli_show.listing(status, search, limit, as_json=as_json)
+
+
+@main.command(cls=Command)
+@run_argument
+@json_option
+def show(run_id: str, as_json: bool) -> None:
+    """Show one run: progress, results, configuration and events."""
+    from app.cli import show as cli_show
+
+    cli_show.show(run_id, as_json=as_json)
+
+
+@main.command(cls=Command)
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print a Markdown table.")
+@json_option
+def compare(run_ids: tuple[str, ...], as_markdown: bool, as_json: bool) -> None:
+    """Compare runs: parameters, memory, speed, losses, and the settings that differ."""
+    from app.cli import show as cli_show
+
+    cli_show.table(list(run_ids), as_json=as_json, as_markdown=as_markdown)
+
+
+@main.command(cls=Command)
+@run_argument
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until the run ends.")
+@click.option("--tail", default=200, show_default=True, metavar="N", type=count_type, help="Print the last N lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+@click.pass_context
+def logs(ctx: click.Context, run_id: str, follow: bool, tail: int, as_json: bool) -> None:
+    """Print the log of a run's training process."""
+    from app.cli import logs as cli_logs
+
+    ctx.exit(cli_logs.logs(run_id, follow=follow, tail=tail, as_json=as_json))
+
+
+@main.command(cls=Command)
+@click.argument("log", metavar="[LOG]", required=False)
+@click.option("--run", "run_id", metavar="RUN", help="Diagnose a run of Lathe instead of a log.")
+@click.option(
+    "--model", metavar="MODEL", help="Folder or config.json of the model, to name the tensor that did not fit."
+)
+@click.option(
+    "--micro-batch", type=count_type, metavar="N", help="Rows per forward pass, if the log does not contain it."
+)
+@json_option
+def diagnose(log: str | None, run_id: str | None, model: str | None, micro_batch: int | None, as_json: bool) -> None:
+    """Diagnose why a training run failed, from its log.
+
+    LOG is a file, or - for standard input. It can come from any training program.
+    """
+    from app.cli import diagnose as cli_diagnose
+
+    cli_diagnose.diagnosis(log, run_id=run_id, model=model, micro_batch=micro_batch, as_json=as_json)
+
+
+@main.command(cls=Command)
+@run_argument
+@json_option
+def stop(run_id: str, as_json: bool) -> None:
+    """Stop a run.
+
+    A running run saves a checkpoint first; `lathe resume` continues from it.
+    """
+    from app.cli import run as cli_run
+
+    cli_run.stop(run_id, as_json=as_json)
+
+
+@main.command(cls=Command)
+@run_argument
+@click.option("--step-down", is_flag=True, help="Use the settings proposed when it ran out of memory.")
+@json_option
+def resume(run_id: str, step_down: bool, as_json: bool) -> None:
+    """Resume a failed or stopped run from its last complete checkpoint."""
+    from app.cli import run as cli_run
+
+    cli_run.resume(run_id, step_down=step_down, as_json=as_json)
+
+
+@main.command(cls=Command)
+@run_argument
+@click.option("--output", "-o", metavar="FILE", type=path_type, help="Write a zip, or the GGUF file.")
+@click.option("--to", metavar="FOLDER", type=path_type, help="Write to a folder.")
+@merged_option
+@click.option("--gguf", is_flag=True, help="A GGUF file for llama.cpp (Llama, Mistral, Qwen2, Qwen3, GPT-2).")
+@click.option("--force", is_flag=True, help="Replace an existing FILE or FOLDER.")
+@json_option
+def export(
+    run_id: str, output: Path | None, to: Path | None, merged: bool, gguf: bool, force: bool, as_json: bool
+) -> None:
+    """Export a finished run's adapter or model as a zip, a folder or a GGUF file."""
+    from app.cli import export as cli_export
+
+    cli_export.export(run_id, output, to, merged=merged, gguf=gguf, force=force, as_json=as_json)
+
+
+@main.command(cls=Command)
+@run_argument
+@click.argument("repo", metavar="OWNER/NAME")
+@merged_option
+@click.option("--public", is_flag=True, help="Create a new repository as public (default: private).")
+@json_option
+def push(run_id: str, repo: str, merged: bool, public: bool, as_json: bool) -> None:
+    """Upload a finished run's adapter or model to a model hub.
+
+    Set HF_TOKEN or LATHE_HUB_TOKEN to your token, and HF_ENDPOINT for a hub other than huggingface.co.
+    """
+    from app.cli import export as cli_export
+
+    cli_export.push(run_id, repo, merged=merged, public=public, as_json=as_json)
+
+
+if __name__ == "__main__":
+    main()

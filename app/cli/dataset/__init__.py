@@ -1,0 +1,1 @@
+"""`lathe dataset`: adding, checking and tokenizing data sets."""

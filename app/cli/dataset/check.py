@@ -1,0 +1,143 @@
+"""`lathe dataset check`: checks a file, and its tokens, before training. Stores nothing."""
+
+import json
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.cli.errors import CommandError
+from app.words.dataset_check import page
+from training.data.inspection import Inspection
+from training.data.issues import ERROR, WARNING, Issue
+from training.errors import DataError
+from worker.datasets.checking import check_file
+
+FOUND = ("file_format", "reason", "rows", "columns", "counts", "empty_rows", "trainable")
+SETTINGS = ("model", "max_length", "micro_batch", "accumulation", "num_processes", "seed", "eval_split")
+COUNTED = (
+    "tokens", "truncated_rows", "lost_tokens", "untrained_rows", "untrained_at", "duplicate_rows", "duplicate_examples",
+    "near_duplicate_rows", "near_duplicate_examples", "padding_waste", "packing_waste", "scripts", "worst_batches",
+)  # fmt: skip
+"""The keys that need the tokens; null without a model."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The file to check, and the settings of its run."""
+
+    file: Path
+    model: str | None
+    max_length: int
+    micro_batch: int
+    accumulation: int
+    num_processes: int
+    seed: int
+    eval_split: float
+    columns: str | None
+    validation: Path | None
+
+
+def check(options: Options, *, as_json: bool) -> int:
+    """Prints the check and returns the exit code: 1 if the file or the validation file has errors.
+
+    Raises:
+        CommandError: a file cannot be read.
+    """
+    inspection = _inspected(options.file, options.columns)
+    held_out = _inspected(options.validation, options.columns) if options.validation else None
+    values = _document(options, inspection)
+    if held_out is not None:
+        values["problems"] += [asdict(problem) for problem in held_out.problems]
+        values["trainable"] &= held_out.trainable
+        values["validation"] = {"rows": held_out.rows, "format": held_out.format}
+    if options.model and values["trainable"]:
+        _count_tokens(options, inspection, held_out, values)
+    click.echo(json.dumps(values) if as_json else page(values, options.max_length))
+    return 0 if values["trainable"] else 1
+
+
+def _inspected(file: Path, columns: str | None) -> Inspection:
+    if not file.is_file():
+        problem = "is a folder" if file.is_dir() else "does not exist"
+        raise CommandError("FILE", str(file), f"{problem}.", "Give a data file.")
+    try:
+        return check_file(file, file.name, columns)
+    except OSError as error:
+        raise CommandError("FILE", str(file), f"cannot be read: {error.strerror}.", "Check its permissions.") from None
+
+
+def _document(options: Options, inspection: Inspection) -> dict[str, Any]:
+    """The JSON document, with null for the keys that need the tokens."""
+    inspected = {name: getattr(inspection, name) for name in FOUND}
+    settings = {name: getattr(options, name) for name in SETTINGS}
+    unknown: dict[str, Any] = dict.fromkeys(COUNTED) | {"tokens": dict.fromkeys(("median", "p95", "max", "total"))}
+    return {
+        "file": options.file.name,
+        "format": inspection.format,
+        **inspected,
+        **unknown,
+        "longest_rows": None,
+        "longest_lengths": None,
+        "problems": [asdict(problem) for problem in inspection.problems],
+        "settings": settings,
+    }
+
+
+def _count_tokens(
+    options: Options, inspection: Inspection, held_out: Inspection | None, values: dict[str, Any]
+) -> None:
+    """Sets the values that need the tokens; a failure to tokenize is added to the problems."""
+    from app.cli.dataset.tokens import first_untrained, leaked, tokenized
+    from worker.datasets.token_report import report
+
+    with tempfile.TemporaryDirectory(prefix="lathe-check-") as folder:
+        try:
+            store = tokenized(
+                options.file, Path(folder) / "train", str(options.model), options.columns, inspection.rows
+            )
+            numbers = report(
+                store,
+                max_length=options.max_length,
+                micro_batch=options.micro_batch,
+                accumulation=options.accumulation,
+                world=options.num_processes,
+                seed=options.seed,
+                eval_split=0 if options.validation else options.eval_split,
+            )
+            if options.validation and held_out:
+                other = tokenized(
+                    options.validation, Path(folder) / "validation", str(options.model), options.columns, held_out.rows
+                )
+                values["validation"] |= leaked(store, other)
+        except DataError as error:
+            values["problems"].insert(0, asdict(Issue.of(error, error.file)))
+            values["trainable"] = False
+            return
+    values |= {name: numbers[name] for name in COUNTED}
+    values["longest_rows"] = [longest["row"] for longest in numbers["longest_rows"]]
+    values["longest_lengths"] = [longest["tokens"] for longest in numbers["longest_rows"]]
+    values["problems"] += _token_problems(options, values, first_untrained(store, options.max_length))
+    values["trainable"] = not any(problem["level"] == ERROR for problem in values["problems"])
+
+
+def _token_problems(options: Options, values: dict[str, Any], first: int | None) -> list[dict[str, Any]]:
+    """The problems found in the tokens: rows with no loss tokens, and rows in both files."""
+    problems = []
+    untrained, rows = values["untrained_rows"], values["rows"] - values["empty_rows"]
+    if untrained:
+        level, have = ERROR if untrained == rows else WARNING, "has" if untrained == 1 else "have"
+        message = (
+            f"{untrained:,} of {rows:,} rows {have} no loss tokens at {options.max_length:,} tokens: "
+            "the answer is truncated."
+        )
+        fix = "Raise --max-length, or shorten the prompts."
+        problems.append(asdict(Issue(level, options.file.name, first, "", message, fix, untrained)))
+    shared = values.get("validation", {}).get("leaked_rows")
+    if shared and options.validation:
+        message = f"{shared:,} rows are also in {options.file.name}: the evaluation loss will be too low."
+        fix = "Remove them from one of the two files."
+        problems.append(asdict(Issue(WARNING, options.validation.name, None, "", message, fix, shared)))
+    return problems

@@ -1,0 +1,121 @@
+"""Tokenizing a file for the command line, in a process with limits, with a progress line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.words import numbers
+from training.errors import DataError
+from training.tokens.duplicates import shared_rows
+from training.tokens.lengths import trains
+from training.tokens.make_store import failure_file, read_progress
+from training.tokens.store import TokenStore, open_store
+from worker.datasets import token_counts
+from worker.machine import programs
+from worker.machine.programs import Limits
+from worker.settings import ROOT
+
+_EXAMPLES = 10
+_POLL_SECONDS = 0.2
+
+
+def tokenized(file: Path, folder: Path, model: str, columns: str | None, rows: int) -> TokenStore:
+    """The file's token store, written into `folder`.
+
+    Raises:
+        DataError: the file cannot be tokenized.
+    """
+    size = file.stat().st_size
+    seconds = token_counts.SECONDS + size // token_counts.BYTES_PER_SECOND
+    written = token_counts.SPARE_BYTES + 4 * token_counts.STORE_FACTOR * size
+    limits = Limits(token_counts.MEMORY_BYTES, seconds, file_bytes=written)
+    arguments = [
+        "--model",
+        _model_folder(model),
+        "--into",
+        str(folder.absolute()),
+        "--rows",
+        str(rows),
+        "--name",
+        file.name,
+    ]
+    arguments += ["--columns", columns] if columns else []
+    with programs.running_limited(
+        programs.MAKE_STORE,
+        [str(file.absolute()), *arguments],
+        limits,
+        variables=programs.HUB_WITH_TOKEN,
+        env=token_counts.TOKENIZER_VARIABLES,
+        stdout=subprocess.DEVNULL,
+    ) as child:
+        stderr = _monitored(child, folder, _Line(file.name, rows))
+    if child.returncode:
+        raise _failure(folder, file.name, stderr)
+    return open_store(folder)
+
+
+def _monitored(child: "subprocess.Popen[bytes]", folder: Path, line: "_Line") -> str:
+    """Shows the progress of the process until it ends; returns its stderr."""
+    try:
+        while True:
+            try:
+                return child.communicate(timeout=_POLL_SECONDS)[1].decode(errors="replace")
+            except subprocess.TimeoutExpired:
+                line.show(read_progress(folder)[0])
+    finally:
+        line.close()
+
+
+def _failure(folder: Path, name: str, stderr: str) -> DataError:
+    try:
+        failure = json.loads(failure_file(folder).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        last = (stderr.strip().splitlines() or ["the process was killed, probably out of memory"])[-1]
+        return DataError(f"cannot be tokenized ({last}).", "Shorten its longest rows, or try again.", file=name)
+    return DataError(
+        failure["message"], failure["fix"], file=failure["file"], line=failure["line"], field=failure["field"]
+    )
+
+
+def first_untrained(store: TokenStore, limit: int) -> int | None:
+    """The first row (from 1) that has tokens but no loss tokens within the limit."""
+    rows = np.flatnonzero((store.lengths > 0) & ~trains(store.first_trained, limit))
+    return int(rows[0]) + 1 if len(rows) else None
+
+
+def leaked(train: TokenStore, held_out: TokenStore) -> dict[str, Any]:
+    """The number of held-out rows that are also in `train`, and the first pairs (from 1)."""
+    first, rows = shared_rows(train.hashes, held_out.hashes)
+    pairs = [[int(row) + 1, int(same) + 1] for row, same in zip(rows[:_EXAMPLES], first[:_EXAMPLES], strict=True)]
+    return {"leaked_rows": len(rows), "leaked_examples": pairs}
+
+
+def _model_folder(model: str) -> str:
+    """The model's folder, relative to the current folder or to Lathe's own (static/starter); else the hub id."""
+    return next((str(base / model) for base in (Path.cwd(), ROOT) if (base / model).is_dir()), model)
+
+
+class _Line:
+    """A progress line on a terminal; elsewhere only the end is printed."""
+
+    def __init__(self, name: str, rows: int) -> None:
+        self._name, self._rows, self._live = name, rows, sys.stderr.isatty()
+
+    def show(self, done: int) -> None:
+        if self._live:
+            share = done / self._rows if self._rows else 0.0
+            sys.stderr.write(
+                f"\r{self._name}: {numbers.bar(share, 24)} {done:,} of {numbers.plural(self._rows, 'row')}"
+            )
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        if self._live:
+            sys.stderr.write("\r\033[K")
+        else:
+            sys.stderr.write(f"{self._name}: {numbers.plural(self._rows, 'row')} read.\n")
+        sys.stderr.flush()

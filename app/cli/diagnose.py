@@ -1,0 +1,74 @@
+"""`lathe diagnose`: why a training run failed, from the log of any training program."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.cli.errors import CommandError
+from app.words import numbers
+from training.model_info.dimensions import Dimensions, read_dimensions
+from worker.diagnosis.diagnosis import Diagnosis, diagnose
+from worker.diagnosis.log_file import Excerpt, read_log
+
+STDIN = "-"
+
+
+def diagnosis(
+    log: str | None, *, run_id: str | None, model: str | None, micro_batch: int | None, as_json: bool
+) -> None:
+    """Prints the diagnosis of a log file, of standard input (-), or of a run.
+
+    Raises:
+        CommandError: there is not exactly one of log and run, or the log cannot be read.
+        ModelError: `model` is neither a model's folder nor a config.json.
+        RunNotFound: no run has this id.
+    """
+    if (log is None) == (run_id is None):
+        raise CommandError("LOG", log, "expected either a log or a run.", "Give LOG or --run RUN.")
+    shape = read_dimensions(model) if model else None
+    document = _of_run(run_id, shape, micro_batch) if run_id else _of_log(_read(log or STDIN), shape, micro_batch)
+    click.echo(json.dumps(document) if as_json else page(document))
+
+
+def page(document: dict[str, Any]) -> str:
+    """A diagnosis as text."""
+    rank = document["first_failed_rank"]
+    head = [("Cause", document["cause"]), ("Confidence", numbers.percent(document["confidence"], 0))]
+    head += [] if rank is None else [("First rank to fail", str(rank))]
+    numbered = zip(document["evidence_lines"], document["evidence"], strict=True)
+    parts = [document["explanation"], numbers.pairs(head)]
+    parts += _list("Evidence", [f"line {number}: {numbers.shorten(line, 400)}" for number, line in numbered])
+    parts += _list("Fix", document["fix"])
+    parts += _list("Settings", [f"{name}: {json.dumps(value)}" for name, value in document["changes"].items()])
+    return "\n\n".join(parts)
+
+
+def _list(heading: str, items: list[str]) -> list[str]:
+    return [f"{heading}\n" + "\n".join(f"  - {item}" for item in items)] if items else []
+
+
+def _of_log(parts: list[Excerpt], shape: Dimensions | None, micro_batch: int | None) -> dict[str, Any]:
+    diagnosis: Diagnosis = diagnose(parts, dimensions=shape, micro_batch=micro_batch)
+    return diagnosis.document()
+
+
+def _of_run(run_id: str, shape: Dimensions | None, micro_batch: int | None) -> dict[str, Any]:
+    from app.cli.options import ready
+    from worker.supervision import run_diagnosis
+
+    ready()
+    return run_diagnosis.of_run(run_id, dimensions=shape, micro_batch=micro_batch)
+
+
+def _read(log: str) -> list[Excerpt]:
+    if log == STDIN:
+        return read_log(sys.stdin.buffer)
+    try:
+        with Path(log).open("rb") as stream:
+            return read_log(stream)
+    except (OSError, ValueError) as error:  # ValueError: an invalid path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CommandError("LOG", log, f"{reason}.", "Give the log's path, or - for standard input.") from None

@@ -1,0 +1,70 @@
+"""`lathe up`, `lathe web` and `lathe worker`: the commands that run until they are stopped."""
+
+import os
+from typing import NoReturn
+
+import click
+
+from worker.settings import PREFIX, ROOT, get_settings
+
+
+def up(host: str | None, port: int | None, *, open_browser: bool) -> int:
+    """Runs everything on this machine until it is stopped. Returns the exit code.
+
+    Raises:
+        SettingsError: an environment variable is invalid.
+    """
+    _listen(host, port)
+    from app.local.up import up as start
+
+    return start(get_settings(), open_browser=open_browser)
+
+
+def web(host: str | None, port: int | None) -> None:
+    """Serves the pages until it is stopped.
+
+    Raises:
+        SettingsError: an environment variable is invalid.
+        CannotStart: the address is in use or invalid, or other machines can reach it and there is no token.
+    """
+    _listen(host, port)
+    from app.access.server_token import address_with_token, check_listening
+    from app.local.lock import address_of, free_port
+
+    settings = get_settings()
+    settings.make_folders()
+    check_listening(settings)
+    _listen(None, free_port(settings))
+    address = address_with_token(address_of(settings.host, get_settings().port), settings)
+    click.echo(f"Starting the web server at {address}", err=True)
+    from app import server
+
+    server.main()
+
+
+def worker(*, drain: bool) -> int:
+    """Replaces this process by a worker; with `drain`, runs a worker as a child and returns its exit code."""
+    from app.cli import drain as cli_drain
+    from worker.store import database
+
+    database.migrate()
+    if not drain:
+        database.dispose()
+        _become_worker()
+    return cli_drain.serve()
+
+
+def _become_worker() -> NoReturn:
+    """Replaces this process, so that signals reach the worker itself."""
+    from worker.queue.tasks import worker_command
+
+    command = worker_command()
+    os.chdir(ROOT)
+    os.execv(command[0], command)  # noqa: S606 - a list, and no shell to do without
+
+
+def _listen(host: str | None, port: int | None) -> None:
+    """Sets the flags as environment variables, which child processes read too."""
+    given = {"HOST": host, "PORT": port}
+    os.environ.update({PREFIX + name: str(value) for name, value in given.items() if value is not None})
+    get_settings.cache_clear()

@@ -1,0 +1,112 @@
+"""`lathe user` and `lathe token`: accounts and tokens. An account's token is printed once, when it is created."""
+
+import json
+
+import click
+
+from app.cli.errors import Command, CommandError
+from app.cli.options import Group, json_option
+from app.words.numbers import table
+
+name_argument = click.argument("name", metavar="NAME")
+
+
+@click.group(cls=Group)
+def user() -> None:
+    """Manage accounts, each with its own token.
+
+    Users see all runs and data sets and can change their own; admins can change all.
+    """
+
+
+@user.command(cls=Command)
+@name_argument
+@click.option("--admin", is_flag=True, help="Can change all runs and data sets.")
+@json_option
+def add(name: str, admin: bool, as_json: bool) -> None:
+    """Create an account and print its token, once."""
+    from app.access.server_token import server_token
+    from worker.settings import get_settings
+    from worker.store import accounts, database
+
+    database.migrate()
+    server_token(get_settings())  # a server with an account has its own token too
+    with database.write() as session:
+        token = accounts.add(session=session, name=name, admin=admin)
+    _tell(name, token, as_json=as_json)
+
+
+@user.command("list", cls=Command)
+@json_option
+def listing(as_json: bool) -> None:
+    """List the accounts."""
+    from app.cli.options import ready
+    from worker.store import accounts, database
+
+    ready()
+    with database.read() as session:
+        listed = [account.model_dump(exclude={"token_hash"}) for account in accounts.listing(session=session)]
+    if as_json:
+        click.echo(json.dumps(listed))
+    elif listed:
+        rows = [[account["name"], "admin" if account["admin"] else "user"] for account in listed]
+        click.echo(table([["NAME", "ROLE"], *rows]))
+    else:
+        click.echo("No accounts yet. Create one with `lathe user add NAME`.")
+
+
+@user.command(cls=Command)
+@name_argument
+@json_option
+def rotate(name: str, as_json: bool) -> None:
+    """Replace an account's token and print the new one, once."""
+    from app.cli.options import ready
+    from worker.store import accounts, database
+
+    ready()
+    with database.write() as session:
+        token = accounts.rotate(session=session, name=name)
+    _tell(name, token, as_json=as_json)
+
+
+@user.command(cls=Command)
+@name_argument
+@json_option
+def remove(name: str, as_json: bool) -> None:
+    """Remove an account. Its runs and data sets stay; admins can change them."""
+    from app.cli.options import ready
+    from worker.store import accounts, database
+
+    ready()
+    with database.write() as session:
+        accounts.remove(session=session, name=name)
+    click.echo(json.dumps({"name": name, "removed": True}) if as_json else f"Removed the account {name}.")
+
+
+@click.command(cls=Command)
+@click.option("--rotate", is_flag=True, help="Replace the token; the old one stops working.")
+@json_option
+def token(rotate: bool, as_json: bool) -> None:
+    """Print the server's token, which grants the rights of the user who runs the server.
+
+    Creates the token if there is none.
+    """
+    from app.access import server_token as tokens
+    from app.local.lock import address_of
+    from worker.settings import get_settings
+
+    settings = get_settings()
+    settings.make_folders()
+    if rotate and settings.token is not None:
+        raise CommandError("LATHE_TOKEN", None, "is set in the environment.", "Change it there.")
+    shown = tokens.rotate(settings) if rotate else tokens.server_token(settings)
+    address = f"{address_of(settings.host, settings.port)}/?token={shown}"
+    click.echo(json.dumps({"token": shown, "address": address}) if as_json else address)
+
+
+def _tell(name: str, token: str, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"name": name, "token": token}))
+        return
+    click.echo(token)
+    click.echo(f"Token of {name}. It is shown only once; replace it with `lathe user rotate {name}`.", err=True)

@@ -1,0 +1,69 @@
+"""A data set as a dictionary, which `lathe dataset --json` prints and REST returns. Read-only."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from sqlmodel import Session, col, select
+
+from worker.datasets import datasets
+from worker.datasets.datasets import DatasetNotFound
+from worker.store import dataset_uses
+from worker.store.dataset_uses import DatasetUse
+from worker.store.tables import Dataset
+
+_BRIEF = ("id", "name", "owner", "rows", "bytes", "created_at")
+_WHOLE = (*_BRIEF, "sha256", "reason", "counts", "columns", "warnings")
+SHORTEST_ID = 4
+
+
+def brief(item: Dataset, users: Sequence[DatasetUse]) -> dict[str, Any]:
+    """A data set in a list: `format` is the format of its rows, `used_by` a number of runs, times in epoch seconds."""
+    kinds = {"format": item.shape, "file_format": item.format}
+    return (
+        item.model_dump(include=set(_BRIEF))
+        | kinds
+        | {"used_by": len(users), "warning_kinds": len(item.warnings or [])}
+    )
+
+
+def listing(session: Session, search: str, limit: int) -> list[dict[str, Any]]:
+    """The matching data sets, newest first, each as in `brief`."""
+    users = dataset_uses.users(session=session)
+    matching = (item for item in datasets.listing(session=session) if matches(item, search))
+    return [brief(item, users.get(item.id, ())) for item in islice(matching, limit)]
+
+
+def matches(item: Dataset, search: str) -> bool:
+    """True if every word of `search` is in the name, the format or the id."""
+    text = f"{item.name} {item.shape} {item.format} {item.id}".lower()
+    return all(word in text for word in search.lower().split())
+
+
+def document(session: Session, dataset_id: str) -> dict[str, Any]:
+    """A data set with the runs that use it, newest first.
+
+    Raises:
+        DatasetNotFound: no data set has this id, or several begin with it.
+    """
+    item = find(session, dataset_id)
+    users = dataset_uses.users(session=session).get(item.id, [])
+    kinds = {"format": item.shape, "file_format": item.format, "columns_map": item.columns_map}
+    runs = [{"id": user.id, "name": user.name, "status": user.status.value} for user in users]
+    return item.model_dump(mode="json", include=set(_WHOLE)) | kinds | {"runs": runs, "sample": item.sample}
+
+
+def find(session: Session, dataset_id: str) -> Dataset:
+    """The data set with this id, or the only one whose id begins with it.
+
+    Raises:
+        DatasetNotFound: none or several match.
+    """
+    matching: Sequence[Dataset] = []
+    if len(dataset_id) >= SHORTEST_ID:
+        begins = col(Dataset.id).startswith(dataset_id, autoescape=True)
+        matching = session.exec(select(Dataset).where(begins).limit(2)).all()
+    if len(matching) == 1:
+        return matching[0]
+    message = "is the beginning of several ids." if matching else "does not exist."
+    raise DatasetNotFound("dataset", dataset_id, message, "`lathe dataset list` lists all data sets.")

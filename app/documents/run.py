@@ -1,0 +1,76 @@
+"""A run as a plain dictionary: what `--json` prints and what the readable page is made of. Read-only."""
+
+from typing import Any
+
+from sqlmodel import Session
+
+from worker.forecasts import run_forecast
+from worker.machine import overload
+from worker.store import history, runs, series
+from worker.store.tables import Run, Status
+
+BRIEF = (
+    "id", "name", "owner", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
+    "finished_at", "devices", "final_loss", "best_loss", "diverged", "peak_bytes", "seconds_per_step",
+)  # fmt: skip
+WHOLE = (
+    *BRIEF, "config", "summary", "error", "plan", "stepped_down", "forecast", "request", "phase_done", "phase_total", "dataset_id",
+    "fingerprints", "parent_id",
+)  # fmt: skip
+ATTEMPT = (
+    "number",
+    "host",
+    "devices",
+    "started_at",
+    "ended_at",
+    "outcome",
+    "exit_code",
+    "reason",
+    "stepped_down",
+    "out_of_memory",
+)
+EVENT = ("time", "attempt", "kind", "level", "step", "message")
+
+
+def brief(run: Run) -> dict[str, Any]:
+    """A run as `lathe runs` lists it. Times are seconds since the epoch, sizes bytes."""
+    asked = {name: run.config.get(name) for name in ("model", "data", "method")}
+    return run.model_dump(mode="json", include=set(BRIEF)) | asked
+
+
+def document(session: Session, run_id: str) -> dict[str, Any]:
+    """What is known of a run: its fields, `attempts` and `events` oldest first, `latest` (newest value of each metric), `queue`.
+
+    `memory` compares the forecast with what each rank measured. `summary` is as the training program reported it, null until it
+    ended, and `memory` empty; `queue` is the run's place among the waiting,
+    null where it does not wait. Times are seconds since the epoch, sizes bytes.
+
+    Raises:
+        RunNotFound: no run has this id.
+    """
+    run = runs.get(session=session, run_id=run_id)
+    events = history.events(session=session, run_id=run.id)
+    latest = series.latest(session=session, run_id=run.id)
+    return run.model_dump(mode="json", include=set(WHOLE)) | {
+        "attempts": [
+            one.model_dump(mode="json", include=set(ATTEMPT)) for one in runs.attempts(session=session, run_id=run.id)
+        ],
+        "events": [event.model_dump(mode="json", include=set(EVENT)) for event in events],
+        "latest": {name: value for (name, rank), (_, value) in latest.items() if rank < 0},
+        "memory": run_forecast.compared(run.forecast, run.summary),
+        "queue": place(session, run),
+    }
+
+
+def place(session: Session, run: Run) -> dict[str, Any] | None:
+    """Where a queued run stands: `place` (1 is next) of `waiting`, and how many are `running`. None for other runs.
+
+    `overloaded` names the machines that start nothing at present, with the reasons; mostly empty.
+    """
+    if run.status is not Status.QUEUED:
+        return None
+    ids = [waiting.id for waiting in runs.waiting(session=session)]
+    position = ids.index(run.id) + 1 if run.id in ids else len(ids) + 1
+    running = runs.listing(session=session, status=Status.RUNNING)
+    numbers = {"place": position, "waiting": max(len(ids), position), "running": len(running)}
+    return numbers | {"overloaded": overload.in_words()}

@@ -1,0 +1,1 @@
+"""`lathe up`: web server, worker and queue on this machine, with one command."""

@@ -1,0 +1,38 @@
+"""A cache with a time limit: several viewers of a run cost one database read."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class TimedCache(Generic[Key, Value]):
+    """Keeps the `size` latest values, each for `seconds`. Thread-safe."""
+
+    def __init__(self, seconds: float, size: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._size, self._clock = seconds, size, clock
+        self._entries: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Key, make: Callable[[], Value]) -> Value:
+        """The cached value of `key`, else the result of `make`. Two threads may both call `make` at the same time."""
+        with self._lock:
+            entry = self._entries.get(key)
+        if entry is not None and self._clock() - entry[0] < self._seconds:
+            return entry[1]
+        value = make()
+        with self._lock:
+            self._entries[key] = (self._clock(), value)
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._size:
+                self._entries.popitem(last=False)
+        return value
+
+    def clear(self) -> None:
+        """Removes all values."""
+        with self._lock:
+            self._entries.clear()

@@ -1,0 +1,169 @@
+"""The form of a run, made from training.config.fields.settings(): a setting added to RunConfig appears without an edit here.
+
+The form keeps what a person types: numbers are text until training.config.fields.parse checks them.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gradio as gr
+
+from app.access import callers
+from training.config.applies import APPLIES, Values, applies
+from training.config.choices import Group
+from training.config.fields import ConfigError, Setting, parse, settings
+from training.config.run_config import RunConfig
+from training.errors import Problem
+
+Component = gr.components.Component
+MOST_BUTTONS = 8
+"""Up to this many choices are shown side by side; more become a dropdown."""
+_PASTED_LINES = 6  # the height of the field for a pasted JSON
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What was typed, by setting, and the id of the run that the form was cloned from."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    parent: str = ""
+
+    @classmethod
+    def of(cls, stored: Any) -> "Draft":
+        """The draft that a browser stored, without what this version cannot show; defaults where there is none."""
+        if not isinstance(stored, dict) or not isinstance(stored.get("values"), dict):
+            return cls(defaults())
+        usable = {
+            name: value
+            for name, value in stored["values"].items()
+            if name in settings() and _fits(settings()[name], value)
+        }
+        return cls(defaults() | usable, str(stored.get("parent", "")))
+
+
+def defaults() -> dict[str, Any]:
+    """The form's values before anything is typed."""
+    return {name: shown(setting, setting.default) for name, setting in settings().items()}
+
+
+def from_config(config: Values) -> dict[str, Any]:
+    """The form's values for a configuration; unknown settings are dropped, missing ones get their default."""
+    return defaults() | {name: shown(settings()[name], value) for name, value in config.items() if name in settings()}
+
+
+def from_query(query: Mapping[str, str]) -> dict[str, Any]:
+    """The form's values in a page's address, by setting; values that the form cannot show are dropped."""
+    texts = {name: str(query[name]).strip() for name in settings() if query.get(name)}
+    values = {name: text == "true" if settings()[name].kind == "boolean" else text for name, text in texts.items()}
+    return {name: value for name, value in values.items() if _fits(settings()[name], value)}
+
+
+def shown(setting: Setting, value: Any) -> Any:
+    """A value as its component takes it: booleans as they are, numbers as text, None as an empty text."""
+    if setting.kind == "boolean":
+        return bool(value)
+    if value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def in_words(name: str, value: Any) -> str:
+    """A setting's label and a value: "Strategy: ZeRO stage 2", "LoRA r: 8"."""
+    return f"{label(name)}: {settings()[name].in_words(value)}"
+
+
+def applying(values: Values) -> dict[str, Any]:
+    """The values that have an effect with the others, as typed."""
+    return {name: value for name, value in values.items() if applies(name, values)}
+
+
+def visible(values: Values) -> dict[str, bool]:
+    """For each setting that can be hidden, in the order of the form: True if it has an effect."""
+    return {name: applies(name, values) for name in settings() if name in APPLIES}
+
+
+def changed(values: Values) -> dict[str, Any]:
+    """The values that have an effect and differ from the defaults: the content of a configuration file."""
+    usual = defaults()
+    typed = {name: "" if value is None else value for name, value in applying(values).items()}
+    return {name: value for name, value in typed.items() if value != usual[name]}
+
+
+def check(values: Values) -> RunConfig | list[Problem]:
+    """The configuration that the form describes, or what is wrong with it."""
+    try:
+        config = parse(changed(values))
+    except ConfigError as error:
+        return error.problems
+    return callers.current().reach.problems(config) or config
+
+
+def label(name: str) -> str:
+    """A setting's name on pages."""
+    known = settings().get(name)
+    return known.label if known else name.replace("_", " ").capitalize()
+
+
+def build_group(group: Group, choosers: Mapping[str, Callable[[Setting], Component]]) -> dict[str, Component]:
+    """The components of a group: simple settings in a grid, advanced ones folded away.
+
+    `choosers` make the components of settings, by name, that offer what this installation has.
+    """
+    simple = [setting for setting in settings().values() if setting.group is group and not setting.advanced]
+    advanced = [setting for setting in settings().values() if setting.group is group and setting.advanced]
+
+    def built(members: list[Setting]) -> dict[str, Component]:
+        with gr.Row(elem_classes="settings"):
+            return {setting.name: choosers.get(setting.name, component)(setting) for setting in members}
+
+    components = built(simple)
+    if advanced:
+        names = ", ".join(setting.label for setting in advanced)
+        with gr.Accordion(f"More: {names}", open=False, elem_classes="more"):
+            components |= built(advanced)
+    return components
+
+
+def component(setting: Setting) -> Component:
+    """The component for the setting's kind, with its default."""
+    shared = {"value": shown(setting, setting.default), **attributes(setting)}
+    if setting.kind == "boolean":
+        return gr.Checkbox(**shared)
+    if setting.kind == "choice":
+        choices = list(zip(setting.choice_labels, setting.choices, strict=True))
+        return (gr.Radio if _side_by_side(setting) else gr.Dropdown)(choices=choices, **shared)
+    lines = _PASTED_LINES if setting.name == "deepspeed_config" else 1  # a single line would drop pasted line breaks
+    return gr.Textbox(placeholder="none" if setting.optional else None, lines=lines, **shared)
+
+
+def attributes(setting: Setting) -> dict[str, Any]:
+    """What the component of every setting gets: label, help with bounds, id, style classes and visibility."""
+    bounds = f" ({setting.bounds})" if setting.bounds else ""
+    sentence = f"{setting.sentence.removesuffix('.')}{bounds}."
+    return {
+        "label": setting.label,
+        "info": re.sub(r"([*\\])", r"\\\1", sentence),  # Gradio renders it as Markdown
+        "elem_id": f"setting-{setting.name}",
+        "elem_classes": ["setting", _width(setting)],
+        "visible": applies(setting.name, defaults()),
+    }
+
+
+def _side_by_side(setting: Setting) -> bool:
+    return 0 < len(setting.choices) <= MOST_BUTTONS
+
+
+def _width(setting: Setting) -> str:
+    """The style class that sets the width of the setting's component."""
+    if setting.kind == "choice":
+        return "buttons" if _side_by_side(setting) else "pick"
+    return "number" if setting.kind == "integer" else setting.kind
+
+
+def _fits(setting: Setting, value: Any) -> bool:
+    """True if the setting's component can show the value; parse decides if the value is valid."""
+    if setting.kind == "boolean":
+        return isinstance(value, bool)
+    return value in setting.choices if setting.kind == "choice" else isinstance(value, str)

@@ -1,0 +1,125 @@
+"""Building blocks of pages. Text from people and files goes through Markup.format, which escapes it."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Literal, TypedDict
+
+import gradio as gr
+from markupsafe import Markup, escape
+
+from app.words import numbers
+from training.units import NONE
+from worker.store.tables import Run, Status
+
+
+class Handled(TypedDict):
+    """Options of our handlers: not queued, hidden from the API, without Gradio's spinners."""
+
+    queue: bool
+    api_visibility: Literal["private"]
+    show_progress: Literal["hidden"]
+
+
+QUIET: Handled = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+
+
+def html(value: str = "", *, script: str | None = None, classes: str = "", visible: bool = True) -> gr.HTML:
+    """A component of our own escaped HTML; `script` runs once with `element`, `trigger`, `props` and `watch`."""
+    return gr.HTML(
+        value, js_on_load=script, elem_classes=classes or None, visible=visible, apply_default_css=False, padding=False
+    )
+
+
+def title(heading: str, aside: Markup | str = "") -> gr.HTML:
+    """The page's heading, with `aside` at its right."""
+    return html(Markup('<div class="title"><h1>{}</h1><div class="aside">{}</div></div>').format(heading, aside))
+
+
+def each(template: str, items: Iterable[Iterable[Any]]) -> Markup:
+    """The template filled with each item, concatenated."""
+    return Markup("").join(Markup(template).format(*item) for item in items)  # noqa: S704 templates are ours; values are escaped
+
+
+def status_word(status: Status, request: str | None = None) -> Markup:
+    """The status as a colored dot and a word; a running run with a stop request is stopping."""
+    word = "stopping" if status is Status.RUNNING and request == "stop" else status.value
+    return Markup('<span class="status status-{}"><i></i>{}</span>').format(status.value, word)
+
+
+def ago(epoch: float | None) -> Markup:
+    """A time as "3 min ago", which the browser updates; the tooltip is the full date."""
+    return _time(epoch, "ago")
+
+
+def clock(epoch: float | None) -> Markup:
+    """A time of day; the tooltip is the full date."""
+    return _time(epoch, "clock")
+
+
+def took(run: Run) -> Markup:
+    """The duration of a run, from its first start to its end or now."""
+    if run.started_at is None:
+        return escape(NONE)
+    if run.finished_at is None:
+        return Markup('<span data-since="{}"></span>').format(f"{run.started_at:.0f}")
+    return escape(numbers.duration(run.finished_at - run.started_at))
+
+
+def database_unreachable() -> Markup:
+    """The alert in the place of what cannot be read; a page with a timer retries."""
+    return Markup(
+        '<div class="alert" role="alert"><b>The database is unreachable.</b> No data is lost. Try again in a moment.</div>'
+    )
+
+
+def share_done(run: Run) -> float | None:
+    """The share of steps done, 0 to 1; None before the number of steps is known."""
+    if not run.total_steps:
+        return None
+    return min(run.step / run.total_steps, 1.0)
+
+
+def bar(share: float | None, *, label: str = "", classes: str = "") -> Markup:
+    """A progress bar; indeterminate if `share` is None."""
+    if share is None:
+        return Markup('<span class="bar unknown {}" role="progressbar" aria-label="{}"><i></i></span>').format(
+            classes, label
+        )
+    filled = Markup('<i style="width:{}%"></i>').format(f"{share * 100:.1f}")
+    return Markup('<span class="bar {}" role="progressbar" aria-label="{}" aria-valuenow="{}">{}</span>').format(
+        classes, label, round(share * 100), filled
+    )
+
+
+def rows(pairs: list[tuple[str, Any]]) -> Markup:
+    """Table rows of names and values."""
+    return each("<tr><th>{}</th><td>{}</td></tr>", pairs)
+
+
+def facts(pairs: list[tuple[str, Any]]) -> Markup:
+    """A list of names above their values, side by side."""
+    return Markup('<dl class="facts">{}</dl>').format(each("<div><dt>{}</dt><dd>{}</dd></div>", pairs))
+
+
+def table(classes: str, heads: Markup, body: Markup) -> Markup:
+    """A table in a box that scrolls sideways."""
+    template = Markup(
+        '<div class="table-wrap"><table class="{}"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
+    )
+    return template.format(classes, heads, body)
+
+
+def panel(heading: str, body: Markup, *, classes: str = "", aside: Markup | str = "") -> Markup:
+    """A box with a heading."""
+    return Markup(
+        '<section class="panel {}"><header><h2>{}</h2><div class="aside">{}</div></header>{}</section>'
+    ).format(classes, heading, aside, body)
+
+
+def _time(epoch: float | None, form: str) -> Markup:
+    if epoch is None:
+        return escape(NONE)
+    moment = datetime.fromtimestamp(epoch, UTC)
+    return Markup('<time data-{}="{}" datetime="{}">{}</time>').format(
+        form, f"{epoch:.0f}", moment.isoformat(timespec="seconds"), moment.strftime("%Y-%m-%d %H:%M UTC")
+    )

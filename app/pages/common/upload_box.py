@@ -1,0 +1,47 @@
+"""The upload box, and the paths that its handlers get."""
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from app.access import uploads
+from training.data.file_formats import FORMATS
+from worker.settings import ROOT
+
+FILE_TYPES = [f".{name}" for name in (*FORMATS, "gz")]
+_STARTER = ROOT / "static" / "starter"
+
+
+def upload_box(*, several: bool = False) -> gr.File:
+    """The upload box. Its handlers get the path of the file, with `several` a list of paths."""
+    label = f"Upload a data set: {', '.join(FILE_TYPES)}"
+    many: Any = "multiple" if several else "single"
+    box = gr.File(
+        label=label, file_count=many, file_types=FILE_TYPES, height=64, elem_classes="upload", elem_id="upload"
+    )
+    return uploads_only(box)
+
+
+def uploads_only(box: gr.File) -> gr.File:
+    """The component, changed so that its handlers get paths of uploads and no other paths.
+
+    Gradio's own `preprocess` leaves an empty file behind on each call.
+    """
+    folder = uploads.folder()
+
+    def paths_of(payload: Any) -> str | list[str] | None:
+        if payload is None:
+            return None
+        listed = payload.root if hasattr(payload, "root") else [payload]
+        paths = [str(uploads.uploaded_file(str(file.path), folder)) for file in listed]
+        return paths if box.file_count == "multiple" else paths[0]
+
+    # On the instance, because Gradio writes a stub file into this folder for a subclass.
+    box.preprocess = paths_of  # type: ignore[method-assign]
+    return box
+
+
+def samples() -> list[Path]:
+    """The files of sample data."""
+    return sorted(_STARTER.glob("*.jsonl"), reverse=True)

@@ -1,0 +1,36 @@
+"""What each open page shows, kept by the server, so that it sends only changes, in order.
+
+Calls of a page's timer and of its user wait for each other, so the server knows what it sent last. After a restart the server
+sends the whole page.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from app.pages.common.cache import TimedCache
+
+Shown = TypeVar("Shown")
+Answer = TypeVar("Answer")
+
+
+class Viewer(Generic[Shown]):
+    """One open page; `shown` is None before the first answer."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.shown: Shown | None = None
+
+
+class Viewers(Generic[Shown]):
+    """The latest open pages of a kind, by Gradio's session hash."""
+
+    def __init__(self, seconds: float = 6 * 3600.0, size: int = 500) -> None:
+        self._known: TimedCache[str, Viewer[Shown]] = TimedCache(seconds, size)
+
+    def serve(self, session: str | None, answer: Callable[[Shown | None], tuple[Shown | None, Answer]]) -> Answer:
+        """Returns the second value of `answer(shown)` and stores the first as what the page shows. One call at a time."""
+        viewer = self._known.get(session or "", Viewer[Shown])
+        with viewer.lock:
+            viewer.shown, answered = answer(viewer.shown if session else None)
+            return answered

@@ -1,0 +1,94 @@
+"""The view of a data set, which its page's address holds, so that a refresh and a shared link show the same."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from math import inf
+from typing import Any
+from urllib.parse import urlencode
+
+from training.config.fields import settings
+
+TABS = {"rows": "Rows", "columns": "Columns", "tokens": "Tokens", "lengths": "Lengths", "batches": "Batches"}
+MEASURED = ("tokens", "lengths", "batches")
+"""Tabs that need the data set tokenized for a model."""
+
+_LONGEST_TEXT = 2000
+
+
+def _default(name: str) -> Any:
+    return settings()[name].default
+
+
+@dataclass(frozen=True)
+class View:
+    """A data set, a tab, and the settings behind the tab's numbers; `row` counts from 1.
+
+    `columns` is an unsaved mapping and `kind` its kind of rows (app/pages/dataset/columns.py). The other settings have the
+    names and bounds of a run's settings (training/config/run_config.py).
+    """
+
+    id: str = ""
+    tab: str = "rows"
+    model: str = ""
+    max_length: int = _default("max_length")
+    row: int = 1
+    micro_batch_size: int = _default("micro_batch_size")
+    gradient_accumulation_steps: int = _default("gradient_accumulation_steps")
+    num_processes: int = _default("num_processes")
+    seed: int = _default("seed")
+    epochs: float = _default("epochs")
+    eval_split: float = _default("eval_split")
+    columns: str = ""
+    kind: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "View":
+        """The view in an address; invalid values get their default."""
+        return cls().changed(query)
+
+    def changed(self, values: Mapping[str, Any]) -> "View":
+        """The view with other values; invalid values change nothing."""
+        known = {field.name: field.type for field in fields(self)}
+        parsed = {name: self._fit(name, known[name], value) for name, value in values.items() if name in known}
+        return replace(self, **{name: value for name, value in parsed.items() if value is not None})
+
+    def takes(self, name: str, value: Any) -> bool:
+        """True if the value is valid."""
+        known = {field.name: field.type for field in fields(self)}
+        return name in known and self._fit(name, known[name], value) is not None
+
+    @property
+    def query(self) -> str:
+        """The view as the query of an address, without default values."""
+        usual = asdict(View())
+        return urlencode({name: _plain(value) for name, value in asdict(self).items() if value != usual[name]})
+
+    def link(self, **changes: Any) -> str:
+        """The address of the view with some values changed."""
+        return f"/dataset?{replace(self, **changes).query}"
+
+    def _fit(self, name: str, kind: Any, value: Any) -> Any:
+        if kind is str:
+            word = str(value).strip()[:_LONGEST_TEXT]
+            return word if name != "tab" or word in TABS else None
+        return _row(value) if name == "row" else _setting(name, kind, value)
+
+
+def _row(value: Any) -> int | None:
+    written = str(value).replace(",", "").strip()
+    return max(1, int(written)) if written.isdecimal() and len(written) < 12 else None
+
+
+def _setting(name: str, kind: Any, value: Any) -> Any:
+    """The value as a run would accept it for this setting, or None."""
+    known = settings()[name]
+    try:
+        number = kind(str(value).replace(",", "").strip())
+    except ValueError:
+        return None
+    low, high = known.minimum or 0, inf if known.maximum is None else known.maximum
+    return number if low <= number <= high and not (known.open_minimum and number == low) else None
+
+
+def _plain(value: Any) -> Any:
+    return f"{value:g}" if isinstance(value, float) else value

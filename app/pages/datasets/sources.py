@@ -1,0 +1,125 @@
+"""Imports of data sets from uploads, the server's folders, the hub and the sample."""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from app.access import callers
+from app.pages.common import upload_box
+from app.pages.datasets.intake import intakes
+from worker.datasets import datasets, folders, hub
+from worker.settings import get_settings
+from worker.store.tables import Dataset
+
+ONE_SET, PAIR, SEPARATE = "one data set", "training + validation", "separate data sets"
+WAYS = [ONE_SET, PAIR, SEPARATE]
+
+_HELD_OUT = re.compile(r"(^|[^a-z])(val|valid|validation|eval|evaluation|dev|test|held-?_?out)([^a-z]|$)")
+
+
+def import_uploads(paths: Sequence[Path], way: str) -> None:
+    """Imports uploaded files as one data set, as training and validation data, or separately, and deletes the uploads."""
+    owner = callers.current().name  # the thread that reads the file has no caller
+    if len(paths) > 1 and way == ONE_SET:
+        _begin(paths, lambda: [_many(paths, owner)], owner)
+    elif len(paths) == 2 and way == PAIR:
+        first, second = in_order(paths)
+        _begin((first, second), lambda: [_one(first, owner), _one(second, owner)], owner, paired=True)
+    else:
+        for path in paths:
+            _begin([path], partial(_separate, path, owner), owner)
+
+
+def in_order(paths: Sequence[Path]) -> list[Path]:
+    """Training data, then validation data: by their names, else the larger file is training data."""
+
+    def key(path: Path) -> tuple[bool, int]:
+        return bool(_HELD_OUT.search(path.stem.lower())), -path.stat().st_size
+
+    return sorted(paths, key=key)
+
+
+def import_from_folder(name: str) -> None:
+    """Imports a copy of a file in an allowed folder."""
+    path, owner = folders.resolve(name), callers.current().name
+    intakes.begin(name, path.stat().st_size, lambda: [_copied(path, owner)], owner=owner)
+
+
+def import_from_hub(dataset_id: str, split: str, config: str, revision: str) -> None:
+    """Downloads a data set from the hub and imports it."""
+    owner = callers.current().name
+
+    def add() -> list[Dataset]:
+        path = hub.fetch(dataset_id, split or "train", config or None, revision or None)
+        ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+        name = f"{dataset_id.replace('/', '-')}-{split}{ending}"
+        return [datasets.add_file(path=path, name=name, move=True, owner=owner)]
+
+    intakes.begin(dataset_id, 0, add, owner=owner)
+
+
+def import_sample() -> None:
+    """Imports the sample data: training and held-out rows."""
+    train, *held_out = upload_box.samples()
+    owner = callers.current().name
+
+    def add() -> list[Dataset]:
+        return [_copied(path, owner) for path in (train, *held_out)]
+
+    intakes.begin("Starter sample", train.stat().st_size, add, paired=True, owner=owner)
+
+
+def folder_choices() -> list[str]:
+    """Files in the allowed folders."""
+    return [str(name) for name in folders.listing()]
+
+
+def folder_reason() -> str:
+    """Why no file of the server can be imported; empty if files can be."""
+    if get_settings().data_folders:
+        return ""
+    return "This server has no data folders. Set LATHE_DATA_FOLDERS and restart Lathe."
+
+
+def hub_reason() -> str:
+    """Why the hub cannot be used; empty if it can be."""
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return "This server works offline (HF_HUB_OFFLINE is set). Upload the file instead."
+    return ""
+
+
+def _begin(paths: Sequence[Path], add: Callable[[], Sequence[Dataset]], owner: str, *, paired: bool = False) -> None:
+    names = " + ".join(path.name for path in paths)
+    intakes.begin(names, sum(path.stat().st_size for path in paths), add, paired=paired, owner=owner)
+
+
+def _separate(path: Path, owner: str) -> list[Dataset]:
+    return [_one(path, owner)]
+
+
+def _one(path: Path, owner: str) -> Dataset:
+    try:
+        return datasets.add_file(path=path, name=path.name, move=True, owner=owner)
+    finally:
+        _remove_folder(path)
+
+
+def _many(paths: Sequence[Path], owner: str) -> Dataset:
+    try:
+        return datasets.add_many(paths=paths, names=[path.name for path in paths], owner=owner)
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+            _remove_folder(path)
+
+
+def _copied(path: Path, owner: str) -> Dataset:
+    return datasets.add_file(path=path, name=path.name, owner=owner)
+
+
+def _remove_folder(path: Path) -> None:
+    with suppress(OSError):  # the folder may hold another upload of the same bytes
+        path.parent.rmdir()

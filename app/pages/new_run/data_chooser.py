@@ -1,0 +1,124 @@
+"""Choosing the data of a run: a stored data set, the starter sample, a file on the server, or an upload."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from app.access import callers
+from app.pages.common.html import ago, each, facts, table
+from app.pages.common.issues import issues_html
+from app.pages.common.upload_box import samples
+from app.pages.new_run import data_cost
+from app.words import numbers
+from app.words.datasets import problems_of
+from training.config.run_config import RunConfig
+from training.errors import DataError
+from training.units import byte_size
+from worker.datasets import datasets
+from worker.store import database
+from worker.store.database import UNREACHABLE
+from worker.store.tables import Dataset
+
+_ROWS_SHOWN, _CELL_CHARACTERS = 3, 240
+
+
+def choices() -> list[tuple[str, str]]:
+    """Label and value of each choice: data sets, newest first, then the starter samples."""
+    stored = [(_label(item), item.id) for item in _stored()]
+    return stored + [(f"Starter sample: {path.name}", str(path)) for path in samples()]
+
+
+def with_samples_stored(config: RunConfig) -> RunConfig:
+    """The configuration with sample files stored as data sets, which callers who may not read files can use too."""
+    sample_paths, owner = {str(path): path for path in samples()}, callers.current().name
+    used = {
+        name: sample_paths[value]
+        for name in ("data", "validation_data")
+        if (value := getattr(config, name)) in sample_paths
+    }
+    return config.model_copy(
+        update={name: datasets.add_file(path=path, name=path.name, owner=owner).id for name, path in used.items()}
+    )
+
+
+def store_upload(path: Path) -> tuple[str | None, Markup]:
+    """Stores an uploaded file as a data set and deletes the upload.
+
+    Returns the data set's id and its description, or None and what is wrong with the file.
+    """
+    try:
+        item = datasets.add_file(path=path, name=path.name, move=True, owner=callers.current().name)
+    except DataError as error:
+        return None, error_html(error, path.name)
+    finally:
+        with suppress(OSError):  # the folder may hold another upload of the same bytes
+            path.parent.rmdir()
+    return item.id, description_html(item)
+
+
+def describe(value: str, model: str = "", max_length: str = "", columns: str = "") -> Markup:
+    """The data set or file that a setting names, with its truncated rows; nothing for an empty setting."""
+    if not value:
+        return Markup("")
+    item = next((item for item in _stored() if item.id == value), None)
+    if item is not None:
+        return description_html(item, data_cost.cost(item, model, max_length, columns))
+    source = "Sample data that comes with Lathe" if value in map(str, samples()) else "File on the server"
+    return Markup('<p class="note">{}. Lathe checks it when you press Start.</p>').format(source)
+
+
+def description_html(item: Dataset, cost: Markup | str = "") -> Markup:
+    """A data set's format, size, warnings and first rows; `cost` is the sentence on truncated rows."""
+    pairs = [
+        ("Data set", Markup('<a href="/dataset?id={}">{}</a>').format(item.id, item.name)),
+        ("Format", f"{item.shape} ({item.format})"),
+        ("Rows", numbers.count(item.rows)),
+        ("Size", byte_size(item.bytes)),
+        ("Owner", item.owner),
+        ("Added", ago(item.created_at)),
+    ]
+    return Markup('<div class="found">{}{}{}{}</div>').format(
+        facts(pairs), issues_html(item.warnings or []), cost, _sample(item)
+    )
+
+
+def error_html(error: DataError, name: str) -> Markup:
+    """Why a file cannot be used: the row and field, the problem and the fix."""
+    place = ", ".join(f"{noun} {value}" for noun, value in (("row", error.line), ("field", error.field)) if value)
+    others = problems_of(error)[1:]
+    return Markup('<div class="alert" role="alert"><b>{}</b>{} {} <em>{}</em></div>{}').format(
+        name, f" ({place})" if place else "", error.message, error.fix, issues_html(others)
+    )
+
+
+def _stored() -> list[Dataset]:
+    """All data sets; none while the database is unreachable, so that the form stays usable."""
+    try:
+        with database.read() as session:
+            return datasets.listing(session=session)
+    except UNREACHABLE:
+        return []
+
+
+def _label(item: Dataset) -> str:
+    warnings = f", {numbers.plural(len(item.warnings), 'warning')}" if item.warnings else ""
+    return f"{item.name} ({numbers.plural(item.rows, 'row')}, {item.shape}{warnings})"
+
+
+def _sample(item: Dataset) -> Markup:
+    columns = item.columns[:8]
+    heads = each("<th>{}</th>", [(column,) for column in columns])
+    lines = [
+        each("<td>{}</td>", [(_cell(row.get(column)),) for column in columns]) for row in item.sample[:_ROWS_SHOWN]
+    ]
+    return table("sample", heads, each("<tr>{}</tr>", [(line,) for line in lines]))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return numbers.shorten(text, _CELL_CHARACTERS)

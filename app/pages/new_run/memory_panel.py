@@ -1,0 +1,239 @@
+"""The memory forecast beside the form of New run, after each change, with settings that fit behind buttons."""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from app.pages.common import form
+from app.pages.common.cache import TimedCache
+from app.pages.common.html import QUIET, each, html, table
+from app.pages.common.models import local_model
+from app.pages.new_run import review
+from app.pages.new_run.simulation import simulation_html
+from training.config.applies import Values
+from training.config.run_config import RunConfig
+from training.forecast.advice import Advice
+from training.forecast.forecast import MOMENTS
+from training.forecast.gpus import CARDS, GIB, Card
+from training.forecast.strategy_table import Combination, strategy_table
+from training.model_info.config_json import ModelError
+from training.model_info.shape import ModelShape
+from training.units import byte_size
+from worker.forecasts import calibration, worst_batch
+from worker.forecasts import forecast as forecasting
+from worker.forecasts.forecast import Found
+
+HERE = "here"
+_COUNTS = ("1", "2", "4", "8")
+_SIMULATING = Markup('<p class="note looking">Simulating a step. A large model takes up to a minute.</p>')
+_steps: TimedCache[str, dict[str, Any]] = TimedCache(seconds=600, size=16)
+_shapes: TimedCache[str, ModelShape | ModelError] = TimedCache(seconds=30)
+
+
+@dataclass(frozen=True)
+class MemoryPanel:
+    """The GPU model, the number of GPUs, the forecast, and a simulated step."""
+
+    card: gr.Dropdown
+    count: gr.Radio
+    answer: gr.HTML
+    simulate: gr.Button
+    step: gr.HTML
+
+
+def build() -> MemoryPanel:
+    """The components, set to this machine."""
+    here = forecasting.card_of(review.machine())
+    own = f"This machine ({here.label})" if here else "This machine (CPU)"
+    with gr.Column(elem_classes="card memory-card"):
+        html(Markup("<header><h2>Memory</h2></header>"))
+        with gr.Row(elem_classes="settings"):
+            choices = [(own, HERE), *((card.label, name) for name, card in CARDS.items())]
+            card = gr.Dropdown(choices, value=HERE, label="GPU", elem_id="memory-gpu", elem_classes="setting pick")
+            count = gr.Radio(
+                [("Auto", ""), *((count, count) for count in _COUNTS)],
+                value="",
+                label="Number of GPUs",
+                elem_id="memory-gpus",
+                elem_classes="setting buttons",
+            )
+        answer = html(script="lathe.sendClicks(element, trigger)", classes="memory")
+        simulate = gr.Button("Simulate a step", size="sm", elem_id="simulate")
+        step = html(classes="memory")
+    return MemoryPanel(card, count, answer, simulate, step)
+
+
+def wire(panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
+    """Connects the forecast to every setting and to the GPU."""
+
+    def forecast(card: str, count: str, *typed: Any) -> Markup:
+        return memory_html(dict(zip(names, typed, strict=True)), card, count)
+
+    def simulated(card: str, count: str, *typed: Any) -> Markup:
+        return step_html(dict(zip(names, typed, strict=True)), card, count)
+
+    fields: list[Any] = [panel.card, panel.count, *inputs]
+    gr.on([field.change for field in fields], forecast, fields, panel.answer, trigger_mode="always_last", **QUIET)
+    panel.simulate.click(lambda: _SIMULATING, None, panel.step, **QUIET).then(simulated, fields, panel.step, **QUIET)
+
+
+def memory_html(values: Values, card: str, count: str) -> Markup:
+    """The memory forecast of the form's run on these GPUs, or what it still needs."""
+    question = _question(values, card, count)
+    if isinstance(question, str):
+        return _note(question)
+    found = question.found
+    advice = _advice(found, _placement_changes(question.typed, question.config))
+    return _verdict(found, question.card) + _parts(found) + advice + _ladder(question)
+
+
+def step_html(values: Values, card: str, count: str) -> Markup:
+    """A step of the form's run, simulated on its largest batch."""
+    question = _question(values, card, count)
+    if isinstance(question, str):
+        return _note(question)
+    key = f"{question.config.model_dump_json()} {card} {question.found.worst}"
+    simulate = partial(forecasting.simulated, question.config, question.found, question.card)
+    return simulation_html(_steps.get(key, simulate))
+
+
+@dataclass(frozen=True)
+class Question:
+    """A run and its GPUs: the settings as typed and for the chosen number of GPUs, the model, the hardware, the forecast."""
+
+    typed: RunConfig
+    config: RunConfig
+    shape: ModelShape
+    card: Card | None
+    host_bytes: int | None
+    found: Found
+
+
+def _question(values: Values, card: str, count: str) -> Question | str:
+    """The run to forecast, or what the form still needs."""
+    if not values.get("model"):
+        return "Choose a model to see the memory forecast."
+    typed = form.check({**values, "data": values.get("data") or "none"})
+    if isinstance(typed, list):
+        return "Fix the problems above to see the memory forecast."
+    model = typed.model
+    shape = _shapes.get(model, lambda: _shape(model))
+    if isinstance(shape, ModelError):
+        return f"{shape.message} {shape.fix}"
+    config = forecasting.spread(typed, int(count)) if count else typed
+    place = forecasting.card_of(review.machine()) if card == HERE else CARDS[card]
+    host = forecasting.host_memory() if card == HERE else None
+    rows, known = worst_batch.counted(config, local_model(model)), calibration.known(place)
+    found = forecasting.forecast_run(config, shape, place, host_bytes=host, rows=rows, calibration=known)
+    return Question(typed, config, shape, place, host, found)
+
+
+def _shape(model: str) -> ModelShape | ModelError:
+    try:
+        return forecasting.shape_at(local_model(model))
+    except ModelError as error:
+        return error
+
+
+def _verdict(found: Found, place: Card | None) -> Markup:
+    forecast = found.forecast
+    peak = f"{byte_size(forecast.peak_bytes)} on each {'GPU' if place else 'process'}"
+    limit = f" of {byte_size(forecast.limit_bytes)}" if forecast.limit_bytes else ""
+    verdict, style = ("Fits", "good") if forecast.fits else ("Does not fit", "bad")
+    lead = Markup('<p class="verdict"><b class="{}">{}</b> {}{}, at {}.</p>').format(
+        style, verdict, peak, limit, MOMENTS[forecast.moment]
+    )
+    reasons = each('<p class="note">{}</p>', [(reason,) for reason in [*forecast.reasons, *found.notes]])
+    return lead + reasons
+
+
+def _parts(found: Found) -> Markup:
+    """The parts of the peak as a bar with a mark at the limit, and in numbers."""
+    forecast = found.forecast
+    whole = max(forecast.peak_bytes, forecast.limit_bytes or 0, 1)
+    bars = each(
+        '<i class="part part-{}" style="width:{}%" title="{}: {}"></i>',
+        [(name, f"{amount / whole * 100:.2f}", name, byte_size(amount)) for name, amount in forecast.parts.items()],
+    )
+    mark = f"{(forecast.limit_bytes or whole) / whole * 100:.2f}"
+    bar = Markup(
+        '<div class="parts" role="img" aria-label="Parts of the memory">{}<b style="left:{}%"></b></div>'
+    ).format(bars, mark)
+    rows = each(
+        '<div><dt><i class="part part-{}"></i>{}</dt><dd>{}</dd></div>',
+        [(name, name.capitalize(), byte_size(amount)) for name, amount in forecast.parts.items()],
+    )
+    more = [("Host RAM", forecast.host_bytes, forecast.host_limit_bytes), ("NVMe", forecast.nvme_bytes, None)]
+    rows += each(
+        "<div><dt>{}</dt><dd>{}{}</dd></div>",
+        [(name, byte_size(size), f" of {byte_size(limit)}" if limit else "") for name, size, limit in more if size],
+    )
+    return bar + Markup('<dl class="legend">{}</dl>').format(rows)
+
+
+def _placement_changes(typed: RunConfig, config: RunConfig) -> dict[str, Any]:
+    """Processes and strategy of `config`, where the chosen number of GPUs makes them differ from the form's."""
+    names = ("num_processes", "strategy")
+    return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(typed, name)}
+
+
+def _advice(found: Found, placement: dict[str, Any]) -> Markup:
+    """Settings that fit, the fastest first, each with a button; the form's own settings have none."""
+    if found.forecast.limit_bytes is None:
+        return Markup("")
+    if not found.advice:
+        return _note(
+            "No setting that Lathe tried fits. Use more or larger GPUs, a shorter max length or a smaller model."
+        )
+    items = Markup("").join(_option(advice, placement | advice.changes) for advice in found.advice)
+    heading = "Also fits" if found.forecast.fits else "Settings that fit, fastest first"
+    return Markup('<h3>{}</h3><ul class="ways">{}</ul>').format(heading, items) if items else Markup("")
+
+
+def _option(advice: Advice, changes: dict[str, Any]) -> Markup:
+    if not changes:
+        return Markup("")
+    settings_text = ", ".join(form.in_words(name, value) for name, value in changes.items())
+    cost = f"{byte_size(advice.forecast.peak_bytes)} · {advice.relative_speed:.0%} of the fastest speed. {advice.cost}"
+    return Markup('<li><button type="button" class="fix" data-send="{}">Set {}</button><span>{}</span></li>').format(
+        json.dumps({"changes": changes}), settings_text, cost
+    )
+
+
+def _ladder(question: Question) -> Markup:
+    """A table of every strategy with every method: the peak of each, green where it fits."""
+    if question.card is None:
+        return Markup("")
+    batch = question.found.forecast.batch
+    rungs = strategy_table(question.config, question.shape, question.card, batch=batch, host_bytes=question.host_bytes)
+    methods = list(dict.fromkeys(rung.method for rung in rungs))
+    strategies = list(dict.fromkeys(rung.strategy for rung in rungs))
+    cells = {(rung.strategy, rung.method): _cell(rung) for rung in rungs}
+    heads = each("<th>{}</th>", [("GiB on each GPU",), *((name,) for name in methods)])
+    rows = each(
+        "<tr><th>{}</th>{}</tr>",
+        [(name, Markup("").join(cells[name, method] for method in methods)) for name in strategies],
+    )
+    return Markup("<details open><summary>Every strategy and method</summary>{}</details>").format(
+        table("figures ladder", heads, rows)
+    )
+
+
+def _cell(rung: Combination) -> Markup:
+    if rung.forecast is None:
+        return Markup('<td class="muted" title="{}">-</td>').format(rung.refused)
+    verdict = " ".join(rung.forecast.reasons) or f"Fits. Host RAM: {byte_size(rung.forecast.host_bytes)}."
+    return Markup('<td class="{}"><button type="button" data-send="{}" title="{}">{}</button></td>').format(
+        "good" if rung.forecast.fits else "bad",
+        json.dumps({"changes": rung.changes}),
+        verdict,
+        f"{rung.forecast.peak_bytes / GIB:.1f}",
+    )
+
+
+def _note(text: str) -> Markup:
+    return Markup('<p class="note">{}</p>').format(text)

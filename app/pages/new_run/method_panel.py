@@ -1,0 +1,96 @@
+"""Below the method on New run: its own options, and the parameters that it trains in the chosen model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from app.pages.common import form
+from app.pages.common.cache import TimedCache
+from app.pages.common.html import QUIET, each, html, table
+from app.words import numbers
+from training.config.applies import Values
+from training.config.choices import Group
+from training.config.fields import settings
+from training.config.peft_methods import Option, method
+from worker.forecasts import targeting
+
+_PARTS = {"matched": "With an adapter", "whole": "Fully trained", "others": "Linear, not trained"}
+_LOADING = Markup('<p class="note looking">Building the model without its weights. This takes a few seconds.</p>')
+_DECIDING = {"model", "revision", "task", *(name for name, item in settings().items() if item.group is Group.METHOD)}
+_answers: TimedCache[str, targeting.Answer] = TimedCache(seconds=300)
+
+
+@dataclass(frozen=True)
+class MethodPanel:
+    """The components below the method's settings."""
+
+    options: gr.HTML
+    show_targets: gr.Button
+    targets: gr.HTML
+
+
+def build() -> MethodPanel:
+    """The components, with the options of the default method."""
+    options = html(options_html(form.defaults()["method"]), classes="method-options")
+    show_targets = gr.Button("Show trainable parameters", size="sm", elem_id="look-targets")
+    return MethodPanel(options, show_targets, html(classes="targets"))
+
+
+def wire(panel: MethodPanel, chosen: Any, inputs: list[Any], names: tuple[str, ...]) -> None:
+    """Connects the options to the chosen method, and the button to all settings."""
+
+    def targets(*typed: Any) -> Markup:
+        return targets_html(dict(zip(names, typed, strict=True)))
+
+    chosen.change(options_html, chosen, panel.options, **QUIET)
+    loading = panel.show_targets.click(lambda: _LOADING, None, panel.targets, **QUIET)
+    loading.then(targets, inputs, panel.targets, **QUIET)
+
+
+def options_html(name: str) -> Markup:
+    """The options that `method_options` accepts for the method, folded away."""
+    known = method(name)
+    if known is None or not known.options:
+        return Markup("")
+    rows = each(
+        "<tr><th><code>{}</code></th><td>{}</td><td>{}</td><td><code>{}</code></td></tr>",
+        [(key, option.help, option.takes, _default(option)) for key, option in known.options.items()],
+    )
+    heads = each("<th>{}</th>", [("Option",), ("Description",), ("Type",), ("Default",)])
+    return Markup('<details class="options"><summary>{} options</summary>{}</details>').format(
+        settings()["method"].in_words(name), table("options", heads, rows)
+    )
+
+
+def targets_html(values: Values) -> Markup:
+    """The parameters that the form's method trains in its model, or the problem that prevents an answer."""
+    config = form.check({**values, "data": values.get("data") or "none"})
+    if isinstance(config, list):
+        return _problem(form.label(config[0].field), config[0].message, config[0].fix)
+    answer = _answers.get(config.model_dump_json(include=_DECIDING), lambda: targeting.list_targets(config))
+    if "problem" in answer:
+        problem = answer["problem"]
+        return _problem(form.label(problem["field"]), problem["message"], problem["fix"])
+    share = numbers.percent(answer["trainable"] / answer["total"], 4)
+    lead = Markup('<p class="note"><b>{}</b> of {} parameters are trainable ({}).</p>').format(
+        f"{answer['trainable']:,}", f"{answer['total']:,}", share
+    )
+    return lead + Markup("").join(_group(heading, answer[part]) for part, heading in _PARTS.items() if answer[part])
+
+
+def _group(heading: str, groups: list[dict[str, Any]]) -> Markup:
+    rows = each(
+        "<tr><td><code>{}</code></td><td>x {}</td><td>{}</td></tr>",
+        [(group["pattern"], f"{group['count']:,}", group["shape"]) for group in groups],
+    )
+    return table("figures", each("<th>{}</th>", [(heading,), ("",), ("in → out",)]), rows)
+
+
+def _problem(label: str, message: str, fix: str) -> Markup:
+    return Markup('<p class="alert" role="alert"><b>{}</b> {} <em>{}</em></p>').format(label, message, fix)
+
+
+def _default(option: Option) -> str:
+    return "empty" if option.default is None else str(option.default)

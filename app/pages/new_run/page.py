@@ -1,0 +1,285 @@
+"""The page New run, at /new: data, settings, previews, Start. /new?clone=RUN_ID clones a run, /new?data=ID picks a data set.
+
+The browser stores the form as a draft, so a refresh or a crash loses nothing. It contains no secrets: RunConfig has none.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+from markupsafe import Markup
+
+from app.access import callers
+from app.pages.common import form, upload_box
+from app.pages.common.form import Draft
+from app.pages.common.html import QUIET, database_unreachable, html, title
+from app.pages.new_run import data_chooser, memory_panel, method_panel
+from app.pages.new_run.memory_panel import MemoryPanel
+from app.pages.new_run.method_panel import MethodPanel
+from app.pages.new_run.review import NO_ZERO, problems_html, processes_here, review, summary_html
+from training.config.applies import APPLIES
+from training.config.choices import Group, Strategy
+from training.config.fields import ConfigError, Setting, settings
+from training.config.yaml_file import read_config
+from training.errors import DataError, Problem
+from worker.runs import submit
+from worker.settings import ROOT
+from worker.store import database, runs
+from worker.store.database import UNREACHABLE
+from worker.store.runs import RunNotFound
+
+STARTER = ROOT / "static" / "starter"
+EXAMPLE = STARTER / "quickstart.yaml"
+HUB_SUGGESTION = "Qwen/Qwen3-0.6B"
+_NAMES = tuple(settings())
+_HIDEABLE = tuple(name for name in _NAMES if name in APPLIES)
+_GO = "(address) => { if (address) window.location.assign(address) }"
+_KEEP_ONLY_CLONE = """() => {
+  const clone = new URLSearchParams(location.search).get('clone');
+  window.history.replaceState(null, '', clone ? `/new?clone=${encodeURIComponent(clone)}` : '/new');
+}"""
+_CLEAR_ADDRESS = "() => window.history.replaceState(null, '', '/new')"
+
+
+@dataclass(frozen=True)
+class Page:
+    """The components that handlers read and write."""
+
+    fields: dict[str, Any]  # Gradio adds the events (change, input) at run time; a type checker does not know them
+    upload: gr.File
+    method: MethodPanel
+    dataset: gr.HTML
+    banner: gr.HTML
+    summary: gr.HTML
+    problems: gr.HTML
+    start: gr.Button
+    memory: MemoryPanel
+    previews: list[gr.Code]
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The settings' components, in the order of their names."""
+        return [self.fields[name] for name in _NAMES]
+
+    @property
+    def hideable(self) -> list[Any]:
+        return [self.fields[name] for name in _HIDEABLE]
+
+
+def build(demo: gr.Blocks) -> None:
+    """Components, handlers and wiring of the page."""
+    draft = gr.BrowserState(None, storage_key="lathe-draft", secret="lathe")  # noqa: S106 no secret: it must only stay the same
+    parent, visible = gr.State(""), gr.State(())
+    address = gr.Textbox(visible=False)
+    with gr.Row(elem_classes="title-row"):
+        title("New run")
+        example = gr.Button("Load the starter example", size="sm", visible=EXAMPLE.is_file(), scale=0)
+        reset = gr.Button("Reset", size="sm", scale=0)
+    page = _components()
+
+    checked = [draft, visible, page.summary, page.problems, page.start, *page.previews, *page.hideable]
+    typed = [*page.inputs, parent, visible]
+    filled = [*page.inputs, parent, page.banner]
+    loaded = demo.load(opened, draft, [*filled, page.dataset], **QUIET).then(refreshed, typed, checked, **QUIET)
+    loaded.then(None, None, None, js=_KEEP_ONLY_CLONE)
+    gr.on([field.change for field in page.inputs], refreshed, typed, checked, trigger_mode="always_last", **QUIET)
+    data, held_out, strategy, processes = (
+        page.fields[name] for name in ("data", "validation_data", "strategy", "num_processes")
+    )
+    about = [page.fields[name] for name in ("data", "model", "max_length", "columns")]
+    gr.on([field.change for field in about], described, about, page.dataset, trigger_mode="always_last", **QUIET)
+    method_panel.wire(page.method, page.fields["method"], page.inputs, _NAMES)
+    memory_panel.wire(page.memory, page.inputs, _NAMES)
+    strategy.input(propose_processes, [strategy, processes], processes, **QUIET)
+    page.upload.upload(uploaded, page.upload, [page.upload, data, held_out, page.dataset], **QUIET)
+    page.problems.select(apply_fix, None, page.inputs, **QUIET)
+    page.memory.answer.select(apply_fix, None, page.inputs, **QUIET)
+    example.click(starter_example, None, filled, **QUIET)
+    reset.click(cleared, None, filled, **QUIET).then(None, None, None, js=_CLEAR_ADDRESS)
+    started = page.start.click(start, [*page.inputs, parent], [address, page.problems, page.start], **QUIET)
+    started.then(None, address, None, js=_GO)
+
+
+def opened(stored: Any, request: gr.Request) -> list[Any]:
+    """The form with the stored draft or the cloned run, and the settings in the address (/new?data=ID&model=...)."""
+    draft, banner = _draft_or_clone(Draft.of(stored), str(request.query_params.get("clone", "")))
+    draft = replace(draft, values=draft.values | form.from_query(request.query_params))
+    dataset = described(*(draft.values[name] for name in ("data", "model", "max_length", "columns")))
+    return [*_filled(draft, data_chooser.choices()), draft.parent, banner, dataset]
+
+
+def refreshed(*inputs: Any) -> list[Any]:
+    """The draft to store, problems, previews, and which settings are visible."""
+    *typed, parent, visible_before = inputs
+    values = dict(zip(_NAMES, typed, strict=True))
+    checked = review(values)
+    visible = tuple(form.visible(values).values())
+    previews = [gr.skip() if text is None else text for text in (checked.command, checked.deepspeed, checked.yaml)]
+    unchanged = visible == tuple(visible_before)
+    return [
+        {"values": values, "parent": parent},
+        visible,
+        summary_html(checked),
+        problems_html(checked),
+        gr.update(interactive=checked.ready),
+        *previews,
+        *[gr.skip() if unchanged else gr.update(visible=state) for state in visible],
+    ]
+
+
+def described(data: Any, model: Any, max_length: Any, columns: Any) -> str:
+    """The chosen data set, and how many of its rows the maximum length truncates for the model."""
+    texts = [str(value or "").strip() for value in (data, model, max_length, columns)]
+    if texts[1] and callers.current().reach.model(texts[1]):
+        texts[1] = ""  # the caller may not read this model; the list of problems says why
+    return data_chooser.describe(*texts)
+
+
+def propose_processes(strategy: str, processes: str) -> Any:
+    """A number of processes, if the strategy needs several and the form has one."""
+    if strategy == Strategy.SINGLE or str(processes).strip() != "1":
+        return gr.skip()
+    return str(processes_here())
+
+
+def uploaded(path: str | None) -> list[Any]:
+    """Stores the file as a data set and picks it, or shows why the file cannot be used."""
+    if path is None:
+        return [gr.skip()] * 4
+    dataset_id, description = data_chooser.store_upload(Path(path))
+    choices = data_chooser.choices()
+    picked = gr.update(choices=choices, value=dataset_id) if dataset_id else gr.skip()
+    return [None, picked, gr.update(choices=choices), description]
+
+
+def apply_fix(event: gr.EventData) -> list[Any]:
+    """The form with the changes of the pressed button."""
+    changes = event._data.get("changes", {}) if isinstance(event._data, dict) else {}
+    known = {name: form.shown(settings()[name], value) for name, value in changes.items() if name in settings()}
+    return [known.get(name, gr.skip()) for name in _NAMES]
+
+
+def starter_example() -> list[Any]:
+    """The form with the starter example, which trains in a minute or two on any machine."""
+    config = read_config(EXAMPLE)
+    values = form.from_config(config.model_dump(mode="json"))
+    paths = {name: _absolute(values[name]) for name in ("model", "data", "validation_data")}
+    return [*_filled(Draft(values | paths), data_chooser.choices()), "", ""]
+
+
+def cleared() -> list[Any]:
+    """The form with every setting at its default."""
+    return [*_filled(Draft(form.defaults()), data_chooser.choices()), "", ""]
+
+
+def start(*inputs: Any) -> list[Any]:
+    """Queues the run and opens its page, or shows beside Start what is wrong."""
+    *typed, parent = inputs
+    checked = review(dict(zip(_NAMES, typed, strict=True)))
+    if checked.config is None or not checked.ready:
+        return ["", problems_html(checked), gr.update(interactive=False)]
+    try:
+        config = data_chooser.with_samples_stored(checked.config)
+        caller = callers.current()
+        run = submit.submit(config, parent_id=parent or None, reach=caller.reach, owner=caller.name)
+    except ConfigError as error:
+        return ["", problems_html(checked, error.problems), gr.skip()]
+    except DataError as error:
+        return ["", problems_html(checked, [Problem("data", error.file, error.message, error.fix)]), gr.skip()]
+    except UNREACHABLE:
+        return ["", database_unreachable(), gr.skip()]
+    return [f"/run?id={run.id}", gr.skip(), gr.update(interactive=False)]
+
+
+def _draft_or_clone(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:
+    """The form's content and a banner: the run to clone, unless the draft is already an edited clone of it."""
+    if not clone:
+        return Draft(draft.values), ""
+    try:
+        with database.read() as session:
+            run = runs.get(session=session, run_id=clone)
+    except UNREACHABLE:
+        return draft, database_unreachable()
+    except RunNotFound as error:
+        return draft, Markup('<div class="alert" role="alert"><b>Could not clone the run.</b> {}</div>').format(
+            str(error)
+        )
+    banner = Markup(
+        '<div class="banner">Cloned from <a href="/run?id={}">{}</a>. Edit any setting, then press Start.</div>'
+    )
+    banner = banner.format(run.id, run.name)
+    return (draft if draft.parent == run.id else Draft(form.from_config(run.config), run.id)), banner
+
+
+def _filled(draft: Draft, datasets: list[tuple[str, str]]) -> list[Any]:
+    """The draft as updates of the settings' components; `datasets` are the choices of the data fields."""
+    data_fields = {"data", "validation_data"}
+    return [
+        gr.update(value=draft.values[name], choices=datasets) if name in data_fields else draft.values[name]
+        for name in _NAMES
+    ]
+
+
+def _absolute(path: str) -> str:
+    return str(ROOT / path) if path and (ROOT / path).exists() else path
+
+
+def _components() -> Page:
+    with gr.Row(elem_classes="two-columns"):
+        with gr.Column(scale=3, elem_classes="form"):
+            banner = html()
+            fields, upload, method, dataset = _form()
+        with gr.Column(scale=2, elem_classes="beside"):
+            with gr.Column(elem_classes="card start-card"):
+                summary = html()
+                problems = html(script="lathe.problems(element, trigger, watch)")
+                start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start")
+            memory = memory_panel.build()
+            previews = _previews()
+    return Page(fields, upload, method, dataset, banner, summary, problems, start, memory, previews)
+
+
+def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML]:
+    choosers = {"model": _model_chooser, "data": _data_chooser, "validation_data": _data_chooser}
+    fields: dict[str, Component] = {}
+    for group in Group:
+        with gr.Column(elem_classes="card"):
+            html(Markup("<header><h2>{}</h2></header>").format(group.value))
+            fields |= form.build_group(group, choosers)
+            if group is Group.MODEL:
+                upload = upload_box.upload_box()
+                dataset = html(classes="found-place")
+            if group is Group.METHOD:
+                panel = method_panel.build()
+    return fields, upload, panel, dataset
+
+
+def _previews() -> list[gr.Code]:
+    shared: dict[str, Any] = {
+        "interactive": False,
+        "show_label": False,
+        "wrap_lines": True,
+        "show_line_numbers": False,
+        "lines": 8,
+    }
+    with gr.Tabs(elem_classes="card previews"):
+        with gr.Tab("Command"):
+            command = gr.Code(language="shell", buttons=["copy"], elem_id="command", **shared)
+        with gr.Tab("DeepSpeed or FSDP"):
+            deepspeed = gr.Code(NO_ZERO, language="json", buttons=["copy"], elem_id="deepspeed", **shared)
+        with gr.Tab("YAML"):
+            yaml = gr.Code(language="yaml", buttons=["copy"], elem_id="yaml", **shared)
+    return [command, deepspeed, yaml]
+
+
+def _model_chooser(setting: Setting) -> Component:
+    starter = [("Starter model (static/starter)", str(STARTER))] if (STARTER / "config.json").is_file() else []
+    return gr.Dropdown([*starter, HUB_SUGGESTION], value="", allow_custom_value=True, **form.attributes(setting))
+
+
+def _data_chooser(setting: Setting) -> Component:
+    return gr.Dropdown(
+        [], value="", allow_custom_value=True, **form.attributes(setting)
+    )  # filled when the page is opened

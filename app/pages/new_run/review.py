@@ -1,0 +1,181 @@
+"""Checks the form after each change: problems, conflicts and three previews. No components."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup
+
+from app.pages.common import form
+from app.pages.common.cache import TimedCache
+from app.pages.common.html import each, facts
+from app.words import numbers
+from training import rules
+from training.config.applies import Values
+from training.config.choices import Precision
+from training.config.fields import settings
+from training.config.machine import Machine
+from training.config.own_deepspeed import given
+from training.config.run_config import RunConfig
+from training.config.sharding import deepspeed_config, fsdp_config
+from training.config.yaml_file import to_yaml
+from training.errors import Problem
+from training.model_info.config_json import ModelError
+from training.model_info.folder import ModelFacts, describe_model
+from training.rules.conflict import Conflict
+from training.units import NONE, byte_size
+from worker.runs import submit
+from worker.supervision import launcher
+
+NO_ZERO = "// Choose a ZeRO stage or FSDP2 as strategy to see its configuration."
+_STAND_INS = {"model": "MODEL", "data": "DATA"}
+
+_machines: TimedCache[None, Machine] = TimedCache(seconds=30)
+_models: TimedCache[str, ModelFacts | Problem] = TimedCache(seconds=10)
+
+
+@dataclass(frozen=True)
+class Review:
+    """The result of a check. `config` is None while the form has problems; a preview is None where it cannot be made."""
+
+    config: RunConfig | None
+    problems: list[Problem] = field(default_factory=list)
+    conflicts: list[Conflict] = field(default_factory=list)
+    model: ModelFacts | None = None
+    command: str | None = None
+    deepspeed: str | None = None
+    yaml: str | None = None
+    global_batch: int | None = None
+
+    @property
+    def ready(self) -> bool:
+        """True if the run can start."""
+        blocked = any(conflict.blocking for conflict in self.conflicts)
+        return self.config is not None and not self.problems and not blocked
+
+
+def review(values: Values) -> Review:
+    """Checks the form and makes its previews, with MODEL and DATA for a model and data set not chosen yet."""
+    config = form.check(values)
+    problems = config if isinstance(config, list) else []
+    complete = form.check({**values, **{name: values.get(name) or stand_in for name, stand_in in _STAND_INS.items()}})
+    if isinstance(complete, list):
+        return Review(None, problems)
+    model = _model_facts(str(values.get("model") or ""))  # form.check has refused models that the caller may not read
+    if isinstance(model, Problem):
+        problems, model = [*problems, model], None
+    here = machine()
+    return Review(
+        config=None if isinstance(config, list) else config,
+        problems=problems,
+        conflicts=rules.check(complete, here),
+        model=model,
+        command=launcher.preview(complete, on_cpu=here.kind == "cpu"),
+        deepspeed=_deepspeed(complete, model, here),
+        yaml=to_yaml(complete),
+        global_batch=complete.global_batch_size,
+    )
+
+
+def machine() -> Machine:
+    """The GPUs of this machine, at most 30 seconds old."""
+    return _machines.get(None, submit.machine)
+
+
+def processes_here() -> int:
+    """The number of processes to propose for a distributed strategy: one per GPU, two if the GPUs are unknown."""
+    here = machine()
+    return here.devices if here.kind == "cuda" and here.names else 2
+
+
+def machine_label(here: Machine) -> str:
+    """The machine in a line: "2 x NVIDIA A100, 80.0 GiB each", or "CPU (no GPU found)"."""
+    if here == submit.ANY_MACHINE:
+        return "Any free worker"
+    if here.kind == "cpu":
+        return "CPU (no GPU found)"
+    name = here.names[0] if len(set(here.names)) == 1 else "GPU"
+    memory = f", {byte_size(min(here.memory_bytes))} each" if here.memory_bytes else ""
+    return f"{here.devices} x {name}{memory}"
+
+
+def summary_html(checked: Review) -> Markup:
+    """Model, global batch size and hardware of the form's run."""
+    pairs = [("Global batch size", _batch(checked)), ("Hardware", machine_label(machine()))]
+    if checked.model and checked.model.is_local:
+        size = f", {numbers.count(checked.model.parameters)} parameters" if checked.model.parameters else ""
+        pairs.insert(0, ("Model", f"{checked.model.architecture}{size}"))
+    return facts(pairs)
+
+
+def problems_html(checked: Review, refused: list[Problem] | None = None) -> Markup:
+    """Problems that block the run and advice, each with its fix; `refused` are problems found on Start."""
+    problems = [*checked.problems, *(problem for problem in refused or [] if problem not in checked.problems)]
+    items = [_problem(problem) for problem in problems] + [_conflict(conflict) for conflict in checked.conflicts]
+    if not items:
+        return Markup('<p class="ready">Ready to start.</p>')
+    lead = _lead(checked, problems)
+    return Markup('{}<ul class="problems">{}</ul>').format(lead, Markup("").join(items))
+
+
+def _lead(checked: Review, problems: list[Problem]) -> Markup:
+    missing = [form.label(problem.field) for problem in problems if _is_missing(problem)]
+    others = len(problems) - len(missing) + sum(conflict.blocking for conflict in checked.conflicts)
+    sentences = [f"To start, choose: {', '.join(missing).lower()}."] if missing else []
+    sentences += [f"Fix {numbers.plural(others, 'problem')} to start."] if others else []
+    return Markup('<p class="lead">{}</p>').format(" ".join(sentences) or "Ready to start, with advice:")
+
+
+def _problem(problem: Problem) -> Markup:
+    given = "" if problem.value in (None, "") else Markup(" <code>{}</code>").format(str(problem.value)[:200])
+    goto = Markup('<button type="button" class="link" data-goto="{}">{}</button>').format(
+        problem.field, form.label(problem.field)
+    )
+    if _is_missing(problem):
+        return Markup('<li class="missing">{} is missing. <em>{}</em></li>').format(goto, problem.fix)
+    return Markup('<li class="blocking" data-field="{}">{}{} {} <em>{}</em></li>').format(
+        problem.field, goto, given, problem.message, problem.fix
+    )
+
+
+def _is_missing(problem: Problem) -> bool:
+    return problem.value in (None, "") and problem.message == "is missing."
+
+
+def _conflict(conflict: Conflict) -> Markup:
+    known = {name: value for name, value in conflict.changes.items() if name in settings()}
+    button = Markup("")
+    if known:
+        changes = ", ".join(form.in_words(name, value) for name, value in known.items())
+        send = json.dumps({"changes": known}, default=str)
+        button = Markup('<button type="button" class="fix" data-send="{}">Set {}</button>').format(send, changes)
+    fields = each('<span data-field="{}" hidden></span>', [(name,) for name in conflict.settings if conflict.blocking])
+    kind = "blocking" if conflict.blocking else "advice"
+    return Markup('<li class="{}">{}{} <em>{}</em>{}</li>').format(kind, fields, conflict.reason, conflict.fix, button)
+
+
+def _batch(checked: Review) -> str:
+    if checked.global_batch is None:
+        return NONE
+    return f"{numbers.plural(checked.global_batch, 'row')} per step"
+
+
+def _model_facts(model: str) -> ModelFacts | Problem | None:
+    return _models.get(model, lambda: _describe(model)) if model else None
+
+
+def _describe(model: str) -> ModelFacts | Problem:
+    try:
+        return describe_model(model)
+    except ModelError as error:
+        return error.problem
+
+
+def _deepspeed(config: RunConfig, model: ModelFacts | None, here: Machine) -> str:
+    precision = here.best_precision if config.precision is Precision.AUTO else config.precision
+    if config.deepspeed_config and given(config) is None:
+        return "// Lathe reads and checks the file when you press Start."
+    resolved: dict[str, Any] | None = deepspeed_config(config, model.hidden_size if model else None, precision)
+    if sharded := fsdp_config(config):
+        return f"// fsdp_config of transformers\n{json.dumps(sharded, indent=2)}"
+    return NO_ZERO if resolved is None else json.dumps(resolved, indent=2)

@@ -1,0 +1,166 @@
+"""The web server: our middleware around Gradio's pages and our own routes."""
+
+import asyncio
+import os
+import shutil
+import socket
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import psutil
+from fastapi import FastAPI, Request
+from starlette.middleware.cors import CORSMiddleware
+
+from app.access import callers, server_token
+from app.access.uploads import FOLDER
+from worker.settings import Settings, get_settings
+
+if TYPE_CHECKING:
+    import uvicorn
+
+Result = TypeVar("Result")
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The web application: pages at /, /new and /run, the REST API under /api, /healthz."""
+    settings = settings or get_settings()
+    uploads = _own_upload_folder(settings.uploads_dir)
+    _prepare_gradio(uploads)
+    from app.web import api, authentication, downloads, gradio_calls, security, serving
+
+    app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.uploads = uploads
+    app.state.settings = settings
+    server_token.server_token(settings)  # creates the token if there is none
+    app.include_router(api.router)
+    app.include_router(downloads.router)
+    app.include_router(api.rest)
+    api.install_error_handlers(app)
+    rules = security.Rules.of(settings)
+    # The last added middleware runs first. Gradio adds no CORS rules if the parent has a CORSMiddleware.
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=sorted(rules.origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type"],
+    )
+    app.state.leaving = asyncio.Event()
+    app.add_middleware(serving.Streams, leaving=app.state.leaving)
+    app.add_middleware(gradio_calls.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
+    app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
+    app.add_middleware(security.Gate, rules=rules)
+    app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
+    app.add_middleware(security.Hosts, rules=rules)
+    app.add_middleware(security.BrowserRules)
+    with warnings.catch_warnings():
+        # Gradio warns for every app with several pages, even with ssr_mode=False.
+        warnings.filterwarnings("ignore", "SSR mode is not supported", UserWarning)
+        return within_event_loop(lambda: _mount(app, settings))
+
+
+def _mount(app: FastAPI, settings: Settings) -> FastAPI:
+    import gradio as gr
+
+    from app import pages
+    from app.web.theme import theme
+
+    blocks = pages.build()
+    app.state.queued = {number: handler.queue for number, handler in blocks.fns.items()}
+    # Gradio checks file paths only if this is set; `launch` sets it, mounting does not.
+    blocks.has_launched = True
+    mounted: FastAPI = gr.mount_gradio_app(
+        app,
+        blocks,
+        path="/",
+        server_name=settings.host,
+        server_port=settings.port,
+        footer_links=[],
+        run_history=False,
+        auth_dependency=signed_in,
+        show_error=False,
+        max_file_size=settings.upload_limit_bytes,
+        ssr_mode=False,
+        enable_monitoring=False,
+        mcp_server=False,
+        theme=theme(),
+    )
+    return mounted
+
+
+def signed_in(_: Request) -> str | None:
+    """The caller's name, for Gradio; the authentication has already identified the caller."""
+    return callers.current().name
+
+
+def main() -> None:
+    """Serves until it is stopped."""
+    from app.web.serving import Server
+    from worker.store import database
+
+    settings = get_settings()
+    server_token.check_listening(settings)
+    database.migrate()
+    app = create_app(settings)
+    Server(_server_config(app, settings), app.state.leaving).run()
+
+
+def _server_config(app: FastAPI, settings: Settings) -> "uvicorn.Config":
+    """The configuration of uvicorn. The authentication reads a proxy's headers, not uvicorn."""
+    import uvicorn
+
+    from app.web.connections import Connection, Limits
+
+    limits = Limits(settings.request_seconds, max(settings.connections // 2, 1))
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=cast("type[asyncio.Protocol]", partial(Connection, limits=limits)),
+        ws="none",
+        proxy_headers=False,
+        limit_concurrency=settings.connections,
+        log_level="error",  # anybody can send requests that cause warnings and fill the log
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+
+
+def within_event_loop(make: Callable[[], Result]) -> Result:
+    """Calls `make` inside an event loop; without a running one, Gradio opens a loop that is never closed."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_made(make))
+    return make()
+
+
+async def _made(make: Callable[[], Result]) -> Result:
+    return make()
+
+
+def _prepare_gradio(uploads: Path) -> None:
+    """Sets Gradio's environment variables: no history in localStorage, no analytics, uploads into our folder."""
+    os.environ["GRADIO_RUN_HISTORY"] = "False"
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["GRADIO_MCP_SERVER"] = "False"
+    os.environ[FOLDER] = str(uploads)
+
+
+def _own_upload_folder(uploads: Path) -> Path:
+    """A new folder for this process's uploads; removes the folders of processes that have ended."""
+    uploads.mkdir(mode=0o700, parents=True, exist_ok=True)
+    host = socket.gethostname()
+    for folder in uploads.glob(f"{host}-*"):
+        pid = folder.name.removeprefix(f"{host}-")
+        if pid == str(os.getpid()) or not pid.isdigit() or not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+    own = uploads.resolve() / f"{host}-{os.getpid()}"
+    own.mkdir(mode=0o700)
+    return own
+
+
+if __name__ == "__main__":
+    main()

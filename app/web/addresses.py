@@ -1,0 +1,22 @@
+"""The addresses of the pages, used by the header, the security and the pages."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Address:
+    """A page: its path and its name; `in_header` if the header links to it."""
+
+    path: str
+    name: str
+    in_header: bool = True
+
+
+PAGES = (
+    Address("/", "Runs"),
+    Address("/datasets", "Data sets"),
+    Address("/new", "New run"),
+    Address("/diagnose", "Diagnose"),
+    Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
+    Address("/dataset", "Data set", in_header=False),  # of one data set: /dataset?id=ID
+)

@@ -1,0 +1,91 @@
+"""Connections to the web server: the user who opened each, and time limits for incomplete requests."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from app.access.peers import PEER_UID, uid_of
+
+
+@dataclass
+class Limits:
+    """The seconds for a request's head or between two parts of its body, and the most incomplete requests at a time."""
+
+    seconds: float
+    most: int
+    open: "dict[Connection, None]" = field(default_factory=dict)
+
+    def admit(self, connection: "Connection") -> None:
+        """Counts an incomplete request; closes the oldest one if there are too many."""
+        self.open[connection] = None
+        if len(self.open) > self.most:
+            next(iter(self.open)).expire()
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection, closed if a request stays incomplete."""
+
+    def __init__(self, *given: Any, limits: Limits, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._limits = limits
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # Read at once: after the client closes its end, its user is unknown.
+        self.app_state = {**self.app_state, PEER_UID: _uid(self.client, self.server)}
+        self._update_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._update_timer(received=True)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._update_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle()
+        super().connection_lost(exc)
+
+    def expire(self) -> None:
+        """Closes the connection."""
+        self._settle()
+        self.transport.abort()
+
+    def _update_timer(self, *, received: bool = False) -> None:
+        """Starts or stops the time limit: one for a whole head, one for each part of a body."""
+        body = self.conn.their_state is h11.SEND_BODY
+        head = self.conn.their_state is h11.IDLE and (self.scope is None or bool(self.conn.trailing_data[0]))
+        if self.transport.is_closing() or not (body or head):
+            self._settle()
+        elif self._timer is None:
+            self._start()
+            self._limits.admit(self)
+        elif body and received:
+            self._timer.cancel()
+            self._start()
+
+    def _start(self) -> None:
+        self._timer = self.loop.call_later(self._limits.seconds, self._too_late)
+
+    def _too_late(self) -> None:
+        if self.flow.read_paused:  # the server has paused reading, not the client
+            self._start()
+        else:
+            self.expire()
+
+    def _settle(self) -> None:
+        self._limits.open.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _uid(client: tuple[str, int] | None, server: tuple[str, int | None] | None) -> int | None:
+    if client is None or server is None or server[1] is None:
+        return None
+    return uid_of(client, (server[0], server[1]))

@@ -1,0 +1,31 @@
+"""The diagnosis of an uploaded log, for the page Diagnose and the REST API."""
+
+from typing import Any, BinaryIO
+
+from app.access import callers
+from training.config.fields import ConfigError
+from training.errors import Problem
+from training.model_info.dimensions import Dimensions, read_dimensions
+from worker.diagnosis.diagnosis import diagnose
+from worker.diagnosis.log_file import read_log
+
+
+def of_stream(log: BinaryIO, model: str | None = None, micro_batch: int | None = None) -> dict[str, Any]:
+    """The diagnosis of a log as a JSON value (`worker.diagnosis.diagnosis.Diagnosis.document`).
+
+    Raises:
+        ConfigError: the log is empty, or the caller may not read `model`.
+        ModelError: `model` is not a readable model folder or config.json.
+    """
+    parts = read_log(log)
+    if not any(part.text.strip() for part in parts):
+        raise ConfigError([Problem("log", None, "is empty.", "Send the output of the training run.")])
+    return diagnose(parts, dimensions=_dimensions(model), micro_batch=micro_batch).document()
+
+
+def _dimensions(model: str | None) -> Dimensions | None:
+    if not model:
+        return None
+    if problem := callers.current().reach.model(model):
+        raise ConfigError([problem])
+    return read_dimensions(model)

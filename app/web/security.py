@@ -1,0 +1,245 @@
+"""Security between the network and the pages: allowed hosts, origins, routes, body sizes and browser headers.
+
+Plain ASGI middleware outside Gradio, so it does not depend on Gradio's own checks.
+"""
+
+import re
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.formparsers import MultiPartException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.access.peers import hostname, is_loopback
+from app.web.addresses import PAGES
+from app.web.theme import frame
+from worker.settings import Settings
+
+UPLOAD_PATH = "/gradio_api/upload"
+BODY_LIMIT = 4 * 1024**2
+"""Maximum bytes of a request that is not an upload."""
+
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+# The routes of Gradio that the pages use. The others (file, proxy, info, call, monitoring, login, ...) are not served.
+_GRADIO_ROUTES = re.compile(
+    r"/(config|theme\.css|favicon\.ico|robots\.txt|manifest\.json|assets/.*|static/.*)"
+    r"|/gradio_api/(run/predict|queue/(join|data)|upload|upload_progress|heartbeat/\w+|app_id|startup-events|cancel|reset|theme\.css)/?"
+)
+_OWN_ROUTES = re.compile(r"/api(/.*)?|/healthz|/static/lathe/.*")
+_PAGES = frozenset(page.path for page in PAGES)
+
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+# Gradio compiles its templates in the browser and needs unsafe-eval; inline scripts run only with the nonce.
+_CONTENT_POLICY = (
+    "default-src 'self'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Allowed hosts and origins. `hosts` is None if other machines, whose names for this server are unknown, can reach it."""
+
+    hosts: frozenset[str] | None
+    origins: frozenset[str]
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Rules":
+        """The rules of the settings: pages of this server, and the origins in LATHE_ALLOWED_ORIGINS."""
+        origins = frozenset(
+            origin.strip().rstrip("/") for origin in settings.allowed_origins.split(",") if origin.strip()
+        )
+        if not is_loopback(settings.host):
+            return cls(None, origins)
+        named = {urlsplit(origin).hostname or "" for origin in origins}
+        return cls(frozenset({"localhost", "127.0.0.1", "::1", settings.host.lower(), *named}), origins)
+
+    def knows_host(self, host: str) -> bool:
+        """True if a Host header names this server. The check stops DNS rebinding by pages of other sites."""
+        return self.hosts is None or (hostname(host) in self.hosts)
+
+    def allows_origin(self, headers: Headers) -> bool:
+        """True if a request comes from our own page, from an allowed origin, or from no page (a program)."""
+        origin = headers.get("origin")
+        if origin is None:
+            return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        return origin in self.origins or _authority(urlsplit(origin).netloc) == _authority(headers.get("host", ""))
+
+
+class Hosts:
+    """Refuses requests for another host."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self.app, self.rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else None
+        if host is None or self.rules.knows_host(host):
+            await self.app(scope, receive, send)
+        else:
+            fix = "Open the address that the server printed, or add this one to LATHE_ALLOWED_ORIGINS."
+            await error(403, "host", host, "is not a name of this server.", fix)(scope, receive, send)
+
+
+class Gate:
+    """Refuses requests from pages of other sites and to unknown routes."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self.app, self.rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is not None:
+            await refusal(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        headers, path = Headers(scope=scope), scope["path"]
+        if path not in _PAGES and not _OWN_ROUTES.fullmatch(path) and not _GRADIO_ROUTES.fullmatch(path):
+            fix = f"Use one of {', '.join(sorted(_PAGES))}, or the API under /api."
+            return error(404, "path", path, "is not served here.", fix)
+        guarded = path.startswith("/gradio_api/") or scope["method"] not in _SAFE_METHODS
+        if guarded and not self.rules.allows_origin(headers):
+            fix = "Add it to LATHE_ALLOWED_ORIGINS to allow it."
+            return error(403, "origin", headers.get("origin"), "may not call this server.", fix)
+        return None
+
+
+class BodyLimit:
+    """Refuses a body that is too large, by its declared length and by the bytes received."""
+
+    def __init__(self, app: ASGIApp, upload_limit: int) -> None:
+        self.app, self.upload_limit = app, upload_limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _SAFE_METHODS:
+            await self.app(scope, receive, send)
+            return
+        upload = scope["path"].rstrip("/") == UPLOAD_PATH
+        limit = self.upload_limit + 1024**2 if upload else BODY_LIMIT  # the form around the file is small
+        declared = Headers(scope=scope).get("content-length", "0")
+        if not declared.isdigit() or int(declared) > limit:
+            await self._refusal(declared, upload=upload)(scope, receive, send)
+            return
+        body = _Counted(receive, limit)
+        answer = _Unless(lambda: body.exceeded, send)
+        with suppress(MultiPartException):  # too large (answered below), or aborted by the client
+            await self.app(scope, body, answer)
+        if body.exceeded and not answer.started:
+            await self._refusal(f"more than {body.seen:,} bytes", upload=upload)(scope, receive, send)
+
+    def _refusal(self, size: str, *, upload: bool) -> JSONResponse:
+        limit = self.upload_limit if upload else BODY_LIMIT
+        fix = "Use a file on the server, or raise LATHE_UPLOAD_LIMIT_BYTES." if upload else "Send a smaller request."
+        return error(413, "file" if upload else "body", size, f"is larger than {limit:,} bytes.", fix)
+
+
+class _Unless:
+    """Forwards a response, unless `refused` is true before it starts."""
+
+    def __init__(self, refused: Callable[[], bool], send: Send) -> None:
+        self.refused, self.send, self.started = refused, send, False
+
+    async def __call__(self, message: Message) -> None:
+        if self.started or not self.refused():
+            self.started = True
+            await self.send(message)
+
+
+class BrowserRules:
+    """Adds security headers, and our frame around Gradio's pages."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        nonce = secrets.token_urlsafe(16)
+        return await self.app(_uncompressed(scope), receive, _Framing(scope["path"], nonce, send))
+
+
+class _Framing:
+    """Forwards a response with added headers; buffers an HTML page to frame it."""
+
+    def __init__(self, path: str, nonce: str, send: Send) -> None:
+        self.path, self.nonce, self.send = path, nonce, send
+        self.start: Message | None = None
+        self.body = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.update(_HEADERS)
+            if self.path.startswith("/assets/"):
+                headers["Cache-Control"] = "public, max-age=31536000, immutable"  # their names contain a hash
+            if headers.get("content-type", "").startswith("text/html"):
+                headers.setdefault("Content-Security-Policy", _CONTENT_POLICY.format(nonce=self.nonce))
+                headers["Cache-Control"] = "no-store"
+                self.start = message
+                return
+        if self.start is None:
+            await self.send(message)
+        else:
+            await self._hold(message, self.start)
+
+    async def _hold(self, message: Message, start: Message) -> None:
+        self.body += message.get("body", b"")
+        if message.get("more_body"):
+            return
+        if b"<gradio-app" in self.body:
+            self.body = frame(self.body.decode(), self.path, self.nonce).encode()
+            MutableHeaders(scope=start)["Content-Length"] = str(len(self.body))
+        await self.send(start)
+        await self.send({"type": "http.response.body", "body": self.body})
+
+
+def error(status: int, field: str, value: str | None, message: str, fix: str) -> JSONResponse:
+    """An error response in the form of all errors of the API."""
+    return JSONResponse({"error": {"field": field, "value": value, "message": message, "fix": fix}}, status)
+
+
+def _uncompressed(scope: Scope) -> Scope:
+    """Removes accept-encoding for pages, which we edit; the large files of a page stay compressed."""
+    if "." in scope["path"] or scope["path"].startswith(("/gradio_api/", "/api/")):
+        return scope
+    return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]}
+
+
+class _Counted:
+    """Receives a request's body and refuses more than `limit` bytes."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self.receive, self.limit = receive, limit
+        self.seen, self.whole, self.exceeded = 0, False, False
+
+    async def __call__(self) -> Message:
+        message = await self.receive()
+        # Gradio's parser deletes its partial file only on a MultiPartException.
+        if message["type"] == "http.disconnect" and not self.whole:
+            raise MultiPartException("The upload was interrupted.")
+        self.seen += len(message.get("body", b""))
+        if self.seen > self.limit:
+            self.exceeded = True
+            raise MultiPartException(f"The body is larger than the maximum allowed size of {self.limit:,} bytes.")
+        self.whole = not message.get("more_body", False)
+        return message
+
+
+def _authority(netloc: str) -> str:
+    return re.sub(r":(80|443)$", "", netloc.lower())

@@ -1,0 +1,170 @@
+"""Signing in with a token: the page with its form, and the cookie that stores the token. Needs no script and no other file."""
+
+import re
+from functools import cache
+from urllib.parse import parse_qs, urlencode
+
+from markupsafe import Markup, escape
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import Receive, Scope
+
+from app.access import server_token
+from app.access.identity import BadToken, Identity
+from app.web.addresses import PAGES
+from app.web.security import Rules, error
+from app.web.theme import STATIC
+from worker.settings import Settings
+
+SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
+_KEPT_SECONDS = 30 * 24 * 3600
+_FORM_BYTES = 8192
+_PAGES = {SIGN_IN, *(page.path for page in PAGES)}
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+
+class Forms:
+    """Answers the sign-in page, its form, and addresses with a token."""
+
+    def __init__(self, identity: Identity, rules: Rules, settings: Settings) -> None:
+        self._identity, self._rules = identity, rules
+        self._cookie = server_token.cookie_name(settings)
+
+    async def answer(self, scope: Scope, receive: Receive) -> Response | None:
+        """The response to a sign-in request; None for other requests.
+
+        Raises:
+            BadToken: the token in the address is invalid.
+        """
+        path, query = scope["path"], QueryParams(scope["query_string"])
+        if path in (SIGN_IN, SIGN_OUT) and scope["method"] == "POST":
+            return await self._posted(scope, receive)
+        if path == SIGN_IN and scope["method"] in ("GET", "HEAD") and "token" not in query:
+            return self.page(scope)
+        if "token" in query and is_page(scope) and not _from_elsewhere(scope):
+            return await self._with_token(scope, query)
+        return None
+
+    def page(self, scope: Scope, *, status: int = 200, wrong: bool = False) -> Response:
+        """The page with the form, which then continues to the requested address."""
+        query = QueryParams(scope["query_string"])
+        wanted = query.get("next", "/") if scope["path"] in (SIGN_IN, SIGN_OUT) else _address(scope, query)
+        # Links from other sites come without our cookie (SameSite=Strict); a refresh from our own page sends it.
+        again = status == 401 and _from_elsewhere(scope) and "token" not in query
+        headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store", "WWW-Authenticate": "Bearer"}
+        if status != 401:
+            del headers["WWW-Authenticate"]
+        return HTMLResponse(_html(_safe(wanted), wrong=wrong, again=again), status, headers)
+
+    async def _posted(self, scope: Scope, receive: Receive) -> Response:
+        headers = Headers(scope=scope)
+        if not self._rules.allows_origin(headers):
+            return error(
+                403, "origin", headers.get("origin"), "may not call this server.", "Use the page of this server."
+            )
+        if scope["path"] == SIGN_OUT:
+            answer: Response = RedirectResponse(SIGN_IN, 303)
+            answer.delete_cookie(self._cookie, httponly=True, samesite="strict")
+            return answer
+        form = parse_qs((await _body(receive)).decode("utf-8", "replace"))
+        token, wanted = (form.get(name, [""])[0].strip() for name in ("token", "next"))
+        try:
+            await self._identity.of_token(scope, token)
+        except BadToken as bad:
+            return self.page(scope, status=429 if bad.too_many else 401, wrong=True)
+        return self._signed_in(scope, token, wanted)
+
+    async def _with_token(self, scope: Scope, query: QueryParams) -> Response:
+        try:
+            await self._identity.of_token(scope, query["token"])
+        except BadToken:
+            return self.page(scope, status=401, wrong=True)
+        return self._signed_in(scope, query["token"], _address(scope, query))
+
+    def _signed_in(self, scope: Scope, token: str, wanted: str) -> Response:
+        headers = Headers(scope=scope)
+        encrypted = scope["scheme"] == "https" or headers.get("x-forwarded-proto", "").lower() == "https"
+        answer = RedirectResponse(_safe(wanted), 303, {"Cache-Control": "no-store"})
+        answer.set_cookie(
+            self._cookie, token, max_age=_KEPT_SECONDS, httponly=True, samesite="strict", secure=encrypted
+        )
+        return answer
+
+
+def is_page(scope: Scope) -> bool:
+    """True if a browser requests a page; false for data requests of programs and scripts."""
+    path, accepted = scope["path"], Headers(scope=scope).get("accept", "")
+    data = path.startswith(("/api/", "/gradio_api/"))
+    return scope["method"] == "GET" and not data and (path in _PAGES or "text/html" in accepted)
+
+
+def _address(scope: Scope, query: QueryParams) -> str:
+    """The request's address without its token."""
+    rest = [(name, value) for name, value in query.multi_items() if name != "token"]
+    return str(scope["path"]) + (f"?{urlencode(rest)}" if rest else "")
+
+
+def _safe(address: str) -> str:
+    """The address if it is on this server, else "/"."""
+    if address.startswith((SIGN_IN, SIGN_OUT)):
+        return "/"
+    return address if re.fullmatch(r"/(?![/\\])[\x21-\x7e]*", address) and "\\" not in address else "/"
+
+
+def _from_elsewhere(scope: Scope) -> bool:
+    return Headers(scope=scope).get("sec-fetch-site") == "cross-site"
+
+
+async def _body(receive: Receive) -> bytes:
+    """The submitted form, at most the length of our own form."""
+    body, more = b"", True
+    while more and len(body) <= _FORM_BYTES:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return body[:_FORM_BYTES]
+
+
+def _html(wanted: str, *, wrong: bool, again: bool) -> str:
+    refresh = Markup('<meta http-equiv="refresh" content="0">') if again else ""
+    alert = (
+        Markup('<p class="alert" role="alert">{}</p>').format("Invalid token. Check it and sign in again.")
+        if wrong
+        else ""
+    )
+    parts = {"style": _style(), "refresh": refresh, "alert": alert, "action": SIGN_IN, "wanted": escape(wanted)}
+    return _PAGE.format(**parts)
+
+
+@cache
+def _style() -> str:
+    """The colors of all pages (the first rules of lathe.css) and the rules of this page."""
+    colors = (STATIC / "lathe.css").read_text(encoding="utf-8").partition("/* The frame */")[0]
+    return colors + (STATIC / "sign-in.css").read_text(encoding="utf-8")
+
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>Sign in - Lathe</title>{refresh}
+<style>{style}</style>
+</head>
+<body>
+<main>
+<form method="post" action="{action}">
+<h1>Lathe</h1>
+<p>Enter a token to use this server.</p>
+{alert}
+<label for="token">Token</label>
+<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
+<input type="hidden" name="next" value="{wanted}">
+<button type="submit">Sign in</button>
+<p class="note"><code>lathe up</code> and <code>lathe token</code> print an address with the server's token.
+<code>lathe user add NAME</code> creates a token for another user.</p>
+</form>
+</main>
+</body>
+</html>
+"""

@@ -1,0 +1,1 @@
+"""Numbers, runs and data sets as text, for pages and commands. Pure."""

@@ -1,0 +1,92 @@
+"""Numbers as text: durations, counts with separators, shares, tables. Pure."""
+
+import math
+from datetime import datetime
+from typing import Any
+
+from training.units import NONE
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in at most two units: "0.4 s", "12 s", "2 min 5 s", "3 h 12 min", "2 d 4 h"."""
+    if seconds is None or not math.isfinite(seconds):
+        return NONE
+    if seconds < 1:
+        return f"{max(seconds, 0):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def count(number: float | None) -> str:
+    """A whole number with separators: "1,234"."""
+    return NONE if number is None or not math.isfinite(number) else f"{number:,.0f}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A number and its noun: "1 row", "1,234 rows"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def decimal(number: float | None, places: int = 4) -> str:
+    """A metric such as a loss, rounded to `places`: "0.1234"; very small values as "1.2e-06"."""
+    if number is None or not math.isfinite(number):
+        return NONE
+    return f"{number:.{places}f}" if number == 0 or abs(number) >= 10**-places else f"{number:.1e}"
+
+
+def rate(number: float | None, unit: str) -> str:
+    """A speed with its unit: "1,234 tokens/s"; one decimal below 100: "12.3 samples/s"."""
+    if number is None or not math.isfinite(number):
+        return NONE
+    return f"{number:,.0f} {unit}/s" if number >= 100 else f"{number:.1f} {unit}/s"
+
+
+def percent(share: float | None, places: int = 1) -> str:
+    """A share of 1 as a percentage: 0.964 is "96.4%"."""
+    return NONE if share is None or not math.isfinite(share) else f"{100 * share:.{places}f}%"
+
+
+def when(epoch: float | None) -> str:
+    """A time in the local time zone: "2026-03-01 14:05:09"."""
+    return NONE if epoch is None else datetime.fromtimestamp(epoch).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` in at most `width` characters, with an ellipsis if it is shortened."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+
+
+def bar(share: float, width: int) -> str:
+    """A progress bar of `width` characters, filled to `share` (0 to 1)."""
+    filled = round(min(max(share, 0.0), 1.0) * width)
+    return "█" * filled + "░" * (width - filled)
+
+
+def table(rows: list[list[str]], *, right: frozenset[int] = frozenset()) -> str:
+    """Rows (the first is the heading) as aligned columns; columns in `right` are right-aligned."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = (f"{cell:{'>' if index in right else '<'}{widths[index]}}" for index, cell in enumerate(row))
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def pairs(items: list[tuple[str, str]], indent: int = 2) -> str:
+    """Lines of labels and aligned values; a value of several lines stays in its column."""
+    width = max((len(label) for label, _ in items), default=0) + 2
+    gap = "\n" + " " * (indent + width)
+    return "\n".join(" " * indent + label.ljust(width) + value.replace("\n", gap) for label, value in items)
+
+
+def plain(value: Any) -> str:
+    """A setting's value as in a configuration file: true, 0.0002, bf16."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

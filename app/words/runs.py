@@ -1,0 +1,61 @@
+"""Texts about a run for pages and commands, from the values of its row. Pure."""
+
+from typing import Any
+
+from app.words import numbers
+from training.units import NONE
+
+
+def progress(values: dict[str, Any]) -> str:
+    """The progress of a run: "120 of 400 steps", or its phase before the number of steps is known."""
+    if values["total_steps"]:
+        return f"{values['step']:,} of {numbers.plural(values['total_steps'], 'step')}"
+    return values["phase"] or NONE
+
+
+def took(values: dict[str, Any], now: float) -> float | None:
+    """Seconds from the first start to the end or to `now`."""
+    return (values["finished_at"] or now) - values["started_at"] if values["started_at"] else None
+
+
+def eta(run: dict[str, Any]) -> float | None:
+    """Seconds of training left at the current speed; None before the speed is known and after the last step."""
+    if not run["seconds_per_step"] or not run["total_steps"] or run["step"] >= run["total_steps"]:
+        return None
+    return float(run["seconds_per_step"] * (run["total_steps"] - run["step"]))
+
+
+def strategy(values: dict[str, Any]) -> str:
+    """The engine that the run reported: "ZeRO-2 (DeepSpeedEngine), 2 processes, bf16"."""
+    used = (values["summary"] or {}).get("strategy")
+    if not used and values["plan"]:
+        plan = values["plan"]
+        used = {"stage": plan["zero_stage"], **{key: plan[key] for key in ("engine", "world_size", "precision")}}
+    if not used:
+        return NONE
+    kind = "FSDP2" if used["engine"].startswith("FSDP") else None if used["stage"] is None else f"ZeRO-{used['stage']}"
+    name = f"{kind} ({used['engine']})" if kind else used["engine"]
+    processes = "1 process" if used["world_size"] == 1 else f"{used['world_size']} processes"
+    return f"{name}, {processes}, {used['precision']}"
+
+
+def exact_match(answers: dict[str, Any] | None) -> str:
+    """Exact match of held-out answers before and after training: "4.0% before, 96.0% after (50 rows)"."""
+    if not answers:
+        return NONE
+    return f"{_before_and_after(answers, 'exact_match')} ({numbers.plural(answers.get('rows', 0), 'row')})"
+
+
+def scores(answers: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """The other scores of the held-out answers before and after training; older runs can lack them."""
+    labels = {"f1": "token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+    return [
+        (label, _before_and_after(answers, name))
+        for name, label in labels.items()
+        if answers and f"{name}_after" in answers
+    ]
+
+
+def _before_and_after(answers: dict[str, Any], name: str) -> str:
+    before, after = (numbers.percent(answers.get(f"{name}_{moment}")) for moment in ("before", "after"))
+    return f"{before} before, {after} after"

@@ -1,0 +1,1 @@
+"""`python -m benchmarks.chaos`: injects random faults into an installation and reports damage."""

@@ -1,0 +1,165 @@
+"""The final checks of benchmarks.chaos: lost, doubled or leftover work, and effective training time."""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from sqlmodel import col, func, select
+
+from benchmarks.chaos.ranks import DOUBLED_FILE, RESULT_FILE, loss_of, states
+from benchmarks.chaos.supervisor import LIGHT
+from training.config.run_config import RunConfig
+from training.run_folder import checkpoints as manifest
+from training.run_folder.events import CheckpointSaved, Metrics, RankStarted, decode
+from training.run_folder.paths import ARCHIVE_FILE, EVENTS_FILE
+from worker.settings import Settings
+from worker.store import database
+from worker.store.metrics import WHOLE_RUN
+from worker.store.tables import Attempt, DeviceLease, Metric, Run, RunEvent, Status
+
+Losses = dict[int, float | None]
+_UNFINISHED_FILES = ("*.part", "*.tmp")
+_END_SECONDS = 20.0  # for processes that received a signal to end
+
+
+@dataclass
+class Findings:
+    """Messages about damage; all lists should be empty. `effective_percent` is the time of the steps that count, each at
+    its run's median duration, as a percentage of the time between the runs' starts and ends."""
+
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    left_over: list[str] = field(default_factory=list)
+    effective_percent: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        return not (self.lost or self.doubled or self.left_over)
+
+
+def check_runs(runs_dir: Path, accepted: set[str], undisturbed: Losses, findings: Findings) -> None:
+    """Compares every run with an undisturbed one. `accepted` are the ids that the web server returned, `undisturbed` the
+    losses of a real training run without faults."""
+    with database.read() as session:
+        all_runs = list(session.exec(select(Run).order_by(col(Run.id))))
+    findings.lost += [f"{run_id}: was accepted but is missing" for run_id in accepted - {run.id for run in all_runs}]
+    trained, spent = 0.0, 0.0
+    for run in all_runs:
+        folder = runs_dir / run.id
+        if run.status is not Status.FINISHED:
+            reason = f"attempt {run.attempt}, step {run.step} {(run.error or {}).get('message', '')}"
+            findings.lost.append(f"{run.id} ({run.name}): {run.status.value}, {reason}")
+            continue
+        expected, state = _expected(run) if run.name.startswith(LIGHT) else (undisturbed, "")
+        _check_steps(run, folder, expected, findings)
+        _check_result(run, folder, state, findings)
+        trained += len(expected) * _seconds_of_step(folder)
+        spent += (run.finished_at or 0) - (run.started_at or 0)
+    findings.effective_percent = round(100 * trained / spent, 1) if spent else 0.0
+
+
+def losses(run_id: str) -> Losses:
+    """Returns the loss of every stored step."""
+    series = select(Metric.step, Metric.value).where(
+        Metric.run_id == run_id, Metric.name == "loss", Metric.rank == WHOLE_RUN
+    )
+    with database.read() as session:
+        return dict(session.exec(series).all())
+
+
+def _expected(run: Run) -> tuple[Losses, str]:
+    """Returns the expected losses and last state of a light run."""
+    config, state = RunConfig.model_validate(run.config), ""
+    losses_by_step: Losses = {}
+    for step, state in states(config.seed, 1, config.max_steps or 1):
+        losses_by_step[step] = loss_of(state)
+    return losses_by_step, state
+
+
+def _check_steps(run: Run, folder: Path, expected: Losses, findings: Findings) -> None:
+    stored_losses = losses(run.id)
+    missing, more = sorted(expected.keys() - stored_losses.keys()), sorted(stored_losses.keys() - expected.keys())
+    other = [step for step in expected if step in stored_losses and stored_losses[step] != expected[step]]
+    if missing or more or other:
+        message = f"missing steps {missing[:5]}, unexpected steps {more[:5]}, steps with another loss {other[:5]}"
+        findings.lost.append(f"{run.id} ({run.name}): {message}")
+    if (folder / DOUBLED_FILE).exists():
+        findings.doubled.append(f"{run.id} ({run.name}): {(folder / DOUBLED_FILE).read_text().strip()}")
+    if overlap := _overlap(folder):
+        findings.doubled.append(f"{run.id} ({run.name}): {overlap}")
+    stored, written = _stored_checkpoints(run.id), sum(isinstance(e, CheckpointSaved) for e in _records(folder))
+    if stored != written:
+        message = f"{stored} of {written} checkpoint records are stored"
+        (findings.doubled if stored > written else findings.lost).append(f"{run.id} ({run.name}): {message}")
+
+
+def _overlap(folder: Path) -> str:
+    """Describes the first place where steps do not increase by one within an attempt, as with two trainers; else empty."""
+    last: int | None = None
+    for record in _records(folder):
+        if isinstance(record, RankStarted) and record.rank == 0:
+            last = None
+        elif isinstance(record, Metrics) and "loss" in record.values:
+            if last is not None and record.step != last + 1:
+                return f"step {record.step} follows step {last} in one attempt"
+            last = record.step
+    return ""
+
+
+def _check_result(run: Run, folder: Path, state: str, findings: Findings) -> None:
+    if not (folder / ARCHIVE_FILE).is_file():
+        findings.lost.append(f"{run.id} ({run.name}): its result archive is missing")
+    if state and (folder / "adapter" / RESULT_FILE).read_text() != state:
+        findings.lost.append(f"{run.id} ({run.name}): its result differs from that of an undisturbed run")
+
+
+def _stored_checkpoints(run_id: str) -> int:
+    query = select(func.count()).where(RunEvent.run_id == run_id, RunEvent.kind == CheckpointSaved.kind)
+    with database.read() as session:
+        return session.exec(query).one()
+
+
+def _seconds_of_step(folder: Path) -> float:
+    """Returns the median time between the records of two steps within an attempt."""
+    durations, last = [], None
+    for record in _records(folder):
+        if isinstance(record, RankStarted):
+            last = None
+        elif isinstance(record, Metrics) and "loss" in record.values:
+            durations += [record.time - last] if last is not None else []
+            last = record.time
+    return statistics.median(durations) if durations else 0.0
+
+
+def _records(folder: Path) -> list[object]:
+    lines = (folder / EVENTS_FILE).read_bytes().splitlines()
+    return [record for record in map(decode, lines) if record is not None]
+
+
+def check_leftovers(settings: Settings, processes: Callable[[], list[psutil.Process]], findings: Findings) -> None:
+    """Finds what remains after all services stopped: processes, device leases, unfinished files."""
+    deadline = time.monotonic() + _END_SECONDS
+    while (remaining := processes()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    findings.left_over += [f"process {process.pid}" for process in remaining]
+    with database.read() as session:
+        leases = list(session.exec(select(DeviceLease)))
+    findings.left_over += [f"device {lease.device}, leased by {lease.run_id}" for lease in leases]
+    for pattern in _UNFINISHED_FILES:
+        findings.left_over += [
+            f"file {path.relative_to(settings.data_dir)}" for path in settings.data_dir.rglob(pattern)
+        ]
+    for run_dir in settings.runs_dir.iterdir():
+        findings.left_over += [
+            f"incomplete checkpoint: {run_dir.name}/{folder.name}" for folder in manifest.unsealed(run_dir)
+        ]
+
+
+def attempts() -> dict[str, int]:
+    """Returns the number of attempts by outcome."""
+    with database.read() as session:
+        return dict(Counter(session.exec(select(Attempt.outcome))))

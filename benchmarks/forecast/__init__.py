@@ -1,0 +1,1 @@
+"""`python -m benchmarks.forecast`: memory forecasts compared with counted runs and other estimators."""

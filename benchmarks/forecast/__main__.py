@@ -1,0 +1,3 @@
+from benchmarks.forecast.command import main
+
+main()

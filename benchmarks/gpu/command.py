@@ -1,0 +1,182 @@
+"""Runs the measurements that need a GPU, in at most eight minutes: writes a JSON file, and docs/gpu.md from it.
+
+`python -m benchmarks.gpu [--part NAME ...] [--list] [--device cuda|cpu] [--small] [--minutes 8] [--json gpu.json] [--write]`
+
+Each part is a separate process with a share of the time, and reports what it skips for lack of time. If a part fails or exceeds its
+time, its measurements remain and the others still run. Without CUDA every part runs with small models on the CPU and reports what
+it did not test. `--write` writes docs/gpu.md from the JSON, `--from FILE --write` from a file of another machine. Exits with 1 if a
+check fails or a part does not finish. Downloads nothing, and needs only the training packages.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.bench import Job
+from benchmarks.gpu.report import NOT_ON_CUDA, document, passed
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "gpu.md"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part's description, and its share of the time in seconds."""
+
+    name: str
+    shows: str
+    seconds: int
+
+
+# Eight minutes in total, less the time to query the machine and to start.
+PARTS = (
+    Part(
+        "numbers",
+        "losses on CUDA in fp32 and bf16 compared with fp32 on CPU, resuming after a kill, loading a saved adapter",
+        60,
+    ),
+    Part("kernels", "attention kernels on equal, padded and flat rows, compared with fp32 on CPU", 20),
+    Part("quantized", "QLoRA in 4 and 8 bits with bitsandbytes: loss, memory, compute format", 45),
+    Part("probe", "the probe's peak memory compared with the run's", 40),
+    Part("out_of_memory", "real out-of-memory errors, and attempts with the settings that the report proposes", 95),
+    Part(
+        "memory", "forecast and simulation compared with torch's allocator and NVML, up to the size of 8B models", 115
+    ),
+    Part("throughput", "tokens per second and MFU compared with transformers' Trainer and trl at equal loss", 95),
+)
+_MINUTES = sum(part.seconds for part in PARTS) / 60
+
+
+def main() -> None:
+    options = arguments()
+    if options.list:
+        print("\n".join(f"{part.name:14}{part.seconds:5} s  {part.shows}" for part in PARTS))
+        return
+    findings = json.loads(options.read.read_text(encoding="utf-8")) if options.read else run(options)
+    if options.write:
+        write(findings)
+    print(
+        document(findings)
+        if options.markdown
+        else f"{'passed' if passed(findings) else 'FAILED'}: {options.read or options.json}"
+    )
+    sys.exit(not passed(findings))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
+    names = [part.name for part in PARTS]
+    parser.add_argument("--part", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--list", action="store_true", help="list the parts")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if available")
+    parser.add_argument("--small", action="store_true", help="use the small sizes for a CPU")
+    parser.add_argument("--minutes", type=float, default=_MINUTES, help="time of all parts together on CUDA")
+    parser.add_argument("--json", type=Path, default=Path("gpu.json"), metavar="FILE", help="write the findings there")
+    parser.add_argument(
+        "--from", dest="read", type=Path, metavar="FILE", help="read these findings instead of measuring"
+    )
+    parser.add_argument("--markdown", action="store_true", help="print the page")
+    parser.add_argument("--write", action="store_true", help="write docs/gpu.md")
+    return parser.parse_args()
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs the parts one after another, and writes the findings after each."""
+    machine = about_machine(options.device)
+    device = machine["device"]
+    small = options.small or device == "cpu"
+    chosen = [part for part in PARTS if part.name in options.part]
+    share = options.minutes / _MINUTES
+    findings: dict[str, Any] = {"machine": machine, "small": small, "parts": {}}
+    ends = time.monotonic() + share * sum(part.seconds for part in chosen)
+    for number, part in enumerate(chosen):
+        later = share * sum(item.seconds for item in chosen[number + 1 :])
+        seconds = ends - later - time.monotonic()  # includes time left by earlier parts
+        findings["parts"][part.name] = run_part(part, device, small, seconds)
+        options.json.write_text(json.dumps(findings, indent=1), encoding="utf-8")
+        result = findings["parts"][part.name]
+        failed = sum(not check["passed"] for check in result["checks"])
+        checks = f"{len(result['checks'])} checks, {failed} failed, {len(result['skipped'])} skipped"
+        print(f"{part.name}: {result['status']} in {result['seconds']:.0f} s, {checks}", file=sys.stderr, flush=True)
+    return findings
+
+
+def about_machine(device: str | None) -> dict[str, Any]:
+    """Returns device, GPU and versions, queried in another process, so that this one never uses the GPU."""
+    command = [sys.executable, "-m", "benchmarks.gpu.machine", *([device] if device else [])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment(device or ""))
+    if done.returncode:
+        raise SystemExit(done.stderr.strip().splitlines()[-1])
+    machine: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return machine
+
+
+def environment(device: str, *, small: bool = False) -> dict[str, str]:
+    """Returns a part's environment: the project's packages first, no hub, no GPU for CPU parts, one thread for small models."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    shown = {
+        "cpu": "",
+        "cuda": (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0],
+    }  # one GPU, however many there are
+    more = {"CUDA_VISIBLE_DEVICES": shown[device], "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if device else {}
+    more |= {"OMP_NUM_THREADS": "1"} if small else {}
+    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"} | more
+
+
+def run_part(part: Part, device: str, small: bool, seconds: float) -> dict[str, Any]:
+    """Returns the findings of a part, also if it fails or exceeds its time."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="lathe-gpu-") as home:
+        job = Job(home, str(Path(home) / "found.json"), device, small, 0.92 * seconds)
+        job.save(Path(home) / "job.json")
+        limit = seconds if device == "cuda" else None
+        problem = wait_for(part, Path(home), environment(device, small=small), limit)
+        file = Path(job.file)
+        findings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    findings = {"status": "", "checks": [], "tables": {}, "skipped": [], "notes": []} | findings
+    if problem:
+        findings |= {"status": "failed", "error": problem}
+    return findings | {"seconds": time.monotonic() - began}
+
+
+def wait_for(part: Part, home: Path, env: dict[str, str], limit: float | None) -> str:
+    """Runs a part and ends all of its processes. Returns why it did not finish, or an empty text."""
+    command = [sys.executable, "-m", "benchmarks.gpu.bench", part.name, str(home / "job.json")]
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        try:
+            code = process.wait(timeout=limit)
+            problem = f"exit code {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            problem = f"ended after {limit:.0f} s"
+        finally:
+            end_group(process)
+    printed = (home / "log").read_text(errors="replace").strip()
+    return f"{problem}: {printed[-3000:]}" if problem else ""
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a part and its child processes."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        process.wait()
+
+
+def write(findings: dict[str, Any]) -> None:
+    """Writes docs/gpu.md, but never replaces GPU measurements by CPU ones."""
+    if findings["machine"]["device"] == "cpu" and PAGE.exists() and NOT_ON_CUDA not in PAGE.read_text(encoding="utf-8"):
+        raise SystemExit(f"{PAGE.name} contains measurements on CUDA; measurements on a CPU do not replace them.")
+    PAGE.write_text(document(findings), encoding="utf-8")

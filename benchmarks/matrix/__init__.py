@@ -1,0 +1,1 @@
+"""`python -m benchmarks.matrix`: every task with every method and strategy, really run."""

@@ -1,0 +1,3 @@
+from benchmarks.matrix.command import main
+
+main()

@@ -1,0 +1,1 @@
+"""`python -m benchmarks.reference`: the numbers of real runs compared with plain loops."""

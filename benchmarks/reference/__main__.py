@@ -1,0 +1,3 @@
+from benchmarks.reference.command import main
+
+main()

@@ -1,0 +1,135 @@
+"""Models of about 50,000 parameters and data sets with rows of very different lengths, for benchmarks/reference/command.py."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+from benchmarks.matrix.inputs import byte_tokenizer
+
+_BEGIN, _ROLES = "<|begin|>", ["<|system|>", "<|user|>", "<|assistant|>"]
+_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+# The last answer has an empty thinking block before it, and every turn ends with a newline, as in Qwen3's template.
+_THINKING = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n"
+    "{% if m['role'] == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}{{ m['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+_WORDS = ("a", "of", "stone", "river", "seldom", "night", "copper", "we", "lantern", "under", "forty-two", "go")
+# With 8 rows per step, 24 rows end an epoch with a full step, 21 with a smaller one.
+ROWS = {"even": 24, "uneven": 21, "held-out": 11}
+Row = dict[str, Any]
+
+
+def make_inputs(home: Path) -> None:
+    """Writes models and data into the folder `home`."""
+    _make_models(home)
+    for name, make in _DATA.items():
+        for number, (part, count) in enumerate(ROWS.items()):
+            generator = random.Random(f"{name} {part}")
+            rows = [make(100 * (number + 1) + row, generator) for row in range(count)]
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            (home / f"{name}-{part}.jsonl").write_text(text, encoding="utf-8")
+
+
+def _text(generator: random.Random, least: int, most: int) -> str:
+    """Returns words, mostly few and sometimes many, so that a mean over tokens differs much from a mean over rows."""
+    count = min(most, least + int(generator.expovariate(0.25)))
+    return " ".join(generator.choice(_WORDS) for _ in range(count))
+
+
+def _answers(number: int, generator: random.Random) -> Row:
+    return {"prompt": f"{number} {_text(generator, 1, 4)}: ", "completion": _text(generator, 1, 24)}
+
+
+def _chats(number: int, generator: random.Random) -> Row:
+    turns = [{"role": "system", "content": f"Be {number}."}] if number % 3 == 0 else []
+    for turn in range(1 + number % 3):
+        turns += [
+            {"role": "user", "content": f"{number}.{turn} {_text(generator, 1, 3)}?"},
+            {"role": "assistant", "content": _text(generator, 1, 6)},
+        ]
+    return {"messages": turns}
+
+
+def _texts(number: int, generator: random.Random) -> Row:
+    return {"text": f"{number} {_text(generator, 1, 18)}"}
+
+
+def _classes(number: int, generator: random.Random) -> Row:
+    return {"text": f"{number} {_text(generator, 1, 12)}", "label": ("low", "middle", "high")[generator.randrange(3)]}
+
+
+def _pairs(number: int, generator: random.Random) -> Row:
+    """Returns short answers, since fp32 loses digits in large sums of log-probabilities."""
+    answers = {"chosen": _text(generator, 1, 5), "rejected": _text(generator, 1, 5)}
+    return {"prompt": f"{number} {_text(generator, 1, 3)}: ", **answers}
+
+
+def _labelled(number: int, generator: random.Random) -> Row:
+    row = _pairs(number, generator)
+    return {"prompt": row["prompt"], "completion": row["chosen"], "label": generator.random() < 0.75}
+
+
+_DATA: dict[str, Callable[[int, random.Random], Row]] = {
+    "answers": _answers,
+    "chats": _chats,
+    "texts": _texts,
+    "classes": _classes,
+    "pairs": _pairs,
+    "labelled": _labelled,
+}
+
+
+def _make_models(home: Path) -> None:
+    import torch
+    import transformers as library
+
+    causal, seq2seq = _tokenizers()
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ids = {"bos_token_id": causal.bos_token_id, "eos_token_id": 1, "pad_token_id": 0, "vocab_size": len(causal)}
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.5}
+    t5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
+    bart = {
+        "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "dropout": 0.0,
+        "forced_eos_token_id": None,
+    }  # fmt: skip
+    created = {
+        "llama": (library.LlamaForCausalLM, library.LlamaConfig(**sizes, **ids), causal),
+        "mixtral": (
+            library.MixtralForCausalLM,
+            library.MixtralConfig(**sizes, **ids, **experts, num_key_value_heads=4, output_router_logits=True),
+            causal,
+        ),
+        "t5": (library.T5ForConditionalGeneration, library.T5Config(**t5, **ids, decoder_start_token_id=0), seq2seq),
+        "bart": (
+            library.BartForConditionalGeneration,
+            library.BartConfig(**bart, **ids, decoder_start_token_id=1),
+            seq2seq,
+        ),
+    }
+    for name, (kind, config, tokenizer) in created.items():
+        torch.manual_seed(0)
+        kind(config).save_pretrained(home / name)
+        tokenizer.save_pretrained(home / name)
+    copytree(home / "llama", home / "thinker")
+    (home / "thinker" / "chat_template.jinja").write_text(_THINKING, encoding="utf-8")
+
+
+def _tokenizers() -> tuple[Any, Any]:
+    """Makes byte tokenizers: one adds a begin token to every text and has a chat template, the other adds an end token."""
+    from tokenizers.processors import TemplateProcessing
+
+    causal, seq2seq = byte_tokenizer(), byte_tokenizer()
+    for tokenizer, added, form in ((causal, _BEGIN, f"{_BEGIN} $A"), (seq2seq, "<|end|>", "$A <|end|>")):
+        tokenizer.add_special_tokens({"bos_token": _BEGIN, "additional_special_tokens": _ROLES})
+        known = [(added, tokenizer.convert_tokens_to_ids(added))]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=form, special_tokens=known)
+    causal.chat_template = _TEMPLATE
+    return causal, seq2seq

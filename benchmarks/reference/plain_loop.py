@@ -1,0 +1,196 @@
+"""A plain training loop in fp32 on CPU, with only torch, transformers and peft: the reference of benchmarks/reference/command.py.
+
+A step's loss is the mean over the tokens with loss (for a classifier, over the rows) of the global batch. It computes rows one
+by one, without padding, so nothing depends on micro batches, ranks or layout. Auxiliary losses are added once per step: a router's
+load-balancing loss as the mean over the micro batches, AdaLoRA's orthogonality term as it is. The evaluation loss is the same
+mean over the held-out rows, without auxiliary losses.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+from benchmarks.reference.rows import IGNORED, Row
+
+Step = list[list[list[int]]]
+"""The rows of an optimizer step, by their place in the data: micro step, rank, row."""
+
+
+@dataclass
+class Curve:
+    """Losses and gradient norms (before clipping) of all steps, and the evaluation loss after the last."""
+
+    losses: list[float] = field(default_factory=list)
+    gradients: list[float] = field(default_factory=list)
+    evaluation: float = float("nan")
+
+
+class Learner(Protocol):
+    """A model with its data and loss."""
+
+    model: Any
+
+    def parts(self, step: Step) -> Iterator[torch.Tensor]:
+        """Yields the parts whose sum is the loss of a step."""
+
+    def after_step(self, number: int) -> None:
+        """Called with the number of steps done, before the gradients are zeroed."""
+
+    def evaluate(self) -> float:
+        """Returns the loss of the held-out rows."""
+
+
+def run(learner: Learner, steps: list[Step], optimizer: str, learning_rate: float, largest_norm: float = 1.0) -> Curve:
+    """Trains on `steps` with a learning rate that decays linearly to 0, and gradients clipped to `largest_norm`."""
+    trained = [weight for weight in learner.model.parameters() if weight.requires_grad]
+    kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+    more = {} if optimizer == "sgd" else {"weight_decay": 0.0}
+    stepper = kinds[optimizer](trained, lr=learning_rate, **more)
+    curve = Curve()
+    learner.model.train()
+    for number, step in enumerate(steps):
+        stepper.param_groups[0]["lr"] = learning_rate * (1 - number / len(steps))
+        loss = 0.0
+        for part in learner.parts(step):
+            part.backward()
+            loss += part.item()
+        curve.losses.append(loss)
+        curve.gradients.append(torch.nn.utils.clip_grad_norm_(trained, largest_norm).item())
+        stepper.step()
+        learner.after_step(number + 1)
+        stepper.zero_grad()
+    learner.model.eval()
+    with torch.no_grad():
+        curve.evaluation = learner.evaluate()
+    return curve
+
+
+def load(kind: str, folder: Path, initial: Path, adapter: Any = None, **head: Any) -> Any:
+    """Loads a model in fp32 with an `adapter` (a PEFT configuration); weights missing in the folder come from `initial`."""
+    import transformers
+    from peft import get_peft_model
+
+    model, report = getattr(transformers, kind).from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **head
+    )
+    model.config.pad_token_id = 0
+    drawn = tuple(report["missing_keys"])
+    adapted = get_peft_model(model, adapter) if adapter else model
+    begin_with(adapted, initial, drawn)
+    return adapted
+
+
+def begin_with(model: Any, initial: Path, drawn: tuple[str, ...]) -> None:
+    """Sets the weights named in `drawn`, and those of an adapter, to the initial values of a run."""
+    known = load_file(initial)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.requires_grad and (name in drawn or hasattr(model, "peft_config")):
+                weight.copy_(known[name])
+
+
+@dataclass
+class TokenLearner:
+    """Language models: the mean over tokens."""
+
+    model: Any
+    rows: list[Row]
+    held_out: list[Row]
+
+    def parts(self, step: Step) -> Iterator[torch.Tensor]:
+        rows = [self.rows[row] for micro in step for rank in micro for row in rank]
+        count = sum(self._count(row) for row in rows)
+        for row in rows:
+            yield self._summed(row) / count
+
+    def after_step(self, number: int) -> None:
+        pass
+
+    def evaluate(self) -> float:
+        total = sum(self._summed(row).item() for row in self.held_out)
+        return total / sum(self._count(row) for row in self.held_out)
+
+    def _summed(self, row: Row) -> torch.Tensor:
+        """Returns the sum of the cross-entropy over a row's tokens."""
+        logits = self.model(input_ids=torch.tensor([row.ids])).logits[0, :-1]
+        return functional.cross_entropy(logits, torch.tensor(row.labels[1:]), ignore_index=IGNORED, reduction="sum")
+
+    def _count(self, row: Row) -> int:
+        return sum(label != IGNORED for label in row.labels[1:])
+
+
+class TargetLearner(TokenLearner):
+    """Encoder-decoders: each token of a target is predicted from the source and the target before it."""
+
+    def _summed(self, row: Row) -> torch.Tensor:
+        before = [self.model.config.decoder_start_token_id, *row.labels[:-1]]
+        logits = self.model(input_ids=torch.tensor([row.ids]), decoder_input_ids=torch.tensor([before])).logits[0]
+        return functional.cross_entropy(logits, torch.tensor(row.labels), reduction="sum")
+
+    def _count(self, row: Row) -> int:
+        return len(row.labels)
+
+
+class ClassLearner(TokenLearner):
+    """Classifiers: the mean over rows."""
+
+    def _summed(self, row: Row) -> torch.Tensor:
+        return functional.cross_entropy(self.model(input_ids=torch.tensor([row.ids])).logits, torch.tensor(row.labels))
+
+    def _count(self, row: Row) -> int:  # noqa: ARG002 - a row is one, however long
+        return 1
+
+
+class ExpertLearner(TokenLearner):
+    """A mixture of experts: the mean over tokens, plus the mean over micro batches of the load-balancing loss."""
+
+    def parts(self, step: Step) -> Iterator[torch.Tensor]:
+        yield from super().parts(step)
+        micro_batches = [rank for micro in step for rank in micro if rank]
+        for batch in micro_batches:
+            yield self._balance([self.rows[row] for row in batch]) / len(micro_batches)
+
+    def _balance(self, rows: list[Row]) -> torch.Tensor:
+        """Returns coefficient x experts x sum over experts of (share of choices) x (mean probability), of all tokens and layers."""
+        config = self.model.config
+        tokens = [
+            self.model(input_ids=torch.tensor([row.ids]), output_router_logits=True).router_logits for row in rows
+        ]
+        likely = torch.cat([layer for row in tokens for layer in row]).softmax(-1)
+        chosen = likely.topk(config.num_experts_per_tok).indices
+        shares = functional.one_hot(chosen, config.num_local_experts).float().mean(0).sum(0)
+        balance: torch.Tensor = config.num_local_experts * (shares * likely.mean(0)).sum()
+        return config.router_aux_loss_coef * balance
+
+
+class RankLearner(TokenLearner):
+    """AdaLoRA: the mean over tokens, plus the orthogonality term once per step."""
+
+    def parts(self, step: Step) -> Iterator[torch.Tensor]:
+        yield from super().parts(step)
+        matrices = [(name, weight) for name, weight in self.model.named_parameters() if ".lora_" in name]
+        products = [
+            weight @ weight.T if ".lora_A." in name else weight.T @ weight
+            for name, weight in matrices
+            if ".lora_A." in name or ".lora_B." in name
+        ]
+        distances = [torch.linalg.norm(product - torch.eye(len(product))) for product in products]
+        yield self.model.peft_config["default"].orth_reg_weight * torch.stack(distances).mean()
+
+    def after_step(self, number: int) -> None:
+        self.model.base_model.update_and_allocate(number)
+
+
+LEARNERS: dict[str, Callable[..., TokenLearner]] = {
+    "sft": TokenLearner,
+    "pretraining": TokenLearner,
+    "seq2seq": TargetLearner,
+    "classification": ClassLearner,
+    "mixture": ExpertLearner,
+    "adalora": RankLearner,
+}

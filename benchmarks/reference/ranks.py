@@ -1,0 +1,76 @@
+"""One rank of `benchmarks.reference`. It runs cells as benchmarks/matrix/ranks.py does, and records what the reference needs.
+
+That is the rows of each batch, and the randomly initialized weights.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.matrix import ranks
+from training.ranks.stopping import die_with_parent
+
+INITIAL = "initial.safetensors"
+
+
+def batches_file(folder: Path, rank: int) -> Path:
+    return folder / f"batches-{rank}.jsonl"
+
+
+def main() -> None:
+    die_with_parent()
+    record()
+    ranks.main()
+
+
+def record() -> None:
+    """Patches ReportingTrainer to record its first weights and its batches."""
+    from training.trainer.reporting_trainer import ReportingTrainer
+
+    begin, train = ReportingTrainer.__init__, ReportingTrainer.training_step
+
+    def beginning(self: ReportingTrainer, **named: Any) -> None:
+        _keep_weights(named["model"], named["context"].run_dir, named["context"].report.rank)
+        begin(self, **named)
+
+    def training(self: ReportingTrainer, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
+        line = {"step": self.state.global_step + 1, "rows": _rows(inputs)}
+        with batches_file(self.context.run_dir, self.context.report.rank).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        return train(self, model, inputs, *arguments, **named)
+
+    ReportingTrainer.__init__ = beginning  # type: ignore[method-assign]
+    ReportingTrainer.training_step = training  # type: ignore[method-assign]
+
+
+def _rows(inputs: dict[str, Any]) -> list[list[int]]:
+    """Returns the tokens of each row of a batch without padding; of pairs, those with the chosen answers come first."""
+    tokens = inputs["chosen_input_ids"] if "chosen_input_ids" in inputs else inputs["input_ids"]
+    if "position_ids" in inputs:  # a flat batch, in which each row begins at position 0
+        starts = (inputs["position_ids"][0] == 0).nonzero().flatten().tolist()
+        return [row.tolist() for row in tokens[0].tensor_split(starts[1:])]
+    mask = inputs["chosen_attention_mask"] if "chosen_attention_mask" in inputs else inputs["attention_mask"]
+    return [row[selected].tolist() for row, selected in zip(tokens, mask.bool(), strict=True)]
+
+
+def _keep_weights(model: Any, folder: Path, rank: int) -> None:
+    """Saves the trainable weights. A collective under ZeRO-3, which shards them."""
+    from contextlib import nullcontext
+
+    from safetensors.torch import save_file
+
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    whole: Any = nullcontext()
+    if any(hasattr(weight, "ds_id") for weight in trained.values()):
+        from deepspeed.runtime.zero import GatheredParameters
+
+        whole = GatheredParameters(list(trained.values()))
+    with whole:
+        if rank == 0:
+            save_file(
+                {name: weight.detach().clone().contiguous() for name, weight in trained.items()}, folder / INITIAL
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Reads a run of benchmarks/reference/command.py from its folder, and compares it with its reference."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+from transformers.utils import logging
+
+from benchmarks.reference.cells import STEPS, SUBJECTS, TARGETS, Cell
+from benchmarks.reference.plain_loop import LEARNERS, Curve, Learner, Step, load, run
+from benchmarks.reference.ranks import INITIAL, batches_file
+from benchmarks.reference.rows import classes_of, read, rows_of
+
+logging.disable_progress_bar()
+logging.set_verbosity_error()
+torch.set_num_threads(1)  # tensors are tiny, and the ranks use the other cores
+_KINDS = {
+    "seq2seq": ("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM"),
+    "classification": ("AutoModelForSequenceClassification", "SEQ_CLS"),
+    "reward": ("AutoModelForSequenceClassification", "SEQ_CLS"),
+}
+
+
+class MismatchError(Exception):
+    """A run that cannot be compared: it trained on other rows, or saved other weights."""
+
+
+def differences(cell: Cell, folder: Path) -> dict[str, float]:
+    """Returns the largest relative differences of loss, gradient norm, evaluation loss and saved weights.
+
+    Raises:
+        MismatchError: the run cannot be compared.
+    """
+    learner, tokens = _learner(cell, folder)
+    steps = _steps(folder, cell, tokens)
+    before, after = folder / "reference-before", folder / "reference-after"
+    learner.model.save_pretrained(before)
+    config = cell.config
+    expected = run(learner, steps, config["optimizer"], config["learning_rate"])
+    learner.model.save_pretrained(after)
+    reported = _curve(folder)
+    if len(reported.losses) != STEPS or len(reported.gradients) != STEPS:
+        raise MismatchError(
+            f"reported {len(reported.losses)} losses and {len(reported.gradients)} gradient norms of {STEPS} steps"
+        )
+    saved = folder / ("model" if cell.method == "full" else "adapter")
+    return {
+        "loss": _largest(reported.losses, expected.losses),
+        "gradient": _largest(reported.gradients, expected.gradients),
+        "evaluation": _largest([reported.evaluation], [expected.evaluation]),
+        "weights": _distance(_weights(saved), _weights(after), _weights(before)),
+    }
+
+
+def _learner(cell: Cell, folder: Path) -> tuple[Learner, list[list[int]]]:
+    """Returns the reference's model with its data, and the tokens of every training row."""
+    config, initial = cell.config, folder / INITIAL
+    task, model, limit = config["task"], Path(config["model"]), config["max_length"]
+    kind, peft_task = _KINDS.get(task, ("AutoModelForCausalLM", "CAUSAL_LM"))
+    data, held_out = Path(config["data"]), Path(config["validation_data"])
+    adapter = _adapter(cell, peft_task)
+    if task in ("dpo", "kto", "orpo", "reward"):
+        from benchmarks.reference.trl import PreferenceLearner
+
+        settings = {"output_dir": str(folder / "trl"), "max_length": limit}
+        settings |= {} if task == "reward" else {"beta": config.get("beta", 0.1)}
+        begun = load(kind, model, initial, adapter, **({"num_labels": 1} if task == "reward" else {}))
+        places = {"micro": cell.split[0], "ranks": cell.ranks}
+        learner = PreferenceLearner(task, begun, model, read(data), read(held_out), settings, **places)
+        return learner, learner.tokens()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rows, others = (rows_of(task, file, tokenizer, limit) for file in (data, held_out))
+    head = {"num_labels": len(classes_of(read(data)))} if task == "classification" else {}
+    special = cell.method if cell.method == "adalora" else cell.subject.split()[0]
+    make = LEARNERS.get(special, LEARNERS[task])
+    return make(load(kind, model, initial, adapter, **head), rows, others), [row.ids for row in rows]
+
+
+def _adapter(cell: Cell, task: str) -> Any:
+    from peft import AdaLoraConfig, LoraConfig
+
+    targets = TARGETS[SUBJECTS[cell.subject].model].split(", ")
+    shared: dict[str, Any] = {"task_type": task, "target_modules": targets}
+    match cell.method:
+        case "lora":
+            return LoraConfig(**shared, r=cell.config["lora_r"], lora_alpha=cell.config["lora_alpha"])
+        case "adalora":
+            options = dict(option.split("=") for option in cell.config["method_options"].split(", "))
+            return AdaLoraConfig(
+                **shared, total_step=STEPS, **{name: json.loads(value) for name, value in options.items()}
+            )
+    return None
+
+
+def _steps(folder: Path, cell: Cell, tokens: Sequence[list[int]]) -> list[Step]:
+    """Returns the rows of every step of the run.
+
+    Raises:
+        MismatchError: a row is not in the data, or trained again before all rows had trained.
+    """
+    places = {tuple(row): place for place, row in enumerate(tokens)}
+    if len(places) < len(tokens):
+        raise MismatchError("has equal rows, which cannot be told apart")
+    paired = cell.config["task"] in ("dpo", "reward")
+    parts = [_batches(batches_file(folder, rank), places, paired=paired) for rank in range(cell.ranks)]
+    steps = [[list(micro) for micro in zip(*(part[step] for part in parts), strict=True)] for step in sorted(parts[0])]
+    _empty_filled(steps, len(tokens))
+    return steps
+
+
+def _empty_filled(steps: list[Step], rows: int) -> None:
+    """Empties the batches of ranks for which an epoch had no rows left; their filler rows must not count.
+
+    Raises:
+        MismatchError: a row trained again before all rows had trained.
+    """
+    seen: set[int] = set()
+    for number, micro in ((number, micro) for step in steps for number, micro in enumerate(step)):
+        if len(seen) == rows and number == 0:
+            seen = set()  # an epoch begins with a step
+        for rank, batch in enumerate(micro):
+            if len(seen) == rows:
+                micro[rank] = []
+            elif len(seen | set(batch)) < len(seen) + len(batch):
+                raise MismatchError(f"trained on a row again when {len(seen)} of {rows} rows had trained")
+            seen |= set(batch)
+
+
+def _batches(file: Path, places: dict[tuple[int, ...], int], *, paired: bool) -> dict[int, list[list[int]]]:
+    """Returns a rank's batches by step. In batches of pairs all chosen answers come before the rejected ones."""
+    steps: dict[int, list[list[int]]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        batch = json.loads(line)
+        rows = batch["rows"][: len(batch["rows"]) // 2] if paired else batch["rows"]
+        if not all(tuple(row) in places for row in rows):
+            raise MismatchError(f"trained at step {batch['step']} on a row that has other tokens than the reference's")
+        steps.setdefault(batch["step"], []).append([places[tuple(row)] for row in rows])
+    return steps
+
+
+def _curve(folder: Path) -> Curve:
+    """Returns the metrics that the run reported."""
+    curve = Curve()
+    for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines():
+        values = json.loads(line).get("values") or {}
+        if "loss" in values:
+            curve.losses.append(values["loss"])
+            curve.gradients.append(values["grad_norm"])
+        curve.evaluation = values.get("eval_loss", curve.evaluation)
+    return curve
+
+
+def _largest(values: list[float], expected: list[float]) -> float:
+    """Returns the largest difference relative to `expected`; infinity for NaN."""
+    difference = torch.tensor(values, dtype=torch.float64) - torch.tensor(expected, dtype=torch.float64)
+    relative = difference.abs() / torch.tensor(expected, dtype=torch.float64).abs()
+    return float(relative.nan_to_num(nan=torch.inf).max())
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: weight for file in folder.glob("*.safetensors") for name, weight in load_file(file).items()}
+
+
+def _shapes(weights: dict[str, torch.Tensor]) -> set[tuple[str, torch.Size]]:
+    return {(name, weight.shape) for name, weight in weights.items()}
+
+
+def _distance(
+    saved: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], before: dict[str, torch.Tensor]
+) -> float:
+    """Returns the distance of the saved weights from `expected`, divided by the distance of `expected` from `before`.
+
+    Raises:
+        MismatchError: the run saved weights of other names or shapes.
+    """
+    common = [saved[name] for name in saved.keys() & expected.keys()]
+    # DeepSpeed also saves each copy of weights that a model shares, such as an output head tied to the embeddings.
+    saved = {
+        name: weight
+        for name, weight in saved.items()
+        if name in expected or not any(torch.equal(weight, other) for other in common)
+    }
+    if _shapes(saved) != _shapes(expected):
+        names = sorted(dict(_shapes(saved) ^ _shapes(expected)))
+        raise MismatchError(f"saved other weights: {', '.join(names[:3])}")
+
+    def norm(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
+        # AdaLoRA saves fewer ranks than it began with, so initial weights may have another shape.
+        differences = (
+            left[name].double() - (right[name].double() if right[name].shape == left[name].shape else 0)
+            for name in left
+        )
+        return sum(float(difference.square().sum()) for difference in differences) ** 0.5
+
+    return norm(saved, expected) / norm(expected, before)

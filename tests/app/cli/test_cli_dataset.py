@@ -1,0 +1,166 @@
+"""`lathe dataset`: checks files without server or database, and manages stored data sets."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from commands import answer, lathe
+from paths import ROOT
+
+KEYS = {
+    "format", "reason", "rows", "tokens", "truncated_rows", "untrained_rows", "duplicate_rows", "longest_rows", "padding_waste",
+    "problems", "trainable",
+}  # fmt: skip
+
+
+@pytest.fixture
+def bad(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "c", "completion": 5}\n')
+    return path
+
+
+def check(file, *arguments, exit_code=0):
+    """Runs the check in a process with an empty data folder, which it must not create."""
+    command = [sys.executable, "-m", "app.cli.__main__", "dataset", "check", str(file), "--json", *arguments]
+    nowhere = file.parent / "nowhere"
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "LATHE_DATA_DIR": str(nowhere),
+        "HOME": str(file.parent),
+    }
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=file.parent, check=False)
+    assert done.returncode == exit_code, done.stderr + done.stdout
+    assert not nowhere.exists()
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.slow
+def test_check_counts_tokens_without_a_server_and_stores_nothing(rows):
+    result, progress = check(
+        rows, "--model", "static/starter", "--max-length", "64", "--micro-batch", "2", "--num-processes", "2"
+    )
+    assert set(result) >= KEYS
+    assert (result["format"], result["rows"], result["trainable"]) == ("prompt/completion", 40, True)
+    assert result["tokens"]["max"] > 64 and result["tokens"]["total"] > 40
+    assert (result["truncated_rows"], result["untrained_rows"], result["duplicate_rows"]) == (1, 1, 1)
+    assert result["longest_rows"][0] == 40
+    assert 0 < result["padding_waste"] < 1
+    assert {"step", "rank", "rows", "tokens"} <= set(result["worst_batches"][0])
+    [problem] = result["problems"]
+    assert (problem["file"], problem["line"], problem["level"], problem["rows"]) == ("sums.jsonl", 40, "warning", 1)
+    assert "no loss tokens" in problem["message"] and "--max-length" in problem["fix"]
+    assert "40 rows read" in progress
+
+
+@pytest.mark.slow
+def test_check_of_an_unusable_data_set_exits_with_1_and_prints_file_row_and_fix(bad):
+    result, _ = check(bad, "--model", "static/starter", exit_code=1)
+    assert set(result) >= KEYS
+    assert result["trainable"] is False
+    assert (result["tokens"], result["truncated_rows"]) == (
+        {"median": None, "p95": None, "max": None, "total": None},
+        None,
+    )
+    [problem] = [problem for problem in result["problems"] if problem["level"] == "error"]
+    assert (problem["file"], problem["line"], problem["field"]) == ("bad.jsonl", 2, "completion")
+    assert problem["message"] and problem["fix"]
+
+
+@pytest.mark.slow
+def test_check_prints_a_verdict_and_the_fix(bad, rows):
+    refused = lathe("dataset", "check", bad)
+    assert refused.exit_code == 1
+    assert "bad.jsonl cannot train." in refused.stdout and "bad.jsonl, row 2, completion: is a number" in refused.stdout
+    fine = lathe("dataset", "check", rows)
+    assert (
+        fine.exit_code == 0 and "sums.jsonl can train." in fine.stdout and "prompt/completion, because" in fine.stdout
+    )
+
+
+@pytest.mark.slow
+def test_check_accepts_a_mapping_and_finds_training_rows_in_the_validation_data(tmp_path):
+    listed = [{"q": f"question {n}", "a": f"answer {n}"} for n in range(6)]
+    for name, part in (("train", listed), ("val", [listed[2], {"q": "new", "a": "row"}])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    mapped = ["--columns", "prompt=q, completion=a", "--validation", str(tmp_path / "val.jsonl")]
+    result, _ = check(tmp_path / "train.jsonl", "--model", "static/starter", *mapped)
+    assert result["format"] == "mapped"
+    assert (result["validation"]["leaked_rows"], result["validation"]["leaked_examples"]) == (1, [[1, 3]])
+    assert "also in train.jsonl" in result["problems"][-1]["message"]
+
+
+@pytest.mark.slow
+def test_a_model_without_a_tokenizer_is_a_problem_in_the_report(rows, tmp_path):
+    (tmp_path / "empty").mkdir()
+    result, _ = check(rows, "--model", str(tmp_path / "empty"), exit_code=1)
+    assert result["problems"][0]["field"] == "model" and result["trainable"] is False
+
+
+def test_a_missing_file_is_named_in_the_error(tmp_path):
+    result = lathe("dataset", "check", tmp_path / "none.jsonl")
+    assert result.exit_code == 1 and "none.jsonl" in result.stderr and "does not exist" in result.stderr
+
+
+def test_a_data_set_is_added_listed_shown_and_removed(database, rows):
+    added = answer("dataset", "add", rows, "--name", "my sums")
+    assert (added["name"], added["rows"], added["format"]) == ("my sums", 40, "prompt/completion")
+    assert [item["id"] for item in answer("dataset", "list", "--search", "my")] == [added["id"]]
+    assert answer("dataset", "show", added["id"][:6])["sha256"] == added["sha256"]
+    shown = " ".join(lathe("dataset", "show", added["id"]).stdout.split())
+    assert "Rows 40" in shown and f"SHA-256 {added['sha256']}" in shown
+    assert answer("dataset", "remove", added["id"], "--yes") == {"removed": added["id"]}
+    assert lathe("dataset", "list").stdout.startswith("No data sets yet.")
+
+
+def test_several_files_become_one_data_set(home, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text(f"text\n{name}\n")
+    added = answer("dataset", "add", tmp_path / "a.csv", tmp_path / "b.csv")
+    assert (added["name"], added["rows"]) == ("a.csv + b.csv", 2)
+
+
+def test_a_mapping_is_saved_with_the_data_set(home, tmp_path):
+    (tmp_path / "odd.jsonl").write_text('{"q": "a", "a": "b"}\n')
+    columns = "prompt=q, completion=a"
+    assert answer("dataset", "add", tmp_path / "odd.jsonl", "--columns", columns)["columns_map"] == columns
+
+
+def test_all_problems_of_a_refused_file_are_reported(home, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"prompt": "a", "completion": 5}\n{"prompt": "d"}\n')
+    problems = answer("dataset", "add", path, exit_code=1)["error"]
+    assert len(problems) == 2 and all(problem["fix"] for problem in problems)
+    assert problems[1]["field"] == "bad.jsonl, row 2, completion"
+
+
+def test_removing_asks_for_confirmation(home, rows):
+    from click.testing import CliRunner
+
+    from app.cli.__main__ import main
+
+    added = answer("dataset", "add", rows)
+    declined = CliRunner().invoke(main, ["dataset", "remove", added["id"]], input="n\n")
+    assert declined.exit_code == 1 and "Delete sums.jsonl (40 rows)?" in declined.stderr
+    assert answer("dataset", "list")
+
+
+@pytest.mark.parametrize("identity", ["nosuchset", "ab"])
+def test_a_missing_data_set_is_named_in_the_error(home, identity):
+    assert answer("dataset", "show", identity, exit_code=1)["error"][0]["value"] == identity
+
+
+@pytest.mark.parametrize(
+    "name", ["alpaca_en_demo.json", "chatalpaca-1k.jsonl", "dpo_en_demo.json", "multiply-1k.jsonl"]
+)
+def test_formats_of_real_data_sets_are_detected(real_data, name):
+    expected = {
+        "alpaca_en_demo.json": ("alpaca", 999),
+        "chatalpaca-1k.jsonl": ("messages", 989),
+        "dpo_en_demo.json": ("preference", 300),
+        "multiply-1k.jsonl": ("messages", 1000),
+    }[name]
+    output = answer("dataset", "check", real_data / name)
+    assert (output["format"], output["rows"], output["trainable"]) == (*expected, True)

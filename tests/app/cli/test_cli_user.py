@@ -1,0 +1,71 @@
+"""`lathe user` and `lathe token`."""
+
+import pytest
+from commands import answer, lathe
+
+from app.access.server_token import TOKEN_FILE, server_token
+from worker.settings import get_settings
+from worker.store import accounts, database
+
+
+def of(token):
+    with database.read() as session:
+        account = accounts.of_token(session=session, token=token)
+    return account and (account.name, account.admin)
+
+
+def test_an_account_s_token_is_printed_once_and_grants_access(home):
+    output = lathe("user", "add", "alice")
+    token = output.stdout.strip()
+    assert of(token) == ("alice", False)
+    assert "shown only once" in output.stderr
+    assert token not in lathe("user", "list").output
+
+
+def test_an_admin_is_listed_as_one(home):
+    assert of(answer("user", "add", "carol", "--admin")["token"]) == ("carol", True)
+    assert [(item["name"], item["admin"]) for item in answer("user", "list")] == [("carol", True)]
+    assert "carol  admin" in lathe("user", "list").stdout
+
+
+def test_an_empty_list_of_accounts_shows_how_to_add_one(home):
+    assert "lathe user add NAME" in lathe("user", "list").stdout
+    assert answer("user", "list") == []
+
+
+def test_rotating_and_removing_invalidate_the_token(home):
+    first = answer("user", "add", "alice")["token"]
+    second = answer("user", "rotate", "alice")["token"]
+    assert (of(first), of(second)) == (None, ("alice", False))
+    answer("user", "remove", "alice")
+    assert of(second) is None
+
+
+@pytest.mark.parametrize("name", ["local", "", "a b", "-x", "x" * 65, "a/b", "a\n"])
+def test_an_invalid_name_is_reported(home, name):
+    result = lathe("user", "add", "--", name)
+    assert result.exit_code == 1
+    assert f"NAME (given: {name!r})" in result.stderr
+
+
+@pytest.mark.parametrize(("command", "fix"), [("add", "lathe user rotate alice"), ("rotate", "lathe user list")])
+def test_a_used_or_unknown_name_is_reported_with_a_fix(home, command, fix):
+    lathe("user", "add", "alice")
+    (error,) = answer("user", command, "alice" if command == "add" else "nobody", exit_code=1)["error"]
+    assert (error["field"], fix in error["fix"]) == ("NAME", True)
+
+
+def test_the_server_s_token_is_created_shown_and_rotated(bare_home):
+    shown = answer("token")
+    assert shown["token"] == (bare_home / TOKEN_FILE).read_text().strip()
+    assert shown["address"] == f"http://127.0.0.1:7860/?token={shown['token']}"
+    changed = answer("token", "--rotate")["token"]
+    assert changed != shown["token"]
+    assert server_token(get_settings()) == changed
+
+
+def test_a_token_from_the_environment_cannot_be_rotated(bare_home, monkeypatch):
+    monkeypatch.setenv("LATHE_TOKEN", "0123456789abcdef0123456789abcdef")
+    get_settings.cache_clear()
+    (error,) = answer("token", "--rotate", exit_code=1)["error"]
+    assert error["field"] == "LATHE_TOKEN"

@@ -1,0 +1,149 @@
+"""The container files are consistent: names exist, ports are closed, and no secret is in them."""
+
+import importlib.util
+import json
+import re
+import tomllib
+
+import pytest
+from deploy_files import COMPOSE, OURS, SERVICES, commands, environment, stages, variables
+from paths import ROOT
+
+from app.cli.__main__ import main
+from worker.settings import Settings
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+PYPROJECT = tomllib.loads(read("pyproject.toml"))
+PACKAGES = set(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+LATHE_VARIABLES = {f"LATHE_{name.upper()}" for name in Settings.model_fields}
+SECRET = re.compile(r"PASSWORD|TOKEN|SECRET|AUTH")
+DOTENV = dict(re.findall(r"^#?([A-Z_]+)=(.*)$", read(".env.example"), re.MULTILINE))
+
+
+def test_only_the_web_server_publishes_a_port_by_default_on_loopback():
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert list(published) == ["web"]
+    assert [port.split("}:", 1)[0] for port in published["web"]] == ["${LATHE_BIND:-127.0.0.1"]
+
+
+def test_database_and_queue_are_on_an_internal_network():
+    assert COMPOSE["networks"]["inner"]["internal"] is True
+    assert [SERVICES[name]["networks"] for name in ("postgres", "valkey", "migrate")] == [["inner"]] * 3
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_permanent_service_has_a_health_check_and_restarts(service):
+    definition = SERVICES[service]
+    if definition["restart"] == "no":
+        assert definition["healthcheck"] == {"disable": True}
+        return
+    assert definition["restart"] == "unless-stopped"
+    assert "healthcheck" in definition or stages()[definition["build"]["target"]].health_check
+
+
+@pytest.mark.parametrize("command", [command for service in OURS for command in commands(service)], ids=" ".join)
+def test_every_command_names_a_program_and_a_module_that_exist(command):
+    match command:
+        case ["lathe", subcommand, *flags]:
+            assert PYPROJECT["project"]["scripts"]["lathe"] == "app.cli.__main__:main"
+            assert {flag for option in main.commands[subcommand].params for flag in option.opts} >= set(flags)
+        case ["python", "-m", module]:
+            assert importlib.util.find_spec(module) is not None
+        case ["python", "-c", source]:
+            compile(source, "health check", "exec")
+        case ["celery", "--app", module, *_]:
+            assert importlib.util.find_spec(module) is not None
+        case _:
+            pytest.fail(f"nothing is known of the program {command[0]}")
+
+
+def test_every_copied_path_exists_and_is_not_ignored():
+    not_ignored = {line[1:] for line in read(".dockerignore").splitlines() if line.startswith("!")}
+    lines = [rest for stage in stages().values() for rest in stage.all("COPY") if "--from" not in rest]
+    copied = {path for line in lines for path in line.split()[:-1]}
+    assert copied == not_ignored
+    assert [path for path in copied if not (ROOT / path).exists()] == []
+
+
+def test_the_build_copies_every_package_of_the_wheel():
+    copied = {rest.split()[0] for rest in stages()["source"].all("COPY")}
+    assert copied >= PACKAGES
+    for name in ("web", "worker"):
+        created = next(rest for rest in stages()[name].all("RUN") if "mkdir" in rest)
+        assert set(re.search(r"mkdir ([\w ]+?) &&", created)[1].split()) == PACKAGES
+
+
+def test_every_lathe_variable_is_a_documented_setting():
+    names = {name for service in OURS for name in SERVICES[service]["environment"]}
+    names |= {name for stage in stages().values() for name in stage.environment if name.startswith("LATHE_")}
+    assert names <= LATHE_VARIABLES
+    described = set(re.findall(r"^\| `(LATHE_\w+)` \|", read("docs/deploy.md"), re.MULTILINE))
+    assert described == LATHE_VARIABLES
+
+
+def test_the_example_has_exactly_the_variables_of_compose():
+    assert {name for name, _, _ in variables(COMPOSE)} == set(DOTENV)
+
+
+def test_no_secret_has_a_default_and_compose_requires_passwords_and_token():
+    assert [name for name, value in DOTENV.items() if SECRET.search(name) and value] == []
+    for service in SERVICES.values():
+        for name, value in service.get("environment", {}).items():
+            assert not SECRET.search(name) or str(value).startswith("${")
+    required = {name for name, operator, _ in variables(COMPOSE) if operator == "?"}
+    assert required == {"POSTGRES_PASSWORD", "VALKEY_PASSWORD", "LATHE_TOKEN"}
+    assert all(operator == "?" for name, operator, _ in variables(COMPOSE) if name in required)
+
+
+def test_only_the_worker_gets_the_hub_token():
+    holders = [name for name, service in SERVICES.items() if "LATHE_HUB_TOKEN" in service.get("environment", {})]
+    assert holders == ["worker"]
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_database_and_queue_are_addressed_by_service_and_password(service):
+    values = environment(service, {"POSTGRES_PASSWORD": "first", "VALKEY_PASSWORD": "second"})
+    assert values["LATHE_DATABASE_URL"] == "postgresql://lathe:first@postgres:5432/lathe"
+    assert values["LATHE_BROKER_URL"] == "redis://:second@valkey:6379/0"
+
+
+def test_only_the_worker_image_has_the_training_packages_a_compiler_and_gpus():
+    installs = {name: " ".join(rest for rest in stages()[name].all("RUN")) for name in ("web", "worker")}
+    assert "[train]" not in installs["web"]
+    assert 'install --no-cache-dir --constraint constraints.txt ".[train]"' in installs["worker"]
+    assert "install --no-cache-dir --constraint constraints.txt ." in installs["web"]
+    assert "g++" in installs["worker"].split()
+    [device] = SERVICES["worker"]["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+    assert "shm_size" in SERVICES["worker"]
+
+
+@pytest.mark.parametrize("image", ["web", "worker"])
+def test_an_image_runs_as_an_unprivileged_user_who_owns_the_data_folder(image):
+    stage = stages()[image]
+    assert stage.last("USER") == "lathe"
+    assert any("--uid 10001 lathe" in rest and "--owner lathe" in rest and "/data" in rest for rest in stage.all("RUN"))
+
+
+def test_web_and_worker_share_the_data_folder_and_every_volume_is_declared():
+    mounts = {name: [str(mount) for mount in service.get("volumes", [])] for name, service in SERVICES.items()}
+    assert all(f"data:{environment(name, {})['LATHE_DATA_DIR']}" in mounts[name] for name in OURS)
+    named = {mount.split(":")[0] for mounted in mounts.values() for mount in mounted if not mount.startswith("$")}
+    assert named == set(COMPOSE["volumes"])
+
+
+def test_nothing_starts_before_the_tables_are_up_to_date():
+    for name in ("web", "worker"):
+        assert SERVICES[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    assert SERVICES["migrate"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
+
+
+def test_the_queue_keeps_its_messages_on_disk_and_evicts_none():
+    command = json.dumps(SERVICES["valkey"]["command"])
+    assert '"--appendonly", "yes"' in command
+    assert '"--maxmemory-policy", "noeviction"' in command
+    assert '"--requirepass", "${VALKEY_PASSWORD:?' in command

@@ -1,0 +1,168 @@
+"""The containers' commands, run as processes with a real PostgreSQL and Redis server, if available."""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+from deploy_files import SERVICES, environment, stages
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from worker.queue.local_broker import find_server
+
+pytestmark = pytest.mark.slow
+
+POSTGRES = "host=127.0.0.1 port=5432 user=postgres dbname=postgres connect_timeout=2"
+REDIS_DATABASE = 13
+PATIENCE_SECONDS = 90
+PROGRAMS = {
+    "python": [sys.executable],
+    "lathe": [sys.executable, "-m", "app.cli.__main__"],
+    "celery": [sys.executable, "-m", "celery"],
+}
+
+
+@pytest.fixture
+def postgresql():
+    """The URL of an empty database that is dropped afterwards."""
+    name = f"lathe_test_{secrets.token_hex(4)}"
+    try:
+        server = psycopg.connect(POSTGRES, autocommit=True)
+    except psycopg.OperationalError as error:
+        pytest.skip(f"no PostgreSQL at 127.0.0.1:5432 for the user postgres: {error}")
+    with server:
+        server.execute(f"CREATE DATABASE {name}")
+        yield f"postgresql://postgres@127.0.0.1:5432/{name}"
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    server.close()
+
+
+@pytest.fixture
+def broker():
+    """The URL of a Redis database that is empty before and after."""
+    client = redis.Redis(port=6379, db=REDIS_DATABASE, socket_connect_timeout=2)
+    try:
+        client.flushdb()
+    except redis.ConnectionError as error:
+        pytest.skip(f"no Redis at 127.0.0.1:6379: {error}")
+    yield f"redis://127.0.0.1:6379/{REDIS_DATABASE}"
+    client.flushdb()
+    client.close()
+
+
+@pytest.fixture
+def containers(postgresql, broker, tmp_path):
+    """Functions that run a service's command like its container, with this machine's addresses."""
+    places = {
+        "LATHE_DATA_DIR": str(tmp_path / "data"),
+        "LATHE_DATABASE_URL": postgresql,
+        "LATHE_BROKER_URL": broker,
+        "LATHE_HOST": "127.0.0.1",
+        "LATHE_PORT": str(free_port()),
+        "LATHE_DEVICES": "cpu",
+    }
+
+    def variables(service):
+        values = environment(service, {})
+        assert set(values) >= {"LATHE_DATA_DIR", "LATHE_DATABASE_URL", "LATHE_BROKER_URL"}
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
+        passed = {*values, "LATHE_PORT", "LATHE_DEVICES"}
+        return ours | values | {name: value for name, value in places.items() if name in passed}
+
+    with ExitStack() as running:
+        yield Containers(variables, tmp_path, running)
+
+
+class Containers:
+    def __init__(self, variables, folder: Path, running: ExitStack):
+        self._variables, self._folder, self._running = variables, folder, running
+
+    def start(self, service):
+        """Starts a service's command; what it prints goes to a file."""
+        command = SERVICES[service]["command"]
+        output = self._running.enter_context((self._folder / f"{service}.log").open("w+"))
+        process = subprocess.Popen(
+            [*PROGRAMS[command[0]], *command[1:]], env=self._variables(service), stdout=output, stderr=subprocess.STDOUT
+        )
+        self._running.callback(self._stop, process)
+        return process
+
+    def healthy(self, service):
+        """True if the image's health check succeeds."""
+        check = stages()[service].health_check
+        environment = self._variables(service)
+        here = {":7860": f":{environment['LATHE_PORT']}", "$HOSTNAME": socket.gethostname()}
+        for written, stands_for in here.items():
+            check = [word.replace(written, stands_for) for word in check]
+        command = [*PROGRAMS[check[0]], *check[1:]]
+        return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
+
+    def printed(self, service):
+        return (self._folder / f"{service}.log").read_text()
+
+    def _stop(self, process):
+        process.terminate()
+        try:
+            process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def eventually(condition, process):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if condition():
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def test_after_migrate_web_and_worker_become_healthy_and_stop_on_sigterm(containers, postgresql):
+    assert containers.start("migrate").wait(PATIENCE_SECONDS) == 0, containers.printed("migrate")
+    with psycopg.connect(postgresql) as connection:
+        tables = {row[0] for row in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
+    assert tables >= {"run", "metric", "alembic_version"}
+
+    web, worker = containers.start("web"), containers.start("worker")
+    assert eventually(lambda: containers.healthy("web"), web), containers.printed("web")
+    assert eventually(lambda: containers.healthy("worker"), worker), containers.printed("worker")
+
+    web.terminate()
+    worker.terminate()
+    assert web.wait(PATIENCE_SECONDS) in (0, -signal.SIGTERM), containers.printed("web")
+    assert worker.wait(PATIENCE_SECONDS) == 0, containers.printed("worker")
+
+
+def test_the_queue_server_accepts_its_containers_flags_and_requires_the_password(tmp_path):
+    password = secrets.token_hex(8)
+    flags = [password if part.startswith("${VALKEY_PASSWORD") else part for part in SERVICES["valkey"]["command"][1:]]
+    socket_path = tmp_path / "valkey.sock"
+    here = ["--port", "0", "--unixsocket", str(socket_path), "--dir", str(tmp_path), "--logfile", str(tmp_path / "log")]
+    server = subprocess.Popen([str(find_server()), *flags, *here])
+    once = Retry(NoBackoff(), 0)
+    try:
+        assert eventually(socket_path.exists, server), (tmp_path / "log").read_text()
+        with redis.Redis(unix_socket_path=str(socket_path), password=password, retry=once) as client:
+            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+            assert client.config_get("appendonly") == {"appendonly": "yes"}
+        stranger = redis.Redis(unix_socket_path=str(socket_path), retry=once)
+        with stranger, pytest.raises(redis.AuthenticationError):
+            stranger.ping()
+    finally:
+        server.terminate()
+        server.wait(PATIENCE_SECONDS)

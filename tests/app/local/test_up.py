@@ -1,0 +1,186 @@
+"""`lathe up`: one command that starts everything, keeps it running and stops it without losing a run."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from paths import PROGRAMS, ROOT
+from supervised import eventually, get, living, queue_run
+
+from app.errors import CannotStart
+from app.local.lock import address_of, free_port, only_one
+from app.local.services import ServiceFailed, python_service
+from worker import celery_app
+from worker.machine import processes
+from worker.settings import Settings, get_settings
+from worker.store.tables import Status
+
+SCRIPT = PROGRAMS / "stand_in_up.py"
+SLOW = {"steps": 400, "pause": 0.05, "save_at": 2}
+
+
+@dataclass
+class Started:
+    """A running `lathe up` and its output so far."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def said(self, text: str, seconds: float = 60) -> str:
+        """Waits until the output contains `text`, and returns all output."""
+
+        def found() -> bool:
+            assert self.process.poll() is None or text in self.output.read_text(), self.output.read_text()
+            return text in self.output.read_text()
+
+        eventually(found, seconds)
+        return self.output.read_text()
+
+    def address(self) -> str:
+        return next(line.split()[-1] for line in self.said("Lathe is running at").splitlines() if "running at" in line)
+
+    def services(self) -> dict[str, psutil.Process]:
+        kinds = {"stand_in_worker": "worker", "app.server": "web", "serve": "web", "unixsocket": "queue"}
+        result = {}
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                words = child.cmdline()
+                result |= {kind: child for word, kind in kinds.items() if any(word in part for part in words)}
+        return result
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def up(*flags: str) -> Iterator[Started]:
+    output = get_settings().data_dir / f"up{time.monotonic_ns()}.txt"
+    env = os.environ | {"LATHE_PORT": "0", "PYTHONPATH": str(ROOT)}
+    with output.open("wb") as file:
+        argv = [sys.executable, str(SCRIPT), *flags]
+        started = subprocess.Popen(argv, stdout=file, stderr=file, env=env, start_new_session=True)
+    try:
+        yield Started(started, output)
+    finally:
+        processes.kill_tree(started.pid)
+        started.wait()
+
+
+@pytest.mark.slow
+def test_a_run_in_progress_is_saved_at_ctrl_c_and_resumed_at_the_next_start(home: Path) -> None:
+    with up() as first:
+        address = first.address()
+        host, port = address.removeprefix("http://").split(":")
+        with contextlib.closing(http.client.HTTPConnection(host, int(port))) as connection:
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+        celery_app.notify(run_id := queue_run(**SLOW))
+        eventually(lambda: get(run_id).step > 2)
+        services = first.services()
+        assert set(services) == {"worker", "web", "queue"}
+        first.interrupt()
+        assert first.process.wait(60) == 0
+        output = first.said("Lathe has stopped.")
+    assert f"{run_id}  a run, step" in output
+    assert f"{run_id}  saved and requeued at step" in output
+    assert get(run_id).status is Status.QUEUED
+    assert living(run_id) == []
+    assert all(processes.is_gone(service) for service in services.values())
+    with up("--light") as second:
+        eventually(lambda: get(run_id).attempt == 2 and get(run_id).status is Status.RUNNING, seconds=60)
+        second.interrupt()
+        assert second.process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_exits_at_once_without_loss(home: Path) -> None:
+    with up("--light") as started:
+        started.address()
+        celery_app.notify(run_id := queue_run(**SLOW, deaf=True))
+        eventually(lambda: get(run_id).step > 2)
+        started.interrupt()
+        started.said("Ctrl-C again")
+        started.interrupt()
+        assert started.process.wait(30) == 0
+        assert f"{run_id}  killed" in started.said("some runs were killed")
+    assert living(run_id) == []
+
+
+@pytest.mark.slow
+def test_a_second_start_prints_the_first_ones_address_and_a_killed_service_restarts(home: Path) -> None:
+    with up("--light") as started:
+        address = started.address()
+        with up("--light") as late:
+            assert late.process.wait(30) == 1
+            assert f"already running at {address} (process {started.process.pid})" in late.output.read_text()
+        before = started.services()
+        before["worker"].kill()
+        before["queue"].kill()
+        eventually(
+            lambda: len(now := started.services()) == 3 and not set(now.values()) & {before["worker"], before["queue"]}
+        )
+        services = started.services().values()
+        started.process.kill()
+        started.process.wait()
+        eventually(lambda: all(processes.is_gone(service) for service in services), seconds=30)
+
+
+def test_a_used_port_is_reported_with_the_variable_to_change(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("LATHE_PORT", str(port := taken.getsockname()[1]))
+        with pytest.raises(
+            CannotStart, match=rf"{port}.*is used by another program on 127\.0\.0\.1.*LATHE_PORT={port + 1}"
+        ):
+            free_port(Settings())
+
+
+def test_an_address_of_another_machine_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATHE_HOST", "192.0.2.1")
+    with pytest.raises(CannotStart, match=r"LATHE_HOST .given: '192\.0\.2\.1'"):
+        free_port(Settings())
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:1"),
+        ("0.0.0.0", "http://127.0.0.1:1"),
+        ("::1", "http://[::1]:1"),
+        ("box", "http://box:1"),
+    ],
+)
+def test_the_printed_address_opens_in_a_browser(host: str, address: str) -> None:
+    assert address_of(host, 1) == address
+
+
+def test_the_data_folder_is_released_when_its_process_ends(home: Path) -> None:
+    for _ in range(2):
+        with only_one(get_settings()) as tell:
+            tell("http://here")
+            assert json.loads((home / "lathe.lock").read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.slow
+def test_a_service_that_keeps_ending_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "raise SystemExit('it cannot work')"]
+    service = python_service("web server", argv, tmp_path / "web.log", {})
+    service.start()
+
+    def fails() -> None:
+        while True:
+            service.keep_running()
+            time.sleep(0.01)
+
+    with pytest.raises(ServiceFailed, match=r"(?s)The web server ended 6 times in 10 minutes.*it cannot work"):
+        fails()

@@ -1,0 +1,62 @@
+"""A server, a browser and a page for the tests of pages."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from environment import use
+from sqlmodel import delete
+from web import CHROMIUM, CHROMIUM_FLAGS
+from web import site as served_site
+
+from worker.settings import get_settings
+from worker.store import database
+from worker.store.tables import Dataset, Run
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[tuple[str, Path]]:
+    """A server's address and its data folder."""
+    folder = tmp_path_factory.mktemp("site") / "home"
+    with served_site(folder) as served:
+        yield served.address, folder
+
+
+@pytest.fixture(scope="module")
+def window(site):
+    """One browser for all tests, so that it loads Gradio's files once."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        context = browser.new_context(base_url=site[0], viewport={"width": 1280, "height": 900})
+        context.set_default_timeout(15_000)
+        yield context
+        browser.close()
+
+
+@pytest.fixture
+def page(site, window, monkeypatch):
+    """An empty installation's page; at the end nothing outside the server was asked for and no script has failed."""
+    address, folder = site
+    use(monkeypatch, DATA_DIR=str(folder))
+    with database.write() as session:
+        session.exec(delete(Run))
+        session.exec(delete(Dataset))
+    opened = window.new_page()
+    opened.goto("/healthz")
+    opened.evaluate("localStorage.clear()")
+    outside: list[str] = []
+    errors: list[str] = []
+    opened.on("request", lambda request: None if _inside(request.url, address) else outside.append(request.url))
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    yield opened
+    assert outside == []
+    assert errors == []
+    opened.close()
+    database.dispose()
+    get_settings.cache_clear()
+
+
+def _inside(url, address):
+    return url.startswith((address, "data:", "blob:"))

@@ -1,0 +1,125 @@
+"""Data sets in a real browser: upload, view tokens, drag the maximum length, map columns, and refresh."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from web import CHROMIUM, CHROMIUM_FLAGS, IN_BROWSER, says
+from web import site as served_site
+
+pytestmark = IN_BROWSER
+
+SCRIPT = "<img src=x onerror='window.harmed = true'>"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[str]:
+    """A server of its own; its address."""
+    with served_site(tmp_path_factory.mktemp("data-site") / "home") as served:
+        yield served.address
+
+
+@pytest.fixture
+def page(site):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        context = browser.new_context(base_url=site, viewport={"width": 1280, "height": 900})
+        context.set_default_timeout(30_000)
+        opened = context.new_page()
+        errors: list[str] = []
+        outside: list[str] = []
+        opened.on("pageerror", lambda error: errors.append(str(error)))
+        opened.on(
+            "request",
+            lambda request: None if request.url.startswith((site, "data:", "blob:")) else outside.append(request.url),
+        )
+        yield opened
+        assert (errors, outside) == ([], [])
+        browser.close()
+
+
+def upload(page, path):
+    page.goto("/datasets")
+    page.locator(".empty, table.sets").first.wait_for()
+    page.set_input_files("#upload input[type=file]", path)
+
+
+def test_a_file_is_uploaded_and_tokenized_and_its_maximum_length_dragged(page, tmp_path):
+    listed = [
+        {"prompt": f"{n} + 1 = {SCRIPT if n == 1 else ''}", "completion": f" {'word ' * n}"} for n in range(1, 120)
+    ]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in listed))
+    upload(page, path)
+    says(page, "table.sets td.name", "sums.jsonl")
+    page.locator("table.sets td.name a").first.click()
+    says(page, ".set-facts", "prompt/completion", "119")
+
+    page.locator("#tab-tokens").click()
+    says(page, ".token-view", "Row 1 of 119", "With loss")
+    page.locator("#go-longest").click()
+    says(page, ".token-view", "Row 119 of 119")
+    page.reload()
+    says(page, ".token-view", "Row 119 of 119")
+
+    page.locator("#tab-lengths").click()
+    page.locator("figure.histogram svg").wait_for()
+    page.wait_for_function("location.search.includes('tab=lengths')")
+    says(page, ".cost", "At 1,024 tokens, no row is truncated.")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    box = page.locator("figure.histogram").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 100, steps=8)
+    live = page.locator(".cost").first.inner_text()
+    assert re.search(r"[\d,]+ of 119 rows \([\d.]+%\) are truncated", live)
+    assert [url for url in asked if "predict" in url] == []  # the sentence needed no request
+    page.mouse.up()
+    page.wait_for_function("location.search.includes('max_length=')")
+    limit = re.search(r"At ([\d,]+) tokens", live)[1].replace(",", "")
+    assert f"max_length={limit}" in page.url
+    page.reload()
+    page.locator("figure.histogram svg").wait_for()
+    assert page.locator("#field-max_length").input_value() == limit
+    assert page.locator(".cost").first.inner_text() == live  # the server's sentence for the same maximum length
+    assert page.evaluate("window.harmed") is None
+
+
+def test_columns_are_mapped_in_dropdowns_with_a_live_preview(page, tmp_path):
+    listed = [{"qa": {"q": f"question {n}", "a": [f"answer {n}"]}} for n in range(5)]
+    path = tmp_path / "odd.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in listed))
+    upload(page, path)
+    page.locator("table.sets tr", has_text="odd.jsonl").locator("a", has_text="needs a mapping").click()
+    says(page, ".roles", "Prompt")
+    page.locator("[id='field-role.prompt']").select_option("qa.q")
+    says(page, ".panel", "Choose a column for: completion")
+    page.locator("[id='field-role.completion']").select_option("qa.a.0")
+    says(page, ".as-seen", "answer 0")
+    page.reload()
+    says(page, ".as-seen", "answer 0")
+    page.locator("#save-mapping").click()
+    says(page, ".banner", "Mapping saved")
+    page.locator("#tab-lengths").click()
+    says(page, ".lengths", "Median")
+
+
+def test_an_unusable_file_is_explained_and_a_data_set_is_removed_after_a_confirmation(page, tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"prompt": "a", "completion": 5}\n')
+    upload(page, bad)
+    says(page, ".incoming .refused", "bad.jsonl", "row 1", "is a number")
+    page.reload()
+    says(page, ".incoming .refused", "bad.jsonl")
+    good = tmp_path / "good.csv"
+    good.write_text("text\nhello\n")
+    page.set_input_files("#upload input[type=file]", good)
+    row = page.locator("table.sets tr", has_text="good.csv")
+    row.locator("button", has_text="Remove").click()
+    says(page, ".dialog", "Remove good.csv?", "No run uses it.")
+    page.locator("#confirm-remove").click()
+    row.wait_for(state="detached")

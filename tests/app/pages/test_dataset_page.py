@@ -1,0 +1,233 @@
+"""The page of a data set, on a real store with real tokens; no browser."""
+
+import json
+import time
+
+import pytest
+from played_run import PlayedRun
+from starlette.testclient import TestClient
+from web import client
+
+from app.pages.common import models
+from app.pages.dataset import page as dataset
+from app.pages.dataset import snapshot
+from app.pages.dataset.page import act, show
+from app.pages.dataset.view import View
+from app.pages.datasets import page as datasets
+from app.pages.datasets import sources
+from app.pages.datasets.intake import Intakes, intakes
+from app.pages.datasets.page import Shown
+from app.pages.new_run import data_chooser, data_cost
+from training.errors import DataError
+from worker.datasets import datasets as store
+from worker.datasets import token_counts
+from worker.settings import get_settings
+from worker.store import database as db
+from worker.store import runs
+from worker.store.tables import Run
+
+MODEL = "static/starter"
+SETTLED_SECONDS = 60  # for a real process on a busy machine
+
+
+@pytest.fixture
+def item(home, rows):
+    for cache in (snapshot._subjects, snapshot._models, data_cost._states):
+        cache.clear()
+    return store.add_file(path=rows, name=rows.name)
+
+
+def tokenized(view):
+    """The page's body once the data set is tokenized."""
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while (shown := show(view)).seconds == dataset.WAITING_SECONDS and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return shown.parts[3]
+
+
+def test_opening_a_tab_tokenizes_the_data_set_for_all_tabs(item):
+    view = View(id=item.id, model=MODEL, tab="lengths", max_length=64)
+    waiting = show(view)
+    assert "Tokenizing" in waiting.parts[3] and waiting.seconds == dataset.WAITING_SECONDS
+    lengths = tokenized(view)
+    assert "1 of 40 rows (2.5%) are truncated" in lengths and "1 row has no loss tokens" in lengths
+    assert ">40</a>" in lengths  # the longest row
+    assert "e.g. row" in lengths and "39" in lengths  # the copy
+    last = tokenized(View(id=item.id, model=MODEL, tab="tokens", row=40, max_length=64))
+    assert "Row 40 of 40" in last and "This row has no loss tokens at 64 tokens" in last
+    batches = tokenized(
+        View(id=item.id, model=MODEL, tab="batches", max_length=2048, micro_batch_size=4, num_processes=2)
+    )
+    assert "Memory peaks at" in batches and "pad tokens" in batches
+
+
+def test_a_model_without_a_tokenizer_is_explained_and_can_be_tried_again(item, tmp_path):
+    view = View(id=item.id, model=str(tmp_path / "nothing"), tab="tokens")
+    (tmp_path / "nothing").mkdir()
+    body = tokenized(view)
+    assert "Could not tokenize the data set." in body and "Try again" in body
+    again, _ = act(view, {"again": True})
+    assert again == view
+
+
+def test_an_invalid_number_is_named_and_the_previous_one_is_kept(item):
+    view, notice = act(View(id=item.id), {"max_length": "none"})
+    assert view.max_length == 1024
+    assert "Max length: &#39;none&#39;" in notice and "8 to 1048576" in notice
+    assert show(view, notice).parts[2].endswith(str(notice))
+
+
+def test_a_random_row_exists(item):
+    assert {act(View(id=item.id), {"random": True})[0].row for _ in range(60)} <= set(range(1, 41))
+
+
+def test_a_page_without_a_data_set_says_so(home):
+    assert "Data set not found" in show(View(id="<b>")).parts[0]
+    assert "has no data set id" in show(View()).parts[0]
+
+
+def test_a_row_beyond_the_last_is_the_last(item):
+    assert show(View(id=item.id, row=999)).view.row == 40
+
+
+@pytest.fixture
+def odd(home, tmp_path):
+    """A data set of unknown format with nested columns."""
+    listed = [{"qa": {"q": f"question {n}", "a": [f"answer {n}"]}} for n in range(5)]
+    path = tmp_path / "odd.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in listed))
+    snapshot.forget()
+    return store.add_file(path=path, name="odd.jsonl")
+
+
+def test_a_mapping_is_previewed_saved_and_removed(odd):
+    assert "Unknown format" in show(View(id=odd.id, tab="lengths", model=MODEL)).parts[3]
+    view, _ = act(View(id=odd.id, tab="columns"), {"role.prompt": "qa.q"})
+    assert "Choose a column for: completion" in show(view).parts[3]
+    view, _ = act(view, {"role.completion": "qa.a.0"})
+    assert view.columns == "prompt=qa.q, completion=qa.a.0"
+    assert '<dd class="answer">answer 0</dd>' in show(view).parts[3]
+    view, notice = act(view, {"save": True})
+    assert "Mapping saved" in notice and view.columns == ""
+    assert snapshot.subject(odd.id).item.columns_map == "prompt=qa.q, completion=qa.a.0"
+    act(view, {"forget": True})
+    assert snapshot.subject(odd.id).item.columns_map is None
+
+
+def test_a_mapping_that_cannot_train_is_explained_and_not_saved(odd):
+    view, notice = act(View(id=odd.id, tab="columns", columns="prompt=qa.q, completion=qa.a"), {"save": True})
+    assert "Could not save the mapping." in notice and "odd.jsonl, 5 rows" in notice and "qa.a" in notice
+    assert snapshot.subject(odd.id).item.columns_map is None
+    assert view.columns
+
+
+def test_new_run_counts_truncated_rows_once_the_data_set_is_tokenized(item):
+    assert "Not tokenized for this model yet." in data_chooser.describe(item.id, MODEL, "64")
+    tokenized(View(id=item.id, model=MODEL, tab="lengths"))
+    data_cost._states.clear()
+    description = data_chooser.describe(item.id, MODEL, "64")
+    assert "At 64 tokens, 1 of 40 rows is truncated; <b" in description
+    assert "1 row has no tokens with loss" in description and f"/dataset?id={item.id}" in description
+    assert "every row has tokens with loss" in data_chooser.describe(item.id, MODEL, "2048")
+    assert "tokens" not in data_chooser.describe(item.id, MODEL, "abc")
+
+
+def settled(own):
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while any(intake.state == "checking" for intake in own.all()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return own.all()
+
+
+def test_an_import_continues_without_the_page_and_lists_every_problem(home, tmp_path, rows):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"prompt": "a", "completion": 5}\n{"prompt": "d"}\n')
+    own = Intakes()
+    own.begin("bad.jsonl", 1, lambda: [store.add_file(path=bad, name="bad.jsonl")])
+    own.begin("sums.jsonl", 1, lambda: [store.add_file(path=rows, name="sums.jsonl")])
+    refused, done = settled(own)
+    assert (refused.state, [problem["line"] for problem in refused.problems]) == ("refused", [1, 2])
+    assert done.state == "done" and done.added[0][1] == "sums.jsonl"
+    own.dismiss(refused.id)
+    assert own.all() == [done]
+
+
+def test_an_import_that_fails_with_an_unexpected_error_names_it(home):
+    own = Intakes()
+    own.begin("x", 1, lambda: 1 / 0)
+    [refused] = settled(own)
+    assert "ZeroDivisionError" in refused.problems[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        (["a_val.jsonl", "b.jsonl"], "b.jsonl"),
+        (["big.jsonl", "small.jsonl"], "big.jsonl"),
+        (["held-out.csv", "rows.csv"], "rows.csv"),
+    ],
+)
+def test_names_or_else_sizes_distinguish_training_from_validation_data(tmp_path, names, first):
+    for size, name in zip((200, 100), names, strict=True):
+        (tmp_path / name).write_text("x" * size)
+    assert sources.in_order([tmp_path / name for name in reversed(names)])[0].name == first
+
+
+def test_multiple_uploads_become_one_data_set_a_pair_or_separate_data_sets(home, tmp_path):
+    def upload(way, **contents):
+        folder = tmp_path / way / "upload"
+        folder.mkdir(parents=True)
+        for name, word in contents.items():
+            (folder / f"{name}.jsonl").write_text(json.dumps({"text": f"{word} {way}"}) + "\n")
+        known = {intake.id for intake in intakes.all()}
+        sources.import_uploads(sorted(folder.iterdir()), way)
+        new = [intake for intake in settled(intakes) if intake.id not in known]
+        assert not folder.exists()
+        return [(intake.paired, [name for _, name in intake.added]) for intake in new]
+
+    assert upload(sources.ONE_SET, a="x", b="y") == [(False, ["a.jsonl + b.jsonl"])]
+    assert upload(sources.PAIR, valid="x", train="y") == [(True, ["train.jsonl", "valid.jsonl"])]
+    assert upload(sources.SEPARATE, c="x", d="y") == [(False, ["c.jsonl"]), (False, ["d.jsonl"])]
+
+
+def test_an_unavailable_source_says_why(home, monkeypatch):
+    assert "LATHE_DATA_FOLDERS" in sources.folder_reason()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "HF_HUB_OFFLINE" in sources.hub_reason()
+
+
+def test_a_data_set_of_a_queued_run_is_not_removed_and_an_unused_one_is(item):
+    with db.write() as session:
+        run = session.get(Run, PlayedRun().id)
+        run.dataset_id = item.id
+        session.add(run)
+    dialog, message, confirm, *_ = datasets.removed("", Shown(removing=item.id))
+    assert "Could not remove" in message and not confirm["interactive"]
+    with db.write() as session:
+        runs.request_stop(session=session, run_id=run.id)
+    dialog, *_ = datasets.removed("", Shown(removing=item.id))
+    assert dialog["visible"] is False
+    with db.read() as session:
+        assert store.listing(session=session) == []
+
+
+def test_rest_lists_data_sets_and_shows_one(item):
+    api: TestClient = client(data_dir=get_settings().data_dir)
+    [listed] = api.get("/api/datasets", params={"search": "sums"}).json()["datasets"]
+    assert (listed["id"], listed["format"], listed["file_format"], listed["used_by"]) == (
+        item.id,
+        "prompt/completion",
+        "jsonl",
+        0,
+    )
+    shown = api.get(f"/api/datasets/{item.id}").json()
+    assert (shown["sha256"], shown["rows"], shown["runs"]) == (item.sha256, 40, [])
+    missing = api.get("/api/datasets/ffffffff")
+    assert missing.status_code == 404 and missing.json()["error"]["field"] == "dataset"
+
+
+def test_a_tokenized_data_set_refuses_an_invalid_mapping(item):
+    tokenized(View(id=item.id, model=MODEL, tab="lengths"))
+    assert token_counts.state(item.sha256, models.local_model(MODEL), None).status == "done"
+    with pytest.raises(DataError):
+        store.save_mapping(item.id, "prompt=nothing, completion=there")

@@ -1,0 +1,284 @@
+"""The parts of a data set's page: the view in the address, tokens, lengths, batches, mapping, lists. No server."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from app.pages.common.issues import issues_html
+from app.pages.dataset.batches import batches_html, waste_html
+from app.pages.dataset.columns import (
+    MappedRow,
+    columns_html,
+    for_kind,
+    kind_of,
+    missing_roles,
+    partial,
+    paths,
+    preview_html,
+)
+from app.pages.dataset.curve import curve
+from app.pages.dataset.html import cell_html, facts_html, rows_html
+from app.pages.dataset.lengths import cost, histogram_html, longest_html, quality_html, scripts_html, share
+from app.pages.dataset.tokens import Stops, tokens_html, visible
+from app.pages.dataset.view import View
+from app.pages.datasets.html import intakes_html, list_html, removal_html
+from app.pages.datasets.intake import Intake
+from worker.store.dataset_uses import DatasetUse
+from worker.store.tables import Dataset, Status
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+@dataclass(frozen=True)
+class Piece:
+    id: int
+    text: str
+    trained: bool = False
+    cut: bool = False
+    special: bool = False
+
+
+def dataset(**values):
+    usual = {"id": "0" * 16, "sha256": "0" * 64, "name": "rows.jsonl", "format": "jsonl", "shape": "prompt/completion"}
+    counts = {"rows": 20, "bytes": 1000, "created_at": 0.0, "columns": ["prompt", "completion"], "reason": "it is so"}
+    return Dataset(**usual | counts | values)
+
+
+def batch(**values):
+    return {"epoch": 0, "step": 7, "rank": 1, "micro": 2, "rows": [3, 12], "longest": 90, "tokens": 192} | values
+
+
+def test_a_view_survives_its_address_which_omits_defaults():
+    from urllib.parse import parse_qsl
+
+    view = View(id="ab", tab="batches", model="static/starter", max_length=300, row=7, epochs=0.5, columns="text=a")
+    assert View.of(dict(parse_qsl(view.query))) == view
+    assert View(id="ab").query == "id=ab"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_length", "7"),
+        ("max_length", "many"),
+        ("tab", "magic"),
+        ("row", "-1"),
+        ("epochs", "0"),
+        ("epochs", "nan"),
+        ("seed", "1.5"),
+    ],
+)
+def test_an_invalid_address_keeps_the_default(name, value):
+    assert View.of({"id": "ab", name: value}) == View(id="ab")
+
+
+def test_numbers_can_be_typed_with_separators():
+    assert View().changed({"max_length": "2,048", "row": " 12 "}) == View(max_length=2048, row=12)
+
+
+def test_a_rows_tokens_are_marked_counted_and_escaped():
+    tokens = [
+        Piece(1, "<|user|>", special=True),
+        Piece(2, SCRIPT),
+        Piece(3, " b\n", trained=True),
+        Piece(4, "c", trained=True, cut=True),
+    ]
+    html = str(tokens_html(tokens, View(row=2, max_length=3), Stops(9)))
+    assert SCRIPT not in html and "&lt;script&gt;" in html
+    assert '<i class="t special" title="token 1 · id 1">' in html
+    assert '<i class="t trained" title="token 3 · id 3">·b⏎\n</i>' in html
+    assert '<i class="t trained cut"' in html
+    assert "<dt>With loss</dt><dd>1</dd>" in html and "<dt>Truncated, with loss</dt><dd>1</dd>" in html
+
+
+def test_a_row_with_a_truncated_answer_says_which_length_includes_it():
+    tokens = [Piece(1, "a"), Piece(2, "b", cut=True), Piece(3, "c", trained=True, cut=True)]
+    html = str(tokens_html(tokens, View(max_length=1), Stops(1)))
+    assert "no loss tokens at 1 tokens" in html and "more than 3 tokens" in html
+
+
+def test_a_row_without_an_answer_is_skipped():
+    html = str(tokens_html([], View(row=2), Stops(9)))
+    assert "This row is skipped." in html and "Next" in html and "With loss" not in html
+
+
+def test_a_very_long_row_shows_its_start_truncation_point_and_end():
+    tokens = [Piece(number, f"w{number} ", cut=number >= 6000) for number in range(9000)]
+    html = str(tokens_html(tokens, View(max_length=6000), Stops(1)))
+    for shown in ("w0·", "w5999·", "w6000·", "w8999·", "4,350 tokens not shown", "2,700 tokens not shown"):
+        assert shown in html
+    assert "w3000·" not in html
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"), [("a b", "a·b"), ("\t", "→\t"), ("", "⋯"), ("\u200b", "[U+200B]"), ("é漢", "é漢")]
+)
+def test_invisible_characters_become_visible(written, shown):
+    assert visible(written) == shown
+
+
+def test_the_curve_has_the_exact_losses_at_every_stop():
+    generator = np.random.default_rng(7)
+    lengths = generator.integers(0, 3000, 500).astype(np.int32)
+    first = np.where(generator.random(500) < 0.1, -1, (lengths * 0.7).astype(np.int32)).astype(np.int32)
+    first[lengths == 0] = -1
+    computed = curve(lengths, first, [512, 1000])
+    filled = lengths > 0
+    assert {512, 1000} <= set(computed.stops)
+    assert sum(computed.counts) == computed.rows == filled.sum()
+    for limit in computed.stops[:: len(computed.stops) // 40]:
+        loss = computed.at(limit)
+        assert loss.rows_cut == (lengths > limit).sum()
+        assert loss.tokens_lost == np.maximum(lengths - limit, 0).sum()
+        assert loss.untrained == (filled & ((first < 0) | (first >= limit))).sum()
+
+
+@pytest.mark.parametrize("lengths", [[], [5], [7, 7, 7], [0, 0]])
+def test_a_curve_of_few_rows_works(lengths):
+    array = np.array(lengths, np.int32)
+    points = curve(array, array - 1, [128])
+    assert points.at(128).rows_cut == 0 and sum(points.counts) == sum(length > 0 for length in lengths)
+
+
+def test_the_histogram_contains_its_numbers_and_a_sentence_on_truncation():
+    lengths, first = np.array([10, 100, 1000], np.int32), np.array([5, 50, 900], np.int32)
+    points = curve(lengths, first, [64])
+    html = str(histogram_html(points, View(max_length=64), {"median": 100, "p95": 1000, "max": 1000, "total": 1110}))
+    assert "2 of 3 rows (66.7%) are truncated, losing 972 of 1,110 tokens (87.6%)." in html
+    assert "1 row has no loss tokens." in html
+    assert "no row is truncated" in cost(curve(lengths, first, [2000]).at(2000), points)
+
+
+@pytest.mark.parametrize(
+    ("part", "shown"), [(0, "0%"), (1, "under 0.1%"), (9_999, "over 99.9%"), (10_000, "100.0%"), (250, "2.5%")]
+)
+def test_a_share_is_never_rounded_to_none_or_all(part, shown):
+    assert share(part, 10_000) == shown
+
+
+def test_longest_rows_and_duplicates_link_to_their_tokens():
+    view = View(id="ab", tab="lengths", max_length=50)
+    html = str(longest_html([{"row": 1200, "tokens": 70}], view))
+    assert 'href="/dataset?id=ab&amp;tab=tokens' in html and ">1,200</a>" in html and "<td>20</td>" in html
+    report = {
+        "duplicate_rows": 1,
+        "duplicate_examples": [[9, 4]],
+        "near_duplicate_rows": 0,
+        "empty_rows": 2,
+        "empty_examples": [3],
+    }
+    html = str(quality_html(report, view))
+    assert "row=9" in html and "row=4" in html and "row=3" in html and "≈" not in html
+
+
+def test_a_poorly_covered_writing_system_is_named():
+    latin = {"script": "Latin", "rows": 8, "tokens_per_character": 0.3, "unknown_tokens": 0}
+    thai = {"script": "Thai", "rows": 2, "tokens_per_character": 2.5, "unknown_tokens": 0}
+    assert "covers Thai poorly" in scripts_html([latin, thai])
+    assert "poorly" not in scripts_html([latin])
+
+
+def test_the_longest_batches_name_step_rank_and_rows():
+    html = str(batches_html([batch()], View(id="ab", num_processes=4, gradient_accumulation_steps=2, epochs=2)))
+    assert "<b>step 7</b> in epoch 1 on rank 1, with 192 tokens in the batch" in html
+    assert "<th>Rank</th>" in html and "<th>Micro batch</th>" in html and "row=12" in html
+    alone = str(batches_html([batch()], View(id="ab", epochs=1)))
+    assert "<th>Rank" not in alone and "in epoch" not in alone
+
+
+def test_padding_is_compared_with_packing_in_a_sentence():
+    html = str(waste_html(0.44, 0.01, View(micro_batch_size=4, max_length=1024)))
+    assert "44% of computed tokens are pad tokens" in html and "about 1.8 times as many" in html
+    assert "needs no padding" in waste_html(0.0, 0.0, View(micro_batch_size=1))
+
+
+def test_paths_include_nested_columns():
+    rows = [
+        {"qa": {"question": "a", "answers": [{"text": "b"}]}, "talk": [{"role": "user", "content": "x"}]},
+        {"more": 1},
+    ]
+    assert paths(rows) == ["qa", "qa.question", "qa.answers", "qa.answers.0", "qa.answers.0.text", "talk", "more"]
+
+
+def test_an_incomplete_mapping_has_a_kind_and_missing_roles():
+    assert partial('prompt=a, nonsense, magic=x, completion="b,c"') == {"prompt": "a", "completion": "b,c"}
+    assert kind_of({"prompt": "a", "label": "b"}, "unknown") == "label"
+    assert kind_of({"prompt": "a"}, "unknown") == "prompt"
+    assert kind_of({}, "alpaca") == "instruction"
+    assert missing_roles({"chosen": "a"}, "preference") == ["rejected"]
+    assert for_kind({"prompt": "q"}, "prompt", ["completion", "system"]) == {
+        "prompt": "q",
+        "completion": "completion",
+        "system": "system",
+    }
+
+
+def test_the_tab_columns_previews_mapped_rows_and_their_problems():
+    rows = [
+        MappedRow(1, [("prompt", SCRIPT, False), ("answer", "yes", True)]),
+        MappedRow(2, problem="answer is missing.", fix="Give one."),
+    ]
+    html = str(columns_html({"prompt": "a", "completion": "b"}, "prompt", ["a", "b"], rows, View(id="ab"), None))
+    assert SCRIPT not in html and '<dd class="answer">yes</dd>' in html and "answer is missing." in html
+    assert "columns: prompt=a, completion=b" in html and "Save mapping" in html
+    assert "Choose a column for: completion" in columns_html({"prompt": "a"}, "prompt", ["a"], [], View(), None)
+    assert "to see three mapped rows" in preview_html([])
+
+
+def test_problems_name_file_row_field_and_fix():
+    issue = {
+        "level": "warning",
+        "file": "a.jsonl",
+        "line": 1204,
+        "field": "output",
+        "message": "is empty.",
+        "fix": "Fill it in.",
+        "rows": 3,
+    }
+    html = str(issues_html([issue]))
+    assert "a.jsonl, 3 rows, the first is row 1,204, output:" in html and "is empty. <em>Fill it in.</em>" in html
+
+
+def test_facts_contain_the_format_its_reason_and_the_full_sha256():
+    html = str(facts_html(dataset(sha256="f" * 64, counts={"prompt/completion": 18, "text": 2})))
+    assert f'data-copy="{"f" * 64}"' in html and "Prompt/completion, because it is so." in html
+    assert "18 rows of prompt/completion, 2 rows of text" in html
+
+
+def test_rows_are_shown_as_text_conversation_or_json_and_escaped():
+    html = str(rows_html(dataset(columns=["a", "b"], sample=[{"a": SCRIPT, "b": [{"from": "human", "value": "hi"}]}])))
+    assert SCRIPT not in html and "<b>human</b> hi" in html
+    assert "none" in cell_html(None) and "&#34;x&#34;: 1" in cell_html({"x": 1})
+
+
+def test_the_list_counts_runs_and_an_empty_list_offers_the_sample():
+    users = {"0" * 16: [DatasetUse("r1", "mine", Status.FINISHED)]}
+    html = str(list_html([dataset(name=SCRIPT, warnings=[{"message": "odd"}])], users, ""))
+    assert SCRIPT not in html and "1 run" in html and "1 warning" in html
+    assert "needs a mapping" in list_html([dataset(shape="unknown")], {}, "")
+    assert "No data sets match “nothing like it”." in list_html([dataset()], {}, "nothing like it")
+    assert "Add the starter sample" in list_html([], {}, "")
+
+
+def test_removal_names_the_runs_that_use_the_data_set():
+    running, ended = DatasetUse("r1", SCRIPT, Status.RUNNING), DatasetUse("r2", "old", Status.FINISHED)
+    assert "In use by" in removal_html(dataset(), [running, ended]) and SCRIPT not in removal_html(dataset(), [running])
+    assert "keep their settings and results" in removal_html(dataset(), [ended])
+
+
+def test_imports_are_shown_while_checking_when_refused_and_when_done():
+    checking = Intake(1, SCRIPT, 2**20, 0.0)
+    refused = Intake(
+        2,
+        "b.csv",
+        1,
+        0.0,
+        "refused",
+        problems=[{"level": "error", "file": "b.csv", "line": 3, "message": "is odd.", "fix": "Mend it."}],
+    )
+    ready = Intake(3, "c", 1, 0.0, "done", added=[("1", "train.jsonl"), ("2", "val.jsonl")], paired=True)
+    html = str(intakes_html([checking, refused, ready]))
+    assert SCRIPT not in html and "1.0 MiB" in html and "b.csv, row 3:" in html
+    assert 'Could not import <b class="bad">b.csv</b>.' in html
+    assert "/new?data=1&amp;validation_data=2" in html

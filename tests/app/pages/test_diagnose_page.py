@@ -1,0 +1,61 @@
+"""The page Diagnose and the diagnosis on a failed run's page, in a real browser."""
+
+import pytest
+from played_run import PlayedRun
+from web import IN_BROWSER, field, says
+
+from worker.diagnosis.diagnosis import diagnose
+from worker.store.tables import Status
+
+pytestmark = IN_BROWSER
+
+ERROR = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
+HARM = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'>"
+
+
+def test_a_pasted_log_is_diagnosed_beside_it(page):
+    page.goto("/diagnose")
+    says(page, ".empty", "No log yet")
+    page.locator("#log textarea").fill(f"starting\n{ERROR}\n{HARM}")
+    page.locator("#diagnose").click()
+    says(page, ".diagnosis", "cuda_out_of_memory")
+    says(page, ".evidence", "[rank1]: torch.OutOfMemoryError")
+    assert page.evaluate("window.harmed") is None
+
+
+def test_a_dropped_log_is_diagnosed_and_not_kept(page, site, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(f"{HARM}: PermissionError: [Errno 13] Permission denied: '{HARM}'\n")
+    page.goto("/diagnose")
+    page.locator("#log-file input[type=file]").set_input_files(log)
+    says(page, ".diagnosis", "permission_denied")
+    assert page.evaluate("window.harmed") is None
+    assert list(site[1].rglob("train.log")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("micro-batch", "many", "micro_batch"), ("model", "/no/such", "config.json not found")],
+)
+def test_an_invalid_field_beside_the_log_is_named(page, name, value, message):
+    page.goto("/diagnose")
+    page.locator("#log textarea").fill(ERROR)
+    page.locator(f"#{name} textarea, #{name} input").first.fill(value)
+    page.locator("#diagnose").click()
+    says(page, ".alert", message)
+
+
+def test_a_failed_run_shows_its_cause_and_a_click_opens_a_clone_with_the_fix(page):
+    run = PlayedRun("sums", micro_batch_size=8, gradient_accumulation_steps=2).claim()
+    diagnosis = diagnose(ERROR, config=run.row.config).document()
+    run.end(Status.FAILED, error={"message": "OutOfMemoryError", "diagnosis": diagnosis})
+    page.goto(f"/run?id={run.id}")
+    says(page, ".diagnosis", "Out of GPU memory.")
+    page.locator(".diagnosis a.button").click()
+    says(page, ".banner", "Cloned from sums")
+    page.wait_for_function("location.search.indexOf('micro_batch_size') < 0")
+    assert page.url.endswith(f"/new?clone={run.id}")
+    assert [field(page, name).input_value() for name in ("micro_batch_size", "gradient_accumulation_steps")] == [
+        "4",
+        "4",
+    ]

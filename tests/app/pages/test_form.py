@@ -1,0 +1,220 @@
+"""The form that is made of RunConfig."""
+
+import pytest
+
+from app.pages.common import form
+from app.pages.common.form import Draft
+from training.config.applies import APPLIES, applies
+from training.config.choices import Group
+from training.config.fields import settings
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+
+CHOSEN = {"model": "models/tiny", "data": "rows.jsonl"}
+
+
+def values(**changes):
+    return form.defaults() | CHOSEN | changes
+
+
+@pytest.fixture(scope="module")
+def components():
+    """The components of every group, by setting."""
+    import gradio as gr
+
+    from app.server import within_event_loop
+
+    def build():
+        with gr.Blocks(analytics_enabled=False):
+            return {name: component for group in Group for name, component in form.build_group(group, {}).items()}
+
+    return within_event_loop(build)
+
+
+def test_every_setting_has_a_component_with_its_label_sentence_and_bounds(components):
+    assert list(components) == sorted(settings(), key=list(components).index)
+    assert set(components) == set(settings())
+    assert components["lora_r"].label == "LoRA r"
+    assert settings()["lora_r"].sentence.removesuffix(".") in components["lora_r"].info
+    assert "1 to 1024" in components["lora_r"].info
+
+
+def test_numbers_are_text_fields_that_keep_what_is_typed(components):
+    assert type(components["learning_rate"]).__name__ == "Textbox"
+    assert components["learning_rate"].value == "0.0002"
+
+
+def test_choices_are_shown_by_label_and_stored_by_value(components):
+    assert ("ZeRO stage 2", "zero2") in components["strategy"].choices
+    assert components["task"].choices[0] == ("Supervised fine-tuning (SFT)", "sft")
+    assert components["task"].value == "sft"
+
+
+def test_few_choices_are_buttons_and_many_a_dropdown(components):
+    assert type(components["strategy"]).__name__ == "Radio"
+    assert type(components["lr_scheduler"]).__name__ == "Dropdown"
+
+
+def test_the_defaults_of_the_form_are_the_defaults_of_the_configuration():
+    assert form.check(values()) == RunConfig(model="models/tiny", data="rows.jsonl")
+
+
+def test_every_setting_survives_a_round_trip_through_the_form():
+    config = RunConfig(
+        model="m", data="d", name="n", validation_data="v", revision="main", max_length=77, train_on_prompt=True, lora_r=3,
+        lora_dropout=0.25, use_dora=True, strategy="zero3", num_processes=2, offload_optimizer="cpu", offload_param="cpu",
+        learning_rate=1.5e-5, lr_scheduler="cosine", warmup=7, epochs=2.5, max_steps=9, seed=2**32 - 1, save_steps=0.5,
+        answer_rows=5,
+    )  # fmt: skip
+    assert form.check(form.from_config(config.model_dump(mode="json"))) == config
+
+
+@pytest.mark.parametrize("name", [name for name in APPLIES if "lora" in name or name in ("target_modules", "use_dora")])
+def test_lora_settings_apply_to_lora_alone(name):
+    assert form.visible(values())[name]
+    assert not form.visible(values(method="full"))[name]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "processes", "optimizer", "parameters"),
+    [
+        ("single", False, False, False),
+        ("ddp", True, False, False),
+        ("zero0", True, False, False),
+        ("zero2", True, True, False),
+        ("zero3", True, True, True),
+    ],
+)
+def test_the_visible_settings_of_a_strategy_depend_on_it(strategy, processes, optimizer, parameters):
+    shown = form.visible(values(strategy=strategy))
+    assert (shown["num_processes"], shown["offload_optimizer"], shown["offload_param"]) == (
+        processes,
+        optimizer,
+        parameters,
+    )
+
+
+@pytest.mark.parametrize("chooser", [name for name, setting in settings().items() if setting.kind == "choice"])
+def test_the_form_shows_a_setting_exactly_where_the_configuration_says_that_it_has_an_effect(chooser):
+    for choice in settings()[chooser].choices:
+        typed = values(**{chooser: choice})
+        of_config = RunConfig.model_validate(CHOSEN | {chooser: choice}).model_dump(mode="json")
+        assert form.visible(typed) == {name: applies(name, of_config) for name in form.visible(typed)}
+
+
+def test_an_invalid_hidden_setting_does_not_block_the_run():
+    assert isinstance(form.check(values(method="full", lora_r="many")), RunConfig)
+
+
+def test_hidden_settings_come_in_the_order_of_the_components():
+    assert list(form.visible(values())) == [name for name in settings() if name in APPLIES]
+
+
+def test_a_learning_rate_of_abc_names_field_value_and_fix():
+    (problem,) = form.check(values(learning_rate="abc"))
+    assert (problem.field, problem.value) == ("learning_rate", "abc")
+    assert "not a number" in problem.message
+    assert "above 0" in problem.fix
+
+
+def test_an_empty_number_is_a_problem_and_not_the_default():
+    (problem,) = form.check(values(micro_batch_size=""))
+    assert problem.field == "micro_batch_size"
+
+
+def test_an_empty_form_lacks_model_and_data():
+    assert [problem.field for problem in form.check(form.defaults())] == ["model", "data"]
+
+
+def test_a_draft_is_restored_as_typed():
+    typed = values(learning_rate="abc", name="<b>")
+    assert Draft.of({"values": typed, "parent": "run1"}) == Draft(typed, "run1")
+
+
+@pytest.mark.parametrize("stored", [None, "text", {}, {"values": []}])
+def test_a_broken_draft_becomes_an_empty_form(stored):
+    assert Draft.of(stored) == Draft(form.defaults())
+
+
+def test_a_draft_drops_what_the_form_cannot_show():
+    stored = {"values": {"method": "sorcery", "gone": "1", "use_dora": "yes", "seed": 7, "lora_r": "8"}}
+    assert Draft.of(stored).values == form.defaults() | {"lora_r": "8"}
+
+
+class TestReview:
+    """The check of the form, beside Start."""
+
+    @pytest.fixture(autouse=True)
+    def _machine(self, home, monkeypatch):
+        from app.pages.new_run import review
+
+        monkeypatch.setattr(review, "machine", lambda: Machine("cpu"))
+
+    @pytest.fixture
+    def review(self):
+        from app.pages.new_run.review import review
+
+        return lambda **changes: review(values(model="Qwen/Qwen3-0.6B", **changes))
+
+    def test_a_complete_form_is_ready_and_has_all_previews(self, review):
+        checked = review(strategy="zero2", num_processes="2")
+        assert checked.ready
+        assert checked.command.startswith("accelerate launch")
+        assert '"stage": 2' in checked.deepspeed
+        assert "strategy: zero2" in checked.yaml
+        assert checked.global_batch == 8
+
+    def test_previews_without_model_and_data_have_placeholders(self, home):
+        from app.pages.new_run.review import review
+
+        checked = review(form.defaults())
+        assert not checked.ready
+        assert "model: MODEL" in checked.yaml
+
+    def test_an_invalid_form_has_no_new_previews(self, review):
+        checked = review(learning_rate="abc")
+        assert not checked.ready
+        assert checked.command is None
+
+    def test_a_blocking_conflict_has_its_fix_as_a_button(self, review):
+        from app.pages.new_run.review import problems_html
+
+        checked = review(strategy="ddp", num_processes="1")
+        assert not checked.ready
+        assert "Set Strategy: Single device" in problems_html(checked)
+
+    def test_advice_does_not_block_the_run(self, review):
+        from app.pages.new_run.review import problems_html
+
+        checked = review(method="full", learning_rate="0.01")
+        assert checked.ready
+        assert "advice" in problems_html(checked)
+
+    def test_a_folder_without_a_model_is_named(self, tmp_path):
+        from app.pages.new_run.review import problems_html, review
+
+        checked = review(values(model=str(tmp_path)))
+        assert not checked.ready
+        assert "config.json" in problems_html(checked)
+
+    def test_what_was_typed_is_escaped(self, review):
+        from app.pages.new_run.review import problems_html
+
+        html = problems_html(review(learning_rate="<script>alert(1)</script>"))
+        assert "<script" not in html
+        assert "&lt;script&gt;" in html
+
+
+def test_the_starter_example_fills_the_form_with_existing_paths(home):
+    from app.pages.new_run import page
+
+    filled = dict(zip(settings(), page.starter_example(), strict=False))
+    assert filled["learning_rate"] == "0.003"
+    assert filled["max_length"] == "256"
+    assert filled["target_modules"] == "all-linear"
+
+
+def test_an_address_sets_settings_of_every_kind_and_unusable_values_are_dropped():
+    shown = {"micro_batch_size": " 2 ", "precision": "bf16", "torch_compile": "true", "tf32": "false"}
+    values_given = form.from_query(shown | {"strategy": "warp", "clone": "x"})
+    assert values_given == {"micro_batch_size": "2", "precision": "bf16", "torch_compile": True, "tf32": False}

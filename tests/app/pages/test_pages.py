@@ -1,0 +1,299 @@
+"""The pages in a real browser, on a server of their own whose database the tests fill."""
+
+import json
+
+import pytest
+from played_run import GIB, PlayedRun, model_folder
+from web import IN_BROWSER, field, says
+
+from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned
+from worker.settings import get_settings
+from worker.store import database
+from worker.store.tables import Run, Status
+
+pytestmark = IN_BROWSER
+
+SCRIPT = "<script>window.harmed = true</script><img src=x onerror='window.harmed = true'>"
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A data set file of 20 rows."""
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{n} + 1 =", "completion": f" {n + 1}"}) + "\n" for n in range(20)))
+    return path
+
+
+def choose(page, name, choice):
+    page.locator(f"#setting-{name} label", has_text=choice).first.click()
+
+
+def pick(page, name, choice):
+    """Picks from a drop-down list."""
+    field(page, name).click()
+    page.get_by_role("option", name=choice, exact=True).click()
+
+
+def open_new_run(page, query=""):
+    page.goto(f"/new{query}")
+    says(page, ".problems, .ready", "")
+    page.locator("#command .cm-line", has_text="accelerate launch").wait_for()
+
+
+def trained(name="sums", steps=40, **settings):
+    """A run that is training: with measurements, memory of one rank, a checkpoint and a warning."""
+    plan = Planned(
+        total_steps=2 * steps, start_step=0, train_rows=19, eval_rows=1, skipped_rows=0, truncated_rows=0, world_size=1,
+        engine="LlamaForCausalLM", zero_stage=None, precision="fp32", trainable_parameters=10, total_parameters=1000,
+        target_modules=["q_proj"],
+    )  # fmt: skip
+    points = [
+        Metrics(step=n, values={"loss": 3 - n / steps, "learning_rate": 1e-4, "grad_norm": 1.0})
+        for n in range(1, steps + 1)
+    ]
+    memory = [Metrics(step=n, rank=0, values={"host_rss": GIB + n}) for n in range(1, steps + 1)]
+    saved, note = (
+        CheckpointSaved(step=20, path="checkpoint-20", bytes=2**20),
+        Note(message="2 rows cut off", level="warning"),
+    )
+    return (
+        PlayedRun(name, **settings).claim().report(PhaseStarted(phase="training"), plan, *points, *memory, saved, note)
+    )
+
+
+def plotted(page):
+    """How many points the first line of the chart has."""
+    return page.evaluate("document.querySelector('#chart .chart').data[0].x.length")
+
+
+def test_an_empty_history_leads_to_a_new_run(page):
+    page.goto("/")
+    says(page, ".empty", "No runs yet")
+    page.locator(".empty a", has_text="Start a run").click()
+    says(page, ".start-card", "To start, choose: model, data")
+    assert page.locator("#start").is_disabled()
+
+
+def test_full_fine_tuning_hides_the_lora_settings_and_lora_restores_their_values(page):
+    open_new_run(page)
+    field(page, "lora_r").fill("8")
+    pick(page, "method", "Full fine-tuning")
+    field(page, "lora_r").wait_for(state="hidden")
+    says(page, "#command", "accelerate")
+    pick(page, "method", "LoRA")
+    field(page, "lora_r").wait_for()
+    assert field(page, "lora_r").input_value() == "8"
+
+
+def test_another_method_shows_its_options_and_its_trainable_parameters(page, tmp_path):
+    from tiny import make_model
+
+    open_new_run(page)
+    says(page, ".method-options summary", "LoRA options")
+    pick(page, "method", "VeRA")
+    says(page, ".method-options summary", "VeRA options")
+    field(page, "model").fill(str(make_model(tmp_path / "model")))
+    field(page, "model").press("Enter")
+    field(page, "method_options").fill("d_initail=0.2")
+    says(page, ".problems", "Did you mean d_initial?")
+    page.locator(".problems button.fix", has_text="d_initial").click()
+    page.wait_for_function("document.querySelector('#setting-method_options textarea')?.value === 'd_initial=0.2'")
+    page.locator("#look-targets").click()
+    page.locator(".targets table", has_text="model.layers.*.self_attn.q_proj").wait_for(timeout=90_000)
+    says(page, ".targets", "1,280 of 116,928 parameters are trainable", "64 -> 64")
+
+
+def test_a_wrong_learning_rate_is_named_beside_start_and_at_its_field(page):
+    open_new_run(page)
+    field(page, "learning_rate").fill("abc")
+    says(page, ".problems li", "Learning rate")
+    says(page, ".problems", "abc", "is not a number", "above 0, at most 1")
+    assert page.locator("#setting-learning_rate.wrong").count() == 1
+    assert page.locator("#start").is_disabled()
+    assert field(page, "learning_rate").input_value() == "abc"
+    field(page, "learning_rate").fill("0.001")
+    page.locator("#setting-learning_rate.wrong").wait_for(state="detached")
+
+
+def stored_draft(page):
+    """Returns the stored draft of the form. It is encrypted: a test only sees that it changes."""
+    return page.evaluate("localStorage.getItem('lathe-draft')")
+
+
+def test_a_draft_survives_a_refresh(page):
+    open_new_run(page)
+    field(page, "name").fill("kept")
+    field(page, "learning_rate").fill("abc")
+    choose(page, "strategy", "ZeRO stage 3")
+    choose(page, "offload_param", "CPU")
+    page.wait_for_timeout(700)  # the stored draft is encrypted, so the test cannot see when it is complete
+    page.reload()
+    page.wait_for_function("document.querySelector('#setting-name textarea')?.value === 'kept'")
+    assert field(page, "learning_rate").input_value() == "abc"
+    assert page.locator("#setting-offload_param label.selected").inner_text().strip() == "CPU"
+
+
+def test_a_distributed_strategy_proposes_processes_and_one_click_fixes_a_conflict(page):
+    open_new_run(page)
+    choose(page, "strategy", "ZeRO stage 2")
+    field(page, "num_processes").wait_for()
+    page.wait_for_function("document.querySelector('#setting-num_processes textarea').value === '2'")
+    field(page, "num_processes").fill("1")
+    page.locator(".fix", has_text="Set Strategy: Single device").click()
+    page.locator("#setting-strategy label.selected", has_text="Single device").wait_for()
+    page.locator(".problems", has_text="num_processes is 1").wait_for(state="detached")
+
+
+def test_an_upload_is_described_picked_and_started_and_opens_the_run_page(page, rows, tmp_path):
+    open_new_run(page)
+    page.set_input_files("#upload input[type=file]", rows)
+    says(page, ".found", "prompt/completion", "0 + 1 =")
+    page.wait_for_function("document.querySelector('#setting-data input').value.startsWith('sums.jsonl')")
+    field(page, "model").fill(str(model_folder(tmp_path / "model")))
+    field(page, "model").press("Enter")
+    field(page, "name").fill(SCRIPT)
+    says(page, ".ready", "Ready to start")
+    page.locator("#start").click()
+    page.wait_for_url("**/run?id=*")
+    says(page, ".standing", "position 1 of 1 in the queue")
+    assert page.locator("h1").inner_text() == SCRIPT
+    uploads = [path for path in get_settings().uploads_dir.rglob("*") if path.is_file()]
+    assert uploads == []
+
+
+def test_an_unusable_file_is_explained_at_the_upload_box(page, tmp_path):
+    open_new_run(page)
+    bad = tmp_path / "<b>bad.jsonl"
+    bad.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": \n')
+    page.set_input_files("#upload input[type=file]", bad)
+    says(page, ".alert", "bad.jsonl", "row 2", "not valid JSON")
+    assert list(get_settings().data_dir.rglob("*bad*")) == []
+
+
+def test_the_history_is_filtered_by_text_and_status_and_the_address_keeps_the_filter(page):
+    trained("sums").end()
+    trained("letters").end(Status.FAILED, reason="it broke")
+    page.goto("/")
+    says(page, "table.runs", "sums", "letters")
+    page.locator("#search textarea").fill("sum")
+    page.locator("table.runs", has_text="letters").wait_for(state="detached")
+    assert page.locator("table.runs tbody tr").count() == 1
+    page.wait_for_function("location.search === '?search=sum'")
+    page.reload()
+    says(page, "table.runs", "sums")
+    assert page.locator("table.runs tbody tr").count() == 1
+    page.locator("#status label", has_text="failed").click()
+    says(page, ".empty", "No matching runs", "No failed runs match “sum”.")
+
+
+def test_the_history_is_sorted_by_a_click_on_a_heading(page):
+    for name in ("b", "c", "a"):
+        PlayedRun(name)
+    page.goto("/")
+    page.locator("table.runs th button", has_text="Name").click()
+    page.locator("th[aria-sort=ascending]", has_text="Name").wait_for()
+    assert page.locator("td.name").all_inner_texts() == ["a", "b", "c"]
+
+
+def test_a_finished_run_shows_its_charts_results_and_download(page):
+    run = trained("sums")
+    folder = get_settings().runs_dir / run.id
+    folder.mkdir(parents=True)
+    (folder / "adapter.zip").write_bytes(b"PK\x05\x06" + b"\0" * 18)
+    run.end()
+    page.goto(f"/run?id={run.id}")
+    says(page, ".run-title", "finished", run.id)
+    says(page, ".panel", "4.0% before, 96.0% after", "294,912 of 124,737,792", "ZeRO-2 (DeepSpeedEngine)")
+    says(page, ".events", "Checkpoint at step 20", "2 rows cut off")
+    page.wait_for_function("document.querySelector('#chart .chart')?.data?.length >= 4")
+    assert plotted(page) == 40
+    with page.expect_download() as download:
+        page.locator("a", has_text="Download adapter").click()
+    assert download.value.suggested_filename == f"sums-{run.id}.zip"
+
+
+def test_new_points_arrive_during_training_and_the_zoom_is_kept(page):
+    run = trained("sums")
+    page.goto(f"/run?id={run.id}")
+    page.wait_for_function("document.querySelector('#chart .chart')?.data?.length >= 4")
+    page.evaluate("Plotly.relayout(document.querySelector('#chart .chart'), {'xaxis.range': [5, 10]})")
+    run.report(Metrics(step=41, values={"loss": 1.9})).prints("step 41 of 80")
+    page.wait_for_function("document.querySelector('#chart .chart').data[0].x.length === 41")
+    assert page.evaluate("document.querySelector('#chart .chart').layout.xaxis.range") == [5, 10]
+    says(page, ".log", "step 41 of 80")
+    says(page, ".standing", "41 of 80")
+
+
+def test_stop_asks_for_confirmation_and_reaches_the_run(page):
+    run = trained("sums")
+    page.goto(f"/run?id={run.id}")
+    page.locator("#stop").click()
+    says(page, ".dialog", "saves a checkpoint", "Resume continues")
+    page.keyboard.press("Escape")
+    page.locator(".dialog").wait_for(state="hidden")
+    assert run.row.request is None
+    page.locator("#stop").click()
+    page.locator("#confirm-stop").click()
+    says(page, ".run-title", "stopping")
+    assert run.row.request == "stop"
+
+
+def test_a_failed_run_shows_its_error_and_fix_and_can_be_resumed(page):
+    run = trained("sums").prints("last words")
+    error = {"message": "Out of memory.", "fix": "Halve micro_batch_size.", "phase": "training", "rank": 0}
+    run.end(Status.FAILED, reason="no memory", error=error)
+    page.goto(f"/run?id={run.id}")
+    says(page, ".alert", "Out of memory.", "Halve micro_batch_size.", "training, rank 0", "last words")
+    page.locator("#resume").click()
+    says(page, ".run-title", "queued")
+
+
+def test_a_refused_resume_shows_why(page):
+    run = trained("sums").end(Status.FAILED, reason="no memory", error={"message": "Out of memory."})
+    with database.write() as session:
+        row = session.get(Run, run.id)
+        row.config = row.config | {"model": "/nowhere/model"}
+        session.add(row)
+    page.goto(f"/run?id={run.id}")
+    page.locator("#resume").click()
+    page.locator(".alert", has_text="/nowhere/model").wait_for()
+    says(page, ".run-title", "failed")
+
+
+def test_a_clone_starts_with_the_runs_settings_and_keeps_edits_on_a_refresh(page):
+    run = trained("sums", lora_r=64, learning_rate=5e-4)
+    page.goto(f"/run?id={run.id}")
+    page.locator(".links a", has_text="Clone").click()
+    page.wait_for_function("document.querySelector('#setting-lora_r textarea')?.value === '64'")
+    says(page, ".banner", "sums")
+    says(page, "#command", "accelerate")
+    before = stored_draft(page)
+    field(page, "lora_r").fill("32")
+    page.wait_for_function("before => localStorage.getItem('lathe-draft') !== before", arg=before)
+    page.reload()
+    page.wait_for_function("document.querySelector('#setting-learning_rate textarea')?.value === '0.0005'")
+    assert field(page, "lora_r").input_value() == "32"
+
+
+def test_an_unknown_run_is_named_with_a_link_to_all_runs(page):
+    page.goto("/run?id=<b>nosuchrun")
+    says(page, ".empty", "Run not found", "<b>nosuchrun")
+    page.locator(".empty a", has_text="Show all runs").click()
+    says(page, ".empty", "No runs yet")
+
+
+def test_markup_in_names_log_lines_and_notes_is_escaped(page):
+    run = trained(SCRIPT).prints(SCRIPT).report(Note(message=SCRIPT, level="warning"))
+    page.goto("/")
+    says(page, "td.name", SCRIPT)
+    page.goto(f"/run?id={run.id}")
+    says(page, "h1", SCRIPT)
+    says(page, ".log", SCRIPT)
+    says(page, ".events", SCRIPT)
+    run.end(
+        Status.FAILED, reason=SCRIPT, error={"message": SCRIPT, "fix": SCRIPT, "traceback": SCRIPT, "log_tail": SCRIPT}
+    )
+    says(page, ".alert", SCRIPT)
+    page.goto(f"/new?clone={run.id}")
+    says(page, ".banner", SCRIPT)
+    assert page.evaluate("window.harmed") is None

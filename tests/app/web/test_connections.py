@@ -1,0 +1,148 @@
+"""The server closes connections with incomplete requests; tested with real sockets and a real server."""
+
+import asyncio
+import socket
+from contextlib import ExitStack
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+from web import server
+
+from app.web.connections import Connection, Limits
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server that waits half a second for the rest of a request."""
+    with server(tmp_path_factory.mktemp("hasty") / "home", REQUEST_SECONDS="0.5") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory):
+    """A server that waits an hour and accepts 8 connections, 4 of them with incomplete requests."""
+    with server(tmp_path_factory.mktemp("patient") / "home", REQUEST_SECONDS="3600", CONNECTIONS="8") as started:
+        yield started
+
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n"
+
+
+def connect(served, sent=b""):
+    host, port = served.address.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=60)
+    connection.sendall(sent.replace(b"HOST", served.address.removeprefix("http://").encode()))
+    return connection
+
+
+def rest(connection):
+    """Reads until the server closes the connection, which it must."""
+    received = b""
+    try:
+        while piece := connection.recv(65536):
+            received += piece
+    except ConnectionError:
+        pass
+    return received
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: ",
+        b"POST /api/runs HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n{",
+        b"POST /api/runs HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
+        b"POST /gradio_api/run/predict HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n{",
+    ],
+)
+def test_an_incomplete_request_is_closed(served, sent):
+    with connect(served, sent) as connection:
+        assert b"200 OK" not in rest(connection)
+
+
+def test_a_second_incomplete_request_is_closed_too(served):
+    with connect(served, b"GET /healthz HTTP/1.1\r\nHost: HOST\r\n\r\n") as connection:
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHo")
+        assert rest(connection).count(b"HTTP/1.1") == 0
+
+
+def test_a_slow_body_after_its_answer_is_closed(served):
+    head = b"POST /nowhere HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n"
+    with connect(served, head) as connection:
+        assert connection.recv(9) == b"HTTP/1.1 "
+        rest(connection)
+
+
+def test_the_oldest_incomplete_request_is_closed_for_a_new_one(patient):
+    with ExitStack() as held:
+        slow = [held.enter_context(connect(patient, b"GET / HTTP/1.1\r\n")) for _ in range(4)]
+        with connect(patient, HEALTH) as connection:
+            assert b"200 OK" in rest(connection)
+        assert rest(slow[0]) == b""
+        slow[-1].sendall(b"\r\n")
+        assert slow[-1].recv(9) == b"HTTP/1.1 "
+
+
+def test_a_connection_above_the_limit_is_refused(patient):
+    page = b"GET /gradio_api/heartbeat/page HTTP/1.1\r\nHost: HOST\r\n\r\n"
+    with ExitStack() as held:
+        answers = [held.enter_context(connect(patient, page)).recv(12) for _ in range(8)]
+        assert answers[0] == b"HTTP/1.1 200"
+        assert answers[-1] == b"HTTP/1.1 503"
+
+
+class Watched(Connection):
+    """A connection that counts the received bytes."""
+
+    received = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.received += len(data)
+
+
+async def timers(*sent):
+    """The time limit of a connection after each of these pieces of a request has come; None where there is none."""
+    created = []
+
+    async def app(_scope, receive, _send):
+        while (await receive()).get("more_body"):
+            pass
+
+    config = uvicorn.Config(app, log_level="critical", lifespan="off")
+    config.load()
+
+    def connection():
+        created.append(Watched(config=config, server_state=ServerState(), app_state={}, limits=Limits(3600, 10)))
+        return created[-1]
+
+    listener = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+    result, seen = [], 0
+    for piece in sent:
+        writer.write(piece)
+        seen += len(piece)
+        while not created or created[0].received < seen:
+            await asyncio.sleep(0)
+        result.append(created[0]._timer)
+    writer.close()
+    await writer.wait_closed()
+    listener.close()
+    return result
+
+
+def test_headers_have_one_time_limit():
+    first, second = asyncio.run(timers(b"GET / HTTP/1.1\r\n", b"Host: x\r\n"))
+    assert first is second is not None
+
+
+def test_each_part_of_a_body_has_a_time_limit():
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
+    first, second, third = asyncio.run(timers(head, b"a", b"bc"))
+    assert first is not second
+    assert third is None

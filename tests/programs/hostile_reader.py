@@ -1,0 +1,29 @@
+"""Replaces `training.data.inspection` for a harmful file; the file says what goes wrong."""
+
+import ctypes
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    what = Path(sys.argv[1]).read_text()
+    if what == "loop":
+        while True:
+            pass
+    if what == "sleep":
+        time.sleep(60)
+    if what == "memory":
+        bytearray(8 * 2**30)
+    if what == "crash":
+        ctypes.string_at(0)
+    if what == "flood":
+        sys.stdout.write('{"ok": true, "columns": "' + "x" * (5 * 2**20) + '"}')
+    if what == "fail":
+        raise RuntimeError("a mistake of ours")
+    if what == "write":
+        with Path(sys.argv[1]).open("a") as stream:
+            stream.write("x")
+
+
+main()

@@ -1,0 +1,191 @@
+"""A stand-in for the training program and its launcher, for tests of what surrounds them: it trains nothing, but reports,
+saves, obeys, crashes, hangs and disobeys as the run's setting `model` says, for example `{"steps": 5, "crash_at": 3}`.
+
+`python tests/programs/stand_in.py supervise RUN_ID ATTEMPT` is a supervisor with this program in place of the real one.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from benchmarks.like_torchrun import wait_for_ranks
+from training.ranks.stopping import die_with_parent
+from training.run_folder import events
+
+GRACES = "STAND_IN_GRACES"
+
+
+def main() -> int:
+    match sys.argv[1]:
+        case "supervise":
+            return supervise(sys.argv[2:])
+        case "nursery":
+            return nursery()
+        case "launch":
+            return launch(Path(sys.argv[2]), json.loads(sys.argv[3]))
+        case _:
+            return Rank(int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4])).train()
+
+
+def supervise(arguments: list[str]) -> int:
+    from worker.supervision import supervisor
+    from worker.supervision.launcher import Launch
+    from worker.supervision.watchdog import Graces
+
+    def command(config: Any, run_dir: Path, devices: list[str], cpu_count: int) -> Launch:
+        return Launch([sys.executable, __file__, "launch", str(run_dir), config.model], {})
+
+    graces = Graces(**json.loads(os.environ.get(GRACES, "{}")))
+    return supervisor.main(arguments, launch=command, graces=graces)
+
+
+def nursery() -> int:
+    """Forks a supervisor for each line of standard input, and prints its process number: loading all of it takes a second."""
+    from worker.supervision import supervisor
+
+    assert supervisor.Supervisor
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exit codes are not read; avoids zombies
+    for line in sys.stdin:
+        asked = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os._exit(born(asked))
+        print(child, flush=True)
+    return 0
+
+
+def born(asked: dict[str, Any]) -> int:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    log = os.open(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for new, number in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+        os.dup2(new, number)
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    try:
+        return supervise(asked["arguments"])
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def launch(run_dir: Path, behaviour: dict[str, Any]) -> int:
+    """As torchrun: each rank has its own session; when one fails, the others are asked to stop and waited for."""
+    time.sleep(behaviour.get("slow_launch", 0))
+    numbers = range(behaviour.get("ranks", 1))
+    arguments = [[sys.executable, __file__, "rank", str(n), str(run_dir), json.dumps(behaviour)] for n in numbers]
+    ranks = [subprocess.Popen(words, start_new_session=True) for words in arguments]
+    return wait_for_ranks(ranks)
+
+
+class Rank:
+    def __init__(self, number: int, run_dir: Path, behaviour: dict[str, Any]) -> None:
+        die_with_parent()
+        self.number, self.run_dir, self.behaviour = number, run_dir, behaviour
+        self.asked = False
+        self.writer = events.EventWriter(run_dir / "events.jsonl")
+        signal.signal(signal.SIGTERM, self.on_terminate)
+
+    def on_terminate(self, *_: object) -> None:
+        self.asked = not self.behaviour.get("deaf", False)
+
+    def train(self) -> int:
+        self.writer.write(events.RankStarted(rank=self.number, pid=os.getpid(), device="cpu"))
+        first = self.last_checkpoint()
+        for phase in ("loading data", "loading model"):
+            self.enter(phase)
+            if self.asked:
+                self.say(events.Finished(outcome="stopped", step=0, summary={}))
+                return 0
+        plan = {"train_rows": 1, "eval_rows": 0, "skipped_rows": 0, "truncated_rows": 0, "precision": "fp32"}
+        plan |= {"trainable_parameters": 1, "total_parameters": 1, "target_modules": []}
+        steps = self.behaviour.get("steps", 3)
+        plan |= {"engine": "None", "zero_stage": None, "world_size": 1}
+        self.say(events.Planned(total_steps=steps, start_step=first, **plan))
+        if first:
+            self.say(events.Resumed(step=first, path=f"checkpoint-{first}", rejected=[]))
+        self.enter("training")
+        for step in range(first + 1, steps + 1):
+            self.step(step)
+            if self.asked:
+                self.save(step)
+                self.say(events.Finished(outcome="stopped", step=step, summary={}))
+                return 0
+        self.enter("saving")
+        adapter = self.run_dir / "adapter"
+        adapter.mkdir(exist_ok=True)
+        (adapter / "adapter_model.safetensors").write_bytes(bytes(self.behaviour.get("adapter_bytes", 1000)))
+        self.say(events.Finished(outcome="finished", step=steps, summary={"steps": steps}))
+        time.sleep(self.behaviour.get("slow_exit", 0))
+        return 0
+
+    def step(self, step: int) -> None:
+        self.misbehave("crash_at", step)
+        for line in self.behaviour.get("prints", []):
+            print(line * self.behaviour.get("times", 1), end="", flush=True)
+        time.sleep(self.behaviour.get("pause", 0.01))
+        self.say(events.Metrics(step=step, values={"loss": 1 / step}))
+        if step == self.behaviour.get("save_at"):
+            self.save(step)
+
+    def misbehave(self, what: str, where: object) -> None:
+        """Crashes once in a run, unless told to do so `always`."""
+        done = self.run_dir / "crashed"
+        if self.behaviour.get(what) != where or (done.exists() and not self.behaviour.get("always")):
+            return
+        if self.number != self.behaviour.get("crash_rank", 0):
+            return
+        done.touch()
+        how = self.behaviour.get("how", "SIGKILL")
+        if how in ("expected", "unexpected"):
+            said = {"error": "ValueError", "message": f"It cannot go on at {where}.", "fix": "Mend it."}
+            self.writer.write(events.Failed(rank=self.number, phase="training", expected=how == "expected", **said))
+            os._exit(1)
+        if how == "out of memory":
+            told = {
+                "device": "cpu",
+                "phase": "training",
+                "policy": "step_down",
+                "part": "forward",
+                "step": 3,
+                "micro_step": 1,
+            }
+            self.writer.write(events.OutOfMemory(rank=self.number, **told, step_down=self.behaviour.get("step_down")))
+            os._exit(1)
+        if how == "eat":
+            self.eaten = b"x" * 2**30
+        if how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), signal.Signals[how])
+
+    def enter(self, phase: str) -> None:
+        self.say(events.PhaseStarted(phase=phase))
+        self.misbehave("crash_in", phase)
+        seconds = self.behaviour.get("slow", {}).get(phase, 0)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not (self.asked and phase.startswith("loading")):
+            time.sleep(0.01)
+
+    def save(self, step: int) -> None:
+        self.enter("saving")
+        if self.number == 0:
+            (self.run_dir / f"checkpoint-{step}").touch()
+        self.say(events.CheckpointSaved(step=step, path=f"checkpoint-{step}", bytes=1))
+        self.say(events.PhaseStarted(phase="training"))
+
+    def last_checkpoint(self) -> int:
+        return max((int(path.name.split("-")[1]) for path in self.run_dir.glob("checkpoint-*")), default=0)
+
+    def say(self, event: Any) -> None:
+        if self.number == 0:
+            self.writer.write(event)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""A process that imports the training libraries once and forks every launcher and rank of the tests: importing takes longer
+than a tiny training does. The launcher is accelerate's own; only its call of `subprocess.Popen` gets a forked process.
+
+`python tests/programs/warm_launcher.py` reads one JSON request per line from standard input and answers with the launcher's
+process ID. The launcher writes its exit code to the file that the request names.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accelerate.commands.launch import main as accelerate_launch
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+from training.ranks.stopping import die_with_parent
+
+LIBRARIES = ("torch.distributed.fsdp", "torch.distributed.run", "transformers.trainer", "peft", "deepspeed")
+PACKAGES = ("models", "batches", "reports", "ranks", "trainer", "results")
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # output of the libraries is not an answer
+    import_libraries()
+    signal.signal(signal.SIGCHLD, reap)
+    for line in sys.stdin:
+        request = json.loads(line)
+        answers.write(f"{fork(lambda request=request: launch(request))}\n")
+
+
+def reap(*_: object) -> None:
+    """Waits for launchers that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def import_libraries() -> None:
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    for package in PACKAGES:
+        path = importlib.import_module(f"training.{package}").__path__
+        for module in pkgutil.iter_modules(path):
+            importlib.import_module(f"training.{package}.{module.name}")
+    tasks = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    threads = len(tasks) - tasks.count("jemalloc_bg_thd")  # jemalloc handles forks
+    assert threads == 1, f"a process with threads cannot be forked safely: {tasks}"
+    gc.freeze()
+
+
+def fork(run: Callable[[], int]) -> int:
+    """The process ID of a child that ends with the exit code of `run`, and with this process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        return child
+    die_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    code = exit_code(run)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def exit_code(run: Callable[[], int | None]) -> int:
+    """Returns the exit code of an interpreter that runs only this function."""
+    try:
+        return run() or 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def launch(request: dict[str, Any]) -> int:
+    """Runs accelerate's launcher with the request's arguments, environment, folder and log."""
+    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for new, number in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+        os.dup2(new, number)
+    enter(request["env"], request["folder"], request["arguments"])
+    ForkedRank.waiting = [ready_rank() for _ in range(request["ranks"])]
+    subprocess.Popen = subprocess_handler.Popen = ForkedRank  # type: ignore[misc]
+    code = exit_code(accelerate_launch)
+    part = Path(request["exit_code"] + ".part")
+    part.write_text(str(code))
+    part.rename(request["exit_code"])
+    return code
+
+
+def enter(env: dict[str, str], folder: str, arguments: list[str]) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    sys.argv = arguments
+
+
+def ready_rank() -> tuple[int, int]:
+    """The process ID of a child that waits for its command, and the pipe for it: forked before any thread starts."""
+    reading, writing = os.pipe()
+
+    def wait() -> int:
+        os.setsid()  # like torchrun
+        with os.fdopen(reading) as commands:
+            run_rank(**json.loads(commands.readline()))
+        return 0
+
+    child = fork(wait)
+    os.close(reading)
+    return child, writing
+
+
+def run_rank(arguments: list[str], env: dict[str, str], folder: str) -> None:
+    """Runs `python -u -m MODULE ...` or `python -u FILE ...` in this process."""
+    kind, *words = [word for word in arguments[1:] if word != "-u"]
+    if kind == "-m":
+        enter(env, folder, words)
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    else:
+        enter(env, folder, [kind, *words])
+        runpy.run_path(kind, run_name="__main__")
+
+
+class ForkedRank(subprocess.Popen):  # type: ignore[type-arg]
+    """A Popen whose process was forked beforehand. Other programs start as usual."""
+
+    waiting: list[tuple[int, int]] = []  # noqa: RUF012
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        if not (self.waiting and args[0] == sys.executable):
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
+        folder, env = rest[4:6]
+        assert rest[9:15] == (-1,) * 6, "a rank writes into its launcher's log"
+        self.pid, pipe = self.waiting.pop(0)
+        self._child_created = True
+        command = {"arguments": list(args), "env": dict(os.environ if env is None else env)}
+        with os.fdopen(pipe, "w") as stream:
+            stream.write(json.dumps(command | {"folder": os.fspath(folder or Path.cwd())}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

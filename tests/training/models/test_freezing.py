@@ -1,0 +1,71 @@
+"""A multimodal model trains on text; modules that process no text are frozen."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import make_data
+from trainer_process import start
+
+from benchmarks.matrix.inputs import byte_tokenizer
+from training.config.choices import Precision
+from training.config.run_config import RunConfig
+from training.models.freezing import modules_without_text
+from training.models.loading import load_tokenizer, load_trainable
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+TOWERS = ["model.vision_tower", "model.multi_modal_projector"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    folder, tokenizer = tmp_path_factory.mktemp("gemma"), byte_tokenizer()
+    text = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "head_dim": 16,
+    }
+    ends = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    config = Gemma3Config(
+        text_config=text | ends | {"num_key_value_heads": 4, "sliding_window": 64},
+        vision_config=vision | {"image_size": 28, "patch_size": 14},
+        mm_tokens_per_image=4,
+    )
+    Gemma3ForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "vera"])
+def test_only_modules_that_process_text_are_trained(folder: Path, method: str) -> None:
+    settings = {"model": str(folder), "data": "d", "method": method}
+    config = RunConfig.model_validate(settings | ({} if method == "full" else {"target_modules": "q_proj, v_proj"}))
+    model = load_trainable(config, Precision.FP32, load_tokenizer(config))
+    trains = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trains
+    assert not [name for name in trains if "vision_tower" in name or "projector" in name]
+    if method == "lora":
+        assert not [name for name, _ in model.named_parameters() if "vision_tower" in name and "lora" in name]
+
+
+def test_a_text_model_has_no_modules_without_text(folder: Path) -> None:
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    assert modules_without_text(AutoModelForCausalLM.from_pretrained(folder)) == TOWERS
+    small = LlamaConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32)
+    assert modules_without_text(LlamaForCausalLM(small)) == []
+
+
+@pytest.mark.train
+def test_two_ranks_train_it_on_text(folder: Path, tmp_path: Path) -> None:
+    data = make_data(tmp_path / "data.jsonl")
+    settings = {"strategy": "ddp", "num_processes": 2, "method": "full", "max_steps": 3, "eval_steps": 0}
+    trained = start(tmp_path / "run", folder, data, **settings)
+    assert trained.finish() == 0, trained.log()
+    assert sorted(trained.losses()) == [1, 2, 3]

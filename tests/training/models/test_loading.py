@@ -1,0 +1,81 @@
+"""LoRA is added to the configured modules, and its parameters are counted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import make_model
+
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.models.adapters import add_adapter, targeted_modules
+from training.models.loading import load_model, load_tokenizer, parameter_counts
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+def config(model: Path | str = "m", **values: Any) -> RunConfig:
+    return RunConfig.model_validate({"model": str(model), "data": "d"} | values)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def test_gpt2_with_four_more_tokens_and_rank_8_has_the_known_counts() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    with torch.device("meta"):
+        gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=50257 + 4))
+        model = add_adapter(gpt2, config(lora_r=8))
+    assert parameter_counts(model) == (294_912, 124_737_792)
+    assert targeted_modules(model) == ["c_attn"]
+
+
+@pytest.mark.parametrize(
+    ("target_modules", "modules"),
+    [
+        ("auto", ["q_proj", "v_proj"]),
+        ("all-linear", ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]),
+        ("k_proj, o_proj", ["k_proj", "o_proj"]),
+    ],
+)
+def test_target_modules_by_default_all_linear_and_name(folder: Path, target_modules: str, modules: list[str]) -> None:
+    model = add_adapter(load_model(config(folder), torch.float32), config(folder, target_modules=target_modules))
+    assert targeted_modules(model) == modules
+
+
+def test_an_unknown_target_module_is_refused_with_the_existing_names(folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        add_adapter(load_model(config(folder), torch.float32), config(folder, target_modules="query"))
+    assert caught.value.problem.field == "target_modules"
+    assert "q_proj" in caught.value.fix
+
+
+def test_rslora_and_dora_reach_the_adapter(folder: Path) -> None:
+    model = add_adapter(load_model(config(folder), torch.float32), config(folder, use_rslora=True, use_dora=True))
+    created = model.peft_config["default"]
+    assert created.use_rslora and created.use_dora
+    plain = add_adapter(load_model(config(folder), torch.float32), config(folder))
+    assert parameter_counts(model)[0] > parameter_counts(plain)[0]
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end(folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(config(folder))
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path)
+    assert load_tokenizer(config(tmp_path)).pad_token == "<|end|>"
+
+
+def test_a_folder_without_a_tokenizer_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="tokenizer"):
+        load_tokenizer(config(tmp_path))
+
+
+def test_a_tokenizer_with_added_tokens_gives_the_model_embeddings_for_them(folder: Path) -> None:
+    plain, grown = load_model(config(folder), torch.float32), load_model(config(folder), torch.float32, tokens=300)
+    assert grown.get_input_embeddings().num_embeddings == 300
+    known = plain.get_input_embeddings().num_embeddings
+    assert torch.equal(grown.get_input_embeddings().weight[:known], plain.get_input_embeddings().weight)

@@ -1,0 +1,109 @@
+"""One device, DDP, ZeRO 1 to 3 and FSDP train and shard, with equal losses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from tiny import make_data, make_model
+from trainer_process import Trained, start
+
+pytestmark = pytest.mark.train
+
+TWO = {"num_processes": 2, "micro_batch_size": 2}
+OFFLOAD = {"offload_optimizer": "cpu", "offload_param": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("inputs")
+    return make_model(folder / "model"), make_data(folder / "data.jsonl")
+
+
+def train(folder: Path, inputs: tuple[Path, Path], **settings: Any) -> Trained:
+    trained = start(folder, *inputs, **settings)
+    assert trained.finish() == 0, trained.log()
+    return trained
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]) -> Trained:
+    return train(tmp_path_factory.mktemp("single"), inputs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "stage", "parameters_shared", "optimizer_shared"),
+    [
+        ({"strategy": "ddp"}, "DistributedDataParallel", None, 1, 1),
+        ({"strategy": "zero1"}, "DeepSpeedEngine", 1, 1, 2),
+        ({"strategy": "zero2"}, "DeepSpeedEngine", 2, 1, 2),
+        ({"strategy": "zero3"}, "DeepSpeedEngine", 3, 2, 2),
+        ({"strategy": "fsdp"}, "FSDPPeftModelForCausalLM", None, 2, 2),
+    ],
+    ids=lambda value: value["strategy"] if isinstance(value, dict) else None,
+)
+def test_two_processes_shard_as_configured_and_match_one_device(
+    tmp_path: Path,
+    inputs: tuple[Path, Path],
+    single: Trained,
+    settings: dict[str, str],
+    engine: str,
+    stage: int | None,
+    parameters_shared: int,
+    optimizer_shared: int,
+) -> None:
+    trained = train(tmp_path, inputs, **TWO, **settings)
+    assert trained.losses() == pytest.approx(single.losses(), rel=1e-4)
+    assert trained.evaluations() == pytest.approx(single.evaluations(), rel=1e-4)
+    strategy = trained.summary["strategy"]
+    assert (strategy["engine"], strategy["stage"], strategy["world_size"]) == (engine, stage, 2)
+    shards = trained.shards()
+    assert set(shards) == {0, 1}
+    for shard in shards.values():
+        assert shard.parameter_shard * parameters_shared == pytest.approx(shard.parameters, rel=0.01)
+        assert shard.optimizer_shard * optimizer_shared == pytest.approx(shard.optimized, rel=0.01)
+
+
+def test_sequence_parallelism_matches_one_device(tmp_path: Path, inputs: tuple[Path, Path], single: Trained) -> None:
+    shared = train(tmp_path, inputs, strategy="zero2", num_processes=2, sequence_parallel_size=2, max_length=64)
+    assert shared.losses() == pytest.approx(single.losses(), rel=1e-5)
+    assert shared.evaluations() == pytest.approx(single.evaluations(), rel=1e-5)
+    assert shared.gradient_norms() == pytest.approx(single.gradient_norms(), rel=1e-3)
+
+
+FULL = {"method": "full", "learning_rate": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def single_full(tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]) -> Trained:
+    return train(tmp_path_factory.mktemp("single_full"), inputs, **FULL)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"strategy": "zero3", **OFFLOAD}, {"strategy": "fsdp", "offload_param": "cpu"}], ids=["zero3", "fsdp"]
+)
+def test_sharded_and_offloaded_training_matches_one_device(
+    tmp_path: Path, inputs: tuple[Path, Path], single_full: Trained, settings: dict[str, str]
+) -> None:
+    offloaded = train(tmp_path, inputs, gradient_checkpointing=True, **TWO, **settings, **FULL)
+    assert offloaded.losses() == pytest.approx(single_full.losses(), rel=1e-4)
+    shard = offloaded.shards()[1]
+    assert shard.parameter_shard * 2 == pytest.approx(shard.parameters, rel=0.01)
+    created, expected = (safe_open(item.run_dir / "model/model.safetensors", "pt") for item in (offloaded, single_full))
+    assert set(created.keys()) == set(expected.keys())
+    for name in expected.keys():  # noqa: SIM118 - it is no dict
+        assert created.get_tensor(name).shape == expected.get_tensor(name).shape
+        assert created.get_tensor(name).sub(expected.get_tensor(name)).abs().max() < 1e-3
+
+
+def test_the_summary_has_all_values(single: Trained) -> None:
+    summary = single.summary
+    assert summary["trainable_parameters"] == 8192
+    assert summary["total_parameters"] == 123_840
+    assert summary["trainable_percent"] == pytest.approx(100 * 8192 / 123_840)
+    assert summary["adapter_bytes"] == (single.run_dir / "adapter/adapter_model.safetensors").stat().st_size
+    assert [len(summary["memory"][f"{when}_bytes"]) for when in ("before", "after", "peak")] == [1, 1, 1]
+    assert summary["memory"]["peak_bytes"][0] >= summary["memory"]["before_bytes"][0] > 0
+    assert summary["tokens_per_second"] > summary["samples_per_second"] > 0
+    assert summary["final_loss"] == pytest.approx(single.losses()[6])
+    assert summary["eval_loss"] == pytest.approx(single.evaluations()[6])

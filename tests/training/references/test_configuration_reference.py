@@ -1,0 +1,16 @@
+"""docs/configuration.md is up to date with RunConfig."""
+
+from training.config.fields import settings
+from training.references import configuration as reference
+
+
+def test_the_document_is_up_to_date_with_the_settings():
+    fix = "docs/configuration.md is out of date: run `python -m training.references.configuration`"
+    assert reference.TARGET.read_text(encoding="utf-8") == reference.render(), fix
+
+
+def test_the_reference_has_one_row_for_every_setting_with_its_default_and_bounds():
+    rows = {line.split("`")[1]: line for line in reference.render().splitlines() if line.startswith("| `")}
+    assert list(rows) == list(settings())
+    assert rows["learning_rate"].endswith("| a number, above 0, at most 1 | `0.0002` |")
+    assert rows["model"].endswith("| none: required |")

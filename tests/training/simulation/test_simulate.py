@@ -1,0 +1,180 @@
+"""A simulated step predicts the memory of the real step."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trainer_process import train_here
+
+from benchmarks.matrix.inputs import byte_tokenizer
+from training.config.choices import Precision
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.simulation.simulate import POINTS, Request, Simulation, simulate
+from worker.forecasts import simulating
+
+LENGTH = 64
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2", {"n_embd": 128, "n_layer": 3, "n_head": 4, "n_positions": 128}),
+    "llama": (
+        "Llama",
+        {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4},
+    ),
+    "qwen3": (
+        "Qwen3",
+        {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 32}
+        | {"num_key_value_heads": 2, "tie_word_embeddings": True},
+    ),
+    "t5": (
+        "T5",
+        {"d_model": 128, "d_kv": 32, "d_ff": 352, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
+    ),
+    "mixtral": (
+        "Mixtral",
+        {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+        | {"num_key_value_heads": 2, "num_local_experts": 4},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import transformers
+
+    folder = tmp_path_factory.mktemp("shapes")
+    for name, (kind, shape) in SHAPES.items():
+        torch.manual_seed(0)
+        ends = {"vocab_size": 1000, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
+        config = getattr(transformers, f"{kind}Config")(**shape, **ends)
+        auto = transformers.AutoModelForSeq2SeqLM if name == "t5" else transformers.AutoModelForCausalLM
+        auto.from_config(config).save_pretrained(folder / name)
+        byte_tokenizer().save_pretrained(folder / name)
+    row = {"prompt": "a" * (LENGTH // 2), "completion": "b" * LENGTH}
+    (folder / "rows.jsonl").write_text((json.dumps(row) + "\n") * 8, encoding="utf-8")
+    return folder
+
+
+def settings(home: Path, shape: str, **more: Any) -> dict[str, Any]:
+    values = {
+        "task": "seq2seq" if shape == "t5" else "sft",
+        "max_length": LENGTH,
+        "micro_batch_size": 2,
+        "max_steps": 2,
+    }
+    values |= {"eval_split": 0, "eval_steps": 0, "save_steps": 0, "memory_limit": 4096, "learning_rate": 1e-4}
+    return values | {"target_modules": "all-linear"} | more
+
+
+def simulated(home: Path, shape: str, device: str = "cpu", precision: str = "fp32", **more: Any) -> Simulation:
+    config = RunConfig.model_validate(
+        settings(home, shape, **more) | {"model": str(home / shape), "data": str(home / "rows.jsonl")}
+    )
+    source = LENGTH // 2 + 1 if shape == "t5" else LENGTH
+    rows: dict[str, Any] = {"lengths": [source] * 2, "targets": [LENGTH] * 2, "labeled": [LENGTH // 2] * 2}
+    return simulate(Request(config, **rows, device=device, precision=Precision(precision)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shape", "method", "checkpointing"),
+    [
+        ("gpt2", "full", "full"),
+        ("llama", "full", "none"),
+        ("llama", "lora", "full"),
+        ("qwen3", "lora", "none"),
+        ("t5", "full", "full"),
+        ("mixtral", "full", "none"),
+    ],
+)
+def test_the_peak_matches_a_measured_run(
+    home: Path, tmp_path: Path, shape: str, method: str, checkpointing: str
+) -> None:
+    asked = {"method": method, "gradient_checkpointing": checkpointing}
+    run = train_here(tmp_path, home / shape, home / "rows.jsonl", **settings(home, shape, **asked))
+    (counted,) = run.summary["memory"]["peak_bytes"]
+    assert simulated(home, shape, **asked).peak_bytes == pytest.approx(counted, rel=0.02)
+
+
+def test_the_peak_has_kinds_module_and_line(home: Path) -> None:
+    simulation = simulated(home, "llama", method="full")
+    weights = sum(parameter.numel() for parameter in _loaded(home).parameters()) * 4
+    assert simulation.parts["weights"] == pytest.approx(weights, rel=0.02)
+    assert simulation.parts["optimizer"] == pytest.approx(2 * weights, rel=0.02)
+    assert simulation.peak_bytes == sum(simulation.parts.values())
+    assert "modeling_llama.py:" in simulation.line and simulation.phase == "backward"
+
+
+def _loaded(home: Path) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    loaded: torch.nn.Module = AutoModelForCausalLM.from_pretrained(home / "llama")
+    return loaded
+
+
+def test_the_timeline_is_short_and_contains_the_peak(home: Path) -> None:
+    simulation = simulated(home, "llama", method="lora")
+    assert len(simulation.timeline) <= 2 * POINTS + 1
+    assert max(sum(point["bytes"].values()) for point in simulation.timeline) == simulation.peak_bytes
+    assert {point["phase"] for point in simulation.timeline} >= {"forward", "backward", "optimizer"}
+
+
+def test_cuda_s_attention_and_dropout_keep_less_than_a_cpu_s(home: Path) -> None:
+    on = {device: simulated(home, "gpt2", device, method="full").parts["activations"] for device in ("cpu", "cuda")}
+    assert on["cuda"] < 0.9 * on["cpu"]
+
+
+@pytest.mark.parametrize(("method", "quantization"), [("qlora", "4bit"), ("lora", "none")])
+def test_sixteen_and_four_bit_weights_take_less_memory(home: Path, method: str, quantization: str) -> None:
+    whole = simulated(home, "llama", method="lora").parts["weights"]
+    less = simulated(home, "llama", "cuda", "bf16", method=method, quantization=quantization).parts["weights"]
+    assert less < 0.65 * whole
+
+
+@pytest.mark.parametrize("strategy", ["zero2", "zero3", "fsdp"])
+def test_ranks_share_the_optimizer_s_state(home: Path, strategy: str) -> None:
+    alone = simulated(home, "llama", "cuda", method="full").parts["optimizer"]
+    shared = simulated(home, "llama", "cuda", method="full", strategy=strategy, num_processes=4)
+    assert shared.parts["optimizer"] < 0.8 * alone
+    assert shared.peak_bytes == sum(shared.parts.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "most"),
+    [
+        ({"optimizer": "adamw_8bit"}, "optimizer", 0.3),
+        ({"optimizer": "paged_adamw_8bit"}, "optimizer", 0),
+        ({"strategy": "zero2", "num_processes": 2, "offload_optimizer": "cpu"}, "optimizer", 0),
+        ({"strategy": "fsdp", "num_processes": 2, "offload_param": "cpu"}, "weights", 0.01),
+    ],
+)
+def test_quantized_and_offloaded_memory_is_not_on_the_device(home: Path, settings: Any, kind: str, most: float) -> None:
+    usual = simulated(home, "llama", "cuda", method="full").parts[kind]
+    assert simulated(home, "llama", "cuda", method="full", **settings).parts.get(kind, 0) <= most * usual
+
+
+def test_activations_in_host_memory_are_not_on_the_device(home: Path) -> None:
+    def kept(kind: str) -> int:
+        timeline = simulated(home, "llama", "cuda", method="lora", gradient_checkpointing=kind).timeline
+        last = [point for point in timeline if point["phase"] == "forward"][-1]
+        return int(last["bytes"]["activations"])
+
+    assert kept("offloaded") < 0.8 * kept("full")
+
+
+def test_a_task_whose_trainer_computes_the_loss_is_refused(home: Path) -> None:
+    with pytest.raises(UserError, match="task"):
+        simulated(home, "llama", task="dpo")
+
+
+def test_a_folder_without_a_model_is_refused_by_field(home: Path) -> None:
+    with pytest.raises(UserError, match="model"):
+        simulated(home, "nothing")
+
+
+def test_the_limited_process_answers_in_json(home: Path) -> None:
+    config = RunConfig.model_validate(
+        settings(home, "llama") | {"model": str(home / "llama"), "data": str(home / "rows.jsonl")}
+    )
+    simulation = simulating.simulate(config, Precision.FP32, [LENGTH, LENGTH], device="cuda")
+    assert simulation["peak_bytes"] == sum(simulation["parts"].values())

@@ -1,0 +1,100 @@
+"""The checks and notes on a run's data before the first step."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import make_model
+
+from training.batches.views import TokenView
+from training.config.run_config import RunConfig
+from training.errors import DataError
+from training.reports.report import Report
+from training.run_folder.events import Note, decode
+from training.run_folder.paths import EVENTS_FILE
+from training.tokens.tokenizer import load
+from training.trainer.prepare import Data, prepare_data
+from worker.settings import get_settings
+from worker.supervision.launcher import Launch
+from worker.supervision.training_process import environment
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+def rows(count: int, first: int = 0) -> list[dict[str, Any]]:
+    numbers = range(first, first + count)
+    return [{"prompt": f"{n}?", "completion": f"{n}!" * 3, "topic": "ab"[n % 4 == 0]} for n in numbers]
+
+
+def prepared(run_dir: Path, model: Path, data: Path, **settings: Any) -> tuple[Data, list[str]]:
+    """Returns the data, and the notes about it."""
+    run_dir.mkdir(exist_ok=True)
+    config = RunConfig.model_validate({"model": str(model), "data": str(data)} | settings)
+    prepared_data = prepare_data(config, run_dir, load(str(model)), Report(run_dir, rank=0))
+    events = [decode(line) for line in (run_dir / EVENTS_FILE).read_bytes().splitlines()]
+    return prepared_data, [event.message for event in events if isinstance(event, Note)]
+
+
+def test_held_out_rows_in_the_training_data_are_named(tmp_path: Path, model: Path) -> None:
+    data = write(tmp_path / "train.jsonl", rows(20))
+    held_out = write(tmp_path / "held-out.jsonl", rows(4, first=18))
+    _, notes = prepared(tmp_path / "run", model, data, validation_data=str(held_out))
+    assert [note for note in notes if "in the training data" in note] == [
+        "2 held-out rows are also in the training data (row 1 is row 19, row 2 is row 20): evaluation looks better than it is."
+    ]
+
+
+def test_a_duplicate_row_in_both_splits_is_named(tmp_path: Path, model: Path) -> None:
+    data = write(tmp_path / "train.jsonl", rows(10) * 2)
+    _, notes = prepared(tmp_path / "run", model, data, eval_split=5)
+    assert any("held-out rows are also in the training data" in note for note in notes)
+
+
+def test_clean_data_gets_no_notes(tmp_path: Path, model: Path) -> None:
+    assert prepared(tmp_path / "run", model, write(tmp_path / "train.jsonl", rows(20)))[1] == []
+
+
+def test_empty_truncated_and_lossless_rows_are_counted(tmp_path: Path, model: Path) -> None:
+    bad = [
+        {"prompt": "x" * 40, "completion": "y"},
+        {"prompt": "a", "completion": "z" * 40},
+        {"prompt": "a", "completion": ""},
+    ]
+    result, notes = prepared(tmp_path / "run", model, write(tmp_path / "train.jsonl", rows(5) + bad), max_length=20)
+    assert (result.skipped_rows, result.truncated_rows) == (1, 2)
+    assert [note.split(" ")[0] for note in notes] == ["1", "1", "2"]
+
+
+def test_stratify_by_holds_out_rows_of_every_value(tmp_path: Path, model: Path) -> None:
+    data = write(tmp_path / "train.jsonl", rows(40))
+    result, _ = prepared(tmp_path / "run", model, data, eval_split=0.2, stratify_by="topic", data_slice="50%")
+    held_out = [row for row, _ in result.held_out_examples()]
+    assert len(held_out) == 4 and max(held_out) < 20
+    assert [row % 4 for row in held_out].count(0) == 1
+    with pytest.raises(DataError, match="no column 'subject'"):
+        prepared(tmp_path / "other", model, data, stratify_by="subject")
+
+
+def test_tokens_come_from_the_supervisor_s_folder(
+    home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = get_settings()
+    for name, value in environment(Launch([], {}), "run", settings).items():
+        monkeypatch.setenv(name, value)
+    data = write(tmp_path / "train.jsonl", rows(20))
+    first, _ = prepared(tmp_path / "one", model, data)
+    created = {path.name: path.stat().st_ino for path in settings.tokens_dir.glob("*-*/facts.json")}
+    again, _ = prepared(tmp_path / "two", model, data)
+    assert {path.name: path.stat().st_ino for path in settings.tokens_dir.glob("*-*/facts.json")} == created
+    assert not (tmp_path / "one" / "tokens").exists()
+    assert isinstance(first.train, TokenView) and isinstance(again.train, TokenView)
+    assert first.train.rows.tolist() == again.train.rows.tolist()

@@ -1,0 +1,202 @@
+"""End to end: `lathe up`, a browser that uploads data and trains, and an adapter that works."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import ROOT
+from playwright.sync_api import Page, expect, sync_playwright
+from web import CHROMIUM, CHROMIUM_FLAGS, _free_port, _wait_for
+
+pytestmark = [
+    pytest.mark.train,
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
+
+STARTER = ROOT / "static/starter"
+MINUTE = 60_000  # milliseconds, as playwright counts
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A running `lathe up`: its address and the environment in which `lathe` finds it."""
+
+    address: str
+    environment: dict[str, str]
+    process: "subprocess.Popen[bytes]"
+
+    def lathe(self, *arguments: str, timeout: float = 300) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "app.cli.__main__", *arguments]
+        return subprocess.run(
+            command, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    folder = tmp_path_factory.mktemp("up")
+    port = _free_port()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
+    environment |= {"LATHE_DATA_DIR": str(folder / "data"), "LATHE_PORT": str(port), "LATHE_DEVICES": "cpu"}
+    log = folder / "up.log"
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", "app.cli.__main__", "up"]
+        process = subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+        try:
+            address = f"http://127.0.0.1:{port}"
+            _wait_for(f"{address}/healthz", process, log)
+            yield Installation(address, environment, process)
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                assert process.wait(timeout=60) == 0, log.read_text()
+            finally:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on the PATH; on Debian: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        page = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True).new_page()
+        yield page
+        browser.close()
+
+
+def field(page: Page, name: str) -> Any:
+    return page.locator(f"#setting-{name}")
+
+
+def fill(page: Page, name: str, value: object) -> None:
+    box = field(page, name).locator("input, textarea").first
+    box.fill(str(value))
+    box.press("Tab")
+
+
+def points(page: Page) -> int:
+    """Points of the training loss that the page shows."""
+    drawn = "() => { return document.querySelector('#chart .chart')?.data?.[0].x.length ?? 0 }"
+    return int(page.evaluate(drawn))
+
+
+def test_a_run_started_in_the_browser_under_zero_2_learns_the_skill_of_the_quickstart(
+    installation: Installation, page: Page, tmp_path: Path
+) -> None:
+    page.goto(f"{installation.address}/new")
+    page.locator("#upload input[type=file]").set_input_files(STARTER / "train.jsonl")
+    expect(page.locator(".found-place").first).to_contain_text("messages", timeout=MINUTE)
+    fill(page, "model", STARTER)
+    quickstart = _quickstart()
+    for name in ("max_length", "lora_r", "lora_alpha", "target_modules", "learning_rate", "epochs", "eval_steps"):
+        fill(page, name, quickstart[name])
+    field(page, "strategy").get_by_text("ZeRO stage 2", exact=True).click()
+    fill(page, "num_processes", 2)
+    fill(page, "micro_batch_size", quickstart["micro_batch_size"] // 2)
+    fill(page, "logging_steps", 1)
+    fill(page, "validation_data", STARTER / "heldout.jsonl")
+    fill(page, "answer_rows", 24)
+    page.get_by_role("tab", name="DeepSpeed").click()
+    expect(page.locator("#deepspeed")).to_contain_text('"stage": 2')
+    expect(page.locator("#start")).to_be_enabled(timeout=MINUTE)
+    page.locator("#start").click()
+    page.wait_for_url(re.compile(r"/run\?id="), timeout=MINUTE)
+
+    page.wait_for_function("() => document.querySelector('#chart .chart')?.data?.[0].x.length > 2", timeout=4 * MINUTE)
+    before = points(page)
+    page.wait_for_function(
+        f"() => document.querySelector('#chart .chart')?.data?.[0].x.length > {before}", timeout=MINUTE
+    )
+    page.reload()
+    page.wait_for_function(
+        f"() => document.querySelector('#chart .chart')?.data?.[0].x.length > {before}", timeout=MINUTE
+    )
+
+    download = page.get_by_role("link", name="Download adapter")
+    expect(download).to_be_visible(timeout=5 * MINUTE)
+    expect(page.get_by_text("ZeRO-2 (DeepSpeedEngine), 2 processes")).to_be_visible()
+    with page.expect_download() as caught:
+        download.click()
+    archive = tmp_path / "adapter.zip"
+    caught.value.save_as(archive)
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(tmp_path / "unpacked")
+    (config,) = (tmp_path / "unpacked").rglob("adapter_config.json")
+    assert exact_match(config.parent) > 0.9
+    run_id = page.url.partition("id=")[2]
+    answers = json.loads(installation.lathe("show", run_id, "--json").stdout)["summary"]["answers"]
+    assert answers["rows"] == 24
+    assert answers["exact_match_before"] < 0.1
+    assert answers["exact_match_after"] > 0.9
+
+
+def test_the_command_line_follows_a_run_and_prints_its_summary(installation: Installation) -> None:
+    few = ["--max-steps", "4", "--answer-rows", "8"]
+    done = installation.lathe("run", "static/starter/quickstart.yaml", *few, "--follow", "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    run = json.loads(done.stdout)
+    shown = json.loads(installation.lathe("show", run["id"], "--json").stdout)
+    assert shown["status"] == "finished"
+    summary = shown["summary"]
+    assert summary["answers"]["rows"] == 8
+    assert summary["trainable_percent"] == pytest.approx(
+        100 * summary["trainable_parameters"] / summary["total_parameters"]
+    )
+    assert summary["adapter_bytes"] > 4 * summary["trainable_parameters"]
+    assert all(len(summary["memory"][f"{moment}_bytes"]) == 1 for moment in ("before", "after", "peak"))
+    assert min(summary["tokens_per_second"], summary["samples_per_second"], summary["final_loss"]) > 0
+    assert summary["strategy"]["world_size"] == 1
+
+
+def test_a_second_lathe_up_in_the_same_folder_prints_the_address_of_the_first(installation: Installation) -> None:
+    second = installation.lathe("up", timeout=60)
+    assert second.returncode == 1
+    assert installation.address in second.stderr
+
+
+def test_zero3_on_one_cpu_process_is_refused_before_it_is_queued(installation: Installation) -> None:
+    refused = installation.lathe("run", "static/starter/quickstart.yaml", "--strategy", "zero3")
+    assert refused.returncode == 1
+    assert "num_processes" in refused.stderr and "single" in refused.stderr
+    assert "zero3" not in installation.lathe("runs", "--json").stdout
+
+
+def _quickstart() -> dict[str, Any]:
+    import yaml
+
+    loaded: dict[str, Any] = yaml.safe_load((STARTER / "quickstart.yaml").read_text())
+    return loaded
+
+
+def exact_match(adapter: Path) -> float:
+    """Returns the exact match of the starter model with this adapter on held-out rows, with plain peft and transformers."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(STARTER)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(STARTER), adapter).eval()
+    rows = [json.loads(line)["messages"] for line in (STARTER / "heldout.jsonl").read_text().splitlines()]
+    prompts = [tokenizer.apply_chat_template(row[:-1], tokenize=False, add_generation_prompt=True) for row in rows]
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+    with torch.inference_mode():
+        answered = model.generate(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=128, do_sample=False
+        )
+    texts = tokenizer.batch_decode(answered[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    right = [text.strip() == row[-1]["content"].strip() for text, row in zip(texts, rows, strict=True)]
+    return sum(right) / len(right)

@@ -1,0 +1,145 @@
+"""benchmarks/reference/command.py: its cells, its measures of difference, and twelve real cells."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from paths import ROOT
+
+from benchmarks.reference.cells import GLOBAL_BATCH, cells
+from benchmarks.reference.command import Finding, compare, summary
+from benchmarks.reference.inputs import make_inputs
+from benchmarks.reference.rows import IGNORED, rows_of
+from training.config.choices import Strategy, Task
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.rules import check
+
+CELLS = cells(Path("inputs"))
+TRIED = (
+    "sft flat, 8x1x1|sft packed, 4x2x1|chats with thinking, 1x8x1|pretraining packed, 4x2x1|mixture flat, 4x2x1|seq2seq t5, 4x2x1|"
+    "classification, 4x2x1|dpo, 2x4x1|kto, 4x2x1|adalora, 4x2x1|seq2seq t5, 4x1x2, ddp|classification, 4x1x2, ddp"
+)
+
+
+def good(**figures: float) -> Finding:
+    return Finding("cell", **({"loss": 0.0, "gradient": 0.0, "evaluation": 0.0, "weights": 0.0} | figures))
+
+
+def test_the_cells_cover_every_task_and_strategy_with_the_same_global_batch() -> None:
+    assert len(CELLS) >= 120 and len({cell.name for cell in CELLS}) == len(CELLS)
+    assert {cell.config["task"] for cell in CELLS} == {task.value for task in Task}
+    assert {cell.strategy for cell in CELLS} == {name.value for name in Strategy} - {"zero0"}
+    assert all(cell.split[0] * cell.split[1] * cell.split[2] == GLOBAL_BATCH for cell in CELLS)
+
+
+def test_no_rule_refuses_a_cell() -> None:
+    refused = {
+        cell.name: conflict.reason
+        for cell in CELLS
+        for conflict in check(RunConfig.model_validate(cell.config), Machine())
+        if conflict.blocking
+    }
+    assert not refused
+
+
+@pytest.mark.parametrize("name", ["plain_loop", "rows", "trl"])
+def test_the_reference_does_not_import_the_training_program(name: str) -> None:
+    tree = ast.parse((ROOT / "benchmarks" / "reference" / f"{name}.py").read_text(encoding="utf-8"))
+    imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    assert not [module for module in imported if module.split(".")[0] in ("training", "worker", "app")]
+
+
+def test_only_answers_and_their_end_tokens_carry_loss_in_every_turn(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    make_inputs(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "llama")
+    turns = [("user", "2+2?"), ("assistant", "4"), ("user", "3+3?"), ("assistant", "6")]
+    file = tmp_path / "chat.jsonl"
+    file.write_text(json.dumps({"messages": [{"role": role, "content": text} for role, text in turns]}) + "\n")
+    (row,) = rows_of("sft", file, tokenizer, 100)
+    learned = [token for token, label in zip(row.ids, row.labels, strict=True) if label != IGNORED]
+    assert tokenizer.decode(learned) == "4<|end|>6<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("figure", "size"), [("loss", 2e-6), ("gradient", 2e-4), ("evaluation", 2e-6), ("weights", 2e-4)]
+)
+def test_a_figure_beyond_its_limit_is_a_disagreement(figure: str, size: float) -> None:
+    assert good().agrees and not good(**{figure: size}).agrees
+
+
+def test_a_cell_that_crashed_counts_as_tried_and_not_as_agreed() -> None:
+    figures = summary([good(loss=1e-7), Finding("other", reason="a rank ended")])
+    assert (figures["tried"], figures["agreed"], figures["worst_loss"]) == (2, 1, 1e-7)
+    assert figures["disagreed"][0]["reason"] == "a rank ended"
+
+
+def test_nan_is_an_infinite_difference() -> None:
+    from benchmarks.reference.run import _largest
+
+    assert _largest([1.0, float("nan")], [1.0, 1.0]) == float("inf")
+    assert _largest([1.0, 2.2], [1.0, 2.0]) == pytest.approx(0.1)
+
+
+def test_the_difference_of_saved_weights_is_relative_to_their_change_in_training() -> None:
+    from benchmarks.reference.run import MismatchError, _distance
+
+    before, expected = {"a": torch.zeros(2)}, {"a": torch.tensor([3.0, 4.0])}
+    assert _distance({"a": torch.tensor([3.0, 4.5])}, expected, before) == pytest.approx(0.1)
+    with pytest.raises(MismatchError, match="saved other weights: b"):
+        _distance(expected | {"b": torch.zeros(1)}, expected, before)
+
+
+def test_rows_unknown_to_the_reference_are_a_mismatch(tmp_path: Path) -> None:
+    from benchmarks.reference.run import MismatchError, _steps
+
+    (cell,) = [cell for cell in CELLS if cell.name.startswith("sft padded, 8x1x1")]
+    batches = tmp_path / "batches-0.jsonl"
+    batches.write_text(json.dumps({"step": 1, "rows": [[5, 6], [7]]}) + "\n")
+    assert _steps(tmp_path, cell, [[7], [5, 6]]) == [[[[1, 0]]]]
+    with pytest.raises(MismatchError, match="other tokens"):
+        _steps(tmp_path, cell, [[7], [5, 9]])
+
+
+def test_a_row_that_trains_twice_in_an_epoch_is_a_mismatch(tmp_path: Path) -> None:
+    from benchmarks.reference.run import MismatchError, _steps
+
+    (cell,) = [cell for cell in CELLS if cell.name.startswith("sft padded, 8x1x1")]
+    lines = [{"step": step, "rows": [[5, 6], [7]]} for step in (1, 2)]
+    (tmp_path / "batches-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert _steps(tmp_path, cell, [[7], [5, 6]]) == [[[[1, 0]]], [[[1, 0]]]]  # two epochs
+    with pytest.raises(MismatchError, match="2 of 3 rows"):
+        _steps(tmp_path, cell, [[7], [5, 6], [8]])
+
+
+def test_a_rank_without_rows_at_the_end_of_an_epoch_does_not_count(tmp_path: Path) -> None:
+    from benchmarks.reference.run import _steps
+
+    cell = next(cell for cell in CELLS if cell.name.startswith("sft padded, 4x1x2"))
+    for rank, rows in enumerate(([[5], [6]], [[5]])):
+        (tmp_path / f"batches-{rank}.jsonl").write_text(json.dumps({"step": 1, "rows": rows}) + "\n")
+    assert _steps(tmp_path, cell, [[5], [6]]) == [[[[0, 1], []]]]
+
+
+def test_cells_that_agreed_in_the_log_are_not_run_again(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(json.dumps(good().__dict__ | {"cell": CELLS[0].name}) + "\n")
+    (finding,) = compare(CELLS[:1], tmp_path, log)
+    assert finding.agrees
+
+
+@pytest.mark.train
+def test_real_runs_agree_with_a_plain_loop() -> None:
+    command = [sys.executable, "-m", "benchmarks.reference", "--json", "--only", TRIED]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    figures = json.loads(done.stdout)
+    assert figures["disagreed"] == [], done.stderr[-2000:]
+    assert figures["tried"] == figures["agreed"] == TRIED.count("|") + 1
+    assert done.returncode == 0

@@ -1,0 +1,164 @@
+"""Queue messages: without a worker, repeated, and to many workers at once."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from paths import ROOT, TESTS
+from redis import Redis, RedisError
+from sqlmodel import select
+from supervised import eventually, get, queue_run
+
+from worker import celery_app
+from worker.machine import processes
+from worker.queue import local_broker, tasks
+from worker.settings import get_settings
+from worker.store import database as db
+from worker.store.tables import Attempt, Status
+
+pytestmark = pytest.mark.slow
+
+REDIS_PORT = 6379
+REDIS_NUMBER = 9 + os.getpid() % 7  # of Redis's 16 databases, not the default one
+
+
+@pytest.fixture
+def valkey(home: Path) -> Iterator[Redis]:
+    server = local_broker.start(get_settings())
+    with Redis(unix_socket_path=str(get_settings().socket_path)) as client:
+        yield client
+    local_broker.stop(server)
+
+
+@pytest.fixture
+def redis(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
+    """A Redis server on this machine, if there is one."""
+    client = Redis(port=REDIS_PORT, db=REDIS_NUMBER, socket_connect_timeout=1)
+    try:
+        client.ping()
+    except RedisError:
+        pytest.skip(f"no Redis answers on port {REDIS_PORT}")
+    monkeypatch.setenv("LATHE_BROKER_URL", f"redis://127.0.0.1:{REDIS_PORT}/{REDIS_NUMBER}")
+    get_settings.cache_clear()
+    with client:
+        yield client
+        client.delete(celery_app.NAME, *client.keys("_kombu.*"), *client.keys("unacked*"))
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def server(request: pytest.FixtureRequest) -> Redis:
+    """Each server that the queue may be on."""
+    client: Redis = request.getfixturevalue(request.param)
+    return client
+
+
+@contextmanager
+def workers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Celery workers with four threads each, ready for messages."""
+    words = [*tasks.worker_command(), "--concurrency", "4"]
+    words[words.index("worker.queue.tasks")] = "programs.stand_in_worker"
+    log = get_settings().data_dir / "workers.log"
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    with log.open("ab") as output:
+        argvs = [[*words, "--hostname", f"worker{number}@test"] for number in range(count)]
+        started = [subprocess.Popen(argv, cwd=TESTS, env=env, stdout=output, stderr=output) for argv in argvs]
+    try:
+        eventually(lambda: log.read_text().count(" ready.") == count, seconds=40)
+        yield started
+    finally:
+        for worker in started:
+            processes.kill_tree(worker.pid)
+            worker.wait()
+
+
+def compilers(worker: psutil.Process) -> list[psutil.Process]:
+    return [child for child in worker.children() if "training.ranks.compile_operators" in child.cmdline()]
+
+
+def test_the_compilation_of_deepspeeds_operators_ends_with_its_worker(valkey: Redis) -> None:
+    with workers(1) as [worker]:
+        compiler = eventually(lambda: compilers(psutil.Process(worker.pid)))[0]
+        worker.kill()
+        eventually(lambda: processes.is_gone(compiler))
+
+
+def attempts(run_id: str) -> list[str]:
+    with db.read() as session:
+        return list(session.exec(select(Attempt.outcome).where(Attempt.run_id == run_id)))
+
+
+def test_a_message_contains_only_the_run_id(server: Redis) -> None:
+    assert celery_app.notify("run1")
+    message = json.loads(server.lrange(celery_app.NAME, 0, -1)[0])  # type: ignore[index]
+    assert message["headers"]["task"] == celery_app.START_RUN
+    assert json.loads(b64decode(message["body"]))[:2] == [["run1"], {}]
+
+
+def test_twenty_messages_to_eight_consumers_start_a_run_once(server: Redis) -> None:
+    with workers(2):
+        run_id = queue_run(steps=3)
+        rings = [threading.Thread(target=celery_app.notify, args=(run_id,)) for _ in range(20)]
+        for ring in rings:
+            ring.start()
+        for ring in rings:
+            ring.join()
+        eventually(lambda: get(run_id).status.ended, seconds=30)
+        eventually(lambda: server.llen(celery_app.NAME) == 0)
+    assert (get(run_id).status, attempts(run_id)) == (Status.FINISHED, ["finished"])
+
+
+def test_workers_survive_the_broker_and_training_survives_the_worker(valkey: Redis) -> None:
+    with workers(1) as (worker,):
+        run_id = queue_run(steps=60, pause=0.05)
+        celery_app.notify(run_id)
+        eventually(lambda: get(run_id).step > 1)
+        valkey.shutdown(nosave=True)
+        second = queue_run(steps=1)
+        assert not celery_app.notify(second)
+        worker.kill()
+        worker.wait()
+        eventually(lambda: get(run_id).status is Status.FINISHED)
+        assert get(second).status is Status.QUEUED
+    assert attempts(run_id) == ["finished"]
+
+
+def test_runs_queued_while_the_broker_is_down_still_start(home: Path) -> None:
+    server = local_broker.start(get_settings())
+    with workers(1):
+        local_broker.stop(server)
+        run_id = queue_run(steps=1)
+        assert not celery_app.notify(run_id)
+        eventually(lambda: get(run_id).status is Status.FINISHED)
+        server = local_broker.start(get_settings())
+        run_id = queue_run(steps=1)
+        eventually(lambda: celery_app.notify(run_id))
+        eventually(lambda: get(run_id).status is Status.FINISHED)
+    local_broker.stop(server)
+
+
+def test_notifying_fails_quickly_without_a_broker(home: Path) -> None:
+    assert not celery_app.notify("run1")
+
+
+def test_notifying_fails_quickly_with_a_hanging_broker(valkey: Redis) -> None:
+    pid = int(valkey.info("server")["process_id"])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert not celery_app.notify("run1")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_notifying_reconnects_after_a_broker_restart(home: Path) -> None:
+    for _ in range(2):
+        server = local_broker.start(get_settings())
+        assert celery_app.notify("run1")
+        local_broker.stop(server)

@@ -1,0 +1,107 @@
+"""PostgreSQL stops or hangs for a while: training continues while its lease is valid; nothing is lost or doubled."""
+
+from collections.abc import Iterator
+
+import pytest
+from postgres_cluster import Cluster, programs
+from sqlmodel import select
+from supervised import Supervised, eventually, get, living, queue_run, started, supervise  # noqa: F401
+
+from worker.queue import reaper
+from worker.settings import get_settings
+from worker.store import claims
+from worker.store import database as db
+from worker.store.tables import Metric, Status
+from worker.supervision.standby import SUPERVISOR_LOG
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    folder = programs()
+    if folder is None:
+        pytest.skip("no PostgreSQL server is installed here")
+    server = Cluster(folder)
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def installation(cluster: Cluster, home: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """An installation on that server, with leases of a minute."""
+    monkeypatch.setenv("LATHE_DATABASE_URL", cluster.url)
+    lease_of(60, monkeypatch)
+    db.migrate()
+    yield cluster
+    db.dispose()
+
+
+def lease_of(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATHE_LEASE_SECONDS", str(seconds))
+    monkeypatch.setenv("LATHE_RENEW_SECONDS", "0.5")
+    get_settings.cache_clear()
+
+
+def loss_steps(run_id: str) -> list[int]:
+    with db.read() as session:
+        losses = select(Metric.step).where(Metric.run_id == run_id, Metric.name == "loss").order_by(Metric.step)
+        return list(session.exec(losses))
+
+
+def log_of(it: Supervised) -> str:
+    return (it.run_dir / SUPERVISOR_LOG).read_text()
+
+
+def steps_recorded(it: Supervised) -> int:
+    return (it.run_dir / "events.jsonl").read_bytes().count(b'"loss"')
+
+
+@pytest.mark.parametrize("how", ["stopped", "frozen"])
+def test_training_continues_during_a_database_outage_and_all_records_are_stored_afterwards(
+    installation: Cluster, how: str
+) -> None:
+    with supervise(queue_run(steps=80, pause=0.05)) as it:
+        it.until(lambda run: run.step > 2)
+        installation.stop() if how == "stopped" else installation.freeze()
+        away = steps_recorded(it)
+        eventually(lambda: steps_recorded(it) > away + 30)
+        installation.start() if how == "stopped" else installation.thaw()
+        run = it.wait()
+    assert (run.status, run.attempt, loss_steps(run.id)) == (Status.FINISHED, 1, list(range(1, 81)))
+
+
+def test_an_outage_longer_than_the_lease_resumes_from_the_checkpoint_and_costs_no_attempt(
+    installation: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease_of(3, monkeypatch)
+    run_id = queue_run(steps=100, pause=0.05, save_at=2)
+    with supervise(run_id) as it:
+        it.until(lambda run: run.step > 2)
+        installation.stop()
+        eventually(lambda: not living(run_id))
+        eventually(lambda: log_of(it).count("the database is unreachable") > 6)  # more than another lease
+        installation.start()
+        run = it.wait()
+    assert run.status is Status.QUEUED
+    with db.read() as session:
+        assert claims.failed_attempts(session=session, run=run) == 0
+    with supervise(run_id) as it:
+        run = it.wait()
+        assert "Resumed from step 2." in it.told()
+    assert (run.status, run.attempt, loss_steps(run_id)) == (Status.FINISHED, 2, list(range(1, 101)))
+
+
+@pytest.mark.usefixtures("started")
+def test_a_worker_starts_queued_runs_after_a_database_outage(installation: Cluster) -> None:
+    run_id = queue_run(steps=1)
+    rounds = reaper.Reaper()
+    installation.stop()
+    rounds.start()
+    try:
+        installation.start()
+        eventually(lambda: get(run_id).status is Status.FINISHED, seconds=60)
+    finally:
+        rounds.stop()
+        rounds.join()
+    assert get(run_id).attempt == 1

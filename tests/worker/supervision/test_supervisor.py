@@ -1,0 +1,318 @@
+"""One attempt at a run under its supervisor: real processes, a real database, a stand-in for the training program."""
+
+import json
+import os
+import signal
+import sqlite3
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from sqlmodel import select
+from supervised import eventually, living, queue_run, quick_leases, supervise  # noqa: F401
+
+from training.run_folder.events import EventWriter, Finished, Metrics, RankStarted
+from training.run_folder.lineage import Lineage
+from worker.settings import Settings, get_settings
+from worker.store import database as db
+from worker.store import runs
+from worker.store.tables import Attempt, DeviceLease, Metric, Request, Run, Status
+from worker.supervision.launcher import Launch
+from worker.supervision.training_process import environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
+SLOW = {"steps": 1000, "pause": 0.05, "save_at": 2}
+
+
+def devices_in_use() -> list[str]:
+    with db.read() as session:
+        return list(session.exec(select(DeviceLease.device)))
+
+
+def outcomes(run_id: str) -> list[str]:
+    with db.read() as session:
+        return list(session.exec(select(Attempt.outcome).where(Attempt.run_id == run_id).order_by(Attempt.number)))
+
+
+def loss_steps(run_id: str) -> list[int]:
+    with db.read() as session:
+        losses = select(Metric.step).where(Metric.run_id == run_id, Metric.name == "loss").order_by(Metric.step)
+        return list(session.exec(losses))
+
+
+@contextmanager
+def locked_database(home: Path) -> Iterator[None]:
+    """Locks the database for writing."""
+    with closing(sqlite3.connect(home / "lathe.db", isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def test_a_finished_run_has_its_summary_and_its_result_archive(database: str) -> None:
+    with supervise(queue_run(steps=4, adapter_bytes=3_000_000)) as it:
+        run = it.wait()
+    assert (run.status, run.summary, run.step) == (Status.FINISHED, {"steps": 4}, 4)
+    with zipfile.ZipFile(it.run_dir / "adapter.zip") as packed:
+        assert [(entry.filename, entry.file_size) for entry in packed.infolist()] == [
+            ("adapter_model.safetensors", 3_000_000)
+        ]
+    assert devices_in_use() == []
+    assert outcomes(run.id) == ["finished"]
+    assert Lineage.read(it.run_dir) == Lineage(run.id, "a run", attempts=1)
+
+
+def test_a_user_error_fails_the_run_with_its_fix_and_is_not_retried() -> None:
+    with supervise(queue_run(crash_at=2, how="expected")) as it:
+        run = it.wait()
+    assert run.status is Status.FAILED
+    assert run.error is not None
+    assert (run.error["message"], run.error["fix"], run.error["rank"]) == ("It cannot go on at 2.", "Mend it.", 0)
+
+
+@pytest.mark.parametrize("phase", ["loading model", "saving"])
+def test_a_run_whose_rank_is_killed_resumes_from_its_checkpoint_and_finishes(phase: str) -> None:
+    run_id = queue_run(steps=4, save_at=2, ranks=2, crash_rank=0, crash_in=phase)
+    with supervise(run_id) as it:
+        assert it.wait().status is Status.QUEUED
+        assert f"SIGKILL in the phase {phase}" in it.told()
+    with supervise(run_id) as it:
+        run = it.wait()
+    assert (run.status, run.attempt, loss_steps(run_id)) == (Status.FINISHED, 2, [1, 2, 3, 4])
+    assert outcomes(run_id) == ["failed", "finished"]
+
+
+def test_an_error_before_the_first_step_is_not_retried_and_keeps_the_log() -> None:
+    with supervise(queue_run(crash_in="loading model", how="exit")) as it:
+        run = it.wait()
+    assert run.status is Status.FAILED
+    assert run.error is not None
+    assert "exit code 1" in run.error["message"]
+
+
+def test_a_run_that_keeps_crashing_fails_after_its_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATHE_MAX_ATTEMPTS", "2")
+    get_settings.cache_clear()
+    run_id = queue_run(crash_at=2, how="unexpected", always=True)
+    with supervise(run_id) as it:
+        assert it.wait().status is Status.QUEUED
+    with supervise(run_id) as it:
+        run = it.wait()
+    assert run.status is Status.FAILED
+    assert run.error is not None
+    assert run.error["message"] == "It cannot go on at 2. All 2 attempts failed."
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [{"slow_launch": 30}, {"slow": {"loading model": 30}}, SLOW, {"slow": {"saving": 2}, "steps": 1000, "pause": 0.02}],
+    ids=["starting", "loading", "training", "training, with a save slower than the grace"],
+)
+def test_a_run_stops_on_request(behaviour: dict[str, object]) -> None:
+    with supervise(queue_run(**behaviour), leaving=1.0) as it:
+        slow_phase = next(iter(behaviour.get("slow", {})), "training")
+        it.reaches("starting" if "slow_launch" in behaviour else slow_phase if slow_phase != "saving" else "training")
+        it.request(Request.STOP)
+        run = it.wait(10)
+        assert (run.status, devices_in_use(), living(run.id)) == (Status.STOPPED, [], [])
+        if "saving" in behaviour.get("slow", {}):
+            assert "Saved at step" in it.told()
+
+
+def test_a_run_that_ignores_sigterm_is_killed_after_the_grace_period() -> None:
+    with supervise(queue_run(**SLOW, deaf=True, ranks=2), leaving=0.5) as it:
+        it.until(lambda run: run.step > 2)
+        run = it.stopped()
+        assert (run.status, living(run.id)) == (Status.STOPPED, [])
+        assert "the checkpoint of step 2 is kept" in it.told()
+
+
+def test_a_stop_request_at_the_end_leaves_the_run_finished() -> None:
+    with supervise(queue_run(steps=2, slow_exit=2), leaving=0.1) as it:
+        it.until(lambda run: run.step == 2 and run.phase == "saving")
+        assert it.stopped().status is Status.FINISHED
+
+
+def test_a_run_that_hangs_after_its_end_is_finished() -> None:
+    with supervise(queue_run(steps=2, slow_exit=60), exiting=0.2) as it:
+        assert it.wait().status is Status.FINISHED
+
+
+def test_sigterm_makes_a_supervisor_save_and_requeue_its_run() -> None:
+    run_id = queue_run(**SLOW)
+    with supervise(run_id) as it:
+        it.until(lambda run: run.step > 2)
+        it.process.terminate()
+        assert it.wait().status is Status.QUEUED
+        assert "Saved at step" in it.told()
+    saved = it.run.step
+    with supervise(run_id) as it:
+        it.until(lambda run: run.step > saved + 1)
+        assert f"Resumed from step {saved}" in it.told()
+    assert outcomes(run_id)[0] == "requeued"
+
+
+def test_a_requeue_request_in_the_database_requeues_the_run() -> None:
+    with supervise(queue_run(**SLOW)) as it:
+        it.until(lambda run: run.step > 2)
+        it.request(Request.REQUEUE)
+        assert it.wait().status is Status.QUEUED
+
+
+def test_no_process_outlives_a_killed_supervisor() -> None:
+    with supervise(queue_run(**SLOW, ranks=2)) as it:
+        it.reaches("training")
+        assert len(living(it.run_id)) == 3
+        it.process.kill()
+        eventually(lambda: not living(it.run_id))
+
+
+def test_a_supervisor_that_lost_its_lease_ends_training_and_changes_nothing() -> None:
+    with supervise(queue_run(**SLOW)) as it:
+        it.reaches("training")
+        with db.write() as session:
+            session.get_one(Run, it.run_id).attempt = 7
+        run = it.wait()
+    assert (run.status, run.attempt, living(run.id)) == (Status.RUNNING, 7, [])
+
+
+def test_records_are_stored_after_the_database_was_locked(home: Path) -> None:
+    with supervise(queue_run(steps=60, pause=0.05)) as it:
+        it.until(lambda run: run.step > 2)
+        with locked_database(home):
+            eventually(lambda: b'"finished"' in (it.run_dir / "events.jsonl").read_bytes())
+        run = it.wait()
+    assert run.status is Status.FINISHED
+    assert loss_steps(run.id) == list(range(1, 61))
+
+
+@pytest.mark.usefixtures("quick_leases")
+def test_training_ends_before_its_lease_expires_during_an_outage(home: Path) -> None:
+    with supervise(queue_run(**SLOW)) as it:
+        it.until(lambda run: run.step > 2)
+        with locked_database(home):
+            eventually(lambda: not living(it.run_id))
+        assert it.wait().status is Status.QUEUED
+        assert "It continues from the checkpoint of step 2." in it.told()
+
+
+def test_a_run_that_finished_unnoticed_is_closed_without_another_training() -> None:
+    run_id = queue_run(crash_in="loading data")
+    folder = get_settings().runs_dir / run_id
+    (folder / "adapter").mkdir(parents=True)
+    (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    with EventWriter(folder / "events.jsonl") as writer:
+        writer.write(RankStarted(rank=0, pid=1, device="cpu"))
+        writer.write(Metrics(step=9, values={"loss": 0.5}))
+        writer.write(Finished(outcome="finished", step=9, summary={"steps": 9}))
+    with supervise(run_id) as it:
+        run = it.wait()
+    assert (run.status, run.summary, run.step) == (Status.FINISHED, {"steps": 9}, 9)
+    assert not (folder / "crashed").exists()
+    assert (folder / "adapter.zip").is_file()
+
+
+def test_a_truncated_record_does_not_affect_the_next_one() -> None:
+    run_id = queue_run(steps=2)
+    folder = get_settings().runs_dir / run_id
+    folder.mkdir()
+    (folder / "events.jsonl").write_text('{"kind":"metrics","step":1,"val')
+    with supervise(run_id) as it:
+        assert it.wait().status is Status.FINISHED
+    assert b'"val\n{"kind":"rank_started"' in (folder / "events.jsonl").read_bytes()
+
+
+def test_the_log_has_no_secrets_or_progress_bars_and_accepts_invalid_bytes() -> None:
+    printed = ["10%\r50%\r100%\n", "token hf_abcdefghijklmnop\n", "nul \0 here\n", "the last line has no end"]
+    with supervise(queue_run(steps=1, prints=printed)) as it:
+        it.wait()
+    assert it.log() == ["100%", "token hf_[redacted]", "nul  here", "the last line has no end"]
+
+
+def test_endless_output_does_not_fill_the_database() -> None:
+    with supervise(queue_run(steps=1, prints=["x\n"], times=100_000)) as it:
+        it.wait()
+    assert len(it.log()) <= 2002
+    assert any("lines skipped" in line for line in it.log())
+
+
+def test_no_rank_waits_for_one_that_has_died() -> None:
+    with supervise(queue_run(**SLOW, ranks=2, crash_rank=1, crash_at=4, deaf=True), rank_died=0.5) as it:
+        run = it.wait(15)
+        assert (run.status, living(run.id)) == (Status.QUEUED, [])
+        assert "It continues from the checkpoint of step 2." in it.told()
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group whose processes may use 256 MiB together."""
+    version_1 = Path("/sys/fs/cgroup/memory")  # version 1 of control groups has a folder for memory
+    group = (version_1 if version_1.is_dir() else version_1.parent) / f"lathe-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("making a control group needs root")
+    try:
+        (group / ("memory.limit_in_bytes" if version_1.is_dir() else "memory.max")).write_text(str(256 * 2**20))
+        yield group
+    except OSError:
+        pytest.skip("this control group cannot limit memory")
+    finally:
+        group.rmdir()
+
+
+def test_an_out_of_memory_kill_by_the_kernel_is_reported(small_memory: Path) -> None:
+    with supervise(queue_run(steps=40, pause=0.1, crash_at=20, how="eat")) as it:
+        it.until(lambda run: run.step > 1)
+        (rank,) = [process for process in living(it.run_id) if "rank" in process.cmdline()]
+        (small_memory / "cgroup.procs").write_text(str(rank.pid))
+        run = it.wait()
+    assert run.status is Status.FAILED
+    assert run.error is not None
+    assert "out of memory (host RAM)" in run.error["message"]
+
+
+def test_the_trainer_gets_the_hub_token_and_no_other_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATHE_HUB_TOKEN", "hf_secret")
+    monkeypatch.setenv("LATHE_DATABASE_URL", "postgresql://user:password@db/lathe")
+    env = environment(Launch([], {"A": "b"}), "run1", Settings())
+    assert (env["HF_TOKEN"], env["A"], env["PYTHONSAFEPATH"]) == ("hf_secret", "b", "1")
+    assert sorted(name for name in env if name.startswith("LATHE_")) == [
+        "LATHE_RUN",
+        "LATHE_SUPERVISOR",
+        "LATHE_TOKENS",
+    ]
+
+
+def test_a_frozen_trainer_can_be_stopped() -> None:
+    with supervise(queue_run(**SLOW), leaving=0.5) as it:
+        it.until(lambda run: run.step > 2)
+        for process in living(it.run_id):
+            process.send_signal(signal.SIGSTOP)
+        run = it.stopped()
+        assert (run.status, living(run.id)) == (Status.STOPPED, [])
+
+
+@pytest.mark.parametrize(
+    "recorded", [False, True], ids=["chosen by the supervisor", "chosen by a rank of an older version"]
+)
+def test_an_out_of_memory_run_steps_down_and_both_attempts_record_it(recorded: bool, database: str) -> None:
+    less = {"micro_batch_size": 2, "gradient_accumulation_steps": 2}
+    record = {"step_down": less} if recorded else {}
+    run_id = queue_run(steps=5, save_at=2, crash_at=3, how="out of memory", **record)
+    with supervise(run_id) as it:
+        assert it.wait().status is Status.QUEUED
+    with supervise(run_id) as it:
+        assert it.wait().status is Status.FINISHED
+    trained = json.loads((it.run_dir / "config.json").read_text())
+    assert {name: trained[name] for name in less} == less
+    assert it.run.config["micro_batch_size"] == 4
+    with db.read() as session:
+        first, second = runs.attempts(session=session, run_id=run_id)
+    assert (first.stepped_down, second.stepped_down) == ({}, less)
+    assert first.out_of_memory and first.out_of_memory["step"] == 3
+    assert (
+        "It continues from the checkpoint of step 2, with micro batch size 2, gradient accumulation 2." in first.reason
+    )

@@ -1,0 +1,154 @@
+"""The rows of a file as a task needs them: one or two token stores, and the labels."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.batches.views import ChunkView, LabelView, PairView, TargetView, TokenView, View
+from training.config.choices import Task
+from training.config.run_config import RunConfig
+from training.data.example import Example
+from training.data.rows import read_numbered
+from training.errors import DataError
+from training.tokens.order import Integers
+from training.tokens.store import TokenStore
+from training.tokens.task_parts import STORED_TEXTS, StoredText
+
+_ENDLESS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """The rows of a file for a run's task. Arrays have one entry per row of the file."""
+
+    config: RunConfig
+    stores: tuple[TokenStore, ...]
+    labels: NDArray[np.int64] | None = None
+    classes: tuple[str, ...] = field(default=())
+
+    @property
+    def limit(self) -> int:
+        """Tokens after which a row is truncated; pretraining truncates none."""
+        return _ENDLESS if self.config.task is Task.PRETRAINING else self.config.max_length
+
+    @cached_property
+    def lengths(self) -> Integers:
+        """Tokens of each row's longest part; 0 if a part is missing."""
+        lengths = [store.lengths for store in self.stores]
+        complete: Integers = reduce(np.minimum, lengths) > 0
+        return np.where(complete, reduce(np.maximum, lengths), 0)
+
+    @cached_property
+    def first_trained(self) -> Integers:
+        """The index of the token by which every part has a token with loss; -1 if a part has none."""
+        everything = self.config.train_on_prompt or self.config.task is Task.PRETRAINING
+        firsts = [store.first_trained_with(train_on_prompt=everything) for store in self._learning]
+        missing = (reduce(np.minimum, firsts) < 0) | (self.lengths == 0)
+        return np.where(missing, -1, reduce(np.maximum, firsts))
+
+    @property
+    def hashes(self) -> NDArray[np.uint64]:
+        """A hash of each row's tokens, to compare data sets."""
+        return self.stores[0].hashes
+
+    @property
+    def empty_rows(self) -> int:
+        return max(int(store.facts["empty_rows"]) for store in self.stores)
+
+    @property
+    def _learning(self) -> tuple[TokenStore, ...]:
+        """The stores whose tokens carry loss: all but an encoder's input."""
+        return self.stores[1:] if self.config.task is Task.SEQ2SEQ else self.stores
+
+    def view(self, rows: Integers) -> View:
+        """Returns a view of some of the rows, truncated and labeled."""
+        config, limit = self.config, self.config.max_length
+        match config.task:
+            case Task.SFT:
+                return TokenView(self.stores[0], rows, limit, train_on_prompt=config.train_on_prompt)
+            case Task.PRETRAINING:
+                return ChunkView(self.stores[0], rows, limit)
+            case Task.SEQ2SEQ:
+                source, target = self.stores
+                longest = config.max_target_length or limit
+                return TargetView(
+                    TokenView(source, rows, limit, train_on_prompt=True), _answer_view(target, rows, longest)
+                )
+            case Task.DPO | Task.ORPO | Task.REWARD:
+                chosen, rejected = self.stores
+                return PairView(_answer_view(chosen, rows, limit), _answer_view(rejected, rows, limit))
+            case Task.KTO | Task.CLASSIFICATION:
+                assert self.labels is not None
+                untruncated = _answer_view(self.stores[0], rows, _ENDLESS) if config.task is Task.KTO else None
+                return LabelView(_answer_view(self.stores[0], rows, limit), self.labels, untruncated)
+
+
+def _answer_view(store: TokenStore, rows: Integers, limit: int) -> TokenView:
+    return TokenView(store, rows, limit, train_on_prompt=False)
+
+
+def open_rows(
+    config: RunConfig,
+    source: Path,
+    find: Callable[[Path, StoredText], TokenStore],
+    classes: tuple[str, ...] | None = None,
+) -> TaskRows:
+    """Opens the rows of `source` for the run's task; `find` finds or makes the token store of a part.
+
+    `classes` are the classes of the training data, if known.
+
+    Raises:
+        DataError: a row lacks a label, there are fewer than two classes, or a class is unknown.
+    """
+    stores = tuple(find(source, part) for part in STORED_TEXTS[config.task])
+    if config.task is Task.KTO:
+        return TaskRows(config, stores, _answer_labels(source, config.columns))
+    if config.task is Task.CLASSIFICATION:
+        labels, names = _classes(source, config.columns, classes)
+        return TaskRows(config, stores, labels, names)
+    return TaskRows(config, stores)
+
+
+def _answer_labels(source: Path, columns: str | None) -> NDArray[np.int64]:
+    """Returns 1 for a desirable answer, 0 for an undesirable one."""
+    return np.array([_label(row, source, example) for row, example in _examples(source, columns)], np.int64)
+
+
+def _label(row: int, source: Path, example: Example | None) -> int:
+    if example is None:
+        return 0
+    if example.label is None:
+        fix = "Give every row a label, true or false, or choose another task."
+        raise DataError("has no label for its answer.", fix, file=source.name, line=row + 1, field="label")
+    return int(example.label)
+
+
+def _classes(
+    source: Path, columns: str | None, known: tuple[str, ...] | None
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Returns each row's class as an index into the classes (-1 for a row without one), and the classes."""
+    names = [example.answer.strip() if example else "" for _, example in _examples(source, columns)]
+    classes = known or _ordered({name for name in names if name})
+    if len(classes) < 2:
+        message = f"has {len(classes)} classes: {', '.join(classes) or 'none'}."
+        raise DataError(message, "Classification needs at least two.", file=source.name, field="label")
+    place = {name: index for index, name in enumerate(classes)}
+    for row, name in enumerate(names):
+        if name and name not in place:
+            message = f"has the class {name!r}, which does not occur in the training data."
+            fix = "Remove the row, or add rows of this class to the training data."
+            raise DataError(message, fix, file=source.name, line=row + 1, field="label")
+    return np.array([place.get(name, -1) for name in names], np.int64), classes
+
+
+def _ordered(names: set[str]) -> tuple[str, ...]:
+    """Sorts class names, numbers by value: class 10 comes after class 9."""
+    return tuple(sorted(names, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)))
+
+
+def _examples(source: Path, columns: str | None) -> Iterator[tuple[int, Example | None]]:
+    return ((row, example) for row, _, example in read_numbered(source, columns, unwanted=True))

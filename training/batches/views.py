@@ -1,0 +1,180 @@
+"""Rows of token stores, truncated and labeled for a task. Each view has `rows`, their places in the file."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.tokens.order import Integers
+from training.tokens.store import TokenStore
+
+IGNORED = -100  # the label that cross-entropy ignores
+Tokens = dict[str, NDArray[np.int32]]
+
+
+class TokenView:
+    """Some rows of a store, each truncated to `max_length`."""
+
+    def __init__(self, store: TokenStore, rows: Integers, max_length: int, *, train_on_prompt: bool) -> None:
+        self.rows = rows
+        self._store, self._limit, self._all = store, max_length, train_on_prompt
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.rows)
+
+    @property
+    def lengths(self) -> Integers:
+        """Tokens of each row, after truncation."""
+        return np.minimum(self._store.lengths[self.rows], self._limit)
+
+    def __getitem__(self, index: int) -> Tokens:
+        """Returns `input_ids`, and `labels`: the token itself where it carries loss, IGNORED elsewhere."""
+        tokens, trained = self._store.row(int(self.rows[index]))
+        return labeled(tokens[: self._limit], trained[: self._limit], train_on_prompt=self._all)
+
+
+@dataclass(frozen=True)
+class TokenList:
+    """Some rows of a file in memory, with their places in the file."""
+
+    rows: Integers
+    tokens: list[Tokens]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> Tokens:
+        return self.tokens[index]
+
+
+def labeled(tokens: NDArray[np.int32], trained: NDArray[np.bool_], *, train_on_prompt: bool) -> Tokens:
+    """Returns a row as the collators take it: `input_ids` and `labels`."""
+    labels = tokens if train_on_prompt else np.where(trained, tokens, np.int32(IGNORED))
+    return {"input_ids": np.array(tokens), "labels": np.array(labels)}
+
+
+class Rows(Protocol):
+    """Rows by index, from 0."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+class ChunkView:
+    """Whole texts for pretraining: a row longer than `max_length` becomes several chunks, and every token carries loss."""
+
+    def __init__(self, store: TokenStore, rows: Integers, max_length: int) -> None:
+        self.rows = rows
+        self._store, self._limit = store, max_length
+        whole = store.lengths[rows]
+        counts = -(-whole // max_length)
+        # A chunk of one token would have nothing to predict.
+        counts -= (whole % max_length == 1) & (counts > 1)
+        self._row_of = np.repeat(np.arange(len(rows)), counts)
+        self._chunk_of = np.arange(len(self._row_of)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._row_of)
+
+    @property
+    def lengths(self) -> Integers:
+        """Tokens of each chunk."""
+        whole = self._store.lengths[self.rows[self._row_of]]
+        lengths: Integers = np.minimum(whole - self._chunk_of * self._limit, self._limit)
+        return lengths
+
+    def __getitem__(self, index: int) -> Tokens:
+        tokens, trained = self._store.row(int(self.rows[self._row_of[index]]))
+        start = int(self._chunk_of[index]) * self._limit
+        part = slice(start, start + self._limit)
+        return labeled(tokens[part], trained[part], train_on_prompt=True)
+
+
+@dataclass(frozen=True)
+class PairView:
+    """Preference pairs: the prompt with each of the two answers; only answer tokens carry loss."""
+
+    chosen: TokenView
+    rejected: TokenView
+
+    @property
+    def rows(self) -> Integers:
+        return self.chosen.rows
+
+    @property
+    def num_rows(self) -> int:
+        return self.chosen.num_rows
+
+    @property
+    def lengths(self) -> Integers:
+        """Tokens of the longer sequence of each pair."""
+        return np.maximum(self.chosen.lengths, self.rejected.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, Tokens]:
+        return {"chosen": self.chosen[index], "rejected": self.rejected[index]}
+
+
+@dataclass(frozen=True)
+class TargetView:
+    """Sources and their targets, for an encoder-decoder model."""
+
+    source: TokenView
+    target: TokenView
+
+    @property
+    def rows(self) -> Integers:
+        return self.source.rows
+
+    @property
+    def num_rows(self) -> int:
+        return self.source.num_rows
+
+    @property
+    def lengths(self) -> Integers:
+        """Tokens of the longer of source and target."""
+        return np.maximum(self.source.lengths, self.target.lengths)
+
+    def __getitem__(self, index: int) -> Tokens:
+        return {"input_ids": self.source[index]["input_ids"], "labels": self.target[index]["input_ids"]}
+
+
+@dataclass(frozen=True)
+class LabelView:
+    """Rows with one label each: 1 for a desirable and 0 for an undesirable answer, or the class of a text."""
+
+    tokens: TokenView
+    labels: NDArray[np.int64]
+    """One per row of the file."""
+    untruncated: TokenView | None = None
+    """The same rows in full, for batches that pair a row's prompt with another row's answer."""
+
+    @property
+    def rows(self) -> Integers:
+        return self.tokens.rows
+
+    @property
+    def num_rows(self) -> int:
+        return self.tokens.num_rows
+
+    @property
+    def lengths(self) -> Integers:
+        return self.tokens.lengths
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = {**self.tokens[index], "label": int(self.labels[self.rows[index]])}
+        return row | {"whole": self.untruncated[index]["input_ids"]} if self.untruncated else row
+
+
+View = TokenView | ChunkView | PairView | TargetView | LabelView
+
+
+def file_rows(view: View, indices: list[int]) -> list[int]:
+    """Returns the file's rows, counted from 1, behind some indices of a view."""
+    places = view._row_of[indices] if isinstance(view, ChunkView) else np.asarray(indices, np.int64)
+    return [int(row) + 1 for row in view.rows[places]]

@@ -1,0 +1,135 @@
+"""The conditions under which settings have an effect, for the form, the rules and docs/configuration.md. No torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from training.config.choices import Interval, Method, OptimizerName, Quantization, Scheduler, Strategy, Task
+from training.config.peft_methods import method, methods
+
+Values = Mapping[str, Any]
+"""Values by setting: as typed in the form, or of a configuration as JSON."""
+
+
+@dataclass(frozen=True)
+class Applies:
+    """`when` is True for values with which the setting has an effect; `words` describe them; `decides` is the deciding setting."""
+
+    decides: str
+    words: str
+    when: Callable[[Values], bool]
+
+
+def applies(name: str, values: Values) -> bool:
+    """True if the setting has an effect with these values."""
+    return name not in APPLIES or APPLIES[name].when(values)
+
+
+def _to(setting: str, *choices: str) -> Applies:
+    return Applies(setting, f"{setting} {_listed(choices, 'or')}", lambda values: values.get(setting) in choices)
+
+
+def _to_all_but(setting: str, *choices: str) -> Applies:
+    words = f"every {setting} except {_listed(choices, 'and')}"
+    return Applies(setting, words, lambda values: values.get(setting) not in choices)
+
+
+def _to_runs_with(setting: str) -> Applies:
+    return Applies(setting, f"runs with {setting}", lambda values: str(values.get(setting) or "0").strip() != "0")
+
+
+def _takes_target_modules(values: Values) -> bool:
+    known = method(str(values.get("method")))
+    return known is not None and known.targets
+
+
+def _takes_modules_to_save(values: Values) -> bool:
+    known = method(str(values.get("method")))
+    return known.saves_modules if known else bool(values.get("trainable_layers"))
+
+
+def _is_4bit(values: Values) -> bool:
+    implied = values.get("method") == Method.QLORA and values.get("quantization") == Quantization.NONE
+    return _adapters.when(values) and (implied or values.get("quantization") == Quantization.NF4)
+
+
+def _offloads_to_nvme(values: Values) -> bool:
+    return "nvme" in (values.get("offload_param"), values.get("offload_optimizer"))
+
+
+def _without(attribute: str) -> str:
+    """The methods whose `attribute` is False in the catalogue, as text."""
+    return _listed([name for name, known in methods().items() if not getattr(known, attribute)], "and")
+
+
+def _listed(names: Sequence[str], last: str) -> str:
+    """The names as text: "a", "a or b", "a, b or c"."""
+    return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+_lora = _to("method", Method.LORA, Method.QLORA)
+_adapters = _to_all_but("method", Method.FULL)
+_zero3 = _to("strategy", Strategy.ZERO3)
+_sharded_zero = _to("strategy", Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3)
+_plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
+_moments = _to_all_but("optimizer", OptimizerName.SGD, OptimizerName.ADAFACTOR)
+
+APPLIES: dict[str, Applies] = {
+    "train_on_prompt": _to("task", Task.SFT),
+    "streaming": _to("task", Task.SFT),
+    "max_target_length": _to("task", Task.SEQ2SEQ),
+    "beta": _to("task", Task.DPO, Task.KTO, Task.ORPO),
+    "dpo_loss": _to("task", Task.DPO),
+    "desirable_weight": _to("task", Task.KTO),
+    "undesirable_weight": _to("task", Task.KTO),
+    "answer_rows": _to_all_but("task", Task.REWARD, Task.CLASSIFICATION),
+    "lora_r": _lora,
+    "lora_alpha": _lora,
+    "lora_dropout": _lora,
+    "target_modules": Applies("method", f"every method except full, {_without('targets')}", _takes_target_modules),
+    "use_rslora": _lora,
+    "use_dora": _lora,
+    "lora_init": _lora,
+    "loraplus_lr_ratio": _lora,
+    "method_options": _adapters,
+    "modules_to_save": Applies(
+        "method",
+        f"method full with trainable_layers, and every method except {_without('saves_modules')}",
+        _takes_modules_to_save,
+    ),
+    "trainable_layers": _to("method", Method.FULL),
+    "quantization": _adapters,
+    "double_quantization": Applies("quantization", "quantization 4bit", _is_4bit),
+    "num_processes": _to_all_but("strategy", Strategy.SINGLE),
+    "offload_optimizer": _sharded_zero,
+    "offload_param": _to("strategy", Strategy.ZERO3, Strategy.FSDP),
+    "nvme_path": Applies("offload_param", "offload_optimizer or offload_param nvme", _offloads_to_nvme),
+    "sequence_parallel_size": _sharded_zero,
+    "deepspeed_config": _to("strategy", Strategy.ZERO0, Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3),
+    "zero_quantized_weights": _zero3,
+    "zero_quantized_gradients": _zero3,
+    "zero_hpz_partition_size": _zero3,
+    "zero_quantized_nontrainable_weights": _zero3,
+    "eval_split": Applies(
+        "validation_data", "runs without validation_data", lambda values: not values.get("validation_data")
+    ),
+    "merge_adapter": _adapters,
+    "push_private": _to_runs_with("push_to_hub"),
+    "eval_steps": _to("eval_strategy", Interval.STEPS),
+    "save_steps": _to("save_strategy", Interval.STEPS),
+    "early_stopping_threshold": _to_runs_with("early_stopping_patience"),
+    "adam_beta1": _moments,
+    "adam_beta2": _moments,
+    "adam_epsilon": _to_all_but(
+        "optimizer", OptimizerName.SGD, OptimizerName.ADAFACTOR, OptimizerName.LION, OptimizerName.LION_8BIT
+    ),
+    "momentum": _to("optimizer", OptimizerName.SGD, OptimizerName.MUON),
+    "warmup": _to_all_but("lr_scheduler", Scheduler.CONSTANT, Scheduler.REDUCE_ON_PLATEAU),
+    "min_lr_ratio": _to("lr_scheduler", Scheduler.WSD, Scheduler.COSINE_WITH_MIN_LR, Scheduler.REDUCE_ON_PLATEAU),
+    "decay_share": _to("lr_scheduler", Scheduler.WSD),
+    "lr_cycles": _to("lr_scheduler", Scheduler.COSINE_WITH_RESTARTS),
+    "plateau_patience": _plateau,
+    "plateau_factor": _plateau,
+    "max_new_tokens": _to_runs_with("answer_rows"),
+}
+"""The settings that have an effect only under a condition."""

@@ -1,0 +1,241 @@
+"""The choices of settings, and the groups of the form. No torch."""
+
+from enum import StrEnum
+
+
+class Task(StrEnum):
+    SFT = "sft"
+    PRETRAINING = "pretraining"
+    SEQ2SEQ = "seq2seq"
+    DPO = "dpo"
+    KTO = "kto"
+    ORPO = "orpo"
+    REWARD = "reward"
+    CLASSIFICATION = "classification"
+
+    @property
+    def pairs(self) -> bool:
+        """True if each row has a chosen and a rejected answer."""
+        return self in (Task.DPO, Task.ORPO, Task.REWARD)
+
+    @property
+    def generates(self) -> bool:
+        """True if its model generates text, and can answer held-out rows."""
+        return self not in (Task.REWARD, Task.CLASSIFICATION)
+
+
+class PreferenceLoss(StrEnum):
+    """Losses of trl's DPOTrainer that need only preference pairs."""
+
+    SIGMOID = "sigmoid"
+    HINGE = "hinge"
+    IPO = "ipo"
+    APO_ZERO = "apo_zero"
+    APO_DOWN = "apo_down"
+    SPPO_HARD = "sppo_hard"
+    NCA_PAIR = "nca_pair"
+    BCO_PAIR = "bco_pair"
+
+
+class Method(StrEnum):
+    LORA = "lora"
+    QLORA = "qlora"
+    FULL = "full"
+    # PEFT's other methods, under PEFT's names; docs/methods.md lists their options.
+    ADALORA = "adalora"
+    ADAPTION_PROMPT = "adaption_prompt"
+    BEFT = "beft"
+    BOFT = "boft"
+    C3A = "c3a"
+    CARTRIDGE = "cartridge"
+    DEFT = "deft"
+    DELORA = "delora"
+    FOURIERFT = "fourierft"
+    FROD = "frod"
+    GLORA = "glora"
+    GRALORA = "gralora"
+    HIRA = "hira"
+    HRA = "hra"
+    IA3 = "ia3"
+    LILY = "lily"
+    LN_TUNING = "ln_tuning"
+    LOHA = "loha"
+    LOKR = "lokr"
+    MISS = "miss"
+    OFT = "oft"
+    OSF = "osf"
+    P_TUNING = "p_tuning"
+    PEANUT = "peanut"
+    PREFIX_TUNING = "prefix_tuning"
+    PROMPT_TUNING = "prompt_tuning"
+    PSOFT = "psoft"
+    PVERA = "pvera"
+    RANDLORA = "randlora"
+    ROAD = "road"
+    SHIRA = "shira"
+    SUPERTUNING = "supertuning"
+    TINYLORA = "tinylora"
+    TRAINABLE_TOKENS = "trainable_tokens"
+    UNILORA = "unilora"
+    VBLORA = "vblora"
+    VERA = "vera"
+    WAVEFT = "waveft"
+
+    @property
+    def adapts(self) -> bool:
+        """True if it trains an adapter and freezes the model's weights."""
+        return self is not Method.FULL
+
+    @property
+    def is_lora(self) -> bool:
+        """True if the settings of LoRA apply."""
+        return self in (Method.LORA, Method.QLORA)
+
+
+class LoraInit(StrEnum):
+    DEFAULT = "default"
+    GAUSSIAN = "gaussian"
+    ORTHOGONAL = "orthogonal"
+    PISSA = "pissa"
+    PISSA_NITER_4 = "pissa_niter_4"
+    PISSA_NITER_16 = "pissa_niter_16"
+    OLORA = "olora"
+    MICA = "mica"
+    LOFTQ = "loftq"
+
+    @property
+    def changes_weights(self) -> bool:
+        """True if the initial matrices are subtracted from the model's weights."""
+        return self.value.startswith(("pissa", "olora"))
+
+    @property
+    def reads_weights(self) -> bool:
+        """True if the initial matrices are computed from complete weights."""
+        return self.changes_weights or self in (LoraInit.MICA, LoraInit.LOFTQ)
+
+
+class Strategy(StrEnum):
+    SINGLE = "single"
+    DDP = "ddp"
+    ZERO0 = "zero0"
+    ZERO1 = "zero1"
+    ZERO2 = "zero2"
+    ZERO3 = "zero3"
+    FSDP = "fsdp"
+
+    @property
+    def zero_stage(self) -> int | None:
+        """The ZeRO stage, or None for a strategy without DeepSpeed."""
+        return int(self.value[-1]) if self.value.startswith("zero") else None
+
+
+class Precision(StrEnum):
+    AUTO = "auto"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+
+class Quantization(StrEnum):
+    NONE = "none"
+    NF4 = "4bit"
+    INT8 = "8bit"
+
+
+class Packing(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+    PADDING_FREE = "padding_free"
+    PACKED = "packed"
+
+
+class BatchOrder(StrEnum):
+    SHUFFLED = "shuffled"
+    BY_LENGTH = "by_length"
+
+
+class Attention(StrEnum):
+    AUTO = "auto"
+    EAGER = "eager"
+    SDPA = "sdpa"
+    FLASH_2 = "flash_attention_2"
+    FLASH_3 = "flash_attention_3"
+    FLEX = "flex_attention"
+
+    @property
+    def flash(self) -> bool:
+        """True for kernels of the FlashAttention packages, which need a GPU and 16 bits."""
+        return self in (Attention.FLASH_2, Attention.FLASH_3)
+
+
+class Checkpointing(StrEnum):
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+    OFFLOADED = "offloaded"
+
+
+class Probe(StrEnum):
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+class OnOutOfMemory(StrEnum):
+    FAIL = "fail"
+    ASK = "ask"
+    STEP_DOWN = "step_down"
+
+
+class Offload(StrEnum):
+    NONE = "none"
+    CPU = "cpu"
+    NVME = "nvme"
+
+
+class Scheduler(StrEnum):
+    LINEAR = "linear"
+    COSINE = "cosine"
+    CONSTANT = "constant"
+    CONSTANT_WITH_WARMUP = "constant_with_warmup"
+    COSINE_WITH_RESTARTS = "cosine_with_restarts"
+    POLYNOMIAL = "polynomial"
+    INVERSE_SQRT = "inverse_sqrt"
+    WSD = "wsd"
+    COSINE_WITH_MIN_LR = "cosine_with_min_lr"
+    REDUCE_ON_PLATEAU = "reduce_on_plateau"
+
+
+class OptimizerName(StrEnum):
+    ADAMW = "adamw"
+    ADAMW_8BIT = "adamw_8bit"
+    PAGED_ADAMW_8BIT = "paged_adamw_8bit"
+    PAGED_ADAMW_32BIT = "paged_adamw_32bit"
+    ADAMW_TORCHAO_8BIT = "adamw_torchao_8bit"
+    ADAMW_TORCHAO_4BIT = "adamw_torchao_4bit"
+    ADAMW_ANYPRECISION = "adamw_anyprecision"
+    ADAFACTOR = "adafactor"
+    LION = "lion"
+    LION_8BIT = "lion_8bit"
+    MUON = "muon"
+    SGD = "sgd"
+
+    @property
+    def paged(self) -> bool:
+        """True if the state is in memory that the GPU pages to the host."""
+        return self.value.startswith("paged_")
+
+
+class Interval(StrEnum):
+    STEPS = "steps"
+    EPOCH = "epoch"
+
+
+class Group(StrEnum):
+    """The groups of the form, in order."""
+
+    MODEL = "Model and data"
+    METHOD = "Method"
+    STRATEGY = "Strategy and memory"
+    OPTIMIZATION = "Optimization"
+    REPORTING = "Evaluation, logging and checkpoints"

@@ -1,0 +1,199 @@
+"""The settings of RunConfig as the form, the command line and the docs use them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from training.config.choices import Group
+from training.config.labels import choice_label
+from training.config.run_config import Changes, RunConfig
+from training.errors import Problem, UserError
+
+Kind = Literal["text", "integer", "number", "boolean", "choice"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of RunConfig: `name` for files and flags, `label` and help `sentence` for users; bounds inclusive unless open."""
+
+    name: str
+    label: str
+    sentence: str
+    group: Group
+    advanced: bool
+    kind: Kind
+    default: Any
+    required: bool
+    optional: bool
+    choices: tuple[str, ...] = ()
+    choice_labels: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    open_minimum: bool = False
+    open_maximum: bool = False
+
+    def in_words(self, value: Any) -> str:
+        """The value as pages show it: a choice by its label, a number as typed."""
+        if str(value) in self.choices:
+            return self.choice_labels[self.choices.index(str(value))]
+        return _plain(value)
+
+    @property
+    def bounds(self) -> str:
+        """The bounds as text: "1 to 1024", "above 0, at most 1", or empty."""
+        low = (
+            f"{'above' if self.open_minimum else 'at least'} {_number(self.minimum)}"
+            if self.minimum is not None
+            else ""
+        )
+        high = (
+            f"{'below' if self.open_maximum else 'at most'} {_number(self.maximum)}" if self.maximum is not None else ""
+        )
+        if low and high and not self.open_minimum and not self.open_maximum:
+            return f"{_number(self.minimum)} to {_number(self.maximum)}"
+        return ", ".join(part for part in (low, high) if part)
+
+
+class ConfigError(UserError):
+    """A configuration that cannot be used; `problems` has one entry for each wrong setting."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        first, *others = problems
+        super().__init__(first.field, first.value, first.message, first.fix, *others)
+
+
+@cache
+def settings() -> dict[str, Setting]:
+    """All settings of RunConfig by name, in the order of the form."""
+    return {name: _setting(name, field) for name, field in RunConfig.model_fields.items()}
+
+
+def parse(values: dict[str, Any]) -> RunConfig:
+    """The configuration with these `values` (setting name to value, as typed or read from a file).
+
+    Raises:
+        ConfigError: a setting is missing, unknown or has a wrong value; names each one and its fix.
+    """
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError([_problem(detail, values) for detail in error.errors()]) from None
+
+
+def _setting(name: str, field: FieldInfo) -> Setting:
+    types, optional = _types(field.annotation)
+    extra = field.json_schema_extra
+    if not isinstance(extra, dict):
+        raise TypeError(f"RunConfig.{name} is not declared with setting()")
+    bounds = {
+        key: getattr(item, key) for item in field.metadata for key in ("ge", "gt", "le", "lt") if hasattr(item, key)
+    }
+    required = field.default is PydanticUndefined
+    return Setting(
+        name=name,
+        label=str(extra["label"] or name.replace("_", " ").capitalize()),
+        sentence=field.description or "",
+        group=Group(str(extra["group"])),
+        advanced=bool(extra["advanced"]),
+        kind=_kind(types),
+        default=None if required else field.default,
+        required=required,
+        optional=optional,
+        choices=tuple(choice.value for choice in types[0]) if issubclass(types[0], StrEnum) else (),
+        choice_labels=tuple(choice_label(choice) for choice in types[0]) if issubclass(types[0], StrEnum) else (),
+        minimum=bounds.get("ge", bounds.get("gt")),
+        maximum=bounds.get("le", bounds.get("lt")),
+        open_minimum="gt" in bounds,
+        open_maximum="lt" in bounds,
+    )
+
+
+def _types(annotation: Any) -> tuple[list[type], bool]:
+    if get_origin(annotation) not in (UnionType, Union):
+        return [annotation], False
+    members = get_args(annotation)
+    return [member for member in members if member is not type(None)], type(None) in members
+
+
+def _kind(types: list[type]) -> Kind:
+    first = types[0]
+    if issubclass(first, StrEnum):
+        return "choice"
+    if first is bool:
+        return "boolean"
+    if float in types:
+        return "number"
+    return "integer" if first is int else "text"
+
+
+def _problem(detail: Any, values: dict[str, Any]) -> Problem:
+    name = str(detail["loc"][0]) if detail["loc"] else "configuration"
+    known = settings().get(name)
+    if detail["type"] == "extra_forbidden" or known is None:
+        return Problem(name, values.get(name), "is not a setting.", _nearest(name))
+    if detail["type"] == "missing" or (known.required and values.get(name) in ("", None)):
+        return Problem(name, None, "is missing.", known.sentence)
+    return Problem(name, values.get(name), *_message(detail, known))
+
+
+def _message(detail: Any, known: Setting) -> tuple[str, str]:
+    bounds = f" {known.bounds}" if known.bounds else ""
+    default = "" if known.default is None or known.default == "" else f", for example {_plain(known.default)}"
+    match known.kind:
+        case "choice":
+            return "is not one of the choices.", _choice(str(detail["input"]), known.choices)
+        case "boolean":
+            return "is not true or false.", "Give true or false."
+        case "number" | "integer" if detail["type"].endswith(("_parsing", "_type", "_from_float")):
+            return (
+                f"is not {'an integer' if known.kind == 'integer' else 'a number'}.",
+                f"Give a number{bounds}{default}.",
+            )
+        case "number" | "integer" if detail["type"] == "value_error":
+            return f"{detail['ctx']['error']}.", f"Give a number{bounds}{default}."
+        case "number" | "integer":
+            return "is out of bounds.", f"Give a number{bounds}{default}."
+        case _:
+            message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
+            return f"{message[0].lower()}{message[1:].removesuffix('.')}.", known.sentence
+
+
+def _choice(given: str, choices: tuple[str, ...]) -> str:
+    """The fix for a wrong choice: all choices if they are few, else the closest one and some examples."""
+    from difflib import get_close_matches
+
+    if len(choices) <= _FEW_CHOICES:
+        return f"Choose {', '.join(choices)}."
+    close = get_close_matches(given.lower(), choices, n=1)
+    more = len(choices) - _NAMED_CHOICES
+    named = f"Choose {', '.join(choices[:_NAMED_CHOICES])}, or one of {more} more in docs/configuration.md."
+    return f"Did you mean {close[0]}? {named}" if close else named
+
+
+_FEW_CHOICES, _NAMED_CHOICES = 15, 3
+
+
+def _nearest(name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, settings(), n=1)
+    return f"Did you mean {close[0]}?" if close else "docs/configuration.md lists every setting."
+
+
+def _plain(value: Any) -> str:
+    return _number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+def _number(value: float | None) -> str:
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def in_words(changes: Changes) -> str:
+    """Changed settings as text: "micro batch size 2, gradient accumulation 4"."""
+    return ", ".join(f"{settings()[name].label.lower()} {value}" for name, value in changes.items())

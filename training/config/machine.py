@@ -1,0 +1,24 @@
+"""The machine that a run trains on: what the rules need to know about it."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from training.config.choices import Precision
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`devices` is the number of GPUs. A machine without GPUs is one CPU device that runs any number of processes."""
+
+    kind: Literal["cuda", "cpu"] = "cpu"
+    devices: int = 1
+    names: list[str] = field(default_factory=list)
+    memory_bytes: list[int] = field(default_factory=list)
+    bf16: bool = True
+
+    @property
+    def best_precision(self) -> Precision:
+        """The precision that `precision: auto` selects on this machine."""
+        if self.kind == "cpu":
+            return Precision.FP32
+        return Precision.BF16 if self.bf16 else Precision.FP16

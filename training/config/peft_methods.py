@@ -1,0 +1,150 @@
+"""PEFT's methods and their options, from `training/config/peft_methods.json`. No torch."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from training.config.name_values import OptionError, as_names, parse, value_text, written
+
+CATALOGUE = Path(__file__).with_name("peft_methods.json")
+REQUIRED: dict[str, dict[str, Any]] = {
+    "adaption_prompt": {"adapter_len": 10, "adapter_layers": 2},
+    "cartridge": {"num_virtual_tokens": 32},
+    "p_tuning": {"num_virtual_tokens": 20, "encoder_hidden_size": 128},
+    "prefix_tuning": {"num_virtual_tokens": 20},
+    "prompt_tuning": {"num_virtual_tokens": 20},
+    "trainable_tokens": {"token_indices": [0]},
+}
+"""Options that PEFT needs although its classes have a default for them, each with a typical value."""
+
+_TYPES = {
+    "boolean": "true or false",
+    "integer": "an integer",
+    "number": "a number",
+    "text": "text",
+    "texts": "a list such as [q_proj, v_proj]",
+    "integers": "a list of integers such as [0, 1]",
+    "mapping": "a mapping such as {q_proj: 4}",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a method; `kinds` are the types it accepts, `choices` the allowed texts."""
+
+    kinds: tuple[str, ...]
+    choices: tuple[str, ...]
+    default: Any
+    help: str
+
+    @property
+    def takes(self) -> str:
+        """The accepted values as text."""
+        types = [_TYPES[kind] for kind in self.kinds if kind != "choice"]
+        return " or ".join([*types, *([", ".join(self.choices)] if self.choices else [])])
+
+
+@dataclass(frozen=True)
+class PeftMethod:
+    """A method as PEFT's configuration class declares it."""
+
+    name: str
+    config: str
+    usual_targets: Mapping[str, tuple[str, ...]]
+    """PEFT's default target modules, by architecture."""
+    prompts: bool
+    """True if it trains virtual tokens in front of every row and no modules of the model."""
+    targets: bool
+    """True if it takes target modules."""
+    saves_modules: bool
+    options: Mapping[str, Option]
+
+
+@cache
+def methods() -> dict[str, PeftMethod]:
+    """All PEFT methods by name."""
+    catalogue = json.loads(CATALOGUE.read_text(encoding="utf-8"))
+    return {name: _method(name, values) for name, values in catalogue.items()}
+
+
+def method(name: str) -> PeftMethod | None:
+    """The PEFT method of a `RunConfig.method`; None for full."""
+    return methods().get("lora" if name == "qlora" else name)
+
+
+def usual_targets(name: str, model_type: str) -> tuple[str, ...] | None:
+    """The modules that `target_modules: auto` selects for an architecture; None if it selects all linear layers."""
+    known = method(name)
+    return known.usual_targets.get(model_type) if known else None
+
+
+def options(name: str, given: str | None) -> dict[str, Any]:
+    """The method's options, with the types of its PEFT configuration.
+
+    Raises:
+        OptionError: not `name=value, ...`, an unknown option, or a value of a wrong type.
+    """
+    values = parse(given)
+    known = method(name)
+    if values and known is None:
+        raise OptionError(f"method {name} has no options.", "Leave method_options empty.", "")
+    return {key: _checked(known, key, value, values) for key, value in values.items() if known}
+
+
+def is_pattern(wanted: str) -> bool:
+    """True if target modules are a regular expression, False if they are names separated by commas."""
+    return any(sign in wanted for sign in "*+?^$()[]{}|\\")
+
+
+def _method(name: str, values: dict[str, Any]) -> PeftMethod:
+    known_options = {
+        key: Option(tuple(option["kinds"]), tuple(option["choices"]), option["default"], option["help"])
+        for key, option in values["options"].items()
+    }
+    usual = {model: tuple(as_names(modules)) for model, modules in values["usual_targets"].items()}
+    return PeftMethod(
+        name, values["config"], usual, values["prompts"], values["targets"], values["saves_modules"], known_options
+    )
+
+
+def _checked(known: PeftMethod, key: str, value: Any, given: dict[str, Any]) -> Any:
+    from difflib import get_close_matches
+
+    others = {name: text for name, text in given.items() if name != key}
+    if key not in known.options:
+        close = get_close_matches(key, known.options, n=1)
+        fix = f"Did you mean {close[0]}?" if close else f"It has {', '.join(known.options)}."
+        corrected = written(
+            {close[0] if close and name == key else name: text for name, text in given.items() if close or name != key}
+        )
+        raise OptionError(f"{key} is not an option of {known.name}.", fix, corrected)
+    option = known.options[key]
+    for kind in option.kinds:
+        fits, converted = _as(kind, value, option.choices)
+        if fits:
+            return converted
+    if value is None and option.default is None:
+        return None
+    raise OptionError(f"{key} cannot be {value_text(value)}.", f"It must be {option.takes}.", written(others))
+
+
+def _as(kind: str, value: Any, choices: tuple[str, ...]) -> tuple[bool, Any]:
+    """(True, the value for PEFT) if it is of this kind, else (False, ...). Numbers may be text, since YAML reads 1e-4 as text."""
+    if kind == "choice":
+        return str(value) in choices, str(value)
+    if kind == "number":
+        return _number(value)
+    if kind in ("texts", "integers"):
+        item = str if kind == "texts" else int
+        return isinstance(value, list) and all(type(element) is item for element in value), value
+    return type(value) is {"boolean": bool, "integer": int, "text": str, "mapping": dict}[kind], value
+
+
+def _number(value: Any) -> tuple[bool, Any]:
+    try:
+        return not isinstance(value, bool), float(value)
+    except (TypeError, ValueError):
+        return False, value

@@ -1,0 +1,251 @@
+"""Every setting of a training run: its type, default, bounds and help sentence.
+
+The form, the command line, the YAML format, the checks and docs/configuration.md are derived from `RunConfig`.
+A new setting is one line in this class. No torch.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from training.config.choices import (
+    Attention,
+    BatchOrder,
+    Checkpointing,
+    Group,
+    Interval,
+    LoraInit,
+    Method,
+    Offload,
+    OnOutOfMemory,
+    OptimizerName,
+    Packing,
+    Precision,
+    PreferenceLoss,
+    Probe,
+    Quantization,
+    Scheduler,
+    Strategy,
+    Task,
+)
+from training.deepspeed_file.check import canonical
+
+Changes = dict[str, Any]
+
+
+def setting(default: Any, sentence: str, group: Group, *, advanced: bool = False, label: str = "", **bounds: Any) -> Any:
+    """A field of RunConfig. The form folds `advanced` settings; `label` defaults to one made from the name."""
+    extra: dict[str, Any] = {"group": group.value, "advanced": advanced, "label": label}
+    return Field(default, description=sentence, json_schema_extra=extra, **bounds)
+
+
+def _steps_or_fraction(value: Any) -> Any:
+    """A fraction below 1, or an integer from 1 up."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return value
+    if number >= 1 and number != int(number):
+        raise ValueError("must be a fraction below 1 or an integer from 1 up")
+    return int(number) if number >= 1 or number == 0 else number
+
+
+def _checkpointing(value: Any) -> Any:
+    """Maps true and false, from older configurations, to full and none."""
+    choices = {"true": "full", "false": "none"}
+    return choices.get(str(value).strip().lower(), value)
+
+
+def _blank_to_none(value: Any) -> Any:
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def _slice(value: Any) -> Any:
+    """A percentage, a share below 1 or a number of rows, normalized as text."""
+    text = "" if value is None else str(value).strip()
+    if not text:
+        return None
+    percent = text.endswith("%")
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= (100 if percent else 1e15) or not (percent or number < 1 or number == int(number)):
+        raise ValueError("must be a percentage up to 100%, a share below 1 or a number of rows")
+    return f"{number:g}%" if percent else f"{number:g}" if number < 1 else f"{number:.0f}"
+
+
+def _options(value: Any) -> Any:
+    """Options as the text `name=value, name=value`; accepts a mapping from a file."""
+    if isinstance(value, dict):
+        from training.config.name_values import written
+
+        value = written({str(name): option for name, option in value.items()})
+    return _blank_to_none(value)
+
+
+DeepSpeedText = Annotated[str | None, BeforeValidator(canonical)]
+Amount = Annotated[int | float, BeforeValidator(_steps_or_fraction)]
+CheckpointingChoice = Annotated[Checkpointing, BeforeValidator(_checkpointing)]
+Text = Annotated[str | None, BeforeValidator(_blank_to_none)]
+OptionalFloat = Annotated[float | None, BeforeValidator(_blank_to_none)]
+Slice = Annotated[str | None, BeforeValidator(_slice)]
+OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
+OptionalAmount = Annotated[int | float | None, BeforeValidator(_steps_or_fraction), BeforeValidator(_blank_to_none)]
+Options = Annotated[str | None, BeforeValidator(_options)]
+
+
+class RunConfig(BaseModel):
+    """The settings of a run, as the user gave them. Immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
+
+    name: str = setting("", "Run name. Default: the names of model and data.", Group.MODEL, max_length=120)
+    model: str = setting(..., "Local folder with config.json and safetensors weights, or a hub id such as Qwen/Qwen3-0.6B.", Group.MODEL, min_length=1)
+    revision: Text = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True)
+    task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text.", Group.MODEL)
+    data: str = setting(..., "Training data: a file (JSON, JSONL, CSV, TSV, Parquet, text, .gz) or a data set id.", Group.MODEL, min_length=1)
+    columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True)
+    validation_data: Text = setting(None, "Evaluation data: a file or a data set id. If empty, a share of the training data is held out (see Eval split).", Group.MODEL)
+    eval_split: Amount = setting(0.05, "Rows held out for evaluation if there is no validation data: a share below 1 or a number of rows. 0: none.", Group.MODEL, ge=0)
+    stratify_by: Text = setting(None, "Column for stratified sampling: the same share of rows is held out for each of its values.", Group.MODEL, advanced=True)
+    data_slice: Slice = setting(None, "Use only the first rows of the training data: a percentage such as 1%, a share below 1, or a number of rows. Default: all.", Group.MODEL, advanced=True)
+    max_samples: OptionalInt = setting(None, "Maximum number of training rows, sampled with the seed. Default: all.", Group.MODEL, advanced=True, ge=1)
+    streaming: bool = setting(False, "Tokenize rows during training, for JSONL and Parquet files too large to tokenize first. Shuffles through a buffer of 10,000 rows; the first rows are held out.", Group.MODEL, advanced=True)
+    max_length: int = setting(1024, "Maximum sequence length in tokens; longer rows are truncated.", Group.MODEL, ge=8, le=1_048_576)
+    max_target_length: OptionalInt = setting(None, "seq2seq: maximum length of the target in tokens; max length then applies to the source only. Default: max length.", Group.MODEL, advanced=True, ge=2, le=1_048_576)
+    chat_template_kwargs: Options = setting(None, "Arguments of the model's chat template. Example: enable_thinking=false. Use the same ones for inference.", Group.MODEL, label="Chat template arguments", advanced=True)
+    train_on_prompt: bool = setting(False, "Compute the loss on the prompt tokens too, not only on the answer.", Group.MODEL, advanced=True)
+
+    method: Method = setting(Method.LORA, "Training method. lora: trains low-rank matrices, the base model is frozen. qlora: LoRA on a base model quantized to 4 or 8 bits. full: trains all weights. docs/methods.md lists PEFT's other methods.", Group.METHOD)
+    method_options: Options = setting(None, "Options of the method. Example: r=8, layers_to_transform=[0, 1]. docs/methods.md lists them.", Group.METHOD)
+    quantization: Quantization = setting(Quantization.NONE, "Format of the frozen weights: 4bit (NF4) takes 1/8 of the memory of fp32, 8bit (LLM.int8) 1/4. With qlora, none means 4bit.", Group.METHOD)
+    double_quantization: bool = setting(True, "4bit: quantize the scales too; saves another 0.4 bits per weight.", Group.METHOD, advanced=True)
+    lora_r: int = setting(16, "Rank of the LoRA matrices. Typical: 8 to 64; a higher rank learns more and takes more memory.", Group.METHOD, label="LoRA r", ge=1, le=1024)
+    lora_alpha: int = setting(32, "LoRA scaling: the update is multiplied by alpha / r (rsLoRA: alpha / sqrt(r)). Typical: r to 2r.", Group.METHOD, label="LoRA alpha", ge=1, le=4096)
+    lora_dropout: float = setting(0.0, "Dropout on the input of the LoRA matrices. Typical: 0 to 0.1.", Group.METHOD, label="LoRA dropout", ge=0, lt=1)
+    target_modules: str = setting("auto", "Modules that get an adapter: auto (PEFT's choice for the architecture, else all-linear), all-linear, names separated by commas, or a regular expression that matches full names.", Group.METHOD, min_length=1)
+    use_rslora: bool = setting(False, "Rank-stabilized LoRA: scales by alpha / sqrt(r); more stable at high rank.", Group.METHOD, label="rsLoRA", advanced=True)
+    use_dora: bool = setting(False, "DoRA: trains magnitude and direction separately; often better at low rank, slower.", Group.METHOD, label="DoRA", advanced=True)
+    lora_init: LoraInit = setting(LoraInit.DEFAULT, "Initialization of LoRA. default: B = 0. gaussian, orthogonal: random. pissa (pissa_niter_N: faster), olora, mica: from the model's weights. loftq: from the error of 4-bit quantization.", Group.METHOD, label="LoRA initialization", advanced=True)
+    loraplus_lr_ratio: OptionalFloat = setting(None, "LoRA+: learning rate of B divided by that of A. Typical: 2 to 16. Default: the same rate for both.", Group.METHOD, label="LoRA+ ratio", advanced=True, ge=1, le=1024)
+    modules_to_save: Text = setting(None, "Modules that train fully and are saved with the adapter, separated by commas. Example: embed_tokens, lm_head.", Group.METHOD, advanced=True)
+    trainable_layers: OptionalInt = setting(None, "full: train only this many of the last transformer layers; all other weights are frozen. Default: train everything.", Group.METHOD, advanced=True, ge=1, le=10_000)
+
+    strategy: Strategy = setting(Strategy.SINGLE, "Distribution across devices. single: one device. ddp: a copy on each. zero1, zero2, zero3 shard the optimizer state, then gradients, then parameters; zero0: DeepSpeed without sharding. fsdp: PyTorch FSDP2, shards all three.", Group.STRATEGY)
+    num_processes: int = setting(1, "Number of training processes, one per device.", Group.STRATEGY, label="Processes", ge=1, le=1024)
+    offload_optimizer: Offload = setting(Offload.NONE, "Keep the optimizer state in host memory (cpu, with ZeRO 1 to 3) or on a fast disk (nvme, with ZeRO-3). Saves device memory, slower.", Group.STRATEGY)
+    offload_param: Offload = setting(Offload.NONE, "Keep the parameters in host memory (cpu, with ZeRO-3; with FSDP also gradients and optimizer state) or on a fast disk (nvme, with ZeRO-3). Least device memory, slowest.", Group.STRATEGY, label="Offload parameters")
+    nvme_path: Text = setting(None, "Folder on a fast local disk for NVMe offload.", Group.STRATEGY, label="NVMe folder", advanced=True)
+    zero_quantized_weights: bool = setting(False, "ZeRO++ with ZeRO-3: gather parameters in 8 bits; half the traffic of bf16.", Group.STRATEGY, label="Quantized weights (qwZ)", advanced=True)
+    zero_quantized_gradients: bool = setting(False, "ZeRO++ with ZeRO-3: reduce gradients in 4 bits within a node and 8 bits between nodes; a quarter of the traffic.", Group.STRATEGY, label="Quantized gradients (qgZ)", advanced=True)
+    zero_hpz_partition_size: int = setting(1, "ZeRO++ with ZeRO-3: number of processes that share a second copy of the parameters, usually the GPUs of one node. 1: no second copy.", Group.STRATEGY, label="Second shards (hpZ)", advanced=True, ge=1, le=1024)
+    zero_quantized_nontrainable_weights: bool = setting(False, "ZeRO-3 with an adapter: store and gather the frozen weights in 8 bits.", Group.STRATEGY, label="Quantized frozen weights", advanced=True)
+    sequence_parallel_size: int = setting(1, "Number of processes that split each sequence (Ulysses, with ZeRO), to fit activations of long sequences. 1: no split.", Group.STRATEGY, label="Sequence parallelism", advanced=True, ge=1, le=1024)
+    deepspeed_config: DeepSpeedText = setting(None, "Your own DeepSpeed JSON, as text or a file path. Lathe replaces every \"auto\" by the value from the settings. docs/deepspeed.md explains the keys.", Group.STRATEGY, label="DeepSpeed JSON", advanced=True)
+    precision: Precision = setting(Precision.AUTO, "Number format of the forward and backward pass. auto: bf16 if the GPU supports it, fp16 on older GPUs, fp32 on CPU.", Group.STRATEGY)
+    weights_precision: Precision = setting(Precision.AUTO, "Number format of the stored weights. auto: fp32 for full fine-tuning, else the precision above. bf16 halves the memory of full fine-tuning, but loses updates smaller than 1/256 of a weight.", Group.STRATEGY, advanced=True)
+    tf32: bool = setting(False, "Use TF32 for fp32 matrix products (NVIDIA Ampere and later): several times faster, with a 10-bit mantissa.", Group.STRATEGY, label="TF32", advanced=True)
+    memory_limit: OptionalAmount = setting(None, "Memory limit of each process for its tensors, on GPU or CPU: a fraction below 1 of the device's memory, or MiB. Above it the run is out of memory. Default: no limit.", Group.STRATEGY, advanced=True, gt=0)
+    gradient_checkpointing: CheckpointingChoice = setting(Checkpointing.NONE, "Recompute activations in the backward pass. full: every layer; least memory, about a third slower. selective: every second layer. offloaded: every layer, with the layers' inputs in host memory.", Group.STRATEGY)
+    probe: Probe = setting(Probe.AUTO, "Before training, run two steps on the largest batch and undo them, to detect out of memory at once. auto: on GPUs only.", Group.STRATEGY, advanced=True)
+    on_out_of_memory: OnOutOfMemory = setting(OnOutOfMemory.STEP_DOWN, "Action when the run is out of memory. step_down: resume from the last checkpoint with half the micro batch and twice the accumulation, then gradient checkpointing, then (before the first checkpoint) ZeRO; the global batch stays the same. ask: fail and propose these settings. fail: fail.", Group.STRATEGY)
+    packing: Packing = setting(Packing.AUTO, "Layout of a batch. padding_free: concatenates rows instead of padding them; same losses, faster. packed: fills sequences of max_length with complete rows, and the micro batch counts sequences. auto: padding_free if the model supports it, else none.", Group.STRATEGY)
+    attention: Attention = setting(Attention.AUTO, "Attention kernel. auto: FlashAttention if it is installed and supports the run, else PyTorch's SDPA.", Group.STRATEGY, advanced=True)
+    batch_order: BatchOrder = setting(BatchOrder.SHUFFLED, "by_length: batches rows of similar length, in random order; less padding.", Group.STRATEGY, advanced=True)
+    torch_compile: bool = setting(False, "Compile the model with torch.compile: faster steps, after minutes of compilation for each new shape.", Group.STRATEGY, label="torch.compile", advanced=True)
+
+    optimizer: OptimizerName = setting(OptimizerName.ADAMW, "Optimizer. adamw stores two fp32 moments per weight. 8bit, torchao and paged variants save most of that memory, adafactor nearly all; sgd and lion store one moment. anyprecision stores everything in bf16 with Kahan summation. muon orthogonalizes the updates of matrices.", Group.OPTIMIZATION)
+    lr_scheduler: Scheduler = setting(Scheduler.LINEAR, "Learning rate schedule after the warmup.", Group.OPTIMIZATION, label="Scheduler")
+    learning_rate: float = setting(2e-4, "Peak learning rate. Typical: 1e-4 to 1e-3 for LoRA, 1e-5 to 5e-5 for full fine-tuning.", Group.OPTIMIZATION, gt=0, le=1)
+    warmup: Amount = setting(0.03, "Warmup of the learning rate from 0: a share of the run below 1, or a number of steps. Typical: 0.03 to 0.1.", Group.OPTIMIZATION, ge=0)
+    epochs: float = setting(3.0, "Number of passes over the training data. Ignored if max steps is set.", Group.OPTIMIZATION, gt=0, le=10_000)
+    max_steps: OptionalInt = setting(None, "Number of optimizer steps. Default: as many as the epochs take.", Group.OPTIMIZATION, ge=1)
+    micro_batch_size: int = setting(4, "Rows per device in one forward pass. Lower it first if memory is short.", Group.OPTIMIZATION, ge=1, le=65_536)
+    gradient_accumulation_steps: int = setting(1, "Forward passes per optimizer step. Global batch size = micro batch size x accumulation x processes.", Group.OPTIMIZATION, label="Gradient accumulation", ge=1, le=65_536)
+    min_lr_ratio: float = setting(0.1, "cosine_with_min_lr, wsd, reduce_on_plateau: final learning rate as a share of the peak.", Group.OPTIMIZATION, label="Lowest learning rate", advanced=True, ge=0, lt=1)
+    decay_share: float = setting(0.1, "wsd (warmup, stable, decay): share of the run in which the learning rate decays.", Group.OPTIMIZATION, advanced=True, gt=0, le=1)
+    lr_cycles: int = setting(1, "cosine_with_restarts: number of cycles from the peak to 0.", Group.OPTIMIZATION, label="Cosine cycles", advanced=True, ge=1, le=1000)
+    plateau_patience: int = setting(2, "reduce_on_plateau: evaluations without a lower loss before the learning rate is reduced.", Group.OPTIMIZATION, advanced=True, ge=0, le=1000)
+    plateau_factor: float = setting(0.5, "reduce_on_plateau: factor by which the learning rate is reduced.", Group.OPTIMIZATION, advanced=True, gt=0, lt=1)
+    weight_decay: float = setting(0.0, "Decoupled weight decay (sgd: L2 regularization). Typical: 0 to 0.1.", Group.OPTIMIZATION, advanced=True, ge=0, le=1)
+    adam_beta1: float = setting(0.9, "Decay rate of the first moment (AdamW, Lion).", Group.OPTIMIZATION, label="Adam beta 1", advanced=True, ge=0, lt=1)
+    adam_beta2: float = setting(0.999, "Decay rate of the second moment (AdamW, Lion).", Group.OPTIMIZATION, label="Adam beta 2", advanced=True, ge=0, lt=1)
+    adam_epsilon: float = setting(1e-8, "Constant added to AdamW's denominator.", Group.OPTIMIZATION, advanced=True, gt=0, le=0.1)
+    momentum: float = setting(0.9, "Momentum of sgd and muon (Muon's authors use 0.95).", Group.OPTIMIZATION, advanced=True, ge=0, lt=1)
+    neftune_noise_alpha: OptionalFloat = setting(None, "NEFTune: strength of uniform noise added to the embeddings. Typical: 5 to 15. Default: no noise.", Group.OPTIMIZATION, label="NEFTune alpha", advanced=True, gt=0, le=1000)
+    max_grad_norm: float = setting(1.0, "Maximum gradient norm; larger gradients are clipped. 0: no clipping.", Group.OPTIMIZATION, label="Gradient clipping", advanced=True, ge=0)
+    seed: int = setting(42, "Random seed for data order, LoRA initialization and dropout.", Group.OPTIMIZATION, ge=0, le=2**32 - 1)
+
+    beta: float = setting(0.1, "dpo, kto: strength of the penalty for moving away from the reference model. orpo: weight of the odds ratio.", Group.OPTIMIZATION, advanced=True, gt=0, le=10)
+    dpo_loss: PreferenceLoss = setting(PreferenceLoss.SIGMOID, "dpo: loss function of the margin between chosen and rejected; sigmoid is the original.", Group.OPTIMIZATION, label="DPO loss", advanced=True)
+    desirable_weight: float = setting(1.0, "kto: weight of good answers. Raise it if there are fewer of them than bad answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
+    undesirable_weight: float = setting(1.0, "kto: weight of bad answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
+
+    logging_steps: Amount = setting(1, "Interval between logged metrics: steps, or a share of the run below 1.", Group.REPORTING, gt=0)
+    eval_strategy: Interval = setting(Interval.STEPS, "Evaluate every eval steps, or at the end of each epoch.", Group.REPORTING, label="Evaluate by", advanced=True)
+    eval_steps: Amount = setting(0.1, "Interval between evaluations: steps, or a share of the run below 1. 0: only at the end.", Group.REPORTING, ge=0)
+    save_strategy: Interval = setting(Interval.STEPS, "Save a checkpoint every save steps, or at the end of each epoch.", Group.REPORTING, label="Save by", advanced=True)
+    save_steps: Amount = setting(0.25, "Interval between checkpoints: steps, or a share of the run below 1. 0: only at the end.", Group.REPORTING, ge=0)
+    save_total_limit: int = setting(2, "Number of checkpoints to keep; older ones are deleted.", Group.REPORTING, label="Checkpoints kept", advanced=True, ge=1, le=1000)
+    early_stopping_patience: OptionalInt = setting(None, "Stop after this many evaluations in a row without a lower evaluation loss. Default: train to the end.", Group.REPORTING, advanced=True, ge=1, le=10_000)
+    early_stopping_threshold: float = setting(0.0, "Minimum decrease of the evaluation loss that counts as lower.", Group.REPORTING, advanced=True, ge=0)
+    load_best_at_end: bool = setting(False, "The result is the checkpoint with the lowest evaluation loss instead of the last step; it is saved at that evaluation.", Group.REPORTING, label="Keep the best", advanced=True)
+    merge_adapter: bool = setting(False, "Also save the adapter merged into its base model, as a model that does not need PEFT.", Group.REPORTING, advanced=True)
+    push_to_hub: Text = setting(None, "Upload the result to this hub repository (owner/name) when the run finishes. Needs HF_TOKEN in the worker's environment.", Group.REPORTING, advanced=True, pattern=r"^[\w.-]+/[\w.-]+$", max_length=96)
+    push_private: bool = setting(True, "Create the hub repository as private.", Group.REPORTING, label="Private repository", advanced=True)
+    answer_rows: int = setting(0, "Held-out rows that the model answers before and after training, scored by exact match, token F1 and ROUGE. 0: none.", Group.REPORTING, ge=0)
+    max_new_tokens: int = setting(128, "Maximum length of these answers in tokens.", Group.REPORTING, advanced=True, ge=1, le=32_768)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _replace_auto_batch_size(cls, values: Any) -> Any:
+        """Replaces auto_batch_size, which was off by default, by on_out_of_memory."""
+        if not isinstance(values, dict) or "auto_batch_size" not in values:
+            return values
+        others = {name: value for name, value in values.items() if name != "auto_batch_size"}
+        return others if str(values["auto_batch_size"]).lower() == "true" else {"on_out_of_memory": "fail"} | others
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows per optimizer step over all processes."""
+        return self.micro_batch_size * self.gradient_accumulation_steps * self.num_processes // self.sequence_parallel_size
+
+    @property
+    def recomputes(self) -> bool:
+        """True if the backward pass recomputes activations."""
+        return self.gradient_checkpointing is not Checkpointing.NONE
+
+    @property
+    def quantized(self) -> Quantization:
+        """The format of the frozen weights; method qlora implies 4bit."""
+        implied = self.method is Method.QLORA and self.quantization is Quantization.NONE
+        return Quantization.NF4 if implied else self.quantization
+
+    @property
+    def holds_out(self) -> bool:
+        """True if there are held-out rows."""
+        return bool(self.validation_data or self.eval_split)
+
+    @property
+    def evaluates(self) -> bool:
+        """True if the run evaluates during training."""
+        return self.holds_out and (self.eval_strategy is Interval.EPOCH or bool(self.eval_steps))
+
+    @property
+    def title(self) -> str:
+        """The run's name; by default "<model> on <data>"."""
+        return self.name or f"{_last_part(self.model)} on {_last_part(self.data)}"
+
+
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rsplit("/", 1)[-1]
+
+
+def stepped_down(config: RunConfig, changes: Changes) -> RunConfig:
+    """`config` with the changed settings of one step down.
+
+    Raises:
+        pydantic.ValidationError: a value is not valid for its setting.
+    """
+    return RunConfig.model_validate(config.model_dump(mode="json") | changes)

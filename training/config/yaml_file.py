@@ -1,0 +1,39 @@
+"""Reads and writes a RunConfig as YAML."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from training.config.fields import ConfigError, parse
+from training.config.run_config import RunConfig
+from training.errors import Problem
+
+
+def read_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfig:
+    """The configuration in a YAML (or JSON) file, updated with `overrides` (setting name to value).
+
+    Raises:
+        ConfigError: the file cannot be read or is not a mapping, or a setting is wrong.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unreadable(path, f"cannot be read: {error.strerror}.", "Give the path of a YAML file.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _unreadable(path, f"is not valid YAML: {error}", "Each line is `setting: value`.") from None
+    if not isinstance(values, dict):
+        raise _unreadable(
+            path, "has no settings.", "Each line is `setting: value`, for example `learning_rate: 0.0002`."
+        )
+    return parse({str(key): value for key, value in values.items()} | (overrides or {}))
+
+
+def to_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
+    """The configuration as YAML, in the order of the form; `only_changed` omits settings with their default value."""
+    values = config.model_dump(mode="json", exclude_defaults=only_changed)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _unreadable(path: Path, message: str, fix: str) -> ConfigError:
+    return ConfigError([Problem("configuration file", str(path), message, fix)])

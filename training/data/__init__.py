@@ -1,0 +1,1 @@
+"""Reads data files: detects the format, converts rows to examples, and reports problems. No torch."""

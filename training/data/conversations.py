@@ -1,0 +1,143 @@
+"""Reads conversations in the two common formats (role/content and from/value) as messages for a chat template."""
+
+import json
+from typing import Any
+
+from training.data.example import EmptyRow, Message, Row, kind_of, valid_text
+from training.errors import DataError
+
+ROLES = ("system", "user", "assistant", "tool")
+_OTHER_NAMES = {
+    "developer": "system",
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "function": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+    "function_call": "assistant",
+}
+_READ = {"role", "content", "from", "value"}
+_MESSAGES_FIX = "Each message is {role, content}."
+
+
+def conversation(row: Row, column: str) -> list[Message]:
+    """The messages in a column, with at least one answer.
+
+    Raises:
+        EmptyRow: no assistant message has text or a tool call.
+        DataError: as `turns`.
+    """
+    messages = turns(row, column)
+    if not any(is_answer(message) for message in messages):
+        message = "has no assistant message with text: nothing to train on."
+        raise EmptyRow(message, "Add the assistant's answer, or delete the row.", field=column)
+    return messages
+
+
+def is_answer(message: Message) -> bool:
+    """True if a message is the assistant's and has text or tool calls."""
+    return message["role"] == "assistant" and bool(message["content"].strip() or message.get("tool_calls"))
+
+
+def turns(row: Row, column: str) -> list[Message]:
+    """The messages in a column: a list, a list as JSON text, or a single message. Null gives no messages.
+
+    Raises:
+        DataError: the value or one of its messages has another type.
+    """
+    if column not in row:
+        raise DataError("is missing.", "Add this column to every row, or delete the row.", field=column)
+    value = from_json(row[column])
+    listed = [value] if isinstance(value, dict) else [] if value is None else value
+    if not isinstance(listed, list):
+        raise DataError(f"is {kind_of(value)}, not a list of messages.", _MESSAGES_FIX, field=column)
+    return [_message(entry, column, index) for index, entry in enumerate(listed)]
+
+
+def tools(row: Row) -> list[Row] | None:
+    """The tools in a row's `tools` column: a list of objects, or that list as JSON text.
+
+    Raises:
+        DataError: the value has another type.
+    """
+    value = from_json(row.get("tools"))
+    if not value:
+        return None
+    if isinstance(value, list) and all(isinstance(tool, dict) for tool in value):
+        return value
+    fix = "Write a list of objects, or that list as JSON text."
+    raise DataError(f"is {kind_of(value)}, not a list of tools.", fix, field="tools")
+
+
+def from_json(value: Any) -> Any:
+    """Decodes a list or object written as JSON text (in CSV and some Parquet files); returns any other value unchanged."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _message(entry: Any, column: str, index: int) -> Message:
+    if not isinstance(entry, dict):
+        place = f"{column}[{index}]"
+        raise DataError(f"is {kind_of(entry)}, not a message.", _MESSAGES_FIX, field=place)
+    name = entry.get("role", entry.get("from"))
+    role = name if name in ROLES else _OTHER_NAMES.get(name) if isinstance(name, str) else None
+    if role is None:
+        place = f"{column}[{index}].role"
+        raise DataError(f"has the unknown role {name!r}.", f"Use one of {', '.join(ROLES)}.", field=place)
+    content = entry.get("content", entry.get("value"))
+    message: Message = {"role": role}
+    if name == "function_call":
+        return message | _function_call(content, f"{column}[{index}].value")
+    if len(entry) > 2:
+        message |= {key: value for key, value in entry.items() if value is not None and key not in _READ}
+        if "tool_calls" in message:
+            message["tool_calls"] = _tool_calls(message["tool_calls"], f"{column}[{index}].tool_calls")
+    message["content"] = _content(content, message, f"{column}[{index}].content")
+    return message
+
+
+def _content(value: Any, message: Message, place: str) -> str:
+    """A message's text. It may be null if there are tool calls, or a list of parts."""
+    if value is None and message.get("tool_calls"):
+        return ""
+    if isinstance(value, list):
+        value = "".join(_part(part, f"{place}[{index}]") for index, part in enumerate(value))
+    return valid_text(value, place)
+
+
+def _part(part: Any, place: str) -> str:
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, dict) else kind_of(part)
+    raise DataError(f"is {kind!r}, not text.", "Only text is supported; delete the row.", field=place)
+
+
+def _tool_calls(value: Any, place: str) -> list[Row]:
+    calls = from_json(value)
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise DataError(f"is {kind_of(calls)}, not a list of calls.", "Write a list of objects.", field=place)
+    return [_call(call) for call in calls]
+
+
+def _call(call: Row) -> Row:
+    """A call with its arguments as an object: templates write them as JSON, which would quote text twice."""
+    function = call.get("function")
+    if isinstance(function, dict):
+        return {key: value for key, value in call.items() if value is not None} | {"function": _call(function)}
+    return call | {"arguments": from_json(call["arguments"])} if "arguments" in call else call
+
+
+def _function_call(value: Any, place: str) -> Message:
+    """The message of role `function_call`, whose value is a call or a list of calls as JSON text."""
+    call = from_json(value)
+    calls = call if isinstance(call, list) else [call]
+    if not all(isinstance(element, dict) and "name" in element for element in calls):
+        raise DataError("is not a function call.", 'Write {"name": ..., "arguments": {...}} as JSON text.', field=place)
+    return {"content": "", "tool_calls": [{"type": "function", "function": _call(element)} for element in calls]}

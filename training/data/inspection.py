@@ -1,0 +1,106 @@
+"""Reads a complete file and reports its format and all its problems. No torch.
+
+`python -m training.data.inspection FILE [--name NAME] [--columns MAPPING]` prints the report as one JSON object. The worker runs
+it for uploaded files, in a process with limits on memory and time.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from training.data.example import Row
+from training.data.file_formats import file_format
+from training.data.issues import ERROR, Issue
+from training.data.readers import read_records, text_reason
+from training.data.row_formats import MAPPED, UNKNOWN
+from training.data.survey import Survey
+from training.errors import DataError
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The report on a file. `sample` has its first rows with long texts shortened, `counts` the number of rows by format.
+
+    `trainable` is True if there are no errors, `mappable` if the only errors are unknown columns.
+    """
+
+    file_format: str = ""
+    format: str = UNKNOWN
+    reason: str = ""
+    rows: int = 0
+    columns: list[str] = field(default_factory=list)
+    sample: list[Row] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    empty_rows: int = 0
+    problems: list[Issue] = field(default_factory=list)
+    trainable: bool = False
+    mappable: bool = False
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Inspection":
+        return cls(**values | {"problems": [Issue(**problem) for problem in values["problems"]]})
+
+    def error(self) -> DataError | None:
+        """The first error, as one to raise."""
+        first = next((issue for issue in self.problems if issue.level == ERROR), None)
+        if first is None:
+            return None
+        return DataError(first.message, first.fix, file=first.file, line=first.line, field=first.field)
+
+
+def inspect(path: Path, name: str | None = None, columns: str | None = None, known: str | None = None) -> Inspection:
+    """Reads every row of a file. `name` is its name in messages, `columns` a mapping, `known` its file format if known.
+
+    Problems of the file are part of the report; none is raised.
+    """
+    name = name or path.name
+    try:
+        survey = Survey(name, columns)
+        kind = known or file_format(path, name)
+    except DataError as error:
+        return Inspection(problems=[Issue.of(error, name)])
+    try:
+        for record in read_records(path, kind):
+            survey.add(record)
+    except DataError as error:
+        survey.issues.add(ERROR, error, error.line, 1 if error.line else 0)
+    except MemoryError:
+        fix = "Save it as JSONL, which is read row by row."
+        survey.issues.add(ERROR, DataError("needs more memory than the limit.", fix), None, 0)
+    survey.conclude()
+    return _report(survey, path, kind, mapped=columns is not None)
+
+
+def _report(survey: Survey, path: Path, kind: str, *, mapped: bool) -> Inspection:
+    plain_text = kind.startswith("txt") and not mapped and not survey.issues.errors
+    return Inspection(
+        file_format=kind,
+        format=MAPPED if mapped else survey.format,
+        reason=text_reason(path) if plain_text else survey.reason(),
+        rows=survey.rows,
+        columns=list(survey.columns.names),
+        sample=survey.sample,
+        counts=survey.counted(),
+        empty_rows=survey.empty,
+        problems=survey.issues.listed(),
+        trainable=not survey.issues.errors,
+        mappable=survey.mappable and not mapped,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Check a data set and print a report as JSON.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--name", help="the name to use in messages")
+    parser.add_argument("--columns", help="column mapping, such as prompt=question, completion=answers.0.text")
+    parser.add_argument("--file-format", help="file format, if the name does not have its ending")
+    arguments = parser.parse_args()
+    report = inspect(arguments.file, arguments.name, arguments.columns, arguments.file_format)
+    sys.stdout.write(json.dumps(asdict(report)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

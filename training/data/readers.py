@@ -1,0 +1,124 @@
+"""Reads the rows of a file of any known format, one at a time. No torch."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from training.data.example import Row
+from training.data.file_formats import EXPANDED_BYTES, EXPANSION, check_expansion, line_fault, open_text
+from training.data.json_reader import LONGEST_ROW, read_json, read_jsonl
+from training.data.table_reader import read_table
+from training.errors import DataError
+
+_BATCH_ROWS = 256
+
+
+def read_rows(path: Path, file_format: str) -> Iterator[Row]:
+    """Yields the rows of a file of that format.
+
+    Raises:
+        DataError: a row cannot be read; names the first one.
+    """
+    for number, row in enumerate(read_records(path, file_format), 1):
+        if isinstance(row, DataError):
+            raise DataError(row.message, row.fix, line=number, field=row.field)
+        yield row
+
+
+def read_records(path: Path, file_format: str) -> Iterator[Row | DataError]:
+    """As `read_rows`, but yields the error in place of a row that cannot be read.
+
+    Raises:
+        DataError: the rest of the file cannot be read.
+    """
+    readers: dict[str, Any] = {
+        "json": read_json,
+        "jsonl": read_jsonl,
+        "csv": read_table,
+        "tsv": partial(read_table, delimiter="\t"),
+        "txt": _read_text,
+        "parquet": _read_parquet,
+    }
+    records: Iterator[Row | DataError] = readers[file_format.removesuffix(".gz")](path)
+    return records
+
+
+def text_reason(path: Path) -> str:
+    """The reason for the rows of a text file, as a sentence."""
+    paragraphs = "every paragraph is one row: they are separated by blank lines"
+    return paragraphs if _has_paragraphs(path) else "every line is one row: there are no blank lines between them"
+
+
+def _read_text(path: Path) -> Iterator[Row | DataError]:
+    """Yields paragraphs if there are blank lines, else lines. One row for the whole file would be truncated."""
+    paragraphs = _has_paragraphs(path)
+    with open_text(path) as stream:
+        paragraph = ""
+        for line in iter(lambda: stream.readline(LONGEST_ROW), ""):
+            if line.strip():
+                paragraph += line
+            if paragraph and (not paragraphs or not line.strip() or len(paragraph) >= LONGEST_ROW):
+                yield _as_text(paragraph)
+                paragraph = ""
+        if paragraph:
+            yield _as_text(paragraph)
+
+
+def _as_text(paragraph: str) -> Row | DataError:
+    if len(paragraph) >= LONGEST_ROW:
+        return DataError(f"is longer than {LONGEST_ROW // 2**20} MiB.", "Split it with blank lines.")
+    return line_fault(paragraph) or {"text": paragraph.strip("\r\n")}
+
+
+def _has_paragraphs(path: Path) -> bool:
+    """True if there is a blank line between two non-blank lines."""
+    filled = gap = False
+    with open_text(path) as stream:
+        for line in iter(lambda: stream.readline(LONGEST_ROW), ""):
+            if line.strip():
+                if gap:
+                    return True
+                filled = True
+            else:
+                gap = filled
+    return False
+
+
+def _read_parquet(path: Path) -> Iterator[Row | DataError]:
+    import pyarrow
+    from pyarrow import parquet
+
+    limit = max(EXPANDED_BYTES, EXPANSION * path.stat().st_size)
+    expanded = 0
+    try:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            _check_columns(file.schema_arrow.names)
+            groups = range(file.metadata.num_row_groups)
+            check_expansion(sum(file.metadata.row_group(group).total_byte_size for group in groups), limit)
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                expanded += sum(_size(column) for column in batch.columns)
+                check_expansion(expanded, limit)
+                yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        raise DataError("contains text that is not UTF-8.", "Save the file with UTF-8 texts.") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        cause = (str(error).splitlines() or [""])[0].rstrip(". ")
+        raise DataError(f"is damaged or truncated Parquet: {cause}.", "Save or copy the file again.") from None
+
+
+def _size(column: Any) -> int:
+    """Bytes of a column after decoding: in a dictionary, many rows share one value."""
+    from pyarrow import compute, types
+
+    if not types.is_dictionary(column.type) or not types.is_string(column.type.value_type):
+        return int(column.nbytes)
+    lengths = compute.take(compute.binary_length(column.dictionary), column.indices)
+    return int(compute.sum(compute.cast(lengths, "int64")).as_py() or 0)
+
+
+def _check_columns(names: list[str]) -> None:
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        message = f"has the column {doubled[0]!r} twice."
+        raise DataError(message, "Give each column its own name.", field=doubled[0])

@@ -1,0 +1,151 @@
+"""Detects the format of a row from its columns and the types of their values. No torch."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from training.data.conversations import from_json
+from training.data.example import Row
+from training.data.to_examples import CONVERSATION_COLUMNS
+from training.errors import DataError
+
+UNKNOWN = "unknown"
+_WRAPPERS = ("data", "rows", "train", "examples", "items")
+_NAMED = 8
+MAPPED = "mapped"
+UNKNOWN_FIX = (
+    "Name the columns after a known format (instruction and output, messages, prompt and completion, chosen and rejected, "
+    "source and target, or text), or set a column mapping."
+)
+
+
+@dataclass(frozen=True)
+class DetectedFormat:
+    """A row format and the reason for it, as a sentence about every row."""
+
+    format: str
+    reason: str
+
+
+class UnknownFormat(DataError):  # noqa: N818
+    """The columns match no known format. A column mapping can assign them."""
+
+
+def find_format(row: Row) -> DetectedFormat:
+    """The format of a row.
+
+    Raises:
+        UnknownFormat: the columns match no known format.
+        DataError: it is not a row but contains the list of rows.
+    """
+    detected = _preference(row) or _conversation(row) or _columns(row)
+    if detected is None:
+        raise _unknown(row)
+    return detected
+
+
+def _unknown(row: Row) -> DataError:
+    for name, value in row.items():
+        if (len(row) == 1 or name in _WRAPPERS) and isinstance(value, list) and value and isinstance(value[0], dict):
+            message = f"is not a row, but contains a list of rows under {name!r}."
+            return DataError(message, f"Save the list under {name!r} as its own file.", field=name)
+    columns = f"has the columns {named(list(row))}" if row else "has no columns"
+    return UnknownFormat(f"{columns}, which match no known format.", UNKNOWN_FIX)
+
+
+def named(columns: list[str]) -> str:
+    """The names of the first columns as text: 'a', 'b' and more."""
+    return listed([repr(name) for name in columns[:_NAMED]] + (["more"] if len(columns) > _NAMED else []))
+
+
+def listed(names: list[str]) -> str:
+    """Names as text: a, b and c."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def _every(names: str, more: str = "") -> str:
+    return f"every row has the columns {names}{more}"
+
+
+_PAIR = "preference"
+_EXPLICIT = DetectedFormat(_PAIR, _every("prompt, chosen and rejected"))
+_CONVERSATIONS = DetectedFormat(_PAIR, _every("chosen and rejected", ", two conversations with the same beginning"))
+_TEXTS = DetectedFormat(_PAIR, _every("chosen and rejected", ", two texts with the same beginning"))
+_INSTRUCTION = DetectedFormat(_PAIR, _every("instruction, chosen and rejected"))
+_ANSWERS = {name: DetectedFormat(_PAIR, _every(f"{name}, chosen and rejected")) for name in CONVERSATION_COLUMNS}
+_LABELED = DetectedFormat("unpaired preference", _every("prompt, completion and label", " (true or false)"))
+_LABELED_TURNS = {
+    name: DetectedFormat("unpaired preference", _every(f"{name} and label", " (true or false)"))
+    for name in CONVERSATION_COLUMNS
+}
+_FLAT = (
+    (frozenset({"prompt", "completion"}), DetectedFormat("prompt/completion", _every("prompt and completion"))),
+    (frozenset({"instruction", "output"}), DetectedFormat("alpaca", _every("instruction and output"))),
+    (frozenset({"source", "target"}), DetectedFormat("source/target", _every("source and target"))),
+    (frozenset({"text", "label"}), DetectedFormat("text/label", _every("text and label"))),
+    (frozenset({"text"}), DetectedFormat("text", "every row has the column text")),
+)
+_ALPACA_INPUT = DetectedFormat("alpaca", _every("instruction, input and output"))
+
+
+def _preference(row: Row) -> DetectedFormat | None:
+    if "chosen" not in row or "rejected" not in row:
+        return None
+    for name, detected in _ANSWERS.items():
+        if name in row:
+            return detected
+    if "prompt" in row:
+        return _EXPLICIT
+    if "instruction" in row:
+        return _INSTRUCTION
+    return _CONVERSATIONS if isinstance(from_json(row["chosen"]), list) else _TEXTS
+
+
+def _conversation(row: Row) -> DetectedFormat | None:
+    for name in CONVERSATION_COLUMNS:
+        if name in row:
+            turns = from_json(row[name])
+            if isinstance(turns, list) or turns is None:
+                return _LABELED_TURNS[name] if _is_label(row.get("label")) else _turns(name, turns)
+    return None
+
+
+def _turns(name: str, turns: list[Any] | None) -> DetectedFormat | None:
+    first = turns[0] if turns else {}
+    if isinstance(first, dict) and ("from" in first or "value" in first or (not first and name != "messages")):
+        return _SHAREGPT[name]
+    return _MESSAGES[name] if not first or (isinstance(first, dict) and "role" in first) else None
+
+
+_SHAREGPT = {
+    name: DetectedFormat("sharegpt", f"every row has the column {name}, a list of turns with from and value")
+    for name in CONVERSATION_COLUMNS
+}
+_MESSAGES = {
+    name: DetectedFormat("messages", f"every row has the column {name}, a list of turns with role and content")
+    for name in CONVERSATION_COLUMNS
+}
+
+
+def _columns(row: Row) -> DetectedFormat | None:
+    for names, detected in _FLAT:
+        if names <= row.keys() and all(_is_flat(row[name], names) for name in names):
+            if "label" in row and "prompt" in names and _is_label(row["label"]):
+                return _LABELED
+            return _ALPACA_INPUT if detected.format == "alpaca" and "input" in row else detected
+    return None
+
+
+def _is_flat(value: Any, names: frozenset[str]) -> bool:
+    """False for an object or a list, which need a column mapping; prompt and completion may be lists of messages.
+
+    True for a number: reading the row then reports that it is not text.
+    """
+    if isinstance(value, str):
+        return True
+    if isinstance(value, list):
+        return "prompt" in names and (not value or (isinstance(value[0], dict) and "role" in value[0]))
+    return not isinstance(value, dict)
+
+
+def _is_label(value: Any) -> bool:
+    return value in (True, False) if isinstance(value, int) else str(value).strip().lower() in ("true", "false")

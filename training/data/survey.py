@@ -1,0 +1,227 @@
+"""Checks every row of a file once: its format, its example and its problems."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from training.data.example import EmptyRow, Row, kind_of
+from training.data.issues import ERROR, WARNING, Issues
+from training.data.mapping import apply, format_of, in_file, parse_mapping
+from training.data.row_formats import MAPPED, UNKNOWN, UnknownFormat, find_format, listed, named
+from training.data.to_examples import to_example
+from training.errors import DataError
+
+MOST_COLUMNS = 500
+_MAX_SIGNATURES = 2000
+_EXACT = 2**53  # many programs round larger integers
+_NUMBERS = {int: float}  # both are reported as numbers
+_TYPE_NAMES = {str: "text", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
+
+SAMPLE_ROWS = 5
+
+
+class Survey:
+    """The format, sample and problems of the rows added so far."""
+
+    def __init__(self, file: str, columns: str | None = None) -> None:
+        self.issues = Issues(file)
+        self.columns = Columns()
+        self.sample: list[Row] = []
+        self.counts: Counter[str] = Counter()
+        self.rows = self.empty = self.unknown = 0
+        self._mapping = parse_mapping(columns) if columns else None
+        self._unwanted = 0
+        self._first_unwanted = 0
+        self._reasons: dict[str, str] = {}
+
+    def add(self, record: Row | DataError) -> None:
+        self.rows += 1
+        if isinstance(record, DataError):
+            self.issues.add(ERROR, record, self.rows)
+            return
+        self.columns.add(record)
+        if len(self.sample) < SAMPLE_ROWS:
+            self.sample.append(shorten(record))
+        try:
+            self._check(record)
+        except EmptyRow as error:
+            self.empty += 1
+            self.issues.add(WARNING, self._in_file(error), self.rows)
+        except DataError as error:
+            self.issues.add(ERROR, self._in_file(error), self.rows)
+
+    def _check(self, row: Row) -> None:
+        if self._mapping:
+            row_format, row = format_of(self._mapping), apply(self._mapping, row)
+        else:
+            row_format = self._detect(row)
+        self.counts[row_format] += 1
+        if to_example(row, row_format).label is False:
+            self._first_unwanted = self._first_unwanted or self.rows
+            self._unwanted += 1
+
+    def _detect(self, row: Row) -> str:
+        try:
+            detected = find_format(row)
+        except UnknownFormat:
+            self._check_unknown(row)
+            raise
+        self._reasons.setdefault(detected.format, detected.reason)
+        return detected.format
+
+    def _check_unknown(self, row: Row) -> None:
+        """Checks a row of unknown format against the format of the earlier rows; raises a DataError if they differ."""
+        if self.counts:
+            try:
+                to_example(row, self.format)
+            except EmptyRow as error:
+                raise DataError(error.message, error.fix, field=error.field) from None
+        else:
+            self.unknown += 1
+
+    def _in_file(self, error: DataError) -> DataError:
+        return (
+            DataError(error.message, error.fix, field=in_file(self._mapping, error.field)) if self._mapping else error
+        )
+
+    @property
+    def format(self) -> str:
+        """The most frequent format."""
+        return self.counts.most_common(1)[0][0] if self.counts else UNKNOWN
+
+    @property
+    def mappable(self) -> bool:
+        """True if the only errors are unknown columns."""
+        return 0 < self.unknown == self.issues.errors
+
+    def reason(self) -> str:
+        if self._mapping:
+            roles = listed([f"{role} from {path}" for role, path in self._mapping.items()])
+            return f"column mapping: {roles}, read as {self.format}"
+        if not self.counts:
+            return f"the columns {named(list(self.columns.names))} match no known format"
+        reason, count = self._reasons[self.format], self.counts[self.format]
+        return (
+            reason if count == self.rows else reason.replace("every row has", f"{count:,} of {self.rows:,} rows have")
+        )
+
+    def conclude(self) -> None:
+        """Adds the problems that depend on all rows."""
+        if not self.rows and not self.issues.errors:
+            self.issues.add(ERROR, DataError("has no rows.", "Use a file with at least one row."), None, 0)
+        elif not self.issues.errors and self.empty + self._unwanted == self.rows:
+            message = "has no row with a prompt and an answer."
+            self.issues.add(ERROR, DataError(message, "Fill in the rows, or choose other columns."), None, self.rows)
+        if len(self.counts) > 1:
+            parts = ", ".join(f"{rows:,} of {name}" for name, rows in self.counts.most_common())
+            error = DataError(f"mixes rows of several formats: {parts}.", "Save each format as its own file.")
+            self.issues.add(ERROR if self.issues.errors else WARNING, error, None, self.rows)
+        if self._unwanted:
+            message = "is false: supervised fine-tuning skips rows with a bad answer."
+            error = DataError(message, "Use it with task kto.", field="label")
+            self.issues.add(WARNING, error, self._first_unwanted, self._unwanted)
+        for remark, line, rows in self.columns.remarks(gaps=len(self.counts) < 2):
+            if not self.issues.faulty(remark.field):
+                self.issues.add(WARNING, remark, line, rows)
+
+    def counted(self) -> dict[str, int]:
+        return {MAPPED: self.counts.total()} if self._mapping else dict(self.counts.most_common())
+
+
+class Columns:
+    """The columns of all rows added. Rows with the same columns and types are checked once."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        self._rows = 0
+        self._signatures: dict[tuple[Any, ...], list[Any]] = {}
+        self._large: dict[str, list[int]] = {}
+
+    def add(self, row: Row) -> None:
+        self._rows += 1
+        signature = (*row, *map(type, row.values()))
+        entry = self._signatures.get(signature)
+        if entry is None:
+            entry = self._new(signature, row)
+        entry[0] += 1
+        for name in entry[2]:
+            if not -_EXACT <= row[name] <= _EXACT:
+                large = self._large.setdefault(name, [self._rows, 0])
+                large[1] += 1
+
+    def _new(self, signature: tuple[Any, ...], row: Row) -> list[Any]:
+        if len(self._signatures) >= _MAX_SIGNATURES:
+            signature = ()
+        for name in row:
+            if len(self.names) < MOST_COLUMNS:
+                self.names.setdefault(name)
+        whole = [name for name, value in row.items() if type(value) is int] if signature else []
+        return self._signatures.setdefault(signature, [0, self._rows, whole])
+
+    def remarks(self, *, gaps: bool = True) -> Iterator[tuple[DataError, int, int]]:
+        """Yields warnings with their first row and number of rows; `gaps` includes columns that some rows lack."""
+        if len(self.names) >= MOST_COLUMNS:
+            message = f"has {MOST_COLUMNS} columns or more."
+            yield DataError(message, "Keep only the columns for training."), 1, self._rows
+            return
+        kinds = self._kinds()
+        for name in self.names:
+            yield from self._gap(name, kinds[name]) if gaps else ()
+            yield from self._differing(name, kinds[name])
+        for name, (line, rows) in self._large.items():
+            message = f"contains an integer above {_EXACT:,}, which many programs round."
+            yield DataError(message, "Write it as text if it is an identifier.", field=name), line, rows
+
+    def _kinds(self) -> dict[str, dict[type, list[int]]]:
+        """For each column and type: the first row and the number of rows."""
+        kinds: dict[str, dict[type, list[int]]] = defaultdict(dict)
+        for signature, (rows, line, _) in self._signatures.items():
+            half = len(signature) // 2
+            for name, kind in zip(signature[:half], signature[half:], strict=True):
+                entry = kinds[name].setdefault(_NUMBERS.get(kind, kind), [line, 0])
+                entry[0], entry[1] = min(entry[0], line), entry[1] + rows
+        return kinds
+
+    def _gap(self, name: str, kinds: dict[type, list[int]]) -> Iterator[tuple[DataError, int, int]]:
+        missing = self._rows - sum(rows for _, rows in kinds.values())
+        if missing > 0 and () not in self._signatures:
+            message = f"is missing in {missing:,} of {self._rows:,} rows."
+            yield (
+                DataError(message, "Write the same columns in every row.", field=name),
+                self._first_without(name),
+                missing,
+            )
+
+    def _differing(self, name: str, kinds: dict[type, list[int]]) -> Iterator[tuple[DataError, int, int]]:
+        filled = {kind: place for kind, place in kinds.items() if kind is not type(None)}
+        if not filled:
+            yield DataError("is null in every row.", "Fill in the column, or delete it.", field=name), 1, self._rows
+        if len(filled) > 1:
+            counts = Counter({kind: rows for kind, (_, rows) in filled.items()}).most_common()
+            types = " and ".join(f"{_type_name(kind)} in {rows:,}" for kind, rows in counts)
+            rare = counts[-1][0]
+            line, rows = filled[rare]
+            yield DataError(f"is {types} rows.", "Use one type in all rows.", field=name), line, rows
+
+    def _first_without(self, name: str) -> int:
+        lines: list[int] = [
+            entry[1] for signature, entry in self._signatures.items() if name not in signature[: len(signature) // 2]
+        ]
+        return min(lines)
+
+
+def _type_name(kind: type) -> str:
+    return _TYPE_NAMES.get(kind, kind.__name__)
+
+
+def shorten(value: Any, depth: int = 8, characters: int = 400, entries: int = 5) -> Any:
+    """A value for the sample: long texts, long lists and deep objects are shortened."""
+    if isinstance(value, str):
+        return value if len(value) <= characters else value[:characters] + "…"
+    if isinstance(value, (list, dict)) and not depth:
+        return f"({kind_of(value)})"
+    if isinstance(value, dict):
+        return {str(key)[:characters]: shorten(item, depth - 1) for key, item in list(value.items())[:MOST_COLUMNS]}
+    if isinstance(value, list):
+        return [shorten(item, depth - 1) for item in value[:entries]]
+    return value if isinstance(value, (int, float, bool, type(None))) else shorten(str(value))

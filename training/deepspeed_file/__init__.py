@@ -1,0 +1,1 @@
+"""Reads a user's DeepSpeed JSON leniently and checks it key by key. Independent of RunConfig."""

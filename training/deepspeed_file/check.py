@@ -1,0 +1,156 @@
+"""Checks a user's DeepSpeed JSON key by key. Each error names the line, the key and the fix."""
+
+import json
+import math
+from difflib import get_close_matches
+from typing import Any
+
+from training.deepspeed_file.keys import Key, keys, removed
+from training.deepspeed_file.reader import Document, LooseJsonError, read
+
+AUTO = frozenset(
+    {
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+        "fp16.enabled",
+        "bf16.enabled",
+        "zero_optimization.stage",
+        "zero_optimization.reduce_bucket_size",
+        "zero_optimization.allgather_bucket_size",
+        "zero_optimization.stage3_prefetch_bucket_size",
+        "zero_optimization.stage3_param_persistence_threshold",
+        "zero_optimization.stage3_max_live_parameters",
+        "zero_optimization.stage3_max_reuse_distance",
+        "zero_optimization.offload_optimizer.device",
+        "zero_optimization.offload_optimizer.nvme_path",
+        "zero_optimization.offload_param.device",
+        "zero_optimization.offload_param.nvme_path",
+    }
+)
+"""Keys that may be "auto", besides those under optimizer.params and scheduler.params. Lathe fills in the run's settings."""
+
+_MAX_CHARACTERS = 1_000_000
+_MAX_FAULTS = 12
+
+
+def canonical(value: Any) -> str | None:
+    """The stored value of the setting: checked JSON in one line, or an unchanged file path, which `submit` reads.
+
+    Raises:
+        ValueError: the JSON is not valid; names each error with its line.
+    """
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    text = json.dumps(value, indent=1) if isinstance(value, dict) else str(value)
+    return checked(text) if text.lstrip().startswith(("{", "[", "#", "//", "/*")) else text.strip()
+
+
+def checked(text: str) -> str:
+    """The JSON of a file in one line.
+
+    Raises:
+        ValueError: the JSON is not valid; names each error with its line.
+    """
+    if len(text) > _MAX_CHARACTERS:
+        raise ValueError(f"is longer than {_MAX_CHARACTERS:,} characters")
+    try:
+        document = read(text)
+    except LooseJsonError as error:
+        raise ValueError(str(error)) from None
+    errors = sorted([*document.faults, *faults(document)], key=_line)
+    if errors:
+        more = [f"and {len(errors) - _MAX_FAULTS} more"] if len(errors) > _MAX_FAULTS else []
+        raise ValueError("; ".join([*errors[:_MAX_FAULTS], *more]))
+    return json.dumps(document.values)
+
+
+def faults(document: Document) -> list[str]:
+    """The errors in keys and values, each with its line."""
+    faulty_lines = {fault.split(":", 1)[0] for fault in document.faults}
+    return [
+        f"line {document.lines[path]}: {fault}"
+        for path, value in _walk(document.values)
+        if f"line {document.lines[path]}" not in faulty_lines and (fault := _fault(".".join(path), value))
+    ]
+
+
+def _walk(values: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Every key with its value, a section before its keys; without the keys of open or unknown sections."""
+    keys_and_values: list[tuple[tuple[str, ...], Any]] = []
+    for name, value in values.items():
+        path = (*above, name)
+        keys_and_values.append((path, value))
+        known = keys().get(".".join(path))
+        if isinstance(value, dict) and known is not None and known.kind == "section":
+            keys_and_values += _walk(value, path)
+    return keys_and_values
+
+
+def _fault(path: str, value: Any) -> str:
+    name = path.rsplit(".", 1)[-1]
+    known = keys().get(path)
+    if path in removed():
+        return f'"{name}" was removed from DeepSpeed: delete it.'
+    if known is None:
+        return f'"{name}" is not a DeepSpeed key{_place(path)}.{_nearest(path)}'
+    if known.instead:
+        return f'"{name}" is deprecated: use {_current(known.instead)} instead.'
+    return "" if _fits(known, value) else f'"{name}" {_wrong(known, value)}'
+
+
+def _wrong(known: Key, value: Any) -> str:
+    if value == "auto":
+        return f'cannot be "auto": write {known.bounds}, or delete it.'
+    if isinstance(value, str) and value.startswith("[") and "|" in value:
+        options = ", ".join(part.strip() for part in value.strip("[]").split("|"))
+        return f"is the placeholder {json.dumps(value)}: write one of {options}."
+    return f"is {json.dumps(value)[:60]}, but must be {known.bounds}."
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {"section": dict, "open": dict, "boolean": bool, "text": str, "list": list}
+
+
+def _fits(known: Key, value: Any) -> bool:
+    if value is None or value == "auto":
+        return known.optional if value is None else known.path in AUTO
+    if known.choices:
+        return value in known.choices and not isinstance(value, bool)
+    if known.kind in _TYPES:
+        return isinstance(value, _TYPES[known.kind])
+    return known.kind == "any" or _is_number(known, value)
+
+
+def _is_number(known: Key, value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return False
+    if known.kind == "integer" and value != int(value):
+        return False
+    if known.path in AUTO and known.path.startswith(("train_", "gradient_acc")) and value < 1:
+        return False
+    above_minimum = (known.least is None or value >= known.least) and (known.above is None or value > known.above)
+    return above_minimum and (known.most is None or value <= known.most)
+
+
+def _place(path: str) -> str:
+    section = path.rpartition(".")[0]
+    return f" in {section}" if section else ""
+
+
+def _nearest(path: str) -> str:
+    section, _, name = path.rpartition(".")
+    siblings = {key.rpartition(".")[2]: key for key in keys() if key.rpartition(".")[0] == section}
+    if close := get_close_matches(name, siblings, n=1, cutoff=0.7):
+        return f" Did you mean {close[0]}?"
+    elsewhere = [key for key in keys() if key.rpartition(".")[2] == name]
+    return f" It belongs in {elsewhere[0].rpartition('.')[0] or 'the outermost object'}." if elsewhere else ""
+
+
+def _current(instead: str) -> str:
+    path = f"zero_optimization.stage3_{instead}"
+    return path.rpartition(".")[2] if path in keys() else instead
+
+
+def _line(fault: str) -> int:
+    return int(fault.split(":", 1)[0].removeprefix("line "))

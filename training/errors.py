@@ -1,0 +1,69 @@
+"""Errors that the user can fix, out-of-memory errors, and the stop request."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong: the field, the value given (None if there is none), the message and the fix."""
+
+    field: str
+    value: Any
+    message: str
+    fix: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Field, value and message."""
+        given = "" if self.value is None else f" (given: {self.value!r})"
+        return f"{self.field}{given}: {self.message}" if self.field else self.message
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.fix}".rstrip()
+
+
+class UserError(Exception):
+    """An error that the user can fix; `problems` has at least one entry. `message` and `fix` are those of the first."""
+
+    def __init__(self, field: str, value: Any, message: str, fix: str = "", *others: Problem) -> None:
+        self.problems = [Problem(field, value, message, fix), *others]
+        super().__init__("\n".join(map(str, self.problems)))
+
+    @property
+    def problem(self) -> Problem:
+        """The first problem."""
+        return self.problems[0]
+
+    @property
+    def message(self) -> str:
+        return self.problem.message
+
+    @property
+    def fix(self) -> str:
+        return self.problem.fix
+
+
+class DataError(UserError):
+    """A data set that cannot train: the place (`file`, `line` from 1, `field`), the problem and the fix."""
+
+    def __init__(self, message: str, fix: str, *, file: str = "", line: int | None = None, field: str = "") -> None:
+        place = ", ".join(part for part in (file, f"row {line}" if line else "", field) if part)
+        super().__init__(place, None, message, fix)
+        self.file, self.line, self.field = file, line, field
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """True for an out-of-memory error of torch, cuBLAS or cuDNN, or an error caused by one."""
+    while error is not None:
+        if type(error).__name__ == "OutOfMemoryError" or any(sign in str(error) for sign in _NO_MEMORY):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+_NO_MEMORY = ("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
+class StopRequested(Exception):  # noqa: N818 - not an error
+    """Raised to stop the run on request."""

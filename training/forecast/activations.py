@@ -1,0 +1,179 @@
+"""Computes the bytes of activations that autograd saves in a forward pass, from the layers' widths. No torch.
+
+The structure follows Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), section 4. The
+terms are those of transformers' layers: PyTorch saves the inputs and outputs of an operation that its derivative needs. A linear
+layer saves its input only if its weight trains or an adapter reads that input. A product saves both factors. A fused attention
+kernel saves queries, keys, values, its output, and one number per head and token.
+"""
+
+from dataclasses import dataclass
+
+from training.model_info.shape import Linear, ModelShape, Stack
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The worst micro batch: `tokens` includes padding, `length` is that of the longest row, `loss_tokens` get logits.
+
+    For an encoder-decoder, `tokens` and `length` are the encoder's, `target_tokens` and `target_length` the decoder's. `flat` is
+    True if rows are concatenated without padding.
+    """
+
+    rows: int
+    length: int
+    tokens: int
+    loss_tokens: int
+    target_length: int = 0
+    target_tokens: int = 0
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class Formats:
+    """Number formats and adapter of a run: bytes per element between layers (`stream`) and in matrix products (`compute`).
+
+    `casts` is True if autocast copies each product's input, `trains` if all weights train. `adapts` names the linear modules
+    with an adapter of rank `rank`. On CUDA a dropout mask takes one byte per element, on CPU as much as its input.
+    """
+
+    stream: int
+    compute: int
+    casts: bool
+    trains: bool
+    adapts: frozenset[str] = frozenset()
+    rank: int = 0
+    adapter_dropout: bool = False
+    on_cuda: bool = True
+
+    def keeps_input(self, linear: Linear) -> bool:
+        return self.trains or linear.name in self.adapts
+
+
+def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats) -> int:
+    """Bytes saved for the backward pass of one layer of a stack."""
+    decodes = shape.encoder is not None and stack.cross
+    tokens = batch.target_tokens if decodes else batch.tokens
+    length = batch.target_length if decodes else batch.length
+    total = _norms(shape, stack, formats) * tokens
+    total += sum(_adapter(linear, formats) for linear in stack.linears) * tokens
+    total += _attention(shape, stack, batch, tokens, length, length, formats)
+    if decodes:
+        total += _attention(shape, stack, batch, tokens, length, batch.length, formats, key_tokens=batch.tokens)
+    total += _mlp(shape, stack, formats) * tokens
+    total += _dropout(shape, stack, formats) * tokens
+    return total
+
+
+def _norms(shape: ModelShape, stack: Stack, formats: Formats) -> int:
+    """Bytes per token of the layer's norms and of their outputs, as linear layers save them."""
+    hidden, norms = shape.hidden, 3 if stack.cross else 2
+    saved = 4 * hidden + 8  # x in fp32, its mean and deviation
+    if shape.rms_norm and formats.trains:
+        saved += formats.stream * hidden  # scaled x, the factor of the weight
+    readers = [linear for linear in stack.linears if _reads_norm(linear, shape) and formats.keeps_input(linear)]
+    if formats.casts:
+        outputs = 2 * hidden * len(readers)
+    else:
+        groups = {_block(linear) for linear in readers}
+        outputs = formats.compute * hidden * len(groups)
+    return norms * saved + outputs
+
+
+def _reads_norm(linear: Linear, shape: ModelShape) -> bool:
+    return linear.inputs == shape.hidden and not _writes_out(linear) and not _reads_encoder(linear)
+
+
+def _reads_encoder(linear: Linear) -> bool:
+    return "EncDecAttention" in linear.name and linear.name.rsplit(".", 1)[-1] in ("k", "v")
+
+
+def _writes_out(linear: Linear) -> bool:
+    """True if its output is added to the stream between layers."""
+    ends = ("o_proj", "down_proj", "c_proj", "out_proj", "fc2", "dense", "dense_4h_to_h", "wo", "o")
+    return linear.name.rsplit(".", 1)[-1] in ends
+
+
+def _block(linear: Linear) -> str:
+    return (
+        "mlp"
+        if any(part in linear.name for part in ("mlp", "fc1", "DenseReluDense"))
+        else linear.name.rsplit(".", 1)[0]
+    )
+
+
+def _adapter(linear: Linear, formats: Formats) -> int:
+    """Bytes per token that a LoRA saves besides its input: the output of its first matrix."""
+    if linear.name not in formats.adapts:
+        return 0
+    dropped = (formats.compute + 1) * linear.inputs if formats.adapter_dropout else 0
+    return formats.rank * formats.compute + dropped
+
+
+def _attention(
+    shape: ModelShape,
+    stack: Stack,
+    batch: Batch,
+    tokens: int,
+    length: int,
+    key_length: int,
+    formats: Formats,
+    key_tokens: int = 0,
+) -> int:
+    """Bytes of one attention: `tokens` queries in rows of `length`, and keys in rows of `key_length`.
+
+    `key_tokens` are the encoder's tokens in cross-attention; 0 means the same as `tokens`.
+    """
+    queries, keys = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
+    c = formats.compute
+    if stack.qk_norm:
+        factor = (4 + (c if formats.trains else 0)) if formats.stream == 4 else 4 + (2 if formats.trains else 0)
+        normed = tokens * factor * (queries + keys)
+    else:
+        normed = 0
+    saved = c * (tokens * queries + (key_tokens or tokens) * 2 * keys)  # rotated queries and keys, values
+    output = _named(stack, ("o_proj", "c_proj", "out_proj", "dense", "o"))
+    saved += c * tokens * queries + 4 * tokens * stack.heads  # the result, and each row's log-sum-exp
+    if batch.flat and not formats.on_cuda and output and formats.keeps_input(output):
+        saved += c * tokens * queries  # the rows' results, concatenated
+    if formats.casts and not formats.trains and output and output.name in formats.adapts:
+        saved += c * tokens * queries
+    pairs = batch.rows * stack.heads * length * key_length
+    if shape.encoder is not None:
+        saved += c * pairs  # each row's position bias, which includes the mask
+        if not formats.on_cuda and (shape.dropout or formats.trains):
+            saved += c * pairs * (3 if shape.dropout else 1)
+    elif not formats.on_cuda and shape.dropout:
+        saved += c * pairs * 3
+    return normed + saved
+
+
+def _named(stack: Stack, ends: tuple[str, ...]) -> Linear | None:
+    return next((linear for linear in stack.linears if linear.name.rsplit(".", 1)[-1] in ends), None)
+
+
+def _mlp(shape: ModelShape, stack: Stack, formats: Formats) -> int:
+    """Bytes per token of the MLP, or of the experts that the token is routed to."""
+    wide, c = stack.intermediate * max(stack.routed, 1), formats.compute
+    down = stack.linears[-1]
+    last = c * wide if formats.keeps_input(down) or (stack.experts and formats.trains) else 0
+    if stack.gated:
+        gelu_new = 3 if shape.activation in ("gelu_new", "gelu_pytorch_tanh_slow") else 0
+        saved = (3 + gelu_new) * c * wide
+    else:
+        saved = {"gelu_new": 4, "relu": 1}.get(shape.activation, 1) * c * wide
+        if shape.activation == "relu":
+            last = 0  # ReLU's output, which the next linear layer saves
+    if stack.experts:
+        saved += 2 * c * shape.hidden * stack.routed  # each expert's input and output
+    return saved + last
+
+
+def _dropout(shape: ModelShape, stack: Stack, formats: Formats) -> int:
+    """Bytes per token of the dropout masks after attention and MLP."""
+    if not shape.dropout:
+        return 0
+    mask = 1 if formats.on_cuda else formats.compute
+    after = 3 if stack.cross else 2
+    # T5 also has dropout within the MLP.
+    inner = stack.intermediate * (mask + formats.compute) if shape.encoder is not None else 0
+    return after * shape.hidden * mask + inner

@@ -1,0 +1,261 @@
+"""Finds settings with which a run fits: forecasts every candidate and orders those that fit by estimated speed. No torch.
+
+The candidates combine gradient checkpointing, ZeRO-2, optimizer offload, ZeRO-3, parameter offload, NVMe, a smaller micro batch
+with more accumulation, 4-bit frozen weights, and 8-bit optimizer state. The global batch size stays the same.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from training.config.choices import Checkpointing, Method, Offload, OptimizerName, Quantization, Strategy, Task
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.forecast.activations import Batch
+from training.forecast.forecast import SLACK, Forecast, forecast
+from training.forecast.gpus import Card
+from training.forecast.sizes import resolved
+from training.model_info.shape import ModelShape
+from training.rules import check
+
+COUNT = 4
+PCIE = 20e9
+"""Bytes per second between a GPU and host memory: measured copies over PCIe 4 x16."""
+NVME = 4e9
+"""Bytes per second of a fast NVMe disk."""
+HOST_ADAM = 2e9
+"""Weights per second that AdamW updates on a server's CPU."""
+
+Changes = dict[str, Any]
+_NO_OFFLOAD = {"offload_optimizer": "none", "offload_param": "none"}
+_ONE_PROCESS = ("single", "zero2 optimizer", "zero3 optimizer param", "zero3 nvme")
+_SEVERAL_PROCESSES = (
+    "ddp",
+    "zero2",
+    "zero2 optimizer",
+    "zero3",
+    "zero3 param",
+    "zero3 optimizer param",
+    "zero3 nvme",
+    "fsdp",
+    "fsdp param",
+)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A candidate: `changes` to the settings, its forecast, its speed relative to the fastest candidate (which may not fit),
+    and its cost as text."""
+
+    changes: Changes
+    forecast: Forecast
+    relative_speed: float
+    cost: str
+
+    @property
+    def fits(self) -> bool:
+        return self.forecast.fits
+
+
+def advise(
+    config: RunConfig,
+    shape: ModelShape,
+    card: Card,
+    *,
+    batch: Batch,
+    host_limit_bytes: int | None = None,
+    nvme: bool = False,
+    slack: float = SLACK,
+    count: int = COUNT,
+) -> list[Advice]:
+    """The fastest candidates that fit, at most `count`; of equally fast ones, that with the fewest changes.
+
+    `batch` is the worst micro batch of `config`. Empty if no candidate fits.
+    """
+    machine = Machine(
+        "cuda",
+        config.num_processes,
+        [card.label] * config.num_processes,
+        [card.memory_bytes] * config.num_processes,
+        card.bf16,
+    )
+    tried: list[tuple[float, Advice]] = []
+    fastest = float("inf")
+    for changes in _candidates(config, shape, nvme=nvme):
+        changed = config.model_copy(update=_typed(config, changes))
+        if any(conflict.blocking for conflict in check(changed, machine)):
+            continue
+        expected = forecast(
+            changed,
+            shape,
+            card=card,
+            batch=_smaller(batch, config, changed),
+            host_limit_bytes=host_limit_bytes,
+            slack=slack,
+        )
+        seconds = step_seconds(changed, shape, card, batch)
+        fastest = min(fastest, seconds)
+        if expected.fits:
+            tried.append((seconds, Advice(changes, expected, 0.0, cost(config, changed))))
+    tried.sort(key=lambda timed: (round(timed[0], 6), len(timed[1].changes)))
+    return [replace(advice, relative_speed=fastest / seconds) for seconds, advice in _distinct(tried)][:count]
+
+
+def _distinct(tried: list[tuple[float, Advice]]) -> Iterator[tuple[float, Advice]]:
+    """Yields only the fastest candidate of each strategy and method, so that the list shows different ones."""
+    keys = set()
+    for seconds, advice in tried:
+        key = tuple(
+            advice.changes.get(name)
+            for name in ("strategy", "offload_optimizer", "offload_param", "quantization", "optimizer")
+        )
+        if key not in keys:
+            keys.add(key)
+            yield seconds, advice
+
+
+def _candidates(config: RunConfig, shape: ModelShape, *, nvme: bool) -> Iterator[Changes]:
+    """Yields the changes of each candidate, the unchanged configuration first."""
+    known = _SEVERAL_PROCESSES if config.num_processes > 1 else _ONE_PROCESS
+    strategies = [name for name in known if nvme or "nvme" not in name]
+    for strategy, recomputed, batch, quantized, state in product(
+        strategies, _recomputed(config), _batches(config), _quantized(config, shape), _states(config)
+    ):
+        changes = _strategy(strategy) | recomputed | batch | quantized | state
+        yield {name: value for name, value in changes.items() if str(getattr(config, name)) != str(value)}
+
+
+def _strategy(words: str) -> Changes:
+    strategy, *offloads = words.split()
+    changes: Changes = {"strategy": strategy} | _NO_OFFLOAD
+    if "nvme" in offloads:
+        return changes | {"offload_optimizer": "nvme", "offload_param": "nvme"}
+    return changes | {f"offload_{name}": "cpu" for name in offloads}
+
+
+def _recomputed(config: RunConfig) -> list[Changes]:
+    """The gradient checkpointing of the configuration, and those that save more memory."""
+    order = [Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL, Checkpointing.OFFLOADED]
+    return [{"gradient_checkpointing": choice.value} for choice in order[order.index(config.gradient_checkpointing) :]]
+
+
+def _batches(config: RunConfig) -> list[Changes]:
+    """The micro batch size, and smaller ones with the same global batch size."""
+    rows, size = config.micro_batch_size * config.gradient_accumulation_steps, config.micro_batch_size
+    least = 2 if config.task is Task.KTO else 1
+    sizes = [{"micro_batch_size": size, "gradient_accumulation_steps": config.gradient_accumulation_steps}]
+    while (size := size // 2) >= least:
+        if rows % size == 0:
+            sizes.append({"micro_batch_size": size, "gradient_accumulation_steps": rows // size})
+    return sizes
+
+
+def _quantized(config: RunConfig, shape: ModelShape) -> list[Changes]:
+    """No change, and 4-bit frozen weights if that packs most of them; experts stored as one tensor are not packed."""
+    packs = 2 * shape.linear_weights >= shape.parameters
+    if packs and config.method is Method.LORA and config.quantized is Quantization.NONE:
+        return [{}, {"method": "qlora", "quantization": "4bit"}]
+    return [{}]
+
+
+def _states(config: RunConfig) -> list[Changes]:
+    """No change, and 8-bit AdamW instead of AdamW for full fine-tuning."""
+    has_8_bit = config.optimizer is OptimizerName.ADAMW and config.method is Method.FULL
+    return [{}, {"optimizer": "adamw_8bit"}] if has_8_bit else [{}]
+
+
+def _typed(config: RunConfig, changes: Changes) -> Changes:
+    """The changes with the types of the settings."""
+    return {name: type(getattr(config, name))(value) for name, value in changes.items()}
+
+
+def _smaller(batch: Batch, config: RunConfig, changed: RunConfig) -> Batch:
+    """The worst batch with rows in proportion to the smaller micro batch; it keeps its longest row."""
+    rows = max(1, batch.rows * changed.micro_batch_size // config.micro_batch_size)
+
+    def share(tokens: int, longest: int) -> int:
+        return tokens if rows == batch.rows else min(tokens, max(longest, -(-tokens * rows // batch.rows)))
+
+    return replace(
+        batch, rows=rows, tokens=share(batch.tokens, batch.length),
+        loss_tokens=share(batch.loss_tokens, min(batch.loss_tokens, batch.target_length or batch.length)),
+        target_tokens=share(batch.target_tokens, batch.target_length),
+    )  # fmt: skip
+
+
+def step_seconds(config: RunConfig, shape: ModelShape, card: Card, batch: Batch) -> float:
+    """Estimated seconds of an optimizer step: arithmetic, communication and copies. Only for ordering configurations.
+
+    Arithmetic is 2 FLOP per weight and token in the forward pass, 4 in the backward pass (2 for frozen weights), and 2 more if the
+    forward pass is recomputed (Kaplan et al. 2020, Korthikanti et al. 2022), at half of the GPU's peak, less with few tokens.
+    Communication follows Rajbhandari et al. 2020, section 7.
+    """
+    rows = config.micro_batch_size * config.gradient_accumulation_steps
+    micro = config.gradient_accumulation_steps
+    tokens = rows * max(batch.tokens, batch.target_tokens) / max(batch.rows, 1)
+    size = shape.parameters
+    bytes_ = 2 if resolved(config.precision, card).value != "fp32" else 4
+    recomputation = {
+        Checkpointing.NONE: 0.0,
+        Checkpointing.SELECTIVE: 1.0,
+        Checkpointing.FULL: 2.0,
+        Checkpointing.OFFLOADED: 2.2,
+    }
+    work = (6 if config.method is Method.FULL else 4) + recomputation[config.gradient_checkpointing]
+    micro_tokens = tokens / micro
+    efficiency = 0.5 * micro_tokens / (micro_tokens + 512) * (1.0 if bytes_ == 2 else 0.25)
+    seconds = work * size * tokens / (card.flops * efficiency)
+    if config.quantized is not Quantization.NONE:
+        seconds += micro * 3 * size * 2 / card.memory_rate + 0.25 * seconds  # weights are dequantized in each pass
+    trained = size if config.method is Method.FULL else size * 0.005
+    distributed = config.num_processes > 1
+    link = card.link_rate if distributed else float("inf")
+    if config.strategy is Strategy.ZERO3 or config.strategy is Strategy.FSDP:
+        seconds += 1.3 * micro * 3 * size * bytes_ / link + micro * 0.03
+    elif distributed:
+        seconds += (micro if config.strategy.zero_stage == 2 else 1) * 2 * trained * bytes_ / link
+    seconds += _copies(config, size * bytes_, trained, micro)
+    return seconds
+
+
+def _copies(config: RunConfig, weights: float, trained: float, micro: int) -> float:
+    """Seconds for copies of offloaded state, and for optimizer steps on the CPU."""
+    rate = {Offload.CPU: PCIE, Offload.NVME: NVME}
+    seconds, ranks = 0.0, config.num_processes
+    whole = config.strategy is Strategy.FSDP and config.offload_param is not Offload.NONE
+    if config.offload_param is not Offload.NONE:
+        seconds += 2 * micro * weights / rate[config.offload_param] / ranks
+    if whole or config.offload_optimizer is not Offload.NONE:
+        seconds += trained / HOST_ADAM + 4 * trained / PCIE / ranks
+    if config.offload_optimizer is Offload.NVME:
+        seconds += 24 * trained / NVME / ranks
+    return seconds
+
+
+def cost(config: RunConfig, changed: RunConfig) -> str:
+    """The cost of the changes as text."""
+    costs = []
+    if changed.gradient_checkpointing is not config.gradient_checkpointing:
+        half = changed.gradient_checkpointing is Checkpointing.SELECTIVE
+        costs.append(f"the backward pass recomputes {'every second layer' if half else 'every layer'}")
+    if changed.micro_batch_size < config.micro_batch_size:
+        times = changed.gradient_accumulation_steps // config.gradient_accumulation_steps
+        costs.append(
+            f"{times} times as many forward passes with fewer rows each; the global batch size stays {changed.global_batch_size}"
+        )
+    if changed.strategy is not config.strategy and changed.strategy in (Strategy.ZERO3, Strategy.FSDP):
+        costs.append("each layer's weights are gathered in every pass")
+    offloads_all = changed.strategy is Strategy.FSDP and changed.offload_param is Offload.CPU
+    if changed.offload_optimizer is Offload.CPU or offloads_all:
+        costs.append("optimizer state lives in host RAM, and the CPU runs the optimizer step")
+    if changed.offload_param is Offload.CPU:
+        costs.append("parameters live in host RAM and are copied to the GPU in every pass")
+    if Offload.NVME in (changed.offload_param, changed.offload_optimizer):
+        costs.append("every step reads and writes the offloaded state on disk")
+    if changed.quantized is not config.quantized:
+        costs.append("base weights are quantized to 4 bits (small accuracy loss) and dequantized in every pass")
+    if changed.optimizer is not config.optimizer:
+        costs.append("optimizer state is quantized to 8 bits")
+    text = "; ".join(costs)
+    return f"{text[:1].upper()}{text[1:]}." if costs else "None: it fits without changes."

@@ -1,0 +1,121 @@
+"""The settings of the next attempt after an out-of-memory error, with the same global batch size. No torch.
+
+accelerate's `find_executable_batch_size` retries within the process: it does not work with DeepSpeed or several ranks, and it
+changes the global batch size. Here the attempt ends on all ranks, and the next one resumes from the last checkpoint.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from training.config.choices import Checkpointing, Offload, Strategy, Task
+from training.config.machine import Machine
+from training.config.run_config import Changes, RunConfig, stepped_down
+from training.forecast.activations import Batch
+from training.forecast.advice import step_seconds
+from training.forecast.gpus import like
+from training.model_info.config_json import CONFIG_FILE, ModelError
+from training.model_info.families import read_shape
+from training.rules import check
+
+_RECOMPUTED = (Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL, Checkpointing.OFFLOADED)
+_SHARDED: tuple[Changes, ...] = (
+    {"strategy": "zero2"},
+    {"strategy": "zero2", "offload_optimizer": "cpu"},
+    {"strategy": "zero3", "offload_optimizer": "cpu"},
+    {"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"},
+)
+_FSDP_OFFLOADED: Changes = {"offload_param": "cpu"}
+
+
+def next_rung(
+    config: RunConfig,
+    machine: Machine,
+    *,
+    part: str,
+    has_checkpoint: bool,
+    half_helps: bool = True,
+    tokens: int = 0,
+) -> Changes | None:
+    """The changes for the next attempt after an out-of-memory error in `part` of a step, or in a phase; None if none is left.
+
+    First come changes that keep checkpoints valid: half the micro batch, and gradient checkpointing. They are ordered by estimated
+    speed if the GPU, the model's shape and the `tokens` of the micro batch are known, else as listed. Half the batch comes last
+    if one long row fills most of it (`half_helps` is False). Without a checkpoint, strategies follow, since each has its own
+    kind of checkpoint. Only changes that reduce the memory of `part` count: optimizer state does not depend on the batch.
+    """
+    batch_changes = [*_batch_changes(config, machine, part)]
+    seconds = _seconds_of_step(config, machine, tokens)
+    batch_changes.sort(key=lambda changes: ("micro_batch_size" in changes and not half_helps, seconds(changes)))
+    candidates = [*batch_changes, *([] if has_checkpoint else _strategy_changes(config, part))]
+    return next((changes for changes in candidates if _allowed(config, changes, machine)), None)
+
+
+def _batch_changes(config: RunConfig, machine: Machine, part: str) -> Iterator[Changes]:
+    """Yields changes that reduce activations, which fill the memory in forward and backward passes and in evaluation."""
+    if part not in ("forward", "backward", "evaluation"):
+        return
+    if half := _half_batch(config):
+        yield half
+    if part != "evaluation":  # evaluation stores no activations for a backward pass
+        # On CPU, offloaded activations stay in the same memory.
+        kinds = _RECOMPUTED if machine.kind == "cuda" else _RECOMPUTED[:-1]
+        for kind in kinds[_RECOMPUTED.index(config.gradient_checkpointing) + 1 :]:
+            yield {"gradient_checkpointing": kind.value}
+
+
+def _seconds_of_step(config: RunConfig, machine: Machine, tokens: int) -> Callable[[Changes], float]:
+    """A function that estimates the seconds of a step with changed settings; always 0 if that is unknown."""
+    try:
+        shape = read_shape(Path(config.model) / CONFIG_FILE)
+    except ModelError:
+        return lambda _: 0.0
+    if machine.kind != "cuda" or not machine.names or not tokens:
+        return lambda _: 0.0
+    card = like(machine.names[0], machine.memory_bytes[0])
+    rows = config.micro_batch_size
+    batch = Batch(rows, length=-(-tokens // rows), tokens=tokens, loss_tokens=tokens)
+    return lambda changes: step_seconds(stepped_down(config, changes), shape, card, batch)
+
+
+def _half_batch(config: RunConfig) -> Changes | None:
+    """At most half the micro batch size, with more accumulation; None if there is no smaller size."""
+    together = config.micro_batch_size * config.gradient_accumulation_steps
+    least = 2 if config.task is Task.KTO else 1  # KTO compares rows within a batch
+    fitting = [size for size in range(least, config.micro_batch_size // 2 + 1) if together % size == 0]
+    if not fitting:
+        return None
+    return {"micro_batch_size": fitting[-1], "gradient_accumulation_steps": together // fitting[-1]}
+
+
+def _strategy_changes(config: RunConfig, part: str) -> Iterator[Changes]:
+    """Yields strategies that shard or offload more; if loading the model failed, only those that do so with the weights."""
+    if config.deepspeed_config:
+        return  # the user's own DeepSpeed JSON decides this
+    ladder = (_FSDP_OFFLOADED,) if config.strategy is Strategy.FSDP else _SHARDED
+    for changes in ladder:
+        changed = stepped_down(config, changes)
+        saves_weights = changed.offload_param is not config.offload_param or _stage(changed) > max(2, _stage(config))
+        if _savings(changed) > _savings(config) and (saves_weights or part != "loading model"):
+            yield {name: value for name, value in changes.items() if getattr(config, name) != value}
+
+
+def _savings(config: RunConfig) -> tuple[bool, int, bool]:
+    """Orders strategies by the memory that they save."""
+    offloads = config.offload_optimizer is not Offload.NONE
+    return config.offload_param is not Offload.NONE, _stage(config), offloads
+
+
+def _stage(config: RunConfig) -> int:
+    return config.strategy.zero_stage or 0
+
+
+def _allowed(config: RunConfig, changes: Changes, machine: Machine) -> bool:
+    """True if the changes cause no new conflict."""
+    try:
+        rung = stepped_down(config, changes)
+    except ValidationError:
+        return False
+    broken = {conflict.settings for conflict in check(config, machine) if conflict.blocking}
+    return not any(conflict.blocking and conflict.settings not in broken for conflict in check(rung, machine))

@@ -1,0 +1,59 @@
+"""Reads a model's config.json: its text_config, and values that have several names. No other module parses the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from training.errors import UserError
+
+Values = dict[str, Any]
+CONFIG_FILE = "config.json"
+
+HIDDEN = ("hidden_size", "n_embd", "d_model", "dim", "n_embed")
+HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads")
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+INTERMEDIATE = ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "encoder_ffn_dim")
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+VOCABULARY = ("vocab_size",)
+
+_MAX_BYTES = 16 * 2**20
+_FIX = "Give the folder of a transformers model."
+
+
+class ModelError(UserError):
+    """A model that cannot be used. `value` is its folder, its id on the hub or its type."""
+
+    def __init__(self, value: str, message: str, fix: str) -> None:
+        super().__init__("model", value, message, fix)
+
+
+def read_config(model: str | Path) -> Values:
+    """The values in a model's config.json. `model` is the model's folder or the file itself.
+
+    Raises:
+        ModelError: the file is missing, cannot be read, or is not a JSON object.
+    """
+    try:
+        path = Path(model).expanduser()
+        with (path / CONFIG_FILE if path.is_dir() else path).open("rb") as stream:
+            values = json.loads(stream.read(_MAX_BYTES))
+    except FileNotFoundError:
+        raise ModelError(str(model), "config.json not found.", _FIX) from None
+    except OSError as error:
+        raise ModelError(str(model), f"config.json cannot be read ({error.strerror}).", _FIX) from None
+    except (ValueError, RuntimeError) as error:  # also an unknown user's ~, and JSON nested too deeply
+        raise ModelError(str(model), f"config.json is not valid JSON ({error}).", _FIX) from None
+    if not isinstance(values, dict):
+        raise ModelError(str(model), "config.json is not a JSON object.", _FIX)
+    return values
+
+
+def text_config(values: Values) -> Values:
+    """The values of the language model: multimodal models keep them under `text_config`."""
+    nested = values.get("text_config")
+    return nested if isinstance(nested, dict) else values
+
+
+def positive(values: Values, names: tuple[str, ...]) -> int | None:
+    """The first of these names whose value is a positive integer; None if there is none."""
+    return next((value for name in names if isinstance(value := values.get(name), int) and value > 0), None)

@@ -1,0 +1,250 @@
+"""The shape of a model from its config.json alone: one function for each family of architectures. No torch.
+
+Each function follows the published layout of its architectures; the tests compare it with transformers' own classes.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from training.model_info.config_json import (
+    HEADS,
+    HIDDEN,
+    INTERMEDIATE,
+    LAYERS,
+    VOCABULARY,
+    ModelError,
+    Values,
+    positive,
+    read_config,
+    text_config,
+)
+from training.model_info.shape import Linear, ModelShape, Stack
+
+
+def read_shape(config: Path) -> ModelShape:
+    """The shape of the model that a config.json describes.
+
+    Raises:
+        ModelError: the file cannot be read, or lacks a size.
+    """
+    return shape_of(read_config(config))
+
+
+def shape_of(values: Values) -> ModelShape:
+    """The shape that the values of a config.json describe.
+
+    Raises:
+        ModelError: a size is missing, or the model is an encoder-decoder that is not laid out as T5.
+    """
+    text = text_config(values)
+    model_type = str(text.get("model_type") or values.get("model_type") or "")
+    name = model_type or "an unknown architecture"
+    encoder_decoder = bool(values.get("is_encoder_decoder"))
+    family = FAMILIES.get(model_type) or (_t5 if encoder_decoder and "d_kv" in text else _llama)
+    if encoder_decoder and family is not _t5:
+        message = "is an encoder-decoder that is not laid out as T5; its memory cannot be estimated."
+        raise ModelError(name, message, "Choose a T5 model.")
+    try:
+        return replace(family(text), model_type=model_type, exact=model_type in FAMILIES)
+    except (KeyError, TypeError, ZeroDivisionError, ValueError) as error:
+        reason = f"lacks {error}" if isinstance(error, KeyError) else f"is not consistent ({error})"
+        raise ModelError(name, f"config.json {reason}.", "Give a complete config.json.") from None
+
+
+def _size(values: Values, names: tuple[str, ...]) -> int:
+    """The size under the first of these names; raises KeyError if there is none."""
+    size = positive(values, names)
+    if size is None:
+        raise KeyError(names[0])
+    return size
+
+
+def _llama(values: Values) -> ModelShape:
+    """Llama and models with its layout: RMSNorm, rotary positions, gated MLP, grouped-query attention; also with experts."""
+    hidden = _size(values, HIDDEN)
+    heads = _size(values, HEADS)
+    model_type = str(values.get("model_type", ""))
+    kv_heads = int(values.get("num_key_value_heads") or heads)
+    head_dim = int(values.get("head_dim") or hidden // heads)
+    qkv_bias = bool(values.get("attention_bias")) or model_type in ("qwen2", "qwen2_moe")
+    o_bias = bool(values.get("attention_bias")) and model_type not in ("qwen2", "qwen2_moe")
+    linears = [
+        Linear("self_attn.q_proj", hidden, heads * head_dim, qkv_bias),
+        Linear("self_attn.k_proj", hidden, kv_heads * head_dim, qkv_bias),
+        Linear("self_attn.v_proj", hidden, kv_heads * head_dim, qkv_bias),
+        Linear("self_attn.o_proj", heads * head_dim, hidden, o_bias),
+    ]
+    qk_norm = model_type.startswith(("qwen3", "gemma3"))
+    norms = 4 if model_type in ("gemma2", "gemma3_text", "gemma3") else 2
+    others = norms * hidden + (2 * head_dim if qk_norm else 0)
+    experts = int(values.get("num_local_experts") or values.get("num_experts") or values.get("n_routed_experts") or 0)
+    routed = int(values.get("num_experts_per_tok") or 0) if experts else 0
+    intermediate = _size(values, INTERMEDIATE)
+    if experts:
+        intermediate = int(values.get("moe_intermediate_size") or intermediate)
+        others += experts * 3 * hidden * intermediate + experts * hidden
+        shared = int(values.get("shared_expert_intermediate_size") or 0)
+        if shared:
+            linears += _mlp("mlp.shared_expert", hidden, shared)
+            others += hidden
+    else:
+        linears += _mlp("mlp", hidden, intermediate, bias=bool(values.get("mlp_bias")))
+    stack = Stack(
+        layers=_size(values, LAYERS),
+        linears=tuple(linears), heads=heads, kv_heads=kv_heads, head_dim=head_dim, intermediate=intermediate, gated=True,
+        others=others, qk_norm=qk_norm, experts=experts, routed=routed,
+    )  # fmt: skip
+    vocab = _size(values, VOCABULARY)
+    tied = bool(values.get("tie_word_embeddings", model_type.startswith("gemma")))
+    return ModelShape(
+        model_type, hidden, vocab, stack, None, vocab * hidden, 0, 0 if tied else vocab * hidden, hidden, rms_norm=True,
+        activation=str(values.get("hidden_act") or values.get("hidden_activation") or "silu"),
+        dropout=float(values.get("attention_dropout") or 0),
+    )  # fmt: skip
+
+
+def _mlp(name: str, hidden: int, intermediate: int, *, bias: bool = False) -> list[Linear]:
+    return [
+        Linear(f"{name}.gate_proj", hidden, intermediate, bias),
+        Linear(f"{name}.up_proj", hidden, intermediate, bias),
+        Linear(f"{name}.down_proj", intermediate, hidden, bias),
+    ]
+
+
+def _phi3(values: Values) -> ModelShape:
+    """Phi-3: Llama's layer with one module for queries, keys and values, and one for gate and up."""
+    shape = _llama({**values, "attention_bias": False})
+    decoder = shape.decoder
+    queries = decoder.heads * decoder.head_dim
+    linears = (
+        Linear("self_attn.qkv_proj", shape.hidden, queries + 2 * decoder.kv_heads * decoder.head_dim),
+        Linear("self_attn.o_proj", queries, shape.hidden),
+        Linear("mlp.gate_up_proj", shape.hidden, 2 * decoder.intermediate),
+        Linear("mlp.down_proj", decoder.intermediate, shape.hidden),
+    )
+    return replace(shape, decoder=replace(decoder, linears=linears))
+
+
+def _layer_norms(
+    values: Values, attention: list[Linear], mlp: tuple[str, str], *, positions: int, tied: bool, norms: int = 2,
+    others: int = 0,
+) -> ModelShape:  # fmt: skip
+    """Models with LayerNorm, biases and an ungated MLP: GPT-2, OPT, GPT-NeoX, BLOOM."""
+    hidden = _size(values, HIDDEN)
+    heads = _size(values, HEADS)
+    intermediate = positive(values, INTERMEDIATE) or 4 * hidden
+    linears = (
+        *attention,
+        Linear(mlp[0], hidden, intermediate, bias=True),
+        Linear(mlp[1], intermediate, hidden, bias=True),
+    )
+    stack = Stack(
+        _size(values, LAYERS), linears, heads, heads, hidden // heads, intermediate,
+        gated=False, others=norms * 2 * hidden,
+    )  # fmt: skip
+    vocab = _size(values, VOCABULARY)
+    act = str(values.get("activation_function") or values.get("hidden_act") or "gelu_new")
+    dropout = max((float(values.get(name) or 0) for name in _DROPOUTS), default=0.0)
+    if "resid_pdrop" not in values and str(values.get("model_type")) == "gpt2":
+        dropout = 0.1  # transformers' default for GPT-2
+    return ModelShape(
+        "", hidden, vocab, stack, None, vocab * hidden, positions * hidden, 0 if tied else vocab * hidden,
+        2 * hidden + others, rms_norm=False, activation=act, dropout=dropout,
+    )  # fmt: skip
+
+
+_DROPOUTS = ("resid_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout", "dropout")
+
+
+def _gpt2(values: Values) -> ModelShape:
+    hidden = _size(values, HIDDEN)
+    attention = [Linear("attn.c_attn", hidden, 3 * hidden, bias=True), Linear("attn.c_proj", hidden, hidden, bias=True)]
+    return _layer_norms(
+        values, attention, ("mlp.c_fc", "mlp.c_proj"), positions=int(values.get("n_positions") or 1024),
+        tied=bool(values.get("tie_word_embeddings", True)),
+    )  # fmt: skip
+
+
+def _opt(values: Values) -> ModelShape:
+    hidden = _size(values, HIDDEN)
+    names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    attention = [Linear(f"self_attn.{name}", hidden, hidden, bias=True) for name in names]
+    return _layer_norms(
+        values, attention, ("fc1", "fc2"), positions=int(values.get("max_position_embeddings") or 2048) + 2,
+        tied=bool(values.get("tie_word_embeddings", True)),
+    )  # fmt: skip
+
+
+def _gpt_neox(values: Values) -> ModelShape:
+    hidden = _size(values, HIDDEN)
+    attention = [
+        Linear("attention.query_key_value", hidden, 3 * hidden, bias=True),
+        Linear("attention.dense", hidden, hidden, bias=True),
+    ]
+    mlp = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
+    return _layer_norms(values, attention, mlp, positions=0, tied=bool(values.get("tie_word_embeddings", False)))
+
+
+def _bloom(values: Values) -> ModelShape:
+    hidden = _size(values, HIDDEN)
+    attention = [
+        Linear("self_attention.query_key_value", hidden, 3 * hidden, bias=True),
+        Linear("self_attention.dense", hidden, hidden, bias=True),
+    ]
+    mlp = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
+    tied = bool(values.get("tie_word_embeddings", True))
+    renamed = {**values, "hidden_size": hidden, "hidden_act": "gelu_new"}
+    return _layer_norms(
+        renamed, attention, mlp, positions=0, tied=tied, others=2 * hidden
+    )  # it also normalizes the embeddings
+
+
+def _t5(values: Values) -> ModelShape:
+    """T5, mT5, Flan-T5, mT0: encoder and decoder with cross-attention; position biases in the first layer of each."""
+    hidden, heads, size = _size(values, HIDDEN), _size(values, HEADS), _size(values, ("d_kv",))
+    intermediate, vocab = _size(values, INTERMEDIATE), _size(values, VOCABULARY)
+    act = str(values.get("feed_forward_proj") or "relu")
+    gated = act.startswith("gated-")
+
+    def stack(layers: int, *, cross: bool) -> Stack:
+        blocks = ["layer.0.SelfAttention", *(["layer.1.EncDecAttention"] if cross else [])]
+        last = f"layer.{len(blocks)}.DenseReluDense"
+        linears = [
+            linear
+            for block in blocks
+            for linear in (
+                *(Linear(f"{block}.{name}", hidden, heads * size) for name in "qkv"),
+                Linear(f"{block}.o", heads * size, hidden),
+            )
+        ]
+        inputs = ("wi_0", "wi_1") if gated else ("wi",)
+        linears += [Linear(f"{last}.{name}", hidden, intermediate) for name in inputs] + [
+            Linear(f"{last}.wo", intermediate, hidden)
+        ]
+        norms = (len(blocks) + 1) * hidden
+        return Stack(layers, tuple(linears), heads, heads, size, intermediate, gated, norms, cross=cross)
+
+    encoder = stack(_size(values, LAYERS), cross=False)
+    decoder = stack(_size(values, ("num_decoder_layers", *LAYERS)), cross=True)
+    tied = bool(values.get("tie_word_embeddings", True))
+    biases = 2 * int(values.get("relative_attention_num_buckets") or 32) * heads
+    return ModelShape(
+        "", hidden, vocab, decoder, encoder, vocab * hidden, 0, 0 if tied else vocab * hidden, 2 * hidden + biases,
+        rms_norm=True, activation=act.removeprefix("gated-"), dropout=float(values.get("dropout_rate", 0.1)),
+    )  # fmt: skip
+
+
+FAMILIES: dict[str, Callable[[Values], ModelShape]] = {
+    **dict.fromkeys(
+        ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "granite", "smollm3"), _llama
+    ),
+    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe"), _llama),
+    **dict.fromkeys(("t5", "mt5"), _t5),
+    "phi3": _phi3,
+    "gpt2": _gpt2,
+    "opt": _opt,
+    "gpt_neox": _gpt_neox,
+    "bloom": _bloom,
+}
+"""Architectures whose parameter counts the tests compare with transformers' own classes."""

@@ -1,0 +1,143 @@
+"""Attention for flat batches (rows concatenated into one), computed row by row.
+
+For such a batch transformers gives torch's scaled-dot-product attention (SDPA) a mask over all pairs of tokens, and the kernel
+also computes the masked pairs. Here SDPA is called once per row: the result is the same, rows cannot mix, and the cost grows
+with the square of each row's length instead of the batch's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
+
+from training.config.choices import Attention, Precision
+from training.config.run_config import RunConfig
+from training.errors import UserError
+
+ROW_BY_ROW = "sdpa_row_by_row"
+_PADDED_AT_MOST = 1.5  # times the tokens; each call has an overhead, and attention is a small part of a step
+
+
+@dataclass(frozen=True)
+class FlatRows:
+    """Passed in place of an attention mask: the row lengths, and a mask for each row that is not simply causal."""
+
+    lengths: list[int]
+    masks: list[torch.Tensor | None]
+
+
+def implementation(config: RunConfig, model: type[PreTrainedModel]) -> str | None:
+    """Returns transformers' name of the attention kernel for a model class; None leaves the choice to transformers.
+
+    Raises:
+        UserError: the kernel of the configuration is not installed.
+    """
+    installed = {Attention.FLASH_3: is_flash_attn_3_available, Attention.FLASH_2: is_flash_attn_2_available}
+    if config.attention is Attention.AUTO:
+        fits = torch.cuda.is_available() and config.precision is not Precision.FP32 and model._supports_flash_attn
+        return next((name.value for name, is_installed in installed.items() if fits and is_installed()), None)
+    if config.attention.flash and not installed[config.attention]():
+        package = "flash-attn" if config.attention is Attention.FLASH_2 else "flash-attn-3"
+        message = f"needs the package {package}, which is not installed."
+        raise UserError("attention", config.attention.value, message, f"Install {package}, or set attention to auto.")
+    return config.attention.value
+
+
+def attend_row_by_row(model: PreTrainedModel) -> None:
+    """Makes a model that uses SDPA compute attention within each row of a flat batch."""
+    AttentionInterface.register(ROW_BY_ROW, row_by_row)
+    AttentionMaskInterface.register(ROW_BY_ROW, rows_from_mask)
+    model.set_attn_implementation(ROW_BY_ROW)
+
+
+def row_by_row(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | FlatRows | None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """SDPA with transformers' signature, called once per row.
+
+    `query`, `key` and `value` have the shape (1, heads, tokens, size), the result (1, tokens, heads, size).
+    """
+    if not isinstance(attention_mask, FlatRows):
+        output: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return output
+    if _padding_is_cheaper(attention_mask):
+        return attend_padded(module, query, key, value, attention_mask.lengths, **options)
+    parts = zip(*(torch.split(tensor, attention_mask.lengths, dim=2) for tensor in (query, key, value)), strict=True)
+    outputs = [
+        sdpa_attention_forward(module, *part, mask, **options)[0]
+        for part, mask in zip(parts, attention_mask.masks, strict=True)
+    ]
+    return torch.cat(outputs, dim=1), None
+
+
+def attend_padded(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    lengths: list[int],
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """SDPA in one call over rows of similar length, padded at the end; causal attention never reads the padding."""
+    padded = [
+        pad_sequence([row.transpose(0, 1) for row in torch.split(tensor[0], lengths, dim=1)], batch_first=True)
+        for tensor in (query, key, value)
+    ]
+    output, _ = sdpa_attention_forward(module, *(tensor.transpose(1, 2) for tensor in padded), None, **options)
+    return torch.cat([row[:length] for row, length in zip(output, lengths, strict=True)])[None], None
+
+
+def _padding_is_cheaper(rows: FlatRows) -> bool:
+    """True if one call with a little padding costs less than one call per row."""
+    plain = len(rows.lengths) > 1 and all(mask is None for mask in rows.masks)
+    return plain and len(rows.lengths) * max(rows.lengths) <= _PADDED_AT_MOST * sum(rows.lengths)
+
+
+def rows_from_mask(
+    *,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    mask_function: Callable[..., torch.Tensor],
+    attention_mask: torch.Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    **options: Any,
+) -> torch.Tensor | FlatRows | None:
+    """Returns the rows of a flat batch, read from transformers' mask function; for any other batch the usual mask."""
+    # Where positions restart within a row, transformers never lets a kernel assume a causal mask.
+    flat = batch_size == 1 and q_length == kv_length and attention_mask is None and not allow_is_causal_skip
+    if not flat or use_vmap or q_length < 2:
+        sizes = {"batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "mask_function": mask_function}
+        options |= {"attention_mask": attention_mask, "local_size": local_size, "use_vmap": use_vmap, "device": device}
+        mask: torch.Tensor | None = sdpa_mask(**sizes, allow_is_causal_skip=allow_is_causal_skip, **options)
+        return mask
+    tokens = torch.arange(q_length, device=device)
+    # A row begins at each token that does not attend to the token before it.
+    begins = (~mask_function(0, 0, tokens[1:], tokens[:-1])).nonzero().flatten().tolist()
+    bounds = [0, *(place + 1 for place in begins), q_length]
+    spans = list(pairwise(bounds))
+    masks = [
+        None if local_size is None or end - start <= local_size else _mask(mask_function, tokens[start:end])
+        for start, end in spans
+    ]
+    return FlatRows([end - start for start, end in spans], masks)
+
+
+def _mask(mask_function: Callable[..., torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
+    """Returns the attention mask of one row, of shape (1, 1, tokens, tokens)."""
+    return mask_function(0, 0, tokens[:, None], tokens[None, :])[None, None]

@@ -1,0 +1,221 @@
+"""Loads the tokenizer and the model, quantized, frozen and with the adapter of the method."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from training.config.choices import LoraInit, Method, OptimizerName, Precision, Quantization, Strategy, Task
+from training.config.name_values import as_names
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.model_info.config_json import CONFIG_FILE, HIDDEN, positive, read_config, text_config
+from training.models.adapters import add_adapter, check_modules
+from training.models.attention import implementation
+from training.models.freezing import freeze_modules, modules_without_text, train_last_layers
+from training.models.lora_init import apply_loftq
+from training.tokens.tokenizer import load
+
+DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16, Precision.FP32: torch.float32}
+
+
+def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
+    """Returns the model's tokenizer. Without a padding token it pads with the end token, since padding is masked.
+
+    Raises:
+        UserError: there is no tokenizer, or it has neither a padding nor an end token.
+    """
+    tokenizer = load(config.model, config.revision)
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token is None:
+            raise UserError(
+                "model",
+                config.model,
+                "has a tokenizer with neither a padding nor an end token.",
+                "Set pad_token in tokenizer_config.json.",
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def load_trainable(
+    config: RunConfig,
+    precision: Precision,
+    tokenizer: PreTrainedTokenizerBase,
+    classes: Sequence[str] = (),
+    initial: Path | None = None,
+) -> PreTrainedModel | PeftModel:
+    """Returns the model as its method trains it; `classes` are those of a classifier, `initial` as in `add_adapter`.
+
+    Raises:
+        UserError: as `load_model`, `add_adapter` and `train_last_layers`.
+    """
+    dtype = weights_dtype(config, precision)
+    model = load_model(config, dtype, len(tokenizer), classes, compute=DTYPES[precision])
+    if not config.task.generates:  # the score is that of the last token that is not padding
+        model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    unused = modules_without_text(model)
+    if not config.method.adapts:
+        if config.trainable_layers:
+            check_modules(model, config.modules_to_save)
+            train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
+        freeze_modules(model, unused)
+        return model
+    # Not PEFT's prepare_model_for_kbit_training: it casts everything that is not quantized (embeddings, head, fused experts)
+    # to fp32, which takes more memory than LoRA on the same model.
+    adapted = add_adapter(model, config, peft_task(config.task), initial)
+    freeze_modules(adapted, unused)
+    if config.method.is_lora and config.lora_init is LoraInit.LOFTQ:
+        unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})
+        apply_loftq(adapted, load_model(unquantized, DTYPES[precision], len(tokenizer), classes))
+    return adapted
+
+
+def model_class(task: Task) -> Any:
+    """Returns the transformers class that loads the model of a task."""
+    match task:
+        case Task.SEQ2SEQ:
+            return AutoModelForSeq2SeqLM
+        case Task.CLASSIFICATION | Task.REWARD:
+            return AutoModelForSequenceClassification
+        case _:
+            return AutoModelForCausalLM
+
+
+def peft_task(task: Task) -> str:
+    """Returns PEFT's name of a task."""
+    names = {AutoModelForSeq2SeqLM: "SEQ_2_SEQ_LM", AutoModelForSequenceClassification: "SEQ_CLS"}
+    return names.get(model_class(task), "CAUSAL_LM")
+
+
+def load_model(
+    config: RunConfig,
+    dtype: torch.dtype,
+    tokens: int = 0,
+    classes: Sequence[str] = (),
+    compute: torch.dtype | None = None,
+) -> PreTrainedModel:
+    """Loads the model of the task with weights of `dtype`, from safetensors only and without remote code.
+
+    Quantized weights are multiplied in `compute` (default: `dtype`). If the tokenizer has more `tokens` than the model has
+    embeddings, the embeddings are resized.
+
+    Raises:
+        UserError: the folder or hub id has no loadable model.
+    """
+    try:
+        model = model_class(config.task).from_pretrained(
+            config.model,
+            **head_arguments(config.task, classes),
+            revision=config.revision or "main",
+            **_attention(config),
+            dtype=dtype,
+            quantization_config=quantization(config, dtype, compute or dtype),
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        if "attention implementation" in str(error):
+            message = f"is not supported by this model: {error}"
+            raise UserError("attention", config.attention.value, message, "Set attention to auto.") from error
+        raise _load_error(config, "model", error) from error
+    for module in model.modules():
+        # In an evaluation on CPU, bitsandbytes repacks 4-bit weights for inference; training cannot continue with them.
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+    if tokens > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(tokens)
+    model.config.use_cache = False
+    return model
+
+
+def _attention(config: RunConfig) -> dict[str, str]:
+    known = model_class(config.task)._model_mapping
+    settings = AutoConfig.from_pretrained(config.model, revision=config.revision or "main", trust_remote_code=False)
+    name = implementation(config, known[type(settings)]) if type(settings) in known else None
+    return {"attn_implementation": name} if name else {}
+
+
+def head_arguments(task: Task, classes: Sequence[str]) -> dict[str, Any]:
+    """Returns the config arguments of a scoring model's head: one output for a reward, one per class for a classifier."""
+    if task is Task.REWARD:
+        return {"num_labels": 1}
+    if task is Task.CLASSIFICATION and classes:
+        names = dict(enumerate(classes))
+        return {"num_labels": len(names), "id2label": names, "label2id": {name: key for key, name in names.items()}}
+    return {}
+
+
+def quantization(config: RunConfig, dtype: torch.dtype, compute: torch.dtype) -> BitsAndBytesConfig | None:
+    """Returns bitsandbytes' configuration for a model in `dtype` that computes in `compute`; None without quantization."""
+    if config.quantized is Quantization.INT8:
+        return BitsAndBytesConfig(load_in_8bit=True)
+    if config.quantized is Quantization.NF4:
+        # ZeRO-3 and FSDP shard tensors of the model's own dtype; each element then holds several weights.
+        storage = dtype if config.strategy in (Strategy.ZERO3, Strategy.FSDP) else torch.uint8
+        return BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=config.double_quantization,
+            bnb_4bit_compute_dtype=compute,
+            bnb_4bit_quant_storage=storage,
+        )
+    return None
+
+
+def weights_dtype(config: RunConfig, precision: Precision) -> torch.dtype:
+    """Returns the dtype of the model's weights.
+
+    Frozen weights (LoRA) use the compute dtype. In full fine-tuning weights stay in fp32 under autocast, since bf16 loses an
+    update of 1e-5 of a weight; DeepSpeed keeps an fp32 master copy itself.
+    """
+    if config.weights_precision is not Precision.AUTO and config.strategy.zero_stage is None:
+        return DTYPES[config.weights_precision]
+    if config.optimizer is OptimizerName.ADAMW_ANYPRECISION:
+        return DTYPES[precision]  # it compensates for rounding with Kahan summation
+    if config.method is Method.FULL and config.strategy.zero_stage is None:
+        return torch.float32
+    return DTYPES[precision]
+
+
+def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
+    """Returns the numbers of (trainable, total) parameter elements, in full even where ZeRO-3 shards them."""
+    sizes = [(parameter.requires_grad, _elements(parameter)) for parameter in model.parameters()]
+    return sum(size for trains, size in sizes if trains), sum(size for _, size in sizes)
+
+
+def _elements(parameter: torch.nn.Parameter) -> int:
+    count = int(getattr(parameter, "ds_numel", parameter.numel()))
+    # Each byte holds two weights. Compared by name, since importing bitsandbytes takes a second and few runs need it.
+    packed = type(parameter).__name__ == "Params4bit"
+    return 2 * count * parameter.element_size() if packed else count
+
+
+def hidden_size_of(folder: str) -> int | None:
+    """Returns the hidden size in a local folder's config.json, or None."""
+    if not (Path(folder) / CONFIG_FILE).is_file():
+        return None
+    return positive(text_config(read_config(folder)), HIDDEN)
+
+
+def _load_error(config: RunConfig, what: str, error: Exception) -> UserError:
+    return UserError(
+        "model",
+        config.model,
+        f"has no {what} that Lathe can load: {error}",
+        "Set model to a folder or hub id of a transformers model.",
+    )

@@ -1,0 +1,142 @@
+"""Joins the ranks of a run, coordinates them, and describes how each holds its part of the model."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+from transformers import TrainingArguments
+
+from training.config.choices import Precision, Strategy
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.ranks.deepspeed_operators import check_nvme, reuse_operators
+from training.reports.report import Report
+
+_NO_LIMIT = timedelta(days=30)
+
+
+def local_machine() -> Machine:
+    """Returns this machine's devices, as torch reports them."""
+    if not torch.cuda.is_available():
+        return Machine()
+    count = torch.cuda.device_count()
+    names = [torch.cuda.get_device_name(index) for index in range(count)]
+    memory = [torch.cuda.get_device_properties(index).total_memory for index in range(count)]
+    return Machine("cuda", count, names, memory, torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
+    """Joins the ranks.
+
+    On CPU the state is set up by hand: accelerate would silently disable DeepSpeed or give each rank a world of size 1.
+    `describe` reports what really runs.
+    """
+    if config.strategy.zero_stage is not None:
+        reuse_operators(report)
+        check_nvme(config)
+    if machine.kind == "cuda":
+        return PartialState()
+    state = PartialState(cpu=True)
+    if config.strategy is Strategy.FSDP:
+        state.distributed_type = DistributedType.MULTI_GPU  # accelerate enables FSDP only for this type
+    if config.strategy.zero_stage is not None:
+        import deepspeed
+
+        # Before the model is loaded: ZeRO-3 shards weights while they are read, and needs the world size for it.
+        deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+        state.distributed_type = DistributedType.DEEPSPEED
+    return state
+
+
+@contextmanager
+def main_rank_works(name: str) -> Iterator[bool]:
+    """A context for long work of rank 0; yields True on rank 0. The other ranks wait for it when they leave the context.
+
+    They wait at the process group's store without a time limit. NCCL would end a collective after ten minutes, and with it the
+    run, while rank 0 hashes a checkpoint of hundreds of gigabytes. Each `name` may be used once per run.
+    """
+    if not (dist.is_initialized() and dist.get_world_size() > 1):
+        yield True
+        return
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        yield True
+        store.set(name, "done")
+    else:
+        yield False
+        store.wait([name], _NO_LIMIT)
+
+
+def set_fsdp_policies(arguments: TrainingArguments, machine: Machine, precision: Precision) -> None:
+    """Sets the FSDP settings that are torch objects; does nothing with another strategy."""
+    plugin = arguments.fsdp_plugin_args
+    if plugin is None:
+        return
+    if machine.kind == "cpu" and plugin.get("cpu_offload"):
+        plugin["cpu_offload"] = CPUOffloadPolicy(pin_memory=False)  # pinned memory needs a GPU
+    if precision is not Precision.FP32:
+        # accelerate's own policy would round the loss to 16 bits and sum the ranks' gradients in 16 bits.
+        compute = torch.bfloat16 if precision is Precision.BF16 else torch.float16
+        plugin["mixed_precision_policy"] = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+
+
+def destroy_process_group() -> None:
+    """Destroys the process group; afterwards rank 0 works alone, and loads models without ZeRO."""
+    import torch.distributed as dist
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+    unset_hf_deepspeed_config()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def describe(model: torch.nn.Module) -> dict[str, Any]:
+    """Describes how the wrapped model really runs: its engine's class, ZeRO stage, world size, and this rank's elements.
+
+    `parameter_shard` counts the parameter elements on this rank, of `parameters` in total; `optimizer_shard` the elements
+    whose optimizer state this rank keeps, of `optimized` in total.
+    """
+    engine: Any = model
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    parameters = list(model.parameters())
+    shards = [_local(parameter) for parameter in parameters]
+    sizes = [int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in parameters]
+    trainable = sum(size for parameter, size in zip(parameters, sizes, strict=True) if parameter.requires_grad)
+    trainable_here = sum(
+        shard.numel() for parameter, shard in zip(parameters, shards, strict=True) if parameter.requires_grad
+    )
+    stage = engine.zero_optimization_stage() if hasattr(engine, "zero_optimization_stage") else None
+    return {
+        "engine": type(model).__name__,
+        "stage": stage,
+        "world_size": world,
+        "parameter_shard": sum(tensor.numel() for tensor in shards),
+        "parameters": sum(sizes),
+        "optimizer_shard": _optimizer_elements(model, trainable) if stage else trainable_here,
+        "optimized": trainable,
+    }
+
+
+def _local(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Returns the part of a parameter on this rank: a shard of ZeRO-3 or FSDP, or all of it."""
+    if isinstance(parameter, DTensor):
+        return parameter.to_local()
+    shard: torch.Tensor = getattr(parameter, "ds_tensor", parameter)
+    return shard
+
+
+def _optimizer_elements(engine: Any, trainable: int) -> int:
+    """Returns the elements of the fp32 partitions that ZeRO's optimizer keeps on this rank."""
+    optimizer = engine.optimizer
+    for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
+        if hasattr(optimizer, name):
+            return sum(int(group.numel()) for group in getattr(optimizer, name))
+    return trainable

@@ -1,0 +1,70 @@
+"""Stops training on SIGTERM, and ends the process with its parent."""
+
+import ctypes
+import os
+import signal
+import sys
+from types import FrameType
+
+import psutil
+
+from training.run_folder.paths import SUPERVISOR_VARIABLE
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Asks the kernel to kill this process when its parent ends (Linux), so that no rank continues to train unsupervised."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent or _supervisor_has_ended():  # before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _supervisor_has_ended() -> bool:
+    """True if a supervisor started this run and has ended: its launcher was killed with it."""
+    supervisor = os.environ.get(SUPERVISOR_VARIABLE)
+    if supervisor is None:
+        return False
+    try:
+        return psutil.Process(int(supervisor)).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+class StopSignal:
+    """Handles SIGTERM: during training the run saves a checkpoint after the current step and exits; before, it exits at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._training = False
+
+    def install(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def training_begins(self) -> None:
+        """From now on a stop waits for the end of the step. Creates a process group for several ranks to agree on it."""
+        import torch.distributed as dist
+
+        self._training = True
+        self._group = dist.new_group(backend="gloo") if dist.is_initialized() and dist.get_world_size() > 1 else None
+
+    def agreed(self) -> bool:
+        """True if any rank got SIGTERM. All ranks must call it at the same step; all get the same answer."""
+        if self._group is None:
+            return self.requested
+        import torch
+        import torch.distributed as dist
+
+        flag = torch.tensor([int(self.requested)])
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._group)
+        return bool(flag.item())
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.requested = True
+        if not self._training:
+            from training.errors import StopRequested
+
+            raise StopRequested

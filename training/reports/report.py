@@ -1,0 +1,145 @@
+"""Writes the records of a rank to events.jsonl: phases, metrics, failures."""
+
+import contextlib
+import os
+import resource
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from training.errors import UserError, is_out_of_memory
+from training.run_folder import full_disk
+from training.run_folder.events import Event, EventWriter, Failed, Metrics, PhaseStarted, Progress, RankStarted
+from training.run_folder.paths import EVENTS_FILE
+
+if TYPE_CHECKING:
+    from training.reports.step_position import StepTracker
+
+_LESS_MEMORY = (
+    "Set on_out_of_memory to step_down, or halve micro_batch_size and double gradient_accumulation_steps; "
+    "gradient_checkpointing, a shorter max_length and ZeRO also save memory."
+)
+_SECONDS_BETWEEN_SAMPLES = 1.0
+
+
+class Report:
+    """Writes one rank's records; records of the whole run are written by rank 0."""
+
+    def __init__(self, run_dir: Path, rank: int) -> None:
+        self.rank = rank
+        self.phase = "starting"
+        self.tracker: StepTracker | None = None  # set by the trainer
+        self._run_dir = run_dir
+        self._writer = EventWriter(run_dir / EVENTS_FILE)
+        self._process = psutil.Process()
+        self._sampled = 0.0
+
+    def started(self, device: str) -> None:
+        self._writer.write(RankStarted(rank=self.rank, pid=os.getpid(), device=device))
+
+    def for_run(self, event: Event) -> None:
+        """Writes a record of the whole run; only rank 0 writes it."""
+        if self.rank == 0:
+            self._writer.write(event)
+
+    def for_rank(self, event: Event) -> None:
+        """Writes a record of this rank."""
+        self._writer.write(event)
+
+    def enter(self, phase: str) -> None:
+        """Starts a phase of the run."""
+        self.phase = phase
+        self.for_run(PhaseStarted(phase=phase))
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """A context for a nested phase; afterwards the previous phase continues."""
+        before = self.phase
+        self.enter(phase)
+        yield
+        self.enter(before)
+
+    def progress(self, done: int, total: int = 0) -> None:
+        """Writes the progress of the current phase; `total` is 0 if unknown."""
+        self.for_run(Progress(done=done, total=total))
+
+    def memory(self, step: int, *, always: bool = False) -> None:
+        """Writes this rank's memory at a step, at most once per second unless `always`."""
+        now = time.monotonic()
+        if always or now - self._sampled >= _SECONDS_BETWEEN_SAMPLES:
+            self._sampled = now
+            self._writer.write(Metrics(step=step, rank=self.rank, values=self.memory_now()))
+
+    def memory_now(self) -> dict[str, float | None]:
+        """Returns, in bytes, the process's host memory and torch's allocated, reserved and peak memory of a GPU.
+
+        On CPU with a memory limit, allocated and peak memory are those of live storages.
+        """
+        import torch
+
+        from training.reports.memory_limit import counter
+
+        values: dict[str, float | None] = {"host_rss": self._process.memory_info().rss}
+        if torch.cuda.is_available():
+            values["memory_allocated"] = torch.cuda.memory_allocated()
+            values["memory_reserved"] = torch.cuda.memory_reserved()
+            values["memory_peak"] = torch.cuda.max_memory_allocated()
+        elif counting := counter():
+            values |= {"memory_allocated": counting.current, "memory_peak": counting.peak}
+        return values
+
+    def failed(self, error: BaseException) -> None:
+        """Writes the record of an error: message and fix of a user's error, the traceback of any other."""
+        if isinstance(error, UserError):
+            self._fail(error, error.problem.sentence, error.fix, expected=True)
+        elif full_disk.is_full(error, self._run_dir):
+            full = full_disk.described(self._run_dir)
+            full_disk.give_up_reserve(self._run_dir)
+            with contextlib.suppress(OSError):  # if another process used the space, the supervisor reports the error
+                self._fail(error, f"{full.message} ({error})", full.fix, expected=True)
+        else:
+            fix = _LESS_MEMORY if is_out_of_memory(error) else ""
+            self._fail(error, f"{type(error).__name__}: {error}", fix, expected=False)
+
+    def _fail(self, error: BaseException, message: str, fix: str, *, expected: bool) -> None:
+        trace = "" if expected else "".join(traceback.format_exception(error))
+        self._writer.write(
+            Failed(
+                rank=self.rank,
+                error=type(error).__name__,
+                message=message,
+                fix=fix,
+                traceback=trace,
+                phase=self.phase,
+                expected=expected,
+            )
+        )
+
+
+def used_bytes() -> int:
+    """Returns the device memory in use; on CPU live storages if counted, else the process's resident memory."""
+    import torch
+
+    from training.reports.memory_limit import counter
+
+    if torch.cuda.is_available():
+        return torch.cuda.memory_allocated()
+    counting = counter()
+    return counting.current if counting else psutil.Process().memory_info().rss
+
+
+def peak_bytes() -> int:
+    """Returns the peak of what `used_bytes` returns."""
+    import torch
+
+    from training.reports.memory_limit import counter
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    counting = counter()
+    return counting.peak if counting else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

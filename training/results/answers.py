@@ -1,0 +1,173 @@
+"""Answers held-out rows with the base model and with the saved, fine-tuned one, and scores the answers."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from training.config.choices import Task
+from training.config.name_values import template_arguments
+from training.config.run_config import RunConfig
+from training.data.example import Example
+from training.models.loading import load_model, model_class
+from training.tokens.encoding import Encoder
+from training.tokens.rendering import PartRenderer, Renderer
+from training.tokens.task_parts import StoredText
+
+_WORD = re.compile(r"[^\W_]+")  # of any script; for Latin letters the same words as ROUGE's own tokenizer
+_ROUGE = ("rouge1", "rouge2", "rougeL")  # rougeLsum needs a sentence splitter, which is a download
+SCORES = ("f1", *_ROUGE)
+
+_BATCH_ROWS = 32
+
+
+@dataclass(frozen=True)
+class Question:
+    """A held-out row: its index in the file, the prompt as text and tokens, and the expected answer."""
+
+    row: int
+    prompt: str
+    tokens: list[int]
+    expected: str
+
+
+def questions(
+    examples: Iterator[tuple[int, Example]], config: RunConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[Question]:
+    """Returns the first `answer_rows` rows that have a prompt, with the same prompt tokens as in training."""
+    result: list[Question] = []
+    arguments = template_arguments(config.chat_template_kwargs)
+    renderer, encoder = Renderer(tokenizer, arguments), Encoder(tokenizer)
+    source = PartRenderer(tokenizer, StoredText.SOURCE, arguments) if config.task is Task.SEQ2SEQ else None
+    for row, example in examples:
+        prompt, expected = renderer.question(example)
+        if prompt:
+            tokens = encoder.whole(source.render(example)) if source else encoder.prompt(renderer.last_turn(example))
+            result.append(Question(row, prompt, tokens, expected))
+        if len(result) == config.answer_rows:
+            break
+    return result
+
+
+def compare(
+    asked: list[Question],
+    config: RunConfig,
+    tuned: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Callable[[int, int], None],
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Generates greedy answers before and after fine-tuning. Returns the mean scores (0 to 1) and one record per row.
+
+    It loads the fine-tuned weights from the folder `tuned`, so that the scores are those of the files users download.
+    """
+    done = 0
+
+    def step(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, 2 * len(asked))
+
+    model = load_model(config, dtype, len(tokenizer)).to(device).eval()
+    if config.method.adapts:
+        model = PeftModel.from_pretrained(model, str(tuned)).eval()
+    with model.disable_adapter() if config.method.adapts else nullcontext():
+        before = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+    if not config.method.adapts:
+        del model
+        model = model_class(config.task).from_pretrained(str(tuned), dtype=dtype).to(device).eval()
+    after = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+    rows = [_record(*row) for row in zip(asked, before, after, strict=True)]
+    summary = {
+        "rows": len(rows),
+        "exact_match_before": sum(row["match_before"] for row in rows) / len(rows),
+        "exact_match_after": sum(row["match_after"] for row in rows) / len(rows),
+        **means(rows, "before"),
+        **means(rows, "after"),
+    }
+    return summary, rows
+
+
+def write_records(rows: list[dict[str, Any]], path: Path) -> None:
+    """Writes one JSON object per line."""
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def _record(question: Question, before: str, after: str) -> dict[str, Any]:
+    expected = question.expected.strip()
+    return {
+        "row": question.row,
+        "prompt": question.prompt,
+        "expected": expected,
+        "before": before,
+        "after": after,
+        "match_before": before == expected,
+        "match_after": after == expected,
+        **{f"{name}_before": value for name, value in score(before, expected).items()},
+        **{f"{name}_after": value for name, value in score(after, expected).items()},
+    }
+
+
+def _answer_all(
+    model: PreTrainedModel,
+    asked: list[Question],
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int,
+    step: Callable[[int], None],
+) -> list[str]:
+    answers: list[str] = []
+    for start in range(0, len(asked), _BATCH_ROWS):
+        batch = asked[start : start + _BATCH_ROWS]
+        answers += _answer(model, [question.tokens for question in batch], tokenizer, longest)
+        step(len(batch))
+    return answers
+
+
+@torch.inference_mode()
+def _answer(
+    model: PreTrainedModel, prompts: list[list[int]], tokenizer: PreTrainedTokenizerBase, longest: int
+) -> list[str]:
+    inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding=True, padding_side="left")
+    inputs = inputs.to(model.device)
+    output = model.generate(
+        input_ids=inputs["input_ids"],
+        attention_mask=inputs["attention_mask"],
+        max_new_tokens=longest,
+        do_sample=False,
+        use_cache=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=_end_tokens(model, tokenizer),
+    )
+    # The output of an encoder-decoder begins with its start token, that of a decoder with the prompt.
+    new = output[:, 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1] :]
+    return [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
+
+
+def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    configured = model.generation_config.eos_token_id
+    ends = configured if isinstance(configured, list) else [configured]
+    return sorted({end for end in (*ends, tokenizer.eos_token_id) if end is not None})
+
+
+def score(answer: str, expected: str) -> dict[str, float]:
+    """Returns F1 and the F-measures of ROUGE-1, -2 and -L of an answer, by name."""
+    from torchmetrics.functional.text import rouge_score, squad
+
+    target = {"answers": {"answer_start": [0], "text": [expected]}, "id": "0"}
+    f1 = float(squad([{"prediction_text": answer, "id": "0"}], [target])["f1"]) / 100
+    rouge = rouge_score(answer, expected, tokenizer=_WORD.findall, normalizer=str.lower, rouge_keys=_ROUGE)
+    return {"f1": f1} | {name: float(rouge[f"{name}_fmeasure"]) for name in _ROUGE}
+
+
+def means(rows: list[dict[str, Any]], when: str) -> dict[str, float]:
+    """Returns the mean of each score over all rows, `when` is "before" or "after" training."""
+    return {f"{name}_{when}": fmean(row[f"{name}_{when}"] for row in rows) for name in SCORES}

@@ -1,0 +1,169 @@
+"""After the last step: saves the result, makes the run's summary, answers held-out rows, merges and pushes."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import PreTrainedTokenizerBase
+
+from training.config.choices import Precision
+from training.config.run_config import RunConfig
+from training.errors import StopRequested
+from training.models.loading import DTYPES
+from training.models.lora_init import export_plain_lora
+from training.ranks.distributed import local_machine
+from training.ranks.stopping import StopSignal
+from training.reports.report import Report, peak_bytes, used_bytes
+from training.results.answers import compare, questions, write_records
+from training.results.merging import merge
+from training.run_folder.events import Note
+from training.run_folder.hub_upload import push, token
+from training.run_folder.lineage import Lineage
+from training.run_folder.model_card import write_card
+from training.run_folder.paths import ANSWERS_FILE, result_dir
+from training.trainer.optimizers import optimizer_class
+from training.trainer.prepare import Data
+from training.trainer.reporting_trainer import ReportingTrainer
+
+
+def conclude(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> tuple[Path, dict[str, Any]]:
+    """Saves the result. Returns its folder and the run's summary. Every rank calls it."""
+    after = used_bytes()
+    memory = {"after_bytes": after, "peak_bytes": max(peak_bytes(), after)}
+    if torch.cuda.is_available():
+        memory["reserved_bytes"] = torch.cuda.max_memory_reserved()
+    result = save_result(trainer, config, run_dir)
+    # Counted before the model was wrapped, since FSDP hides the original parameters.
+    parameters = trainer.plan["trainable_parameters"], trainer.plan["total_parameters"]
+    return result, summarize(trainer, result, parameters, memory)
+
+
+def summarize(
+    trainer: ReportingTrainer, result: Path, parameters: tuple[int, int], memory: dict[str, int]
+) -> dict[str, Any]:
+    """Returns the summary of a finished run. A collective, since each rank adds its memory."""
+    trainable, total = parameters
+    ranks = _gather({"before_bytes": trainer.memory_before} | memory)
+    return {
+        "trainable_parameters": trainable,
+        "total_parameters": total,
+        "trainable_percent": 100 * trainable / total,
+        "adapter_bytes": weights_bytes(result),
+        "memory": {name: [rank[name] for rank in ranks] for name in ranks[0]},
+        **trainer.throughput.overall(),
+        "train_seconds": trainer.throughput.seconds,
+        "final_loss": trainer.last_loss if trainer.last_loss is not None else _last_logged(trainer),
+        "eval_loss": trainer.last_evaluation.loss,
+        "eval_perplexity": trainer.last_evaluation.perplexity,
+        "steps": trainer.state.global_step,
+        "strategy": trainer.strategy,
+        "optimizer": optimizer_class(trainer.optimizer),
+        "answers": None,
+    }
+
+
+def answer_held_out(
+    config: RunConfig,
+    run_dir: Path,
+    result: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    data: Data,
+    device: torch.device,
+    precision: Precision,
+    report: Report,
+    stop: StopSignal,
+    summary: dict[str, Any],
+) -> None:
+    """Answers `answer_rows` held-out rows and adds the scores to `summary`. Only rank 0 calls it."""
+
+    def progress(done: int, total: int) -> None:
+        if stop.requested:
+            raise StopRequested
+        report.progress(done, total)
+
+    selected = questions(data.held_out_examples(), config, tokenizer) if config.answer_rows else []
+    if selected:
+        report.enter("answering")
+        summary["answers"], rows = compare(selected, config, result, tokenizer, DTYPES[precision], device, progress)
+        write_records(rows, run_dir / ANSWERS_FILE)
+
+
+def publish_result(
+    config: RunConfig,
+    run_dir: Path,
+    result: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    report: Report,
+    summary: dict[str, Any],
+) -> None:
+    """Writes the result's card, and merges and pushes if configured. Only rank 0 calls it.
+
+    If merging or pushing fails, the run still succeeds: its result is already saved.
+    """
+    lineage, machine = Lineage.read(run_dir), local_machine()
+    run = lineage.run or "RUN"
+    write_card(result, config, summary, lineage, machine)
+    if config.merge_adapter and config.method.adapts:
+        report.enter("merging")
+        command = f"lathe export {run} --merged --to FOLDER"
+        with _note_on_failure(report, f"The merged model was not written. To try again, run `{command}`."):
+            merged = merge(config, run_dir, tokenizer, summary["classes"])
+            write_card(merged, config, summary, lineage, machine)
+    if config.push_to_hub:
+        report.enter("pushing")
+        command = f"lathe push {run} {config.push_to_hub}"
+        with _note_on_failure(report, f"The result was not pushed. To try again, run `{command}`."):
+            url = push(result, config.push_to_hub, private=config.push_private, secret=token())
+            report.for_run(Note(message=f"Pushed to {url}."))
+
+
+@contextmanager
+def _note_on_failure(report: Report, consequence: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        report.for_run(Note(message=f"{consequence} {error} {getattr(error, 'fix', '')}".strip(), level="warning"))
+
+
+def _gather(values: dict[str, int]) -> list[dict[str, int]]:
+    if not dist.is_initialized():
+        return [values]
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, values)
+    return everyone
+
+
+def _last_logged(trainer: ReportingTrainer) -> float | None:
+    """Returns the last training loss of an earlier attempt, for an attempt that took no step."""
+    return next((entry["loss"] for entry in reversed(trainer.state.log_history) if "loss" in entry), None)
+
+
+def save_result(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> Path:
+    """Saves the trained weights and the tokenizer atomically. Every rank calls it.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    target = result_dir(run_dir, adapts=config.method.adapts)
+    partial = target.with_suffix(".partial")
+    if trainer.is_fsdp_enabled:  # checkpoints are sharded, the result is not
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+    trainer.save_model(str(partial))  # gathers the shards of ZeRO-3 and FSDP; only rank 0 writes
+    trainer.accelerator.wait_for_everyone()
+    if trainer.is_world_process_zero():
+        shutil.rmtree(partial / "ref", ignore_errors=True)  # trl's reference adapter
+        (partial / "training_args.bin").unlink(missing_ok=True)  # an unused pickle
+        export_plain_lora(partial, run_dir)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+    trainer.accelerator.wait_for_everyone()
+    return target
+
+
+def weights_bytes(folder: Path) -> int:
+    """Returns the size in bytes of a folder's safetensors files."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))

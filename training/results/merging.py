@@ -1,0 +1,87 @@
+"""Merges an adapter into its base model: `python -m training.results.merging RUN_FOLDER`, or at the end of a run.
+
+The saved adapter is merged into the original weights in their own dtype, even if training quantized them.
+"""
+
+import errno
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from transformers import PreTrainedTokenizerBase
+
+from training.config.choices import Method, Quantization
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.models.loading import load_model, load_tokenizer
+from training.ranks.distributed import local_machine
+from training.run_folder.events import Finished, decode
+from training.run_folder.lineage import Lineage
+from training.run_folder.model_card import write_card
+from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, MERGED_FOLDER, result_dir
+
+_SPARE_BYTES = 64 * 2**20
+
+
+def merge(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, classes: Sequence[str] = ()) -> Path:
+    """Writes the merged model as safetensors, atomically. Returns its folder.
+
+    Raises:
+        UserError: the base model cannot be loaded, or adapters of this method cannot be merged.
+        OSError: the disk has too little free space.
+    """
+    target, adapter = run_dir / MERGED_FOLDER, result_dir(run_dir, adapts=True)
+    unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})
+    dtype: Any = "auto"
+    base = load_model(unquantized, dtype, len(tokenizer), classes)
+    _check_free_space(run_dir, sum(weight.numel() * weight.element_size() for weight in base.parameters()))
+    model = PeftModel.from_pretrained(base, str(adapter))
+    if not hasattr(model.base_model, "merge_and_unload"):
+        fix = "Load the base model and add the adapter with PEFT."
+        raise UserError("method", config.method.value, "has no weights that can be merged.", fix)
+    merged = model.merge_and_unload(safe_merge=True)  # raises an error for NaN weights
+    merged.config.use_cache = True
+    partial = target.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        merged.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def _check_free_space(folder: Path, model_bytes: int) -> None:
+    needed, free = model_bytes + _SPARE_BYTES, shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"The merged model takes {needed:,} bytes, and the disk has {free:,} free")
+
+
+def last_summary(run_dir: Path) -> dict[str, Any]:
+    """Returns the summary of a run's last `Finished` record, empty if there is none."""
+    mark = f'"kind":"{Finished.kind}"'.encode()
+    with (run_dir / EVENTS_FILE).open("rb") as stream:
+        events = [event for line in stream if mark in line and isinstance(event := decode(line), Finished)]
+    return events[-1].summary if events else {}
+
+
+def main(run_dir: Path) -> int:
+    """Merges the adapter of a finished run; prints errors to standard error. Returns the exit status."""
+    config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
+    summary = last_summary(run_dir)
+    try:
+        target = merge(config, run_dir, load_tokenizer(config), summary.get("classes", ()))
+        write_card(target, config, summary, Lineage.read(run_dir), local_machine())
+    except (UserError, OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,48 @@
+"""Rules on settings that exclude each other, one module per subject. A conflict has a reason, a fix and changes. No torch."""
+
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.rules import (
+    learning_rate,
+    lora,
+    methods,
+    offload,
+    optimizers,
+    outputs,
+    own_deepspeed,
+    precision,
+    probe,
+    processes,
+    speed,
+    strategies,
+    streaming,
+    tasks,
+)
+from training.rules.conflict import Conflict, rules_in
+from training.rules.no_effect import settings_without_effect
+
+SUBJECTS = (
+    processes,
+    precision,
+    offload,
+    tasks,
+    streaming,
+    own_deepspeed,
+    methods,
+    lora,
+    optimizers,
+    learning_rate,
+    outputs,
+    probe,
+    speed,
+    strategies,
+)
+_RULES = [rule for subject in SUBJECTS for rule in rules_in(subject)]
+
+
+def check(config: RunConfig, machine: Machine) -> list[Conflict]:
+    """Every conflict in `config` on `machine`, in the order of the rules, then settings without effect that no rule names."""
+    conflicts = [conflict for rule in _RULES for conflict in rule(config, machine)]
+    named = {name for conflict in conflicts for name in conflict.settings}
+    advice = [conflict for conflict in settings_without_effect(config) if conflict.settings[0] not in named]
+    return conflicts + advice

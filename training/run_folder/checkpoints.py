@@ -1,0 +1,112 @@
+"""Finds, completes and deletes checkpoints.
+
+A checkpoint is complete once its manifest (size and hash of every file) is on disk: it is written last, synced, and renamed into
+place. A truncated checkpoint has no manifest; a damaged one does not match it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from training.run_folder.paths import MANIFEST_FILE, checkpoint_step, checkpoints_dir
+
+
+def seal(checkpoint: Path) -> int:
+    """Writes the manifest of a checkpoint after all its other files; returns its size in bytes.
+
+    Raises:
+        OSError: a file cannot be read, or the disk is full.
+    """
+    files = {str(file.relative_to(checkpoint)): _entry(file) for file in _files(checkpoint)}
+    temporary = checkpoint / f".{MANIFEST_FILE}.tmp"
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump({"files": files}, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.rename(checkpoint / MANIFEST_FILE)
+    _sync_directory(checkpoint)
+    return sum(int(entry["bytes"]) for entry in files.values())
+
+
+def fault(checkpoint: Path) -> str:
+    """The reason why a checkpoint cannot be used; empty if it is complete."""
+    try:
+        files = json.loads((checkpoint / MANIFEST_FILE).read_text(encoding="utf-8"))["files"]
+    except FileNotFoundError:
+        return "it is incomplete"
+    except (OSError, ValueError, KeyError):
+        return "its manifest cannot be read"
+    for name, entry in files.items():
+        file = checkpoint / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != entry["bytes"]:
+            return f"{name} has {file.stat().st_size} bytes instead of {entry['bytes']}"
+        if _sha256(file) != entry["sha256"]:
+            return f"{name} is damaged (its hash differs)"
+    return ""
+
+
+def newest_checkpoint(run_dir: Path) -> tuple[Path | None, list[str]]:
+    """The newest complete checkpoint of a run, and the reason for each newer one that was skipped."""
+    rejected: list[str] = []
+    for checkpoint in _newest_first(run_dir):
+        reason = fault(checkpoint)
+        if not reason:
+            return checkpoint, rejected
+        rejected.append(f"{checkpoint.name}: {reason}")
+    return None, rejected
+
+
+def prune(run_dir: Path, keep: int, also: int | None = None) -> None:
+    """Deletes all but the `keep` newest complete checkpoints and that of step `also`. Call it after the newest is complete."""
+    for checkpoint in [path for path in sealed(run_dir)[keep:] if checkpoint_step(path) != also]:
+        (checkpoint / MANIFEST_FILE).unlink()  # first: a half-deleted checkpoint must not count as complete
+        shutil.rmtree(checkpoint)
+
+
+def discard(checkpoint: Path) -> None:
+    """Deletes an incomplete checkpoint, so that a new one of the same step starts in an empty folder."""
+    (checkpoint / MANIFEST_FILE).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint)
+
+
+def sealed(run_dir: Path) -> list[Path]:
+    """Checkpoints with a manifest, newest first; `fault` checks it."""
+    return [checkpoint for checkpoint in _newest_first(run_dir) if (checkpoint / MANIFEST_FILE).exists()]
+
+
+def unsealed(run_dir: Path) -> list[Path]:
+    """Checkpoints without a manifest, from a process that was killed while saving."""
+    return [checkpoint for checkpoint in _newest_first(run_dir) if not (checkpoint / MANIFEST_FILE).exists()]
+
+
+def _newest_first(run_dir: Path) -> list[Path]:
+    steps = {path: checkpoint_step(path) for path in checkpoints_dir(run_dir).glob("*") if path.is_dir()}
+    numbered = {path: step for path, step in steps.items() if step is not None}
+    return sorted(numbered, key=lambda path: numbered[path], reverse=True)
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file() and MANIFEST_FILE not in path.name)
+
+
+def _entry(file: Path) -> dict[str, int | str]:
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+    return {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync_directory(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

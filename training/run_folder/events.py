@@ -1,0 +1,269 @@
+"""The records of a training program: one JSON line each, appended to the run's events.jsonl.
+
+All ranks append to the same file, each line with one `write`, which the kernel does not interleave. Lines never change, so a
+reader can continue from its byte offset.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Base class of all records. `time` is in seconds since the epoch, by the trainer's clock."""
+
+    kind: ClassVar[str]
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStarted(Event):
+    """A rank's process has started."""
+
+    kind: ClassVar[str] = "rank_started"
+    rank: int
+    pid: int
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseStarted(Event):
+    """The run entered a phase: starting, compiling DeepSpeed operators, loading data, loading model, preparing, probing, training,
+    evaluating, saving, answering, merging, pushing."""
+
+    kind: ClassVar[str] = "phase"
+    phase: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned(Event):
+    """The length of the run and its real setup, known once data and model are ready.
+
+    `engine` is the class that wraps the model: DeepSpeedEngine, DistributedDataParallel, or the model's own.
+    """
+
+    kind: ClassVar[str] = "planned"
+    total_steps: int
+    start_step: int
+    train_rows: int
+    eval_rows: int
+    skipped_rows: int
+    truncated_rows: int
+    engine: str
+    zero_stage: int | None
+    world_size: int
+    precision: str
+    trainable_parameters: int
+    total_parameters: int
+    target_modules: list[str]
+    packing: str = "none"
+    attention: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed(Event):
+    """A rank's share: `parameter_shard` of `parameters` elements, optimizer state for `optimizer_shard` of `optimized`."""
+
+    kind: ClassVar[str] = "placed"
+    rank: int
+    parameter_shard: int
+    parameters: int
+    optimizer_shard: int
+    optimized: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics(Event):
+    """Metrics at a step by name: loss, learning_rate, grad_norm, tokens_per_second, samples_per_second, eval_loss, ...
+
+    `rank` is set for metrics of one rank: memory_allocated, memory_reserved, memory_peak, host_rss (bytes).
+    """
+
+    kind: ClassVar[str] = "metrics"
+    step: int
+    values: dict[str, float | None]
+    rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Event):
+    """The progress of a phase that has no steps: rows tokenized, answered, ..."""
+
+    kind: ClassVar[str] = "progress"
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A checkpoint is complete: its manifest is on disk. `path` is relative to the run's folder."""
+
+    kind: ClassVar[str] = "checkpoint"
+    step: int
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    """Training resumed from a checkpoint; `rejected` has newer incomplete ones, each with the reason."""
+
+    kind: ClassVar[str] = "resumed"
+    step: int
+    path: str
+    rejected: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note(Event):
+    """A message for the user; `level` is info or warning."""
+
+    kind: ClassVar[str] = "note"
+    message: str
+    level: str = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Event):
+    """A rank ended with an error. `expected` errors have a fix for the user; others have a traceback."""
+
+    kind: ClassVar[str] = "failed"
+    rank: int
+    error: str
+    message: str
+    fix: str = ""
+    traceback: str = ""
+    phase: str = ""
+    expected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOfMemory(Event):
+    """An out-of-memory error of a rank: its position in the run, the rows, and the contents of its memory.
+
+    `part` of a step is forward, backward, optimizer or evaluation; empty outside of steps. Steps, micro steps (in an evaluation:
+    batches) and rows of the file count from 1. `tensors` are those of the rank's batch (name, shape, dtype, bytes). `batches`
+    are the rows of every rank in that micro step (rank, rows, tokens of each); empty if unknown. `memory` has the allocator's
+    bytes (allocated, peak, limit; on CUDA also reserved), `kinds` the bytes by kind, `largest` the largest groups of equal
+    tensors (kind, shape, dtype, count, bytes of all). `policy` is the run's `on_out_of_memory`. Only old records have
+    `step_down`, the changes for the next attempt; now the supervisor chooses them.
+    """
+
+    kind: ClassVar[str] = "out_of_memory"
+    rank: int
+    device: str
+    phase: str
+    policy: str
+    part: str = ""
+    step: int | None = None
+    micro_step: int | None = None
+    requested_bytes: int | None = None
+    tensors: list[dict[str, Any]] = field(default_factory=list)
+    batches: list[dict[str, Any]] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    largest: list[dict[str, Any]] = field(default_factory=list)
+    step_down: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished(Event):
+    """The program has ended. `outcome` is finished, or stopped on request."""
+
+    kind: ClassVar[str] = "finished"
+    outcome: str
+    step: int
+    summary: dict[str, Any]
+
+
+KINDS: dict[str, type[Event]] = {
+    cls.kind: cls
+    for cls in (
+        RankStarted,
+        PhaseStarted,
+        Planned,
+        Placed,
+        Metrics,
+        Progress,
+        CheckpointSaved,
+        Resumed,
+        Note,
+        Failed,
+        OutOfMemory,
+        Finished,
+    )
+}
+
+
+_BEGIN = b'{"kind":'
+
+
+def encode(event: Event) -> bytes:
+    """One line of JSON. NaN and infinities become null, since JSON has neither."""
+    values = {"kind": event.kind} | dataclasses.asdict(event)
+    try:
+        return json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    except ValueError:
+        return json.dumps(finite(values), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Event | None:
+    """The record in a line, or None if there is none (an unknown kind, a truncated line).
+
+    Also finds a record after a truncated one on the same line, which a full disk leaves.
+    """
+    return _decode(line) or _decode(line[max(0, line.rfind(_BEGIN)) :])
+
+
+def _decode(line: bytes) -> Event | None:
+    try:
+        values = json.loads(line)
+        cls = KINDS[values.pop("kind")]
+        return cls(**values)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+class EventWriter:
+    """Appends records to a file. Safe with several writers; `write` returns after the system call."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, event: Event) -> None:
+        """Appends one line.
+
+        Raises:
+            OSError: the disk is full, or the file is gone.
+        """
+        record = line = encode(event)
+        while os.write(self._descriptor, line) < len(line):
+            # The disk is or was full, and the written part is not a complete record.
+            line = b"\n" + record
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def finite(value: Any) -> Any:
+    """`value` with None in place of every NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

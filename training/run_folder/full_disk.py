@@ -1,0 +1,82 @@
+"""Detects and describes a full disk. A reserve file is freed then, so that the run can still report the error."""
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from training.run_folder.paths import RESERVE_FILE
+
+RESERVE_BYTES = 8 * 2**20
+MIN_FREE_BYTES = 64 * 2**20
+"""Free space that a run needs to start."""
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+# Libraries raise their own errors; PyTorch's does not give the reason of a failed write.
+_FULL_MESSAGE = re.compile(r"No space left on device|Disk quota exceeded")
+_FAILED_WRITE = re.compile(r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+")
+_LOW_BYTES = 16 * 2**20
+
+
+class FullDisk(NamedTuple):
+    """The error for a full disk: the message with its mount point and free space, and the fix."""
+
+    message: str
+    fix: str
+
+
+def keep_reserve(folder: Path) -> None:
+    """Allocates the reserve in `folder`.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    try:
+        with (folder / RESERVE_FILE).open("wb") as stream:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(stream.fileno(), 0, RESERVE_BYTES)
+            else:
+                stream.write(bytes(RESERVE_BYTES))
+    except OSError:
+        give_up_reserve(folder)
+        raise
+
+
+def give_up_reserve(folder: Path) -> None:
+    """Deletes the reserve file, if there is one."""
+    with contextlib.suppress(OSError):
+        (folder / RESERVE_FILE).unlink(missing_ok=True)
+
+
+def is_full(error: BaseException | None, folder: Path) -> bool:
+    """True if an error or its cause means a full disk; `folder` is on the disk that was probably written to."""
+    while error is not None:
+        if (isinstance(error, OSError) and error.errno in _FULL) or _FULL_MESSAGE.search(str(error)):
+            return True
+        if _FAILED_WRITE.search(str(error)) and shutil.disk_usage(folder).free < _LOW_BYTES:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def described(folder: Path) -> FullDisk:
+    """The message and fix for a full disk of `folder`."""
+    place, free = mount_point(folder), shutil.disk_usage(folder).free
+    space = f"{free / 2**20:,.1f} MiB free"
+    if free < MIN_FREE_BYTES:
+        message = f"The disk at {place} is full: {space}."
+    else:
+        message = f"A disk is full. The disk of the run's folder, at {place}, now has {space}."
+    ways = "delete old runs and data sets, lower save_total_limit, check all disks with df -h"
+    fix = f"Free some space on {place} ({ways}), then resume the run from its last complete checkpoint."
+    return FullDisk(message, fix)
+
+
+def mount_point(folder: Path) -> Path:
+    """The mount point of the disk of `folder`."""
+    place = folder.resolve()
+    while not place.is_mount():
+        place = place.parent
+    return place

@@ -1,0 +1,136 @@
+"""The model card of a result: README.md with results, training, data, versions and configuration, as model hubs read it."""
+
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+
+from training.config.choices import Task
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.config.yaml_file import to_yaml
+from training.run_folder.lineage import Lineage
+from training.run_folder.paths import CARD_FILE
+
+_PACKAGES = (
+    "lathe-workbench", "torch", "transformers", "peft", "trl", "accelerate", "deepspeed", "bitsandbytes", "torchao", "torch-optimi",
+    "tokenizers", "safetensors", "numpy",
+)  # fmt: skip
+_PIPELINES = {
+    Task.SEQ2SEQ: "text2text-generation",
+    Task.CLASSIFICATION: "text-classification",
+    Task.REWARD: "text-classification",
+}
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+Rows = list[tuple[str, str]]
+
+
+def write_card(folder: Path, config: RunConfig, summary: dict[str, Any], lineage: Lineage, machine: Machine) -> None:
+    """Writes README.md into the folder of a result: an adapter, a model or a merged model."""
+    kind = folder.name if config.method.adapts else "model"
+    parts = [
+        f"# {lineage.name or shared(config).title}",
+        {
+            "adapter": f"An adapter for `{shared(config).model}`, trained with Lathe.",
+            "merged": f"`{shared(config).model}` with an adapter merged into it, trained with Lathe.",
+            "model": f"`{shared(config).model}` after full fine-tuning with Lathe.",
+        }[kind],
+        *_section("Results", _results(summary)),
+        *_section("Training", _training(config, summary, lineage, machine)),
+        *_section("Data", [(source.role, f"{source.name}, SHA-256 `{source.sha256}`") for source in lineage.data]),
+        *_section("Versions", versions()),
+        f"## Configuration\n\n```yaml\n{to_yaml(shared(config))}```",
+    ]
+    text = f"---\n{metadata(config, lineage, kind).to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
+    (folder / CARD_FILE).write_text(text, encoding="utf-8")
+
+
+def metadata(config: RunConfig, lineage: Lineage, kind: str) -> huggingface_hub.ModelCardData:
+    """The card's metadata, without names that are not valid on a hub: a hub rejects a card with such a name."""
+    base, relation = shared(config).model, {"adapter": "adapter", "merged": "merge", "model": "finetune"}[kind]
+    names = [source.name for source in lineage.data if _HUB_NAME.fullmatch(source.name)]
+    base_model: dict[str, Any] = {}
+    if _HUB_NAME.fullmatch(base):
+        base_model = {"base_model": base, "base_model_relation": relation}
+    return huggingface_hub.ModelCardData(
+        library_name="peft" if kind == "adapter" else "transformers",
+        pipeline_tag=_PIPELINES.get(config.task, "text-generation"),
+        tags=["lathe", config.task.value, config.method.value],
+        datasets=names or None,
+        **base_model,
+    )
+
+
+def shared(config: RunConfig) -> RunConfig:
+    """The configuration with absolute paths shortened to their last part."""
+    places = {name: value for name in ("model", "data", "validation_data") if (value := getattr(config, name))}
+    local = {name: Path(value).name for name, value in places.items() if Path(value).is_absolute()}
+    return config.model_copy(update=local)
+
+
+def versions() -> Rows:
+    """The versions of Python and of the installed packages that affect a run."""
+    installed = [("python", platform.python_version())]
+    for name in _PACKAGES:
+        try:
+            installed.append((name, version(name)))
+        except PackageNotFoundError:
+            continue
+    return installed
+
+
+def _results(summary: dict[str, Any]) -> Rows:
+    rows = [
+        ("Final training loss", _decimal(summary.get("final_loss"))),
+        ("Evaluation loss", _decimal(summary.get("eval_loss"))),
+        ("Evaluation perplexity", _decimal(summary.get("eval_perplexity"))),
+    ]
+    answers = summary.get("answers") or {}
+    labels = {
+        "exact_match": "Exact match",
+        "f1": "Token F1",
+        "rouge1": "ROUGE-1",
+        "rouge2": "ROUGE-2",
+        "rougeL": "ROUGE-L",
+    }
+    for name, label in labels.items():
+        if f"{name}_after" in answers:
+            before, after = answers[f"{name}_before"], answers[f"{name}_after"]
+            rows.append((f"{label}, {answers['rows']} held-out rows", f"{before:.1%} before, {after:.1%} after"))
+    return [row for row in rows if row[1]]
+
+
+def _training(config: RunConfig, summary: dict[str, Any], lineage: Lineage, machine: Machine) -> Rows:
+    strategy = summary["strategy"]
+    rows = [
+        ("Method", config.method.value),
+        ("Optimizer", f"{config.optimizer.value} ({summary['optimizer']})"),
+        ("Steps", f"{summary['steps']:,}"),
+        ("Trained parameters", f"{summary['trainable_parameters']:,} of {summary['total_parameters']:,}"),
+        ("Ran as", f"{strategy['engine']}, {strategy['world_size']} process(es), {strategy['precision']}"),
+        ("Hardware", hardware(machine, strategy["world_size"])),
+        ("Seed", str(config.seed)),
+        ("Run", lineage.run + (f", attempt {lineage.attempts}" if lineage.attempts > 1 else "")),
+        ("Cloned from run", lineage.parent),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def hardware(machine: Machine, processes: int) -> str:
+    """The GPUs or the CPU of the run, without the machine's name."""
+    if machine.kind == "cuda":
+        return ", ".join(sorted(set(machine.names[:processes]))) + (f", {processes} of them" if processes > 1 else "")
+    return f"CPU ({platform.machine()})"
+
+
+def _section(title: str, rows: Rows) -> list[str]:
+    table = "".join(f"| {name} | {value} |\n" for name, value in rows)
+    return [f"## {title}\n\n| | |\n| --- | --- |\n{table}".rstrip()] if rows else []
+
+
+def _decimal(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

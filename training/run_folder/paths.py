@@ -1,0 +1,59 @@
+"""The names of the files and folders in a run's folder (docs/architecture.md says what they contain and who writes them), and of
+the environment variables of its processes.
+"""
+
+from pathlib import Path
+
+CONFIG_FILE = "config.json"
+LINEAGE_FILE = "lineage.json"
+EVENTS_FILE = "events.jsonl"
+LOG_FILE = "output.log"
+RESERVE_FILE = ".reserve"
+ANSWERS_FILE = "answers.jsonl"
+CARD_FILE = "README.md"
+"""In the folder of a result."""
+GGUF_FILE = "model.gguf"
+MERGED_FOLDER = "merged"
+ARCHIVE_FILE = "adapter.zip"
+MERGED_FILE = "merged.zip"
+MANIFEST_FILE = "manifest.json"
+"""In the folder of a checkpoint."""
+
+RUN_VARIABLE = "LATHE_RUN"
+"""The run's id: identifies its processes even without their parents."""
+SUPERVISOR_VARIABLE = "LATHE_SUPERVISOR"
+"""The process ID of the supervisor."""
+
+_ADAPTER_FOLDER, _MODEL_FOLDER = "adapter", "model"
+_CHECKPOINT_PREFIX = "checkpoint-"
+
+
+def result_dir(run_dir: Path, *, adapts: bool) -> Path:
+    """The folder for the trained weights: an adapter or, after full fine-tuning, a model."""
+    return run_dir / (_ADAPTER_FOLDER if adapts else _MODEL_FOLDER)
+
+
+def saved_result(run_dir: Path) -> Path | None:
+    """The folder with the trained weights; None if they are not saved yet."""
+    return next((folder for adapts in (True, False) if (folder := result_dir(run_dir, adapts=adapts)).is_dir()), None)
+
+
+def tokens_dir(run_dir: Path) -> Path:
+    """The folder for token stores if LATHE_TOKENS names none."""
+    return run_dir / "tokens"
+
+
+def checkpoints_dir(run_dir: Path) -> Path:
+    """The folder for checkpoints."""
+    return run_dir / "checkpoints"
+
+
+def checkpoint_dir(run_dir: Path, step: int) -> Path:
+    """The folder for the checkpoint of an optimizer step."""
+    return checkpoints_dir(run_dir) / f"{_CHECKPOINT_PREFIX}{step}"
+
+
+def checkpoint_step(checkpoint: Path) -> int | None:
+    """The optimizer step of a checkpoint, from its folder's name; None if it is not the name of a checkpoint."""
+    step = checkpoint.name.removeprefix(_CHECKPOINT_PREFIX)
+    return int(step) if step != checkpoint.name and step.isdigit() else None

@@ -1,0 +1,81 @@
+"""Makes fake CPU operations save for the backward pass what CUDA's kernels save."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.nn import functional
+
+
+@contextmanager
+def cuda_kernels() -> Iterator[None]:
+    """Within it, attention saves its output and log-sum-exp, dropout a byte mask; autocast runs norms and softmax in fp32."""
+    original_norm, original_softmax = functional.layer_norm, functional.softmax
+
+    def layer_norm(inputs: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+        if torch.is_autocast_enabled("cpu"):
+            inputs = inputs.float()
+            weight, bias = (tensor if tensor is None else tensor.float() for tensor in (weight, bias))
+        return original_norm(inputs, shape, weight, bias, eps)
+
+    def softmax(inputs: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        return original_softmax(inputs.float() if torch.is_autocast_enabled("cpu") else inputs, *arguments, **named)
+
+    with (
+        patch.object(functional, "scaled_dot_product_attention", fused_attention),
+        patch.object(functional, "dropout", dropout),
+        patch.object(functional, "layer_norm", layer_norm),
+        patch.object(functional, "softmax", softmax),
+    ):
+        yield
+
+
+def saved_on_host() -> torch.autograd.graph.saved_tensors_hooks:
+    """Moves activations saved for the backward pass to meta, where they do not count, as `save_on_cpu` moves them to the host."""
+    return torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: torch.empty_like(tensor, device="meta") if tensor.is_floating_point() else tensor,
+        lambda saved: torch.empty_like(saved, device="cpu") if saved.is_meta else saved,
+    )
+
+
+def fused_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    *_: Any,
+    **__: Any,  # options that do not change memory
+) -> torch.Tensor:
+    """A flash or memory-efficient kernel on tensors of shape (rows, heads, tokens, size); it never stores the score matrix."""
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.zeros(attn_mask.shape, dtype=query.dtype, device=query.device)
+    output: torch.Tensor = _Fused.apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any) -> torch.Tensor:
+        output = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
+        log_sum_exp = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, mask, output, log_sum_exp)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        query, key, value, mask, _, _ = ctx.saved_tensors
+        mask_gradient = torch.empty_like(mask) if ctx.needs_input_grad[3] else None
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), mask_gradient
+
+
+def dropout(inputs: torch.Tensor, p: float = 0.5, training: bool = True, *_: Any, **__: Any) -> torch.Tensor:
+    """The fused dropout kernel, which saves one byte per element."""
+    if not training or p == 0:
+        return inputs
+    output: torch.Tensor = torch.native_dropout(inputs, p, training)[0]
+    return output

@@ -1,0 +1,139 @@
+"""Simulates the memory of a rank under FSDP (training/simulation/strategy.py)."""
+
+from typing import Any
+
+import torch
+
+from training.config.choices import Offload, Precision
+from training.config.run_config import RunConfig
+from training.simulation.strategy import Gathering, Weights, bytes_of, elements
+from training.simulation.timeline import Timeline
+
+
+class Fsdp(Gathering):
+    """FSDP2 with accelerate's groups (torch/distributed/fsdp/_fully_shard): each layer, the head with the last norm, the rest.
+
+    FSDP gathers a group into a buffer and copies the weights out of it. In the backward pass it gathers the next group ahead,
+    and copies a group's gradients into a reduce buffer, which lives until that of the next group.
+    """
+
+    def __init__(
+        self, model: Any, trained: Weights, live: Timeline, config: RunConfig, precision: Precision, *, on_cpu: bool
+    ) -> None:
+        super().__init__(model, live)
+        self._ranks, self._rounds = config.num_processes, precision is not Precision.FP32
+        self._groups, self._group_of = _fsdp_groups(model)
+        self._offloaded = config.offload_param is Offload.CPU
+        # Shards are made from whole weights, which with a GPU stay on the host.
+        whole = live.allocate("weights", bytes_of(model.parameters()) if on_cpu else 0, torch.uint8)
+        self._frozen = [self._shard(weight) for weight in model.parameters() if not weight.requires_grad]
+        self.parameters = [torch.nn.Parameter(self._shard(weight)) for weight in trained]
+        live.hold(model.buffers(), "weights")
+        del whole
+        self._sharded = dict(zip(map(id, trained), self.parameters, strict=True))
+        self._reducing: list[torch.Tensor] = []
+        self._ahead: dict[int, torch.Tensor] = {}
+        self._current: int | None = None
+        self._phase = ""
+
+    def _shard(self, weight: torch.Tensor) -> torch.Tensor:
+        dtype = torch.float32 if self._rounds and weight.requires_grad else weight.dtype
+        rows = weight.shape[0] if weight.ndim else 1
+        size = -(-rows // self._ranks) * (weight.numel() // max(rows, 1))
+        if self._offloaded:
+            return torch.empty(size, dtype=dtype, device="meta")
+        return self._live.allocate("weights", size, dtype)
+
+    def enter(self, module: str, phase: str) -> None:
+        group = self._group_of.get(module)
+        if not group and not self._groups[0]:
+            return  # the module is in no group
+        if group is None or (group == self._current and phase == self._phase):
+            return
+        if self._current is not None and self._current != group:
+            self._exit(self._current, phase)
+        self._current, self._phase = group, phase
+        self._unshard(group)
+        if phase == "backward" and group > 1:
+            self._gather_ahead(group - 1)
+
+    def _exit(self, group: int, phase: str) -> None:
+        stays = group in (0, len(self._groups) - 1) and phase == "forward"
+        if not stays:
+            self._release(group)
+        if phase == "backward":
+            self._reduce(group)
+
+    def _unshard(self, group: int) -> None:
+        if group in self._whole:
+            return
+        if group not in self._ahead:
+            self._gather_ahead(group)
+        weights = self._groups[group]
+        self._whole[group] = [self._live.allocate("gathered", weight.numel(), weight.dtype) for weight in weights]
+        self._ahead.pop(group, None)
+
+    def _gather_ahead(self, group: int) -> None:
+        if group not in self._whole:
+            form = self._groups[group][0].dtype
+            self._ahead[group] = self._live.allocate("gathered", elements(self._groups[group]), form)
+
+    def on_gradient(self, weight: torch.nn.Parameter) -> None:
+        assert weight.grad is not None
+        self._live.hold([weight.grad], "gradients")
+
+    def _reduce(self, group: int) -> None:
+        ready = [weight for weight in self._groups[group] if weight.grad is not None]
+        if not ready:
+            return
+        self._reducing = []
+        self._reducing = [self._live.allocate("buckets", elements(ready), torch.float32)]
+        copy = self._live.allocate("buckets", elements(ready), torch.float32)
+        for weight in ready:
+            shard = self._sharded[id(weight)]
+            if shard.grad is None:
+                shard.grad = (
+                    torch.empty_like(shard)
+                    if shard.is_meta
+                    else self._live.allocate("gradients", shard.numel(), torch.float32)
+                )
+        del copy
+        for weight in ready:
+            weight.grad = None
+
+    def on_backward_end(self) -> None:
+        for group in range(len(self._groups)):
+            self._reduce(group)
+        self._whole, self._ahead, self._reducing, self._current, self._phase = {}, {}, [], None, ""
+
+    def on_step_begin(self) -> None:
+        pass
+
+    def on_step_end(self) -> None:
+        for weight in self.parameters:
+            weight.grad = None
+
+
+def _fsdp_groups(model: Any) -> tuple[list[Weights], dict[str, int]]:
+    """Returns the weights of each group (0: those in no other group; then in model order), and the group of each module."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    classes = set(base._no_split_modules or ())
+    layers = [[module] for module in model.modules() if type(module).__name__ in classes]
+    embeddings, head = base.get_input_embeddings(), base.get_output_embeddings()
+    norms = [module for module in base.base_model.children() if "Norm" in type(module).__name__][-1:]
+    tied = head is not None and embeddings.weight is head.weight
+    units = [
+        *([] if tied else [[embeddings]]),
+        *layers,
+        [*norms, *([embeddings] if tied else []), *([head] if head else [])],
+    ]
+    inside = {id(part): number + 1 for number, unit in enumerate(units) for module in unit for part in module.modules()}
+    group_of = {name: inside.get(id(module), 0) for name, module in model.named_modules()}
+    groups: list[Weights] = [[] for _ in range(len(units) + 1)]
+    known: set[int] = set()
+    for name, module in model.named_modules():
+        for weight in module.parameters(recurse=False):
+            if id(weight) not in known:
+                known.add(id(weight))
+                groups[group_of[name]].append(weight)
+    return groups, group_of

@@ -1,0 +1,99 @@
+"""Selects the training and held-out rows of a tokenized data set, the same on every rank. Only numpy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from training.errors import DataError
+from training.tokens.lengths import trains
+from training.tokens.order import Integers
+
+_SPLIT, _SAMPLE = 1, 2  # differ from the seeds of the epoch order, which are (seed, epoch, 0)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Row numbers from 0 in file order, and the number of truncated rows and of rows with no loss tokens."""
+
+    train: Integers
+    held_out: Integers
+    truncated: int
+    untrained: int
+
+
+def select(
+    lengths: Integers,
+    first_trained: Integers,
+    *,
+    max_length: int,
+    seed: int,
+    eval_split: float = 0,
+    data_slice: str | None = None,
+    max_samples: int | None = None,
+    strata: Sequence[Any] | None = None,
+) -> Selection:
+    """Takes the slice, drops rows with no loss tokens within `max_length`, samples `max_samples`, holds out `eval_split`.
+
+    `strata` has a value for every row of the file; each value gets its share of the held-out rows.
+
+    Raises:
+        DataError: no training row is left.
+    """
+    rows = sliced_rows(data_slice, len(lengths))
+    lengths, first_trained = lengths[:rows], first_trained[:rows]
+    usable = np.flatnonzero(trains(first_trained, max_length))
+    truncated = int(np.count_nonzero(lengths > max_length))
+    untrained = int(np.count_nonzero(lengths > 0)) - len(usable)
+    if not len(usable):
+        message = f"has no row with answer tokens within max_length {max_length}."
+        raise DataError(message, "Raise max_length.", field="max_length")
+    if max_samples and max_samples < len(usable):
+        usable = np.sort(_generator(seed, _SAMPLE).permutation(usable)[:max_samples])
+    held_out = _held_out(usable, held_out_count(eval_split, len(usable)), seed, strata)
+    training = np.zeros(rows, bool)
+    training[usable] = True
+    training[held_out] = False
+    return Selection(np.flatnonzero(training), held_out, truncated, untrained)
+
+
+def sliced_rows(data_slice: str | None, rows: int) -> int:
+    """The number of rows that `data_slice` (`1%`, a share below 1, or a number) takes; at least one."""
+    if not data_slice:
+        return rows
+    number = float(data_slice.removesuffix("%"))
+    share = number / 100 if data_slice.endswith("%") else number if number < 1 else None
+    return min(rows, max(1, round(rows * share) if share is not None else int(number)))
+
+
+def held_out_count(eval_split: float, rows: int) -> int:
+    """The number of held-out rows: a share below 1 of `rows`, or that number.
+
+    Raises:
+        DataError: no row would be left.
+    """
+    count = round(rows * eval_split) if eval_split < 1 else int(eval_split)
+    if eval_split and not count:
+        count = min(1, rows - 1)
+    if count >= rows:
+        message = f"has {rows} training rows, and eval_split holds out {count}."
+        raise DataError(message, "Lower eval_split.", field="eval_split")
+    return count
+
+
+def _held_out(rows: Integers, count: int, seed: int, strata: Sequence[Any] | None) -> Integers:
+    generator = _generator(seed, _SPLIT)
+    if strata is None or not count:
+        return np.sort(generator.permutation(rows)[:count])
+    _, values = np.unique(np.array([str(strata[row]) for row in rows]), return_inverse=True)
+    wanted = np.bincount(values) * (count / len(rows))
+    shares = np.floor(wanted).astype(int)
+    # The rows left by rounding down go to the values with the largest remainder.
+    shares[np.argsort(shares - wanted, kind="stable")[: count - shares.sum()]] += 1
+    drawn = [generator.permutation(rows[values == value])[:share] for value, share in enumerate(shares)]
+    return np.sort(np.concatenate(drawn))
+
+
+def _generator(seed: int, purpose: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64([seed, 0, purpose]))

@@ -1,0 +1,134 @@
+"""Writes a token store chunk by chunk, then its facts. Memory depends on the chunk size, not on the data set."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from training.tokens import lengths as numbers
+from training.tokens.duplicates import Signatures, exact_duplicates, near_duplicates, row_hashes
+from training.tokens.encoding import Encoded
+from training.tokens.rendering import Rendered
+from training.tokens.store import FACTS, VERSION
+from training.tokens.writing_systems import SCRIPTS, main_scripts
+
+EXAMPLES = 20
+TOKENIZER = "tokenizer.json"
+_FILES = ("tokens.i32", "ends.i64", "spans.i32", "first_trained.i32", "hashes.u64")
+
+
+class StoreWriter:
+    """Writes the files of a new store to `folder`."""
+
+    def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.rows = self.trainable = 0
+        self._folder, self._tokenizer = folder, tokenizer
+        self._files: dict[str, BinaryIO] = {name: (folder / name).open("wb") for name in _FILES}
+        self._scratch = folder / "scratch"
+        self._scratch.mkdir()
+        self._signatures = Signatures(self._scratch)
+        self._empty_rows: list[int] = []
+        self._tokens = self._unknown = 0
+        self._scripts = np.zeros((len(SCRIPTS), 4), np.int64)  # rows, characters, tokens, unknown tokens
+
+    def __enter__(self) -> "StoreWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+        self._signatures.close()
+
+    def add(self, rendered: Sequence[Rendered | None], encoded: Encoded) -> None:
+        """Adds the next rows of the file; a row that cannot train is None and has no tokens."""
+        empty = [self.rows + index for index, row in enumerate(rendered) if row is None]
+        self._empty_rows += empty[: EXAMPLES - len(self._empty_rows)]
+        spans = encoded.spans.copy()
+        spans[:, 0] += self.rows
+        written = {
+            "tokens.i32": encoded.tokens,
+            "ends.i64": self._tokens + np.cumsum(encoded.lengths, dtype=np.int64),
+            "spans.i32": spans,
+            "first_trained.i32": encoded.first_trained,
+            "hashes.u64": row_hashes(encoded.tokens, encoded.lengths),
+        }
+        for name, array in written.items():
+            self._files[name].write(np.ascontiguousarray(array).data)
+        self._signatures.add(encoded.tokens, encoded.lengths)
+        self._count_scripts(rendered, encoded)
+        self.rows += len(rendered)
+        self.trainable += len(rendered) - len(empty)
+        self._tokens += len(encoded.tokens)
+
+    def finish(self) -> None:
+        """Finds duplicates, writes the facts, and syncs all files to disk."""
+        for file in self._files.values():
+            file.flush()
+        self._signatures.close()
+        exact = exact_duplicates(np.fromfile(self._folder / "hashes.u64", np.uint64))
+        near = near_duplicates(self._scratch, exact)
+        shutil.rmtree(self._scratch)
+        self._tokenizer.backend_tokenizer.save(str(self._folder / TOKENIZER))
+        facts = self._facts() | _pairs("duplicate", exact) | _pairs("near_duplicate", near)
+        (self._folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+        for path in self._folder.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def _facts(self) -> dict[str, Any]:
+        ends = np.fromfile(self._folder / "ends.i64", np.int64)
+        lengths = np.diff(ends, prepend=0).astype(np.int32)
+        first = np.fromfile(self._folder / "first_trained.i32", np.int32)
+        tokens = numbers.summary(lengths)
+        return {
+            "version": VERSION,
+            "rows": self.rows,
+            "empty_rows": self.rows - self.trainable,
+            "empty_examples": self._empty_rows,
+            "tokens": tokens,
+            "longest_rows": numbers.longest_rows(lengths),
+            "untrained_at": numbers.untrained_by_limit(first, lengths, numbers.usual_limits(tokens["max"])),
+            "histogram": numbers.histogram(lengths),
+            "cut_offs": numbers.cut_offs(lengths, first),
+            "scripts": self._script_facts(),
+            "special_ids": sorted(self._tokenizer.all_special_ids),
+        }
+
+    def _count_scripts(self, rendered: Sequence[Rendered | None], encoded: Encoded) -> None:
+        unknown = np.zeros(len(rendered), np.int64)
+        # Byte-level tokenizers have no unknown tokens; some declare their end token as the unknown token.
+        token = self._tokenizer.unk_token_id
+        if token is not None and token != self._tokenizer.eos_token_id:
+            sums = np.concatenate([[0], np.cumsum(encoded.tokens == token)])
+            ends = np.cumsum(encoded.lengths)
+            unknown = sums[ends] - sums[ends - encoded.lengths]
+        texts = [row.text if row else "" for row in rendered]
+        characters = np.fromiter((len(text) for text in texts), np.int64, len(texts))
+        scripts = main_scripts(texts)
+        for column, weights in enumerate((encoded.lengths > 0, characters, encoded.lengths, unknown)):
+            sums = np.bincount(scripts, weights, minlength=len(SCRIPTS))
+            self._scripts[:, column] += sums.astype(np.int64)
+
+    def _script_facts(self) -> list[dict[str, Any]]:
+        facts = []
+        for name, (rows, characters, tokens, unknown) in zip(SCRIPTS, self._scripts.tolist(), strict=True):
+            if rows:
+                rate = tokens / characters if characters else 0.0
+                counts = {"rows": rows, "share": rows / self.trainable, "characters": characters, "tokens": tokens}
+                facts.append({"script": name, **counts, "tokens_per_character": rate, "unknown_tokens": unknown})
+        return sorted(facts, key=lambda script: -script["rows"])
+
+
+def _pairs(name: str, earlier: Any) -> dict[str, Any]:
+    """The number of duplicate rows, and the first pairs (row, earlier row), from 0."""
+    rows = np.flatnonzero(earlier >= 0)
+    examples = [[int(row), int(earlier[row])] for row in rows[:EXAMPLES]]
+    return {f"{name}_rows": len(rows), f"{name}_examples": examples}

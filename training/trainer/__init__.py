@@ -1,0 +1,1 @@
+"""Extends transformers' Trainer: objectives, arguments, optimizers, data, probe and evaluation."""

@@ -1,0 +1,208 @@
+"""Makes the loss of an optimizer step one mean over its global batch, however it is split into micro batches and ranks.
+
+transformers relies on the model to divide by `num_items_in_batch` if its forward takes **kwargs. Many models ignore it (all
+classifiers, T5, BART and other encoder-decoders), so their loss grows with accumulation and ranks. So does any auxiliary loss
+that a model adds to its token loss, such as a router's load-balancing loss.
+
+Notation: a step has M micro batches on all ranks, R of them not empty. Micro batch i has n_i items (tokens with loss, or
+rows); N is their total. The step's loss is sum_i S_i / N + sum_i A_i / R, where S_i is the sum of the losses of the items and
+A_i the auxiliary loss. The Trainer divides by accumulation and averages over ranks, that is, divides by M. So a model that
+returns S_i / n_i has the weight n_i M / N; one that returns S_i / num_items_in_batch + A_i gets N / R and the weight M / R.
+"""
+
+from collections import deque
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+from transformers import Trainer
+from transformers.trainer_utils import EvalLoopOutput
+
+from training.batches.samplers import InOrder, RankBatches
+from training.trainer.evaluation import ItemMean, Means
+
+_RELATIVE_DIFFERENCE = 1e-3  # a model that ignores the count returns the same loss
+
+
+class StepWeights:
+    """The weights of this rank's micro batches in one optimizer step.
+
+    `counts` are the items of this rank's micro batches, of shape (accumulation,), 0 for an empty one; `totals` of shape (2,)
+    are N and R, over all ranks; `micro_batches` is M. `divides` means that the model divides by `num_items_in_batch`.
+    """
+
+    def __init__(self, counts: torch.Tensor, totals: torch.Tensor, micro_batches: int, *, divides: bool) -> None:
+        items, filled = totals.clamp(min=1).unbind()
+        self.num_items = items / filled if divides else None
+        weights = (counts > 0) / filled if divides else counts / items
+        self._weights = deque((weights * micro_batches).unbind())
+
+    def peek(self) -> torch.Tensor:
+        """Returns the weight of the next micro batch, of shape ()."""
+        return self._weights[0]
+
+    def next(self) -> torch.Tensor:
+        """Returns the weight of the next micro batch and removes it."""
+        return self._weights.popleft()
+
+
+class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer whose training and evaluation losses are means over items, independent of batch split and ranks.
+
+    `sequence_shares` processes share each sequence. `divides_by_items` is True if the model divides its token loss by
+    `num_items_in_batch` (see `divides_by_count`).
+    """
+
+    sequence_shares = 1
+    divides_by_items = False
+    step_weights: StepWeights | None = None
+    _batches: RankBatches | None = None
+    _item_mean: ItemMean | None = None  # during an evaluation
+    _held_out: RankBatches | None = None
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.takes_num_items = bool(vars(self)["model_accepts_loss_kwargs"])
+        # This class does the division. The Trainer then divides by accumulation, and gradients are averaged over ranks.
+        self.model_accepts_loss_kwargs = False
+
+    def items(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Returns the number of items (tokens or rows) over which a micro batch's loss is a mean, of shape ()."""
+        raise NotImplementedError
+
+    def get_batch_samples(self, *arguments: Any) -> tuple[list[Any], None]:
+        """Returns this rank's micro batches of the next optimizer step, and sets their weights for `compute_loss`."""
+        batches, _ = super().get_batch_samples(*arguments)
+        counts = [self.items(batch) for batch in batches]
+        self.step_weights = self.weigh(counts, divides=self.divides_by_items) if batches else None
+        return batches, None
+
+    def _get_num_items_in_batch(self, *_: Any) -> None:
+        return None
+
+    def weigh(self, items: list[torch.Tensor], *, divides: bool = False) -> StepWeights:
+        """Returns the weights of this rank's micro batches of a step, given their numbers of `items`; a collective."""
+        counts = torch.stack(items).to(self.args.device, torch.float32)
+        if self._ends_empty(len(items)):
+            counts[-1] = 0
+        if self.sequence_shares > 1:
+            from deepspeed.utils import groups
+
+            dist.all_reduce(counts, group=groups._get_sequence_parallel_group())
+        totals = torch.stack([counts.sum(), (counts > 0).sum().to(counts)])
+        if self.args.world_size > 1:
+            dist.all_reduce(totals)
+            totals /= self.sequence_shares
+        micro_batches = len(items) * self.args.world_size // self.sequence_shares
+        return StepWeights(counts, totals, micro_batches, divides=divides)
+
+    def _ends_empty(self, micro_steps: int) -> bool:
+        """True if the next step is the last of an epoch and this rank's last micro batch in it has no rows."""
+        if self._batches is None or not self._batches.ends_empty:
+            return False
+        accumulation = self.args.gradient_accumulation_steps
+        done = (self.state.global_step % -(-len(self._batches) // accumulation)) * accumulation
+        is_last: bool = done + micro_steps == len(self._batches)
+        return is_last
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,  # noqa: ARG002 - Trainer's parameter; step_weights has the count
+    ) -> Any:
+        """Returns the micro batch's share of the step's loss, times M; in an evaluation or outside a step its own mean."""
+        step = self.step_weights if model.training else None
+        if step and step.num_items is not None:
+            inputs = {**inputs, "num_items_in_batch": step.num_items}
+        result = super().compute_loss(model, inputs, return_outputs=return_outputs)
+        if step is None:
+            return result
+        weight = step.next()
+        return (result[0] * weight, result[1]) if return_outputs else result * weight
+
+    def training_pass(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """Runs one forward and backward pass outside a step, for the probe."""
+        self.step_weights = None
+        loss: torch.Tensor = super().training_step(model, inputs)
+        return loss
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Loads this rank's `_batches`; accelerate's loader would repeat rows at the end of an epoch."""
+        if self._batches is None:
+            loader: DataLoader[Any] = super().get_train_dataloader()
+            return loader
+        return self._loader(self.train_dataset, self._batches)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Loads this rank's batches of the held-out rows, in order."""
+        if self.sequence_shares > 1:
+            loader: DataLoader[Any] = super().get_eval_dataloader(eval_dataset)
+            return loader
+        rows = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._held_out = RankBatches(
+            InOrder(len(rows)), self.args.eval_batch_size, self.args.process_index, self.args.world_size
+        )
+        return self._loader(rows, self._held_out)
+
+    def _loader(self, rows: Any, batches: RankBatches) -> DataLoader[Any]:
+        return DataLoader(
+            rows,
+            batch_sampler=batches,
+            collate_fn=self.data_collator,
+            pin_memory=self.args.dataloader_pin_memory,
+            generator=torch.Generator(),  # a loader draws a seed, which must not come from dropout's generator
+        )
+
+    def evaluation_loop(self, dataloader: DataLoader[Any], *arguments: Any, **named: Any) -> EvalLoopOutput:
+        """Trainer's loop, with means over items instead of means over batches."""
+        mean = self._item_mean = ItemMean(self.args.device, len(dataloader), self._held_out)
+        try:
+            output = super().evaluation_loop(dataloader, *arguments, **named)
+        finally:
+            self._item_mean = None
+        if "eval_loss" in output.metrics:
+            values = mean.values()
+            values["loss"] += sum(values.pop(name) for name in [*values] if name.startswith("loss_"))
+            output.metrics.update({f"eval_{name}": value for name, value in values.items()})
+        return output
+
+    def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
+        """Trainer's step; also adds the batch's means, weighted by its items."""
+        loss, *rest = super().prediction_step(model, inputs, *arguments, **named)
+        assert self._item_mean is not None
+        self._item_mean.add(self.measures(loss, inputs))
+        return loss, *rest
+
+    def measures(self, loss: torch.Tensor, inputs: dict[str, Any]) -> Means:
+        """Returns a batch's means to average in an evaluation.
+
+        A loss over several kinds of items is given in parts named loss and loss_..., which are averaged and then added.
+        """
+        return {"loss": (loss, self.items(inputs))}
+
+    @property
+    def repeats_a_row(self) -> bool:
+        """True if the current batch is a repeated row that does not count."""
+        if self._item_mean is not None:
+            return self._item_mean.repeats
+        return self.step_weights is not None and not self.step_weights.peek()
+
+
+def divides_by_count(trainer: GlobalBatchTrainer, model: torch.nn.Module, inputs: dict[str, Any]) -> bool:
+    """True if the model divides its loss by `num_items_in_batch`. Runs two forward passes on `inputs`, on every rank."""
+    if not trainer.takes_num_items:
+        return False
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            loss_of_one, loss_of_two = (
+                float(model(**inputs, num_items_in_batch=torch.tensor(count, device=trainer.args.device))["loss"])
+                for count in (1.0, 2.0)
+            )
+    finally:
+        model.train(was_training)
+    return abs(loss_of_one - loss_of_two) > _RELATIVE_DIFFERENCE * abs(loss_of_one)

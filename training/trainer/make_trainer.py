@@ -1,0 +1,89 @@
+"""Makes the trainer of a run."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+
+from training.batches.layout import PLAIN, choose_layout, dataset
+from training.batches.padding_free import base_of
+from training.batches.samplers import TokenDataset
+from training.config.choices import Precision, Task
+from training.config.run_config import RunConfig
+from training.models.adapters import targeted_modules
+from training.models.freezing import modules_without_text
+from training.models.loading import load_model, parameter_counts, weights_dtype
+from training.ranks.sequence_parallel import check_attention_heads, with_position_ids
+from training.ranks.stopping import StopSignal
+from training.reports.report import Report
+from training.reports.step_position import StepTracker
+from training.run_folder.events import Note
+from training.trainer.evaluation import EvenRows
+from training.trainer.objectives import Objective
+from training.trainer.prepare import Data
+from training.trainer.reporting_trainer import ReportingTrainer, TrainerContext
+
+
+def make_trainer(
+    config: RunConfig,
+    objective: Objective,
+    run_dir: Path,
+    report: Report,
+    stop: StopSignal,
+    model: PreTrainedModel | PeftModel,
+    arguments: TrainingArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    data: Data,
+    precision: Precision,
+) -> ReportingTrainer:
+    """Makes the trainer of a run from its prepared parts.
+
+    Raises:
+        UserError: as `check_attention_heads` and `choose_layout`.
+    """
+    check_attention_heads(model, config)
+    if unused := modules_without_text(base_of(model)):
+        message = f"Multimodal model: modules that process no text are frozen ({', '.join(unused)})."
+        report.for_run(Note(message=message))
+    held_out: Any = TokenDataset(data.held_out) if data.held_out else None
+    if held_out and config.sequence_parallel_size > 1:
+        held_out = EvenRows(held_out, config.micro_batch_size * config.num_processes)
+    reference: dict[str, Any] = {}
+    plan, collator = _plan(model, data, precision), objective.collator(tokenizer.pad_token_id)
+    if config.task in PLAIN and config.sequence_parallel_size == 1:  # sequence parallelism needs padded rows
+        layout = choose_layout(config, model, tokenizer.pad_token_id, on_cpu=arguments.device.type == "cpu")
+        plan |= {"packing": layout.packing.value, "attention": layout.attention}
+        collator = layout.collator
+        report.for_run(Note(message=layout.description))
+    if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
+        # With an adapter, the reference is the model with the adapter disabled.
+        reference["ref_model"] = load_model(config, weights_dtype(config, precision), len(tokenizer))
+    rows = dataset(config, data.train)
+    tracker = StepTracker(config, data.train, data.held_out, getattr(rows, "order", None))
+    return objective.trainer(
+        **reference,
+        context=TrainerContext(run_dir, report, stop, config, plan, tracker),
+        model=model,
+        args=arguments,
+        processing_class=tokenizer,
+        data_collator=with_position_ids(collator, config),
+        train_dataset=rows,
+        eval_dataset=held_out,
+    )
+
+
+def _plan(model: torch.nn.Module, data: Data, precision: Precision) -> dict[str, Any]:
+    """Returns the values of the `Planned` record that are known before the model is wrapped."""
+    trainable, total = parameter_counts(model)
+    return {
+        "train_rows": data.train.num_rows,
+        "eval_rows": data.held_out.num_rows if data.held_out else 0,
+        "skipped_rows": data.skipped_rows,
+        "truncated_rows": data.truncated_rows,
+        "precision": precision.value,
+        "trainable_parameters": trainable,
+        "total_parameters": total,
+        "target_modules": targeted_modules(model),
+    }

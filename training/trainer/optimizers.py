@@ -1,0 +1,140 @@
+"""The optimizer and the scheduler of a run. Trainer takes most optimizers by name, two as a class."""
+
+import re
+from typing import Any
+
+import torch
+from torch.optim import AdamW, Muon, Optimizer
+
+from training.config.choices import OptimizerName, Scheduler
+from training.config.run_config import RunConfig
+
+_SCHEDULER_NAMES = {Scheduler.WSD: "warmup_stable_decay", Scheduler.REDUCE_ON_PLATEAU: "reduce_lr_on_plateau"}
+
+# Fused AdamW is one kernel on CUDA and on CPU, and takes a quarter of the time of the loop over tensors.
+_NAMES = {
+    OptimizerName.ADAMW: "adamw_torch_fused",
+    OptimizerName.ADAMW_8BIT: "adamw_8bit",
+    OptimizerName.PAGED_ADAMW_8BIT: "paged_adamw_8bit",
+    OptimizerName.PAGED_ADAMW_32BIT: "paged_adamw_32bit",
+    OptimizerName.ADAMW_TORCHAO_8BIT: "adamw_torch_8bit",
+    OptimizerName.ADAMW_TORCHAO_4BIT: "adamw_torch_4bit",
+    OptimizerName.ADAFACTOR: "adafactor",
+    OptimizerName.LION: "lion_32bit",
+    OptimizerName.LION_8BIT: "lion_8bit",
+    OptimizerName.SGD: "sgd",
+}
+_LAYER = re.compile(r"\.\d+\.")  # model.layers.0.mlp...: the part of a numbered layer
+
+
+def optimizer_arguments(config: RunConfig) -> dict[str, Any]:
+    """Returns the optimizer's part of TrainingArguments."""
+    return {
+        "optim": _NAMES.get(config.optimizer, "adamw_torch"),
+        "optim_args": f"momentum={config.momentum}" if config.optimizer is OptimizerName.SGD else None,
+        "adam_beta1": config.adam_beta1,
+        "adam_beta2": config.adam_beta2,
+        "adam_epsilon": config.adam_epsilon,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+    }
+
+
+def optimizer_factory(config: RunConfig) -> tuple[Any, dict[str, Any]] | None:
+    """Returns the optimizer's class and arguments as Trainer takes them; None if transformers knows it by name."""
+    adam = {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_epsilon}
+    match config.optimizer:
+        case OptimizerName.ADAMW_ANYPRECISION:
+            import optimi
+
+            # Weights, moments and the Kahan compensation all have the dtype of the weights.
+            return optimi.AdamW, {"lr": config.learning_rate, **adam}
+        case OptimizerName.MUON:
+            shared = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+            return (lambda: MuonWithAdamW), {"momentum": config.momentum, **shared, **adam}
+    return None
+
+
+class MuonWithAdamW(Optimizer):
+    """Muon for the matrices of the hidden layers, AdamW for all other parameters, as Muon's authors recommend.
+
+    Muon's updates are scaled to the size of AdamW's, so one learning rate fits both. Both share this optimizer's groups and
+    state; schedulers and checkpoints see a single optimizer.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        lr: float,
+        weight_decay: float,
+        momentum: float,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        matrices, others = split_parameters(model)
+        self._parts: list[Optimizer] = []
+        if matrices:
+            muon = Muon(matrices, lr=lr, weight_decay=weight_decay, momentum=momentum, adjust_lr_fn="match_rms_adamw")
+            self._parts.append(muon)
+        if others:
+            self._parts.append(AdamW(others, lr=lr, betas=betas, eps=eps, weight_decay=0.0, fused=True))
+        super().__init__([group for part in self._parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        groups = iter(self.param_groups)
+        for part in self._parts:
+            part.param_groups = [next(groups) for _ in part.param_groups]
+            part.state = self.state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Called when a checkpoint is loaded, with new groups and state."""
+        super().__setstate__(state)
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Takes one step with both optimizers."""
+        loss = closure() if closure else None
+        for part in self._parts:
+            part.step()
+        return loss
+
+
+def split_parameters(model: torch.nn.Module) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
+    """Returns the trainable parameters: the matrices of hidden layers, and the others (embeddings, head, norms, biases)."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    matrices: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            is_matrix = parameter.ndim == 2 and id(parameter) not in embeddings and _LAYER.search(name)
+            (matrices if is_matrix else others).append(parameter)
+    return matrices, others
+
+
+def optimizer_class(optimizer: Any) -> str:
+    """Returns the name of the innermost optimizer class, under the wrappers of accelerate and DeepSpeed."""
+    while inner := getattr(optimizer, "optimizer", None):
+        optimizer = inner
+    return f"{type(optimizer).__module__.partition('.')[0]}.{type(optimizer).__name__}"
+
+
+def scheduler_name(config: RunConfig) -> str:
+    return _SCHEDULER_NAMES.get(config.lr_scheduler, config.lr_scheduler.value)
+
+
+def scheduler_arguments(config: RunConfig, total_steps: int | None = None) -> dict[str, Any]:
+    """Returns the arguments of the run's scheduler; some depend on the run's `total_steps`."""
+    match config.lr_scheduler:
+        case Scheduler.COSINE_WITH_MIN_LR:
+            return {"min_lr_rate": config.min_lr_ratio}
+        case Scheduler.COSINE_WITH_RESTARTS:
+            return {"num_cycles": config.lr_cycles}
+        case Scheduler.REDUCE_ON_PLATEAU:
+            smallest = config.learning_rate * config.min_lr_ratio
+            return {"factor": config.plateau_factor, "patience": config.plateau_patience, "min_lr": smallest}
+        case Scheduler.WSD if total_steps:
+            decay = max(1, round(total_steps * config.decay_share))
+            return {"num_decay_steps": decay, "min_lr_ratio": config.min_lr_ratio}
+    return {}

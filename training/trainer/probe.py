@@ -1,0 +1,178 @@
+"""The probe: two optimizer steps on the largest batch of the run, on every rank, before training begins.
+
+A run that would run out of memory hours later does so at once. Adam allocates its state in the first step, so the second one
+reaches the peak of any step. The weights do not change, since the learning rate is 0 (and without DeepSpeed the gradients are 0
+too); so the probe needs no copy of them, however they are sharded. It restores the optimizer's state, learning rates, schedule,
+loss scale and random states.
+"""
+
+import copy
+import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from training.batches.views import TargetView, View
+from training.errors import UserError
+from training.reports.report import Report, peak_bytes
+from training.reports.step_position import StepTracker
+from training.run_folder.events import Metrics, Note
+from training.tokens.order import worst_batches
+
+STEPS = 2
+_ENGINE_COUNTERS = ("micro_steps", "global_steps", "global_samples", "skipped_steps")  # of DeepSpeed
+_TRL_METRICS = ("_metrics", "_stored_metrics", "_total_train_tokens")
+_GIB = 2**30
+
+
+def probe(trainer: Any, tracker: StepTracker) -> None:
+    """Runs the probe and reports its peak memory. Every rank calls it, after its model is placed and before the first step.
+
+    Raises:
+        torch.OutOfMemoryError: the largest batch does not fit; `tracker` knows its rows.
+        UserError: the gradient of the largest batch is not finite.
+    """
+    view = tracker.rows
+    if view is None or trainer.optimizer.state:
+        return
+    batches = largest_batches(trainer, tracker, view)
+    with _state_restored(trainer):
+        for rows in batches * STEPS:
+            _step(trainer, tracker, view, rows)
+    trainer.model.zero_grad()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    _report_peak(trainer.context.report, view, batches)
+
+
+def largest_batches(trainer: Any, tracker: StepTracker, view: View) -> list[list[int]]:
+    """Returns the rows of the largest micro batch; for an encoder-decoder of those with the longest source and target."""
+    args = trainer.args
+    sides = [view.source.lengths, view.target.lengths] if isinstance(view, TargetView) else [view.lengths]
+    pads = not getattr(trainer.data_collator, "flat", False)
+    largest = [
+        worst_batches(
+            lengths,
+            micro_batch=args.per_device_train_batch_size,
+            accumulation=args.gradient_accumulation_steps,
+            world=args.world_size,
+            seed=args.seed,
+            epochs=args.num_train_epochs,
+            max_steps=trainer.state.max_steps,
+            count=1,
+            order=tracker.order,
+            pads=pads,
+        )
+        for lengths in sides
+    ]
+    rows = [batch.rows for batches in largest for batch in batches]
+    return rows[:1] if len(rows) > 1 and rows[0] == rows[1] else rows
+
+
+def _step(trainer: Any, tracker: StepTracker, view: View, rows: list[int]) -> None:
+    """Takes one optimizer step of at most two micro steps; the second also holds the gradients of the first."""
+    count = min(2, trainer.args.gradient_accumulation_steps)
+    for micro_step in range(count):
+        last = micro_step == count - 1
+        inputs = trainer.data_collator([view[row] for row in rows])
+        tracker.probe(inputs, rows)
+        trainer.current_gradient_accumulation_steps = count
+        trainer.accelerator.gradient_state._set_sync_gradients(last)
+        _zero_learning_rates(trainer.optimizer)  # before backward, in which DeepSpeed takes its step
+        skips_sync = not last and not trainer.is_deepspeed_enabled  # DeepSpeed reads sync_gradients instead
+        with trainer.accelerator.no_sync(trainer.model_wrapped) if skips_sync else nullcontext():
+            trainer.training_pass(trainer.model_wrapped, inputs)
+    if trainer.is_deepspeed_enabled:
+        _check_gradient(trainer)
+    else:
+        for parameter in trainer.model_wrapped.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+    if trainer.args.max_grad_norm > 0:
+        trainer._clip_grad_norm(trainer.model_wrapped)
+    trainer.optimizer.step()
+    trainer.model_wrapped.zero_grad()
+
+
+def _zero_learning_rates(optimizer: Any) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].zero_()
+        else:
+            group["lr"] = 0.0
+
+
+def _check_gradient(trainer: Any) -> None:
+    """Checks that the gradient is finite. If not, it makes the weights NaN even at learning rate 0; fp16 skips the step."""
+    norm = trainer.accelerator.deepspeed_engine_wrapped.get_global_grad_norm()
+    if norm is not None and not math.isfinite(norm) and not trainer.model_wrapped.fp16_enabled():
+        message = "found that the gradient of the largest batch is not finite: the run would diverge."
+        fix = "Set precision to fp32, or check the rows of that batch; set probe to off to start anyway."
+        raise UserError("probe", "on", message, fix)
+
+
+@contextmanager
+def _state_restored(trainer: Any) -> Iterator[None]:
+    """Restores at the end what the probe's steps change. The optimizer had no state before."""
+    groups = [_without_parameters(group) for group in trainer.optimizer.param_groups]
+    schedule = copy.deepcopy(trainer.lr_scheduler.state_dict())
+    scaler = trainer.accelerator.scaler
+    scale = scaler.state_dict() if scaler else None
+    engine = trainer.model_wrapped if trainer.is_deepspeed_enabled else None
+    counters = {name: getattr(engine, name) for name in _ENGINE_COUNTERS} if engine else {}
+    loss_scaler = getattr(getattr(engine, "optimizer", None), "loss_scaler", None)
+    loss_scale = dict(vars(loss_scaler)) if loss_scaler else {}
+    metrics = {name: copy.deepcopy(vars(trainer)[name]) for name in _TRL_METRICS if name in vars(trainer)}
+    with _random_states_restored():
+        yield
+    trainer.optimizer.state.clear()
+    for group, values in zip(trainer.optimizer.param_groups, groups, strict=True):
+        _restore_group(group, values)
+    trainer.lr_scheduler.load_state_dict(schedule)
+    if scaler:
+        scaler.load_state_dict(scale)
+    for name, value in counters.items():
+        setattr(engine, name, value)
+    if loss_scaler:
+        vars(loss_scaler).update(loss_scale)
+    vars(trainer).update(metrics)
+
+
+def _without_parameters(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
+
+
+def _restore_group(group: dict[str, Any], values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(group[name], torch.Tensor):
+            group[name].copy_(value)
+        else:
+            group[name] = value
+
+
+@contextmanager
+def _random_states_restored() -> Iterator[None]:
+    """Restores the random states of Python, numpy and torch, on CPU and on this rank's GPU."""
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def _report_peak(report: Report, view: View, batches: list[list[int]]) -> None:
+    peak = peak_bytes()
+    report.for_rank(Metrics(step=0, rank=report.rank, values={"probe_peak": peak}))
+    longest = [int(view.lengths[rows].max()) for rows in batches]
+    sizes = " and ".join(
+        f"{len(rows)} rows of up to {tokens:,} tokens" for rows, tokens in zip(batches, longest, strict=True)
+    )
+    message = f"The largest batch of the run fits ({sizes}): peak memory {peak / _GIB:.2f} GiB on rank {report.rank}."
+    report.for_run(Note(message=message))

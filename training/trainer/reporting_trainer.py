@@ -1,0 +1,307 @@
+"""The base of all trainers: reports, seals checkpoints, keeps Lathe's order of rows, stops when requested."""
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import TrainerState
+
+from training.batches.samplers import EpochSampler, RankBatches
+from training.batches.streaming import Stream
+from training.config.choices import Checkpointing, Interval
+from training.config.run_config import RunConfig
+from training.errors import StopRequested
+from training.models.activation_checkpointing import checkpoint_every_second_layer, saved_activations
+from training.ranks.distributed import main_rank_works
+from training.ranks.stopping import StopSignal
+from training.reports.memory_limit import counter
+from training.reports.report import Report, used_bytes
+from training.reports.step_position import StepTracker
+from training.run_folder import checkpoints
+from training.run_folder.events import CheckpointSaved, Metrics, Note, Planned
+from training.run_folder.paths import checkpoint_dir
+from training.tokens.order import Shuffled, steps_per_epoch
+from training.trainer.best_checkpoint import (
+    BestCheckpointCallback,
+    Evaluation,
+    best,
+    best_step,
+    evaluations,
+    stops_early,
+)
+from training.trainer.global_batch import GlobalBatchTrainer
+from training.trainer.method_callbacks import callbacks, loraplus
+from training.trainer.optimizers import optimizer_factory, scheduler_arguments
+from training.trainer.step_callback import StepCallback
+from training.trainer.throughput import Throughput
+
+# Names in trainers' logs, and the names of the metrics they are stored as; evaluations prefix both with eval_.
+_METRICS = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "margin": "margin",
+    "rewards/accuracies": "accuracy",
+    "rewards/margins": "margin",
+    "rewards/chosen": "reward_chosen",
+    "rewards/rejected": "reward_rejected",
+    "kl": "kl",
+}
+_LOGGED = (
+    {"learning_rate": "learning_rate", "grad_norm": "grad_norm", "eval_perplexity": "eval_perplexity"}
+    | _METRICS
+    | {f"eval_{name}": f"eval_{metric}" for name, metric in _METRICS.items()}
+)
+
+
+@dataclass(frozen=True)
+class TrainerContext:
+    """The run that a trainer belongs to: its folder, report, stop signal, configuration, plan and step tracker.
+
+    `plan` holds the values of the `Planned` record that are known before the model is wrapped.
+    """
+
+    run_dir: Path
+    report: Report
+    stop: StopSignal
+    config: RunConfig
+    plan: dict[str, Any]
+    tracker: StepTracker
+
+
+class ReportingTrainer(GlobalBatchTrainer):
+    """A Trainer that writes its metrics to the run's report. In a subclass it precedes trl's trainer among the bases."""
+
+    optimizer: torch.optim.Optimizer | None
+    _resumed_from: str | None = None  # until the first step of the attempt
+
+    def __init__(self, *, context: TrainerContext, train_dataset: Any, eval_dataset: Any, **arguments: Any) -> None:
+        context.report.tracker = context.tracker
+        self.sequence_shares = context.config.sequence_parallel_size
+        super().__init__(**arguments, **self.placeholder_rows(train_dataset, eval_dataset))
+        self.place_data(train_dataset, eval_dataset)
+        self.context = context
+        self.throughput = Throughput(self.args.device)
+        self.strategy: dict[str, Any] = {}
+        self.memory_before = 0
+        self.last_loss: float | None = None
+        self.last_evaluation = Evaluation(step=-1)
+        self.add_callback(StepCallback(self, context.report, context.stop))
+        self.add_callback(BestCheckpointCallback(context.config, context.report))
+        for callback in callbacks(context.config):
+            self.add_callback(callback)
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The values of the `Planned` record that were known before the model was wrapped."""
+        return self.context.plan
+
+    def placeholder_rows(self, train: Any, held_out: Any) -> dict[str, Any]:
+        """Returns placeholder rows for `Trainer.__init__`; `place_data` sets the real ones."""
+        return {"train_dataset": train, "eval_dataset": held_out}
+
+    def place_data(self, train: Any, held_out: Any) -> None:
+        """Sets the prepared rows, in Lathe's order."""
+        self.train_dataset, self.eval_dataset = train, held_out
+        self._stream = train if isinstance(train, Stream) else None
+        self._sampler = self._batches = None
+        if self._stream is None:
+            order = train.order or Shuffled(len(train), self.args.seed)
+            share = self._train_batch_size, self.args.process_index, self.args.world_size
+            if self.sequence_shares > 1:  # DeepSpeed's loader wraps accelerate's, which needs a sampler
+                self._sampler = EpochSampler(order)
+            else:
+                self._batches = RankBatches(order, *share)
+
+    def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
+        """Called when the model is wrapped and placed; reports the plan of the run."""
+        self.strategy = placement | {"precision": self.context.plan["precision"]}
+        if self.context.config.gradient_checkpointing is Checkpointing.SELECTIVE:
+            checkpoint_every_second_layer(self.model)
+        if counting := counter():
+            counting.hold(self.model, "weights")
+        self.memory_before = used_bytes()
+        self.context.report.for_run(
+            Planned(
+                total_steps=state.max_steps,
+                start_step=state.global_step,
+                engine=placement["engine"],
+                zero_stage=placement["stage"],
+                world_size=placement["world_size"],
+                **self.context.plan,
+            )
+        )
+
+    def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
+        """Trains to the last step; takes no step if the checkpoint is that of the last one."""
+        self._resumed_from = resume_from_checkpoint
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **named)
+
+    def _run_epoch(self, *arguments: Any, **named: Any) -> None:
+        """Trainer's epoch loop, corrected after a resume.
+
+        Trainer takes a step before it checks if any is left, and skips the evaluation of an epoch that ended with the checkpoint.
+        """
+        if self._resumed_from:
+            if self._evaluation_is_missing():
+                self._evaluate(None, None)
+            self.control.should_training_stop |= self._is_done()
+        if not self.control.should_training_stop:
+            super()._run_epoch(*arguments, **named)
+
+    def _is_done(self) -> bool:
+        """True if the run has taken its last step or stopped early."""
+        return self.state.global_step >= self.state.max_steps or stops_early(self.context.config, self.state)
+
+    def _evaluation_is_missing(self) -> bool:
+        per_epoch = self.eval_dataset is not None and self.context.config.eval_strategy is Interval.EPOCH
+        at_end = self._batches is not None and self.state.global_step % self._steps_per_epoch == 0
+        return per_epoch and at_end and all(e.step != self.state.global_step for e in evaluations(self.state))
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        source = self._sampler or self._batches
+        assert source
+        world = self.args.world_size // self.sequence_shares
+        return steps_per_epoch(source.units, self._train_batch_size, self.args.gradient_accumulation_steps, world)
+
+    def on_epoch_begin(self) -> None:
+        """Sets the sampler's epoch; after a resume with several ranks neither transformers nor accelerate does."""
+        if self._stream:
+            self._stream.share = replace(self._stream.share, start_step=self.state.global_step)
+        elif source := self._sampler or self._batches:
+            source.epoch = self.state.global_step // self._steps_per_epoch
+
+    def on_step_begin(self) -> None:
+        """Called before the first micro step of each step; restores the random state of a resumed stream.
+
+        Trainer restores it where it skips rows, but a stream skips its rows itself.
+        """
+        self.context.tracker.begin()
+        if self._stream and self._resumed_from:
+            self._load_rng_state(self._resumed_from)
+        self._resumed_from = None
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Loads a stream without accelerate, since it yields only this rank's rows."""
+        if self._stream is None:
+            loader: DataLoader[Any] = super().get_train_dataloader()
+            return loader
+        pinned = self.args.dataloader_pin_memory
+        generator = torch.Generator()  # a loader draws a seed, which must not come from dropout's generator
+        return DataLoader(
+            self._stream, self._train_batch_size, collate_fn=self.data_collator, pin_memory=pinned, generator=generator
+        )
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
+        return self._sampler
+
+    def create_optimizer(self, *arguments: Any) -> torch.optim.Optimizer:
+        """Creates an optimizer that transformers knows by name, or one of Lathe's."""
+        self.optimizer_cls_and_kwargs = optimizer_factory(self.context.config)
+        ratio = self.context.config.loraplus_lr_ratio if self.context.config.method.is_lora else None
+        if ratio and self.optimizer is None:
+            model = next((argument for argument in arguments if argument is not None), self.model)
+            self.optimizer = loraplus(self, model, ratio)
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*arguments)
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, *arguments: Any, **named: Any) -> Any:
+        """Creates the scheduler; sets the arguments that depend on the number of steps, which is known now."""
+        self.args.lr_scheduler_kwargs = scheduler_arguments(self.context.config, num_training_steps)
+        return super().create_scheduler(num_training_steps, *arguments, **named)
+
+    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any) -> torch.Tensor:
+        """Trainer's forward and backward pass; also counts tokens, without synchronizing with the device."""
+        self.throughput.add(*self.count(inputs))
+        self.context.tracker.train(self.state.global_step + 1, inputs)
+        loss: torch.Tensor = super().training_step(model, inputs, *arguments)
+        return loss
+
+    def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
+        """Trainer's step on the next batch of an evaluation."""
+        self.context.tracker.evaluate(self.state.global_step, inputs)
+        return super().prediction_step(model, inputs, *arguments, **named)
+
+    def compute_loss_context_manager(self) -> ExitStack:
+        """Trainer's context, with offloading of activations if configured."""
+        stack: ExitStack = super().compute_loss_context_manager()
+        if self.model.training:
+            stack.enter_context(saved_activations(self.context.config.gradient_checkpointing, self.args.device))
+        return stack
+
+    def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int | torch.Tensor]:
+        """Returns the numbers of tokens (without padding) and rows of a batch."""
+        return inputs["attention_mask"].sum(), len(inputs["attention_mask"])
+
+    def items(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Returns the number of rows, over which the loss is a mean; RunTrainer counts tokens instead."""
+        return torch.as_tensor(self.count(inputs)[1])
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Reports losses and rates; called on every rank at the same step."""
+        super().log(logs, start_time)  # trl's trainers add their own metrics to `logs`
+        values: dict[str, float | None] = {
+            metric: float(logs[name]) for name, metric in _LOGGED.items() if name in logs
+        }
+        if "loss" in values:
+            self.last_loss = values["loss"]
+            values |= self.throughput.since_last()
+        if values:
+            self.context.report.for_run(Metrics(step=self.state.global_step, values=values))
+            self.context.report.memory(self.state.global_step)
+
+    def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
+        """Evaluates. If a stop is requested meanwhile, it aborts the evaluation, and the run saves a checkpoint and stops."""
+        self.throughput.pause()
+        self.context.tracker.begin()
+        try:
+            with self.context.report.during("evaluating"):
+                metrics: dict[str, float] = super().evaluate(*arguments, **named)
+        except StopRequested:
+            self.context.report.enter("training")
+            self.control.should_save = self.control.should_training_stop = True
+            return {"eval_loss": math.nan}  # never the best
+        finally:
+            self.throughput.resume()
+        self.last_evaluation = Evaluation.of({"step": self.state.global_step, **metrics})
+        return metrics
+
+    def load_best_weights(self) -> None:
+        """With load_best_at_end, loads the weights with the lowest evaluation loss. Every rank calls it."""
+        config, report = self.context.config, self.context.report
+        lowest = best(evaluations(self.state)) if config.load_best_at_end else None
+        if lowest is None or lowest.step == self.state.global_step:
+            return
+        checkpoint = checkpoint_dir(self.context.run_dir, lowest.step)
+        if reason := checkpoints.fault(checkpoint):
+            message = (
+                f"The result is that of the last step: the best checkpoint, {checkpoint.name}, is unusable: {reason}."
+            )
+            report.for_run(Note(message=message, level="warning"))
+            return
+        self.state.best_model_checkpoint = str(checkpoint)
+        self._load_best_model()
+        self.last_evaluation = lowest
+        report.for_run(Note(message=f"The result is that of step {lowest.step}, with the lowest evaluation loss."))
+
+    def _seal(self, checkpoint: Path) -> None:
+        size = checkpoints.seal(checkpoint)
+        config = self.context.config
+        checkpoints.prune(self.context.run_dir, config.save_total_limit, best_step(config, self.state))
+        path = str(checkpoint.relative_to(self.context.run_dir))
+        self.context.report.for_run(CheckpointSaved(step=self.state.global_step, path=path, bytes=size))
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        self.throughput.pause()
+        with self.context.report.during("saving"):
+            checkpoint = checkpoint_dir(self.context.run_dir, self.state.global_step)
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()  # until all ranks have written their files
+            with main_rank_works(f"sealed {checkpoint.name}") as is_main:
+                if is_main:
+                    self._seal(checkpoint)
+        self.throughput.resume()

@@ -1,0 +1,67 @@
+"""Callback: reports placement, runs the probe, stops when requested."""
+
+from typing import Any, Protocol
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from training.errors import StopRequested
+from training.ranks.distributed import describe
+from training.ranks.stopping import StopSignal
+from training.reports.report import Report
+from training.rules.probe import wants_probe
+from training.run_folder.events import Placed
+from training.trainer.probe import probe
+
+
+class CallbackTrainer(Protocol):
+    """The members of a trainer that the callback uses."""
+
+    model_wrapped: torch.nn.Module
+
+    @property
+    def context(self) -> Any: ...
+
+    def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None: ...
+
+    def on_epoch_begin(self) -> None: ...
+
+    def on_step_begin(self) -> None: ...
+
+
+class StepCallback(TrainerCallback):  # type: ignore[misc]
+    """Reports each rank's placement and runs the probe when training begins; checks after each step whether to stop."""
+
+    def __init__(self, trainer: CallbackTrainer, report: Report, stop: StopSignal) -> None:
+        self._trainer, self._report, self._stop = trainer, report, stop
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._stop.training_begins()
+        placement = describe(self._trainer.model_wrapped)
+        shards = {
+            name: placement.pop(name) for name in ("parameter_shard", "parameters", "optimizer_shard", "optimized")
+        }
+        self._report.for_rank(Placed(rank=self._report.rank, **shards))
+        self._trainer.on_model_placed(placement, state)
+        if state.global_step == 0 and wants_probe(self._trainer.context.config, args.device.type):
+            with self._report.during("probing"):
+                probe(self._trainer, self._trainer.context.tracker)
+        self._report.enter("training")
+        self._report.memory(state.global_step, always=True)
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._trainer.on_epoch_begin()
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._trainer.on_step_begin()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._stop.agreed():
+            control.should_evaluate = False
+            control.should_save = control.should_training_stop = True
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self._stop.agreed():
+            raise StopRequested

@@ -1,0 +1,122 @@
+"""Trainers for token losses and for classes, and their checks of the model before the first step."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainerState
+from transformers.trainer_utils import EvalLoopOutput
+
+from training.batches.layout import RunCollator
+from training.batches.padding_free import base_of, count_flat, cross_row_influence
+from training.batches.views import IGNORED
+from training.config.choices import Packing
+from training.errors import UserError
+from training.ranks.sequence_parallel import scale_gradient
+from training.run_folder.events import Note
+from training.trainer.evaluation import Means, perplexity, predicted, token_loss
+from training.trainer.global_batch import divides_by_count
+from training.trainer.reporting_trainer import ReportingTrainer
+
+_TEST_TOKENS = 8
+
+
+class RunTrainer(ReportingTrainer):
+    """Trains on tokens: its losses are means over the tokens with loss."""
+
+    def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
+        """First tests the model as it really runs: that flat batches do not mix rows, and how it normalizes its loss."""
+        if isinstance(self.data_collator, RunCollator) and self.data_collator.flat:
+            self._check_separation(self.data_collator)
+        if self.sequence_shares == 1:
+            self.divides_by_items = divides_by_count(self, self._test_model, self._prepare_inputs(self._test_batch()))
+        super().on_model_placed(placement, state)
+        self.strategy |= {name: self.context.plan.get(name, "") for name in ("packing", "attention")}
+
+    @property
+    def _test_model(self) -> torch.nn.Module:
+        """The wrapped model; with torch_compile the plain one, so that nothing is compiled for the test batches."""
+        model: torch.nn.Module = self.model if self.context.config.torch_compile else self.model_wrapped
+        return model
+
+    @property
+    def _vocabulary(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
+
+    def _test_batch(self) -> dict[str, torch.Tensor]:
+        tokens = np.arange(1, 1 + _TEST_TOKENS, dtype=np.int32) % self._vocabulary
+        batch: dict[str, torch.Tensor] = self.data_collator([{"input_ids": tokens, "labels": tokens}])
+        return batch
+
+    def _check_separation(self, collator: RunCollator) -> None:
+        config = self.context.config
+        distance = cross_row_influence(
+            self._test_model, self._vocabulary, self.args.device, self.context.plan["precision"]
+        )
+        if distance < 1:
+            return
+        name = type(base_of(self.model)).__name__
+        if config.packing is not Packing.AUTO:
+            message = f"does not fit {name}: it mixes the rows of a batch without padding."
+            raise UserError("packing", config.packing.value, message, "Set packing to auto or none.")
+        collator.pad()
+        self.context.plan["packing"] = Packing.NONE.value
+        message = f"{name} mixes the rows of a batch without padding, so rows are padded."
+        self.context.report.for_run(Note(message=message, level="warning"))
+
+    def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int | torch.Tensor]:
+        """Counts tokens without padding, and rows. A flat batch has no mask and no padding; its rows begin at position 0."""
+        return super().count(inputs) if "attention_mask" in inputs else count_flat(inputs)
+
+    def items(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Returns the number of tokens with loss."""
+        return (predicted(inputs, shifted=not self.model.config.is_encoder_decoder) != IGNORED).sum()
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Returns the model's own loss in training, and in an evaluation the token loss without auxiliary losses.
+
+        Under sequence parallelism the gradient is scaled, see `scale_gradient`.
+        """
+        if model.training:
+            result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            size = self.sequence_shares
+            return scale_gradient(result, size) if size > 1 else result
+        _, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss = token_loss(outputs["logits"], inputs, shifted=not self.model.config.is_encoder_decoder)
+        return (loss, outputs) if return_outputs else loss
+
+    def evaluation_loop(self, *arguments: Any, **named: Any) -> EvalLoopOutput:
+        """Trainer's loop; also returns the perplexity."""
+        output = super().evaluation_loop(*arguments, **named)
+        if "eval_loss" in output.metrics:
+            output.metrics["eval_perplexity"] = perplexity(output.metrics["eval_loss"])
+        return output
+
+
+class ClassTrainer(ReportingTrainer):
+    """Trains a classifier; evaluates its loss and accuracy, both means over rows."""
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Returns the model's own loss; in an evaluation also stores the accuracy."""
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if not model.training:
+            correct = outputs["logits"].argmax(-1) == inputs["labels"].to(outputs["logits"].device)
+            self._accuracy = correct.float().mean()
+        return (loss, outputs) if return_outputs else loss
+
+    def measures(self, loss: torch.Tensor, inputs: dict[str, Any]) -> Means:
+        """Returns the loss and the accuracy."""
+        means = super().measures(loss, inputs)
+        return means | {"accuracy": (self._accuracy, means["loss"][1])}

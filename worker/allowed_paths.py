@@ -1,0 +1,115 @@
+"""The files of this machine that a user may name: all, or those below allowed folders."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.config.own_deepspeed import given
+from training.config.run_config import RunConfig
+from training.errors import Problem
+from worker.settings import ROOT, get_settings
+
+HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+STARTER = ROOT / "static" / "starter"
+
+_MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a model in a folder of LATHE_MODEL_FOLDERS."
+_WHO = "may only be set by the user who runs the server."
+_OWN_FIX = "Leave it out, or ask the user who runs the server to queue the run."
+# Keys of a DeepSpeed JSON that name files or folders, at any depth.
+_PATH_KEYS = re.compile(r".*(path|file|folder|dir|directory)")
+
+
+@dataclass(frozen=True)
+class AllowedPaths:
+    """Folders in which data files and models may be named; None allows every path.
+
+    `pushes`: True if a run may push its result with the hub token of the server's user."""
+
+    data: tuple[Path, ...] | None = None
+    models: tuple[Path, ...] | None = None
+    pushes: bool = True
+
+    def find(self, value: str) -> Path | None:
+        """The data file or folder that `value` names; None if it does not exist or is not allowed."""
+        path = find_path(value)
+        return path if path is None or _within(path, self.data) else None
+
+    def model(self, value: str, field: str = "model") -> Problem | None:
+        """The problem of a model outside the allowed folders, or None. Hub ids are always allowed."""
+        if self.models is None:
+            return None
+        path = find_path(value)
+        if (path is None and HUB_ID.fullmatch(value)) or (path is not None and _within(path, self.models)):
+            return None
+        return Problem(field, value, "is neither a hub id nor a model in an allowed folder.", _MODEL_FIX)
+
+    def problems(self, config: RunConfig) -> list[Problem]:
+        """The problems of a configuration: a model or a folder to write to that is not allowed."""
+        model, pushed = self.model(config.model), config.push_to_hub
+        written = [] if self.models is None else list(_written(config))
+        push = [Problem("push_to_hub", pushed, _WHO, _OWN_FIX)] if pushed and not self.pushes else []
+        return [*([model] if model else []), *written, *push]
+
+
+EVERYTHING = AllowedPaths()
+"""For the user who runs the server, and the command line."""
+
+
+def allowed(*, pushes: bool = False) -> AllowedPaths:
+    """For other users: LATHE_DATA_FOLDERS, LATHE_MODEL_FOLDERS, and the starter model with its data."""
+    settings = get_settings()
+    data, models = ((*_folders(text), STARTER) for text in (settings.data_folders, settings.model_folders))
+    return AllowedPaths(data, models, pushes)
+
+
+def find_path(value: str) -> Path | None:
+    """An existing file or folder: absolute, relative to the current folder, or to the installation (static/starter)."""
+    try:
+        path = Path(value).expanduser()
+        return next((base / path for base in (Path.cwd(), ROOT) if (base / path).exists()), None)
+    except (OSError, RuntimeError, ValueError):  # too long, with a NUL, or the home of an unknown user
+        return None
+
+
+def with_model_path(config: RunConfig) -> RunConfig:
+    """The configuration with the path of its model, if that is on this machine, made absolute."""
+    path = find_path(config.model)
+    return config.model_copy(update={"model": str(path.absolute())}) if path else config
+
+
+def _folders(text: str) -> Iterator[Path]:
+    return (Path(part).expanduser().absolute() for part in text.split(os.pathsep) if part.strip())
+
+
+def _within(path: Path, folders: tuple[Path, ...] | None) -> bool:
+    """True if the path, with links resolved, is in one of the folders."""
+    if folders is None:
+        return True
+    try:
+        real = path.resolve()
+        return any(real.is_relative_to(folder.resolve()) for folder in folders)
+    except (OSError, RuntimeError):
+        return False
+
+
+def _written(config: RunConfig) -> Iterator[Problem]:
+    if config.nvme_path:
+        yield Problem("nvme_path", config.nvme_path, _WHO, _OWN_FIX)
+    for key, value in _paths(given(config) or {}):
+        yield Problem("deepspeed_config", f"{key}: {json.dumps(value)}", _WHO, _OWN_FIX)
+
+
+def _paths(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys of a DeepSpeed JSON that name a file or folder, and strings that look like paths."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _paths(inner, str(name))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _paths(inner, key)
+    elif isinstance(value, str) and value and (_PATH_KEYS.fullmatch(key) or "/" in value or value[0] in "~."):
+        yield key, value

@@ -1,0 +1,1 @@
+"""Imports, checks, stores, previews and tokenizes data sets."""

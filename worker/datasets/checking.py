@@ -1,0 +1,82 @@
+"""Reads uploaded files in a process with limits: a file may be malicious."""
+
+import json
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from training.data.inspection import Inspection
+from training.data.issues import Issue
+from training.data.join_files import REFUSED
+from training.errors import DataError
+from worker.machine import programs
+from worker.machine.programs import Limits, Result
+
+MEMORY_BYTES = 2 * 2**30  # of the reader, plus the file's size
+SECONDS = 10  # of CPU time, plus one for each BYTES_PER_SECOND of the file
+BYTES_PER_SECOND = 2 * 2**20
+READER, JOINER = programs.INSPECTION, programs.JOIN_FILES
+LARGEST_OUTPUT = 4 * 2**20  # bytes
+
+
+def check_file(path: Path, name: str, columns: str | None = None, file_format: str | None = None) -> Inspection:
+    """Inspects a file in a process with limits; `columns` is a mapping.
+
+    The format is detected from content and name unless `file_format` gives it. A reader that crashes or exceeds a limit is
+    reported as a problem of the file.
+    """
+    try:
+        limits = _limits(path.stat().st_size)
+    except OSError as error:
+        return _failed(name, DataError(f"cannot be read: {error.strerror}.", "Check the path and its permissions."))
+    options = {"--name": name, "--columns": columns, "--file-format": file_format}
+    arguments = [str(path.absolute()), *(f"{option}={value}" for option, value in options.items() if value)]
+    result = programs.run_limited(READER, arguments, limits)
+    if result.code or not result.output or len(result.output) > LARGEST_OUTPUT:
+        return _failed(name, _crash(limits, result))
+    return Inspection.from_json(json.loads(result.output))
+
+
+@contextmanager
+def joined(paths: Sequence[Path], names: Sequence[str]) -> Iterator[IO[bytes]]:
+    """The rows of several checked files as a stream of JSONL, written by a process with limits.
+
+    Raises:
+        DataError: at the end, if that process failed.
+    """
+    limits = _limits(sum(path.stat().st_size for path in paths))
+    pairs = [part for path, name in zip(paths, names, strict=True) for part in (str(path.absolute()), name)]
+    with programs.running_limited(JOINER, pairs, limits) as process:
+        assert process.stdout and process.stderr
+        yield process.stdout
+        errors = process.stderr.read()
+    if process.returncode == REFUSED:
+        issue = Issue(**json.loads(errors))
+        raise DataError(issue.message, issue.fix, file=issue.file, line=issue.line, field=issue.field)
+    if process.returncode:
+        error = _crash(limits, Result(process.returncode, errors=errors))
+        raise DataError(error.message, error.fix, file=" + ".join(names))
+
+
+def _limits(length: int) -> Limits:
+    return Limits(MEMORY_BYTES + length, SECONDS + length // BYTES_PER_SECOND)
+
+
+def _failed(name: str, error: DataError) -> Inspection:
+    return Inspection(problems=[Issue.of(error, name)])
+
+
+def _crash(limits: Limits, result: Result) -> DataError:
+    if len(result.output) > LARGEST_OUTPUT:
+        return DataError("has far too many columns.", "Give each row a few texts, or a list of messages.")
+    if result.too_slow:
+        fix = "Save it as JSONL with one flat object per row."
+        return DataError(f"takes more than {limits.seconds} s to read.", fix)
+    if result.out_of_memory:
+        return DataError("needs too much memory to read.", "Save it as JSONL, which is read row by row.")
+    if result.code < 0:
+        message = f"crashed its reader ({signal.Signals(-result.code).name}): it is damaged or nested too deeply."
+        return DataError(message, "Save it again with one flat object per row.")
+    return DataError(f"cannot be checked ({result.last_line}).", "Save it again as JSONL in UTF-8.")

@@ -1,0 +1,224 @@
+"""Data sets: checked files (worker/datasets/checking.py), stored once per content under an id."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, or_
+from sqlmodel import Session, col, select
+
+from training.data.inspection import Inspection
+from training.data.issues import Issue
+from training.errors import DataError, UserError
+from worker.datasets import incoming, token_cache
+from worker.datasets.checking import check_file
+from worker.datasets.incoming import plain_name
+from worker.settings import get_settings
+from worker.store import database
+from worker.store.tables import LOCAL, Dataset, Run
+
+ID_LENGTH = 16
+
+
+class DatasetNotFound(UserError):  # noqa: N818
+    """No data set has this id."""
+
+
+class DatasetInUse(UserError):  # noqa: N818
+    """A queued or running run uses it."""
+
+
+class Refused(DataError):  # noqa: N818
+    """A file that cannot be used for training: the first error, with all as `issues`."""
+
+    def __init__(self, found: Inspection) -> None:
+        error = found.error() or DataError("cannot be used for training.", "Give other rows.")
+        super().__init__(error.message, error.fix, file=error.file, line=error.line, field=error.field)
+        self.issues: list[Issue] = found.problems
+
+
+@dataclass(frozen=True)
+class Added:
+    """A stored data set; `new` is False if it was stored before."""
+
+    dataset: Dataset
+    new: bool
+
+
+def add_file(*, path: Path, name: str, move: bool = False, owner: str = LOCAL) -> Dataset:
+    """Checks a file and copies it into the store; `name` is its display name. The same bytes are stored once.
+
+    A file of unknown format is stored too, since a column mapping can make it usable. With `move`, the file is deleted afterwards,
+    stored or refused.
+
+    Raises:
+        DataError: the file is too large, does not fit on the disk, or cannot be used; nothing is stored.
+    """
+    return add(path=path, name=name, move=move, owner=owner).dataset
+
+
+def add(*, path: Path, name: str, move: bool = False, columns: str | None = None, owner: str = LOCAL) -> Added:
+    """As `add_file`, and returns whether the data set is new. With `columns`, a new one is checked and stored with this mapping."""
+    name = plain_name(name)
+    try:
+        with incoming.copied(path, name) as (copy, digest):
+            return _take(copy, digest, name, owner, columns)
+    finally:
+        if move:
+            path.unlink(missing_ok=True)
+
+
+def add_many(*, paths: Sequence[Path], names: Sequence[str], owner: str = LOCAL) -> Dataset:
+    """Checks several files and stores their rows as one JSONL data set, in the given order.
+
+    Raises:
+        DataError: as `add_file`, for the first file with an error.
+    """
+    names = [plain_name(name) for name in names]
+    together = " + ".join(names)[:200]
+    incoming.refuse_unfit(paths, together)
+    for path, name in zip(paths, names, strict=True):
+        _refuse_unfit(check_file(path, name))
+    with incoming.copied_together(paths, names) as (copy, digest):
+        return _take(copy, digest, together, owner, file_format="jsonl").dataset
+
+
+def save_mapping(dataset_id: str, text: str | None) -> Dataset:
+    """Stores the column mapping of a data set, for future runs; None returns to the detected format.
+
+    Raises:
+        DatasetNotFound: no data set has this id.
+        DataError: the mapping is invalid, or the rows cannot be used with it; the old mapping stays.
+    """
+    with database.read() as session:
+        dataset = get(session=session, dataset_id=dataset_id)
+    found = check_file(path_of(dataset), dataset.name, text, dataset.format)
+    if not found.trainable and not (text is None and found.mappable):
+        raise Refused(found)
+    with database.write() as session:
+        dataset = get(session=session, dataset_id=dataset_id)
+        for key, value in _facts(found).items():
+            setattr(dataset, key, value)
+        dataset.columns_map = text
+        session.add(dataset)
+    return dataset
+
+
+def check_mapping(dataset: Dataset, columns: str | None) -> None:
+    """Checks a data set with a mapping (or None) other than the stored one.
+
+    Raises:
+        DataError: it cannot be used; with the place and the reason.
+    """
+    if columns != dataset.columns_map:
+        found = check_file(path_of(dataset), dataset.name, columns, dataset.format)
+        if not found.trainable:
+            raise Refused(found)
+
+
+def listing(*, session: Session) -> list[Dataset]:
+    """All data sets, the newest first."""
+    return list(session.exec(select(Dataset).order_by(col(Dataset.created_at).desc(), col(Dataset.id))))
+
+
+def get(*, session: Session, dataset_id: str) -> Dataset:
+    """The data set with this id.
+
+    Raises:
+        DatasetNotFound: there is none.
+    """
+    found = session.get(Dataset, dataset_id)
+    if found is None:
+        raise DatasetNotFound("dataset", dataset_id, "does not exist.", "The page Data sets lists all data sets.")
+    return found
+
+
+def path_of(dataset: Dataset) -> Path:
+    """The path of the file on this machine."""
+    return get_settings().datasets_dir / f"{dataset.id}.{dataset.format}"
+
+
+def delete(*, session: Session, dataset_id: str) -> None:
+    """Deletes a data set, and its file after the commit. Ended runs lose only the link to it.
+
+    Raises:
+        DatasetNotFound: there is none.
+        DatasetInUse: a queued or running run uses it.
+    """
+    dataset = get(session=session, dataset_id=dataset_id)
+    users = session.exec(select(Run).where(_uses(dataset_id))).all()
+    waiting = [run.id for run in users if not run.status.ended]
+    if waiting:
+        message = f"is in use by {', '.join(waiting)}."
+        raise DatasetInUse("dataset", dataset.name, message, "Stop these runs before you delete it.")
+    for run in users:
+        run.dataset_id = None
+        session.add(run)
+    session.flush()
+    session.delete(dataset)
+    path, sha256 = path_of(dataset), dataset.sha256
+    database.after_commit(session, lambda: path.unlink(missing_ok=True))
+    database.after_commit(session, lambda: token_cache.drop(sha256))
+
+
+def clear_tokens() -> None:
+    """Removes the tokens of deleted data sets, and leftovers of killed processes."""
+    with database.read() as session:
+        known = set(session.exec(select(Dataset.sha256)))
+    token_cache.keep_only(known)
+
+
+def _uses(dataset_id: str) -> ColumnElement[bool]:
+    held_out = cast(Any, col(Run.config))["validation_data"].as_string() == dataset_id
+    return or_(col(Run.dataset_id) == dataset_id, held_out)
+
+
+def _known(digest: str) -> Dataset | None:
+    with database.read() as session:
+        return session.exec(select(Dataset).where(Dataset.sha256 == digest)).first()
+
+
+def _take(
+    copy: Path, digest: str, name: str, owner: str, columns: str | None = None, file_format: str | None = None
+) -> Added:
+    known = _known(digest)
+    if known is not None and path_of(known).is_file():
+        return Added(known, new=False)
+    found = check_file(copy, name, columns, file_format)
+    _refuse_unfit(found)
+    values = _facts(found) | {
+        "format": found.file_format,
+        "columns_map": columns,
+        "owner": owner,
+        "created_at": time.time(),
+    }
+    new = Dataset(id=digest[:ID_LENGTH], sha256=digest, name=name, bytes=copy.stat().st_size, **values)
+    return Added(_store(copy, new), new=known is None)
+
+
+def _refuse_unfit(found: Inspection) -> None:
+    if not found.trainable and not found.mappable:
+        raise Refused(found)
+
+
+def _facts(found: Inspection) -> dict[str, Any]:
+    same = {key: getattr(found, key) for key in ("rows", "columns", "sample", "counts")}
+    reason = "".join(
+        letter if letter.isprintable() else "\ufffd" for letter in found.reason
+    )  # it may contain column names
+    return same | {"shape": found.format, "reason": reason, "warnings": [asdict(issue) for issue in found.problems]}
+
+
+def _store(copy: Path, new: Dataset) -> Dataset:
+    try:
+        with database.write() as session:
+            session.exec(database.insert(session, Dataset).values(**new.model_dump()).on_conflict_do_nothing())
+            stored = get(session=session, dataset_id=new.id)
+            copy.replace(path_of(stored))
+    except BaseException:
+        if _known(new.sha256) is None:
+            path_of(new).unlink(missing_ok=True)
+        raise
+    return stored

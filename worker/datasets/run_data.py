@@ -1,0 +1,164 @@
+"""The data of a run: copied into the store and checked when the run is submitted, and found again when it starts."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlmodel import Session
+
+from training.config.choices import Task
+from training.config.fields import ConfigError
+from training.config.run_config import Changes, RunConfig
+from training.data.mapping import format_of, parse_mapping
+from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
+from training.errors import DataError, Problem
+from training.tokens.task_parts import misfit, tasks_of
+from worker.allowed_paths import AllowedPaths
+from worker.datasets import datasets
+from worker.datasets.datasets import DatasetNotFound
+from worker.store import database
+from worker.store.tables import LOCAL, Dataset
+
+FIELDS = ("data", "validation_data")
+DATASET_ID = re.compile(r"[0-9a-f]{16}")
+_FIX = "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick an uploaded data set."
+_UPLOAD_FIX = "Upload the file first, then pick it. Only files in the folders of LATHE_DATA_FOLDERS can be named."
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The data sets of a run by setting, `data` and perhaps `validation_data`, and the mapping of their columns."""
+
+    datasets: dict[str, Dataset]
+    columns: str | None
+
+    @property
+    def training(self) -> Dataset:
+        return self.datasets["data"]
+
+    @property
+    def settings(self) -> Changes:
+        """The run's settings that name its data, with ids in the place of paths."""
+        ids = {field: item.id for field, item in self.datasets.items()}
+        return {field: ids.get(field) for field in FIELDS} | {"columns": self.columns}
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The SHA-256 of each data set."""
+        return {field: item.sha256 for field, item in self.datasets.items()}
+
+
+@contextmanager
+def taken_in(
+    config: RunConfig, reach: AllowedPaths, owner: str = LOCAL, problems: Sequence[Problem] = ()
+) -> Iterator[RunData]:
+    """Finds the data of a run, copies files into the store, and checks them against the run's task.
+
+    New data sets are deleted again if the data is refused or the `with` block raises. `problems` are those already found in the
+    configuration; all are raised together.
+
+    Raises:
+        ConfigError: `problems`, and one for each data set that is missing, cannot be read or cannot train the task.
+    """
+    sources = {field: _find(field, value, reach) for field in FIELDS if (value := getattr(config, field))}
+    problems = [*problems, *(source for source in sources.values() if isinstance(source, Problem))]
+    if problems:
+        raise ConfigError(problems)
+    stored: dict[str, Dataset] = {}
+    new: list[str] = []
+    try:
+        for field, source in sources.items():
+            if isinstance(source, Path):
+                added = _add(field, source, config.columns, owner)
+                stored[field] = added.dataset
+                new += [added.dataset.id] if added.new else []
+            elif isinstance(source, Dataset):
+                stored[field] = source
+        data = RunData(stored, config.columns or stored["data"].columns_map)
+        if problems := list(_misfits(data, config.task)):
+            raise ConfigError(problems)
+        yield data
+    except BaseException:
+        with database.write() as session:
+            for dataset_id in new:
+                datasets.delete(session=session, dataset_id=dataset_id)
+        raise
+
+
+def _find(field: str, value: str, reach: AllowedPaths) -> Dataset | Path | Problem:
+    """The data set or file that a setting names, or what is wrong with the name."""
+    if DATASET_ID.fullmatch(value):
+        with database.read() as session:
+            known = session.get(Dataset, value)
+        if known is not None and datasets.path_of(known).is_file():
+            return known
+    if path := reach.find(value):
+        return path
+    if reach.data is None:
+        return Problem(field, value, "is neither a file nor a data set id.", _FIX)
+    return Problem(field, value, "is not a data set id.", _UPLOAD_FIX)
+
+
+def _add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Added:
+    try:
+        return datasets.add(path=path, name=path.name, columns=columns, owner=owner)
+    except DataError as error:
+        raise ConfigError([_problem(field, str(path), error)]) from None
+
+
+def _misfits(data: RunData, task: Task) -> Iterator[Problem]:
+    """One problem for each data set that cannot train the task under the run's mapping."""
+    for field, item in data.datasets.items():
+        try:
+            _check(item, data.columns, task)
+        except DataError as error:
+            yield _problem(field, item.name, error)
+
+
+def _check(item: Dataset, columns: str | None, task: Task) -> None:
+    datasets.check_mapping(item, columns)
+    if not columns and item.shape == UNKNOWN:
+        raise DataError(f"has columns of no known format: {', '.join(item.columns)}.", UNKNOWN_FIX)
+    row_format = format_of(parse_mapping(columns)) if columns else item.shape
+    if message := misfit(task, row_format):
+        fitting = ", ".join(fit.value for fit in tasks_of(row_format))
+        raise DataError(message, f"Choose another data set, or a task that it fits: {fitting}.")
+
+
+def resolve(config: RunConfig, session: Session) -> RunConfig:
+    """The configuration for the training process: data set ids become file paths on this machine.
+
+    Raises:
+        ConfigError: a data set was deleted, or its file is not on this machine.
+    """
+    problems: list[Problem] = []
+    paths: dict[str, str | None] = {}
+    for field in FIELDS:
+        value = getattr(config, field)
+        if value and DATASET_ID.fullmatch(value):
+            paths[field] = _path(session, field, value, problems)
+    if problems:
+        raise ConfigError(problems)
+    return config.model_copy(update=paths)
+
+
+def _problem(field: str, value: str, error: DataError) -> Problem:
+    place = ", ".join(part for part in (f"row {error.line}" if error.line else "", error.field) if part)
+    return Problem(field, value, f"{place} {error.message}".strip(), error.fix)
+
+
+def _path(session: Session, field: str, dataset_id: str, problems: list[Problem]) -> str | None:
+    """The path of a stored data set; adds to `problems` if it was deleted or its file is missing."""
+    try:
+        path = datasets.path_of(datasets.get(session=session, dataset_id=dataset_id))
+    except DatasetNotFound:
+        problems.append(Problem(field, dataset_id, "was deleted.", "Clone the run and choose another data set."))
+        return None
+    if not path.is_file():
+        message = f"is not on this machine ({path})."
+        problems.append(
+            Problem(field, dataset_id, message, "All workers need the same data folder: mount it on this machine.")
+        )
+    return str(path)

@@ -1,0 +1,77 @@
+"""Types of a cause of failure: its signs in a log, its meaning and its fix. The causes are in worker/diagnosis/causes/."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from training.model_info.dimensions import Dimensions
+from worker.diagnosis.log_text import Line, Log
+
+LAST_OF_SUMMARY = r"(?=[^\n]*\n(?:(?!\s*exitcode)[^\n]*\n){0,5}={10,})"
+"""Follows a rank's exit code in torchrun's summary if that rank is the last one listed, which is the root cause."""
+
+
+class Kind(IntEnum):
+    """What a sign proves, the strongest first."""
+
+    ERROR = 0
+    CONSEQUENCE = 1  # printed by other ranks after one failed
+    SYMPTOM = 2  # ends nothing by itself
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A pattern that shows a cause, with a confidence from 0 to 1."""
+
+    pattern: re.Pattern[str]
+    confidence: float = 0.95
+    kind: Kind = Kind.ERROR
+
+
+def sign(pattern: str, confidence: float = 0.95, kind: Kind = Kind.ERROR) -> Sign:
+    """A sign whose pattern is matched in each line; its named groups fill `Cause.explanation`."""
+    return Sign(re.compile(pattern, re.M), confidence, kind)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known besides the log: the model's dimensions, the rows of a micro batch, the run's settings."""
+
+    dimensions: Dimensions | None = None
+    micro_batch: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What a cause's own analysis adds: sentences, fixes before the usual ones, evidence, settings, computed values."""
+
+    explanation: str = ""
+    fix: tuple[str, ...] = ()
+    evidence: tuple[Line, ...] = ()
+    rank: int | None = None
+    changes: dict[str, Any] | None = None
+    inferred: dict[str, Any] = field(default_factory=dict)
+
+
+Analysis = Callable[[Log, int, Known], Detail]
+"""A cause's own analysis of a log, from the index of the sign in `Log.lines` and what else is known."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause of failure.
+
+    `name` is a stable identifier. `explanation` follows `title` if the signs matched all its named groups. `changes` are settings
+    that fix the run.
+    """
+
+    name: str
+    title: str
+    signs: tuple[Sign, ...]
+    fix: tuple[str, ...]
+    explanation: str = ""
+    changes: dict[str, Any] = field(default_factory=dict)
+    analyze: Analysis | None = None

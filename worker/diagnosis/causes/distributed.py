@@ -1,0 +1,208 @@
+"""Causes of failure: several processes that train together."""
+
+from worker.diagnosis.cause import Cause, Kind, sign
+from worker.diagnosis.hang_analysis import analyze_hang
+
+_AFTER = Kind.CONSEQUENCE
+
+CAUSES = (
+    Cause(
+        "nccl_timeout",
+        "An NCCL collective timed out: one rank did not join it.",
+        (
+            sign(r"Watchdog caught collective operation timeout", 0.93, _AFTER),
+            sign(
+                r"NCCL.*(?:heartbeat monitor|watchdog).*(?:tim(?:ed|e) ?out|hung)|Some NCCL operations have failed or timed out",
+                0.8,
+                _AFTER,
+            ),
+        ),
+        (
+            "Check what the rank named here was doing: a longer batch, an evaluation or a save that the others do not run, a slow disk, a failed GPU.",
+            "Every rank must call the same collectives: no early return, no `if rank == 0` around a step, the same number of batches.",
+            "If the wait is intended (tokenizing, downloading), do that work before the process group starts, or raise its timeout.",
+            "To see where it hangs: TORCH_NCCL_TRACE_BUFFER_SIZE=2000, and py-spy dump on the process.",
+        ),
+        analyze=analyze_hang,
+    ),
+    Cause(
+        "gloo_timeout",
+        "A CPU collective (gloo) timed out: one rank did not join it.",
+        (
+            sign(r"Timed out waiting \d+ms for (?:recv|send) operation to complete", 0.93, _AFTER),
+            sign(r"failed to pass monitoredBarrier in \d+ ms", 0.95, _AFTER),
+            sign(r"Wait timeout after \d+ms for keys", 0.9, _AFTER),
+        ),
+        (
+            "Check what the missing rank was doing: a longer batch, a slow disk, a crash of its own.",
+            "If the wait is intended, do that work before the process group starts, or raise its timeout.",
+        ),
+        analyze=analyze_hang,
+    ),
+    Cause(
+        "rendezvous_failed",
+        "The processes could not connect to each other at the start.",
+        (
+            sign(
+                r"The client socket has (?:timed out|failed to connect).{0,80}?to [\[(]?(?P<address>[\w.-]{1,100}\]?(?:, |:)\d{1,5})",
+                0.9,
+            ),
+            sign(
+                r"RendezvousTimeoutError|RendezvousConnectionError|DistStoreError: Timed out after \d+ seconds waiting for clients",
+                0.93,
+            ),
+            sign(r"DistNetworkError: (?!.*EADDRINUSE)(?!.*[Aa]ddress already in use)", 0.7),
+        ),
+        (
+            "Start every node with the same --nnodes, --master_addr and --master_port, and check that all of them have started.",
+            "Check that the main node's port is reachable from the others (firewall), and that its name resolves to an external address.",
+        ),
+        explanation="Address: {address}.",
+    ),
+    Cause(
+        "port_in_use",
+        "Another program uses the port on which the processes connect.",
+        (
+            sign(r"(?:server socket has failed to (?:bind|listen)).*?(?::|port: ?|, )(?P<port>\d{2,5})\b.*", 0.96),
+            sign(r"EADDRINUSE", 0.93),
+            sign(r"[Aa]ddress already in use", 0.93),
+        ),
+        (
+            "End the earlier run that still uses the port (ps aux | grep train), or choose another: --master_port 0, or MASTER_PORT.",
+        ),
+        explanation="Port: {port}.",
+    ),
+    Cause(
+        "nccl_duplicate_gpu",
+        "Two ranks use the same GPU.",
+        (
+            sign(
+                r"Duplicate GPU detected ?: rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>\w+)",
+                0.97,
+            ),
+        ),
+        (
+            "Start at most as many processes as there are GPUs (num_processes), and let each use its own: torch.cuda.set_device(local_rank).",
+        ),
+        explanation="Rank {first} and rank {second} are both on device {device}.",
+    ),
+    Cause(
+        "nccl_failed",
+        "NCCL could not set up or use the connection between the GPUs.",
+        (
+            sign(r"ncclSystemError: System call .*failed|ncclInternalError: Internal check failed", 0.85, _AFTER),
+            sign(r"NCCL WARN (?:Call to|Bootstrap|NET/|Cuda failure|Error while).*", 0.8, _AFTER),
+            sign(r"DistBackendError: NCCL error in|ncclUnhandledCudaError", 0.75, _AFTER),
+        ),
+        (
+            "Rerun with NCCL_DEBUG=INFO: the line before this one then names the call that failed.",
+            "In a container, set --shm-size=8g and --ulimit memlock=-1; select the network with NCCL_SOCKET_IFNAME.",
+            "If peer-to-peer or InfiniBand does not work, try NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1.",
+        ),
+    ),
+    Cause(
+        "peer_access_failed",
+        "The GPUs of this machine cannot access each other's memory.",
+        (
+            sign(r"peer access is not supported between these two devices|peer mapping resources exhausted", 0.95),
+            sign(r"RTX 4000 series doesn't support faster communication", 0.9),
+        ),
+        ("Start with NCCL_P2P_DISABLE=1 (and NCCL_IB_DISABLE=1): the GPUs then communicate through host memory.",),
+    ),
+    Cause(
+        "peer_lost",
+        "A rank lost the connection to a rank that had already ended; this log does not show why.",
+        (
+            sign(r"Connection closed by peer|Connection reset by (?:remote )?peer", 0.6, _AFTER),
+            sign(
+                r"remote process (?:has )?(?:exited|terminated)|ncclRemoteError|socketProgress: Connection closed",
+                0.6,
+                _AFTER,
+            ),
+            sign(r"recvValue failed on SocketImpl|Broken pipe", 0.5, _AFTER),
+        ),
+        (
+            "Read the log of the rank that ended first (torchrun --tee 3 prints all of them), and at `dmesg` of its machine.",
+        ),
+    ),
+    Cause(
+        "rank_failed",
+        "A training process failed and did not print its error here.",
+        (
+            sign(r"failed \(exitcode: (?P<code>[1-9]\d*)\) local_rank: (?P<local>\d+)", 0.5, Kind.SYMPTOM),
+            sign(r"exits with return code = (?P<code>[1-9]\d*)", 0.5, Kind.SYMPTOM),
+        ),
+        (
+            "Rerun with the output of all ranks: torchrun --tee 3 (or --redirects 3 --log-dir LOGS), accelerate launch --tee 3.",
+            "Decorate main() with torch.distributed.elastic.multiprocessing.errors.record: the launcher then shows the error.",
+        ),
+    ),
+    Cause(
+        "collectives_differ",
+        "The ranks called different collectives, or the same one with different tensors.",
+        (
+            sign(
+                r"Detected mismatch between collectives on ranks\. Rank (?P<first>\d+) is running.*?OpType=(?P<one>\w+).*?but Rank (?P<second>\d+) is running.*?OpType=(?P<other>\w+)",
+                0.96,
+            ),
+            sign(r"Detected mismatch between collectives on ranks", 0.95),
+        ),
+        (
+            "Every rank must call the same collectives in the same order: look for a step that depends on the rank or on its own rows.",
+            "Give every rank the same number of batches, and tensors of the same shape.",
+        ),
+        explanation="Rank {first} called {one}, rank {second} {other}.",
+    ),
+    Cause(
+        "parameters_unused",
+        "DDP waited for gradients of weights that are not used in the loss.",
+        (sign(r"Expected to have finished reduction in the prior iteration before starting a new one", 0.97),),
+        (
+            "Set find_unused_parameters=True (ddp_find_unused_parameters), or freeze the unused weights.",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL lists them.",
+        ),
+    ),
+    Cause(
+        "parameter_ready_twice",
+        "DDP received the gradient of a weight twice in one backward pass.",
+        (sign(r"Expected to mark a variable ready only once", 0.97),),
+        (
+            "With gradient checkpointing, set use_reentrant=False (gradient_checkpointing_kwargs), and find_unused_parameters=False.",
+            "If layers share weights, use DDP's static_graph=True.",
+        ),
+    ),
+    Cause(
+        "devices_mixed",
+        "The tensors of one operation are on different devices.",
+        (
+            sign(
+                r"Expected all tensors to be on the same device, but (?:found at least two devices, (?P<first>[\w:]+) and (?P<second>[\w:]+)|.*)!?",
+                0.96,
+            ),
+            sign(
+                r"tensors? (?:is|are) on (?:a )?different devices?|should be on the same device|Tensor on device \S+ is not on the expected device",
+                0.85,
+            ),
+        ),
+        (
+            "If device_map=\"auto\" spread the model over several GPUs, train it in one process, or load it whole on each rank's own GPU (device_map={'': local_rank}).",
+            "Move the batch to the model's device, and create tensors in forward on that device.",
+        ),
+        explanation="One is on {first}, another on {second}.",
+    ),
+    Cause(
+        "fsdp_device_mismatch",
+        "FSDP found the model on a GPU other than the rank's own.",
+        (
+            sign(
+                r"Inconsistent compute_device and device_id: (?P<first>\S+) vs (?P<second>\S+)|Inconsistent compute device and `device_id`",
+                0.97,
+            ),
+        ),
+        (
+            'Do not load a model for FSDP with device_map="auto" or quantized by default: both put all of it on the first GPU.',
+            "Call torch.cuda.set_device(local_rank) before you create the model. For 4 bits, use one process, DDP or ZeRO-2.",
+        ),
+        changes={"method": "lora", "quantization": "none"},
+    ),
+)

@@ -1,0 +1,186 @@
+"""Causes of failure: files, disks and the model hub."""
+
+from worker.diagnosis.cause import Cause, Kind, sign
+
+CAUSES = (
+    Cause(
+        "disk_full",
+        "A disk is full.",
+        (
+            sign(r"No space left on device(?!.*(?:/dev/shm|torch_))", 0.97),
+            sign(r"Disk quota exceeded", 0.96),
+            sign(r"PytorchStreamWriter failed writing file|unexpected pos \d+ vs \d+", 0.8),
+            sign(r"Not enough free disk space to download the file", 0.6, Kind.SYMPTOM),
+        ),
+        (
+            "Free some space, or write elsewhere: the output folder, the caches (HF_HOME) and TMPDIR may be on different disks (df -h).",
+            "Keep fewer checkpoints (save_total_limit): in full fine-tuning each takes about three times the model's size.",
+        ),
+        changes={"save_total_limit": 1},
+    ),
+    Cause(
+        "read_only_disk",
+        "Training writes to a folder that is read-only.",
+        (sign(r"Read-only file system(?:: '(?P<path>[^']+)')?", 0.96),),
+        (
+            "Mount it writable, or point output folder, HF_HOME, TRITON_CACHE_DIR and TORCH_EXTENSIONS_DIR to writable folders.",
+        ),
+        explanation="Path: {path}.",
+    ),
+    Cause(
+        "storage_failed",
+        "The disk or the network file system failed.",
+        (sign(r"Stale file handle|\[Errno 5\] Input/output error|Transport endpoint is not connected", 0.95),),
+        ("Check dmesg and the file server. Copy model and data to a local disk and start again.",),
+    ),
+    Cause(
+        "permission_denied",
+        "The user who trains has no permission to read or write a file or folder.",
+        (
+            sign(
+                r"PermissionError: \[Errno 1?3\] (?:Permission denied|Operation not permitted)(?:: '(?P<path>[^']+)')?",
+                0.95,
+            ),
+            sign(r"^(?:bash|sh|/\S+): .*Permission denied|[Pp]ermission denied while trying to connect", 0.85),
+        ),
+        (
+            "Change the permissions (ls -l, id), or choose another folder: for caches, set HF_HOME and TORCH_EXTENSIONS_DIR.",
+        ),
+        explanation="Path: {path}.",
+    ),
+    Cause(
+        "too_many_open_files",
+        "A process has reached the limit of open files.",
+        (
+            sign(r"Too many open files", 0.96),
+            sign(r"received 0 items of ancdata", 0.93),
+        ),
+        (
+            "Raise the limit before the start: ulimit -n 65536 (docker --ulimit nofile=65536).",
+            "Or call torch.multiprocessing.set_sharing_strategy('file_system'), and use fewer DataLoader workers.",
+        ),
+    ),
+    Cause(
+        "file_missing",
+        "A file does not exist.",
+        (
+            sign(r"FileNotFoundError: \[Errno 2\] No such file or directory: '?(?P<path>[^'\n]+)'?", 0.85),
+            sign(r"FileNotFoundError: (?!\[Errno)", 0.8),
+            sign(r"can't open file '(?P<path>[^']+)': \[Errno 2\]", 0.9),
+        ),
+        (
+            "Check the path, and the folder that relative paths start from. With several machines, the file must exist on all of them.",
+        ),
+        explanation="Path: {path}.",
+    ),
+    Cause(
+        "weights_file_damaged",
+        "A weights file is truncated or damaged.",
+        (
+            sign(r"SafetensorError: Error while deserializing header: (?P<what>\w+)", 0.97),
+            sign(r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|HeaderTooLarge|HeaderTooSmall", 0.95),
+            sign(
+                r"PytorchStreamReader failed (?:reading zip archive|locating file)|invalid load key|unexpected EOF, expected \d+ more bytes",
+                0.93,
+            ),
+        ),
+        (
+            "Download or copy the file again. A file of a few hundred bytes that begins with `version https://git-lfs` is a pointer: run git lfs pull.",
+            "For a checkpoint, use the previous one; a run that is killed while saving leaves such a file.",
+        ),
+    ),
+    Cause(
+        "json_broken",
+        "A configuration file is not valid JSON.",
+        (
+            sign(r"JSONDecodeError: (?P<what>.+)", 0.9),
+            sign(r"It looks like the config file at '(?P<path>[^']+)' is not a valid JSON file", 0.97),
+        ),
+        (
+            "Open the file at the given line and look for an extra comma, a comment, a missing quote, or an empty file. If it belongs to the model, download it again.",
+        ),
+    ),
+    Cause(
+        "weights_not_found",
+        "The model's folder contains no weights.",
+        (
+            sign(r"(?:no file named|Error no file named) .*(?:safetensors|pytorch_model\.bin)", 0.96),
+            sign(r"does not appear to have a file named (?:pytorch_model\.bin|model\.safetensors)", 0.96),
+        ),
+        (
+            "Give the folder with the weights: for a training run, usually its last checkpoint-N folder.",
+            "An adapter's folder contains only adapter_model.safetensors: load it with PEFT on its base model.",
+        ),
+    ),
+    Cause(
+        "unsafe_pickle",
+        "A pickled file was refused because loading it could run code.",
+        (
+            sign(r"Weights only load failed", 0.97),
+            sign(r"due to a serious vulnerability issue in `torch\.load`", 0.97),
+            sign(r"WeightsUnpickler error: Unsupported", 0.96),
+        ),
+        (
+            "Convert weights to safetensors. For a checkpoint of your own, allow the classes it names (torch.serialization.add_safe_globals).",
+            "torch 2.6 and later load only weights by default; use the torch version that wrote the checkpoint, or load with weights_only=False if you trust it.",
+        ),
+    ),
+    Cause(
+        "model_gated",
+        "The hub refused access to the model: it is gated or private, and no token with access was sent.",
+        (
+            sign(
+                r"You are trying to access a gated repo|GatedRepoError|Cannot access gated repo for url (?P<url>\S+)",
+                0.98,
+            ),
+            sign(r"Access to model (?P<model>\S+) is restricted", 0.98),
+            sign(r"(?:401|403) Client Error.*(?:huggingface\.co|hf\.co|/resolve/)", 0.9),
+            sign(r"Invalid (?:user token|username or password)|Invalid credentials in Authorization header", 0.9),
+        ),
+        (
+            "Request access on the model's page, then set HF_TOKEN in the worker's environment to a token that may read it (a fine-grained one needs gated access).",
+            "Or download the model another way and give its folder.",
+        ),
+    ),
+    Cause(
+        "model_not_found",
+        "The model is neither a local folder nor a repository on the hub.",
+        (
+            sign(r"(?<!\S)(?P<model>\S{1,300}) is not a local folder and is not a valid model identifier", 0.96),
+            sign(
+                r"RepositoryNotFoundError|RevisionNotFoundError|404 Client Error.*(?:huggingface\.co|/resolve/|/api/models)",
+                0.9,
+            ),
+            sign(r"HFValidationError: Repo id must", 0.93),
+            sign(r"Incorrect path_or_model_id: '(?P<model>[^']+)'", 0.95),
+        ),
+        (
+            "Check the spelling (owner/name), the revision, and that the folder exists on this machine. A private model needs HF_TOKEN.",
+        ),
+        explanation="Given: {model}.",
+    ),
+    Cause(
+        "hub_rate_limited",
+        "The hub received too many requests and refused this one.",
+        (sign(r"429 Client Error|429 Too Many Requests|We had to rate limit you", 0.95),),
+        ("Wait a few minutes; set a token (HF_TOKEN); let one process download first, then set HF_HUB_OFFLINE=1.",),
+    ),
+    Cause(
+        "network_unreachable",
+        "The model hub cannot be reached.",
+        (
+            sign(r"We couldn't connect to '(?P<url>[^']+)' to load", 0.96),
+            sign(r"LocalEntryNotFoundError|OfflineModeIsEnabled|outgoing traffic has been disabled", 0.95),
+            sign(
+                r"(?:NameResolutionError|Temporary failure in name resolution|Name or service not known|Network is unreachable).*",
+                0.85,
+            ),
+            sign(r"MaxRetryError\(.*(?:huggingface|hf\.co)|Max retries exceeded with url", 0.85),
+            sign(r"(?:ReadTimeoutError|ConnectTimeout).*(?:huggingface|hf\.co)", 0.9),
+        ),
+        (
+            "Download the model on a machine with internet access and give its folder, or set HF_HOME to a cache that contains it and HF_HUB_OFFLINE=1.",
+            "Behind a proxy, set HTTPS_PROXY; for a mirror, set HF_ENDPOINT.",
+        ),
+    ),
+)

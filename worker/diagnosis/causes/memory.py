@@ -1,0 +1,68 @@
+"""Causes of failure: GPU and host memory."""
+
+from worker.diagnosis.cause import LAST_OF_SUMMARY, Cause, sign
+from worker.diagnosis.oom_analysis import analyze_memory
+
+_KILLED = (
+    "Use less host memory: fewer processes, no offload to the CPU, streaming, a smaller micro batch, fewer DataLoader workers.",
+    "Check `dmesg -T | grep -i kill` or the job's memory limit: they show whether the out-of-memory killer ended it.",
+)
+
+CAUSES = (
+    Cause(
+        "cuda_out_of_memory",
+        "Out of GPU memory.",
+        (
+            sign(r"(?:OutOfMemoryError|RuntimeError|torch\.\S*Error): (?:CUDA|HIP|XPU) out of memory", 0.98),
+            sign(r"OutOfMemoryError: (?:.*[Tt]ried to allocate|Allocation on device)|MPS backend out of memory", 0.97),
+            sign(r"CUDA out of memory\. Tried to allocate", 0.97),
+            sign(r"CUDA error: out of memory|Cuda failure (?:2 )?'out of memory'", 0.9),
+        ),
+        (),
+        analyze=analyze_memory,
+    ),
+    Cause(
+        "cublas_allocation_failed",
+        "Out of GPU memory inside a CUDA library, which allocates memory besides torch's.",
+        (sign(r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUSOLVER_STATUS_ALLOC_FAILED", 0.9),),
+        (
+            "Halve micro_batch_size and double gradient_accumulation_steps, or lower max_length.",
+            "If memory is not full, look for a token id outside the vocabulary: rerun with CUDA_LAUNCH_BLOCKING=1.",
+        ),
+        changes={"on_out_of_memory": "step_down"},
+    ),
+    Cause(
+        "host_out_of_memory",
+        "Out of host memory (RAM): the system ended a training process.",
+        (
+            sign(
+                r"Out of memory: Killed process (?P<pid>\d+)|oom-kill:|[Oo]om[-_ ][Kk]ill event|invoked oom-killer",
+                0.98,
+            ),
+            sign(r"DefaultCPUAllocator: (?:not enough memory|can't allocate memory)", 0.97),
+            sign(r"^(?:\w+\.)*(?:_ArrayMemoryError|MemoryError)\b|OSError: \[Errno 12\] Cannot allocate memory", 0.95),
+            sign(r"failed \(exitcode: -9\)|died with <Signals\.SIGKILL: 9>", 0.75),
+            sign(rf"exitcode\s*: -9\b{LAST_OF_SUMMARY}", 0.75),
+            sign(r"exits with return code = -9|exited with code (?:137|-9)\b|exit code 137\b|status 137\b", 0.75),
+            sign(r"^(?:.*: line \d+: +\d+ )?Killed\b", 0.7),
+            sign(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)", 0.6),
+        ),
+        _KILLED,
+    ),
+    Cause(
+        "shared_memory_full",
+        "Shared memory (/dev/shm) is full.",
+        (
+            sign(
+                r"killed by signal: Bus error\. It is possible that dataloader's workers are out of shared memory", 0.98
+            ),
+            sign(r"unable to (?:write to file|mmap \d+ bytes from file|open shared memory object) </torch_", 0.95),
+            sign(r"Error while creating shared memory segment|[Nn]o space left on device.*/dev/shm", 0.95),
+            sign(r"failed \(exitcode: -7\)|died with <Signals\.SIGBUS: 7>|exits with return code = -7", 0.7),
+        ),
+        (
+            "Give the container more: `docker run --shm-size=8g` or --ipc=host; in Kubernetes, mount an emptyDir with medium Memory at /dev/shm.",
+            "Or load data in the training process: use no DataLoader workers.",
+        ),
+    ),
+)

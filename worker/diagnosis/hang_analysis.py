@@ -1,0 +1,83 @@
+"""Analyzes a collective that timed out: which rank did not join it."""
+
+import re
+from dataclasses import dataclass
+
+from worker.diagnosis.cause import Detail, Known
+from worker.diagnosis.log_text import Line, Log
+
+_WAITED = re.compile(
+    r"[Rr]ank (\d{1,5})\].*?Watchdog caught collective operation timeout: .*?SeqNum=(\d{1,18}), OpType=(\w+)"
+    r".*?\) ran for (\d{1,12}) milliseconds"
+)
+_GLOO = re.compile(r"Timed out waiting (\d{1,12})ms for (?:recv|send) operation to complete")
+_LAST = re.compile(r"[Rr]ank (\d{1,5})\].*?(?:last enqueued(?: NCCL)? work: |last enqueued work: )(\d{1,18})")
+_BARRIER = re.compile(r"Ranks? (\d{1,5})[\d, ]* failed to pass monitoredBarrier in (\d{1,12}) ms")
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """A rank whose collective timed out: the log line, the wait, and the collective's number and kind."""
+
+    line: Line
+    rank: int | None
+    milliseconds: int
+    number: int | None = None
+    kind: str = ""
+
+
+def analyze_hang(log: Log, place: int, known: Known) -> Detail:
+    """Finds the rank that the others waited for: the one that reports no wait, or that queued the fewest collectives."""
+    if barrier := _BARRIER.search(log.text):
+        rank = int(barrier[1])
+        return Detail(f"Rank {rank} did not reach a barrier within {int(barrier[2]) / 1000:.0f} s.", rank=rank)
+    waits = _waits(log)
+    waited = {wait.rank: wait for wait in reversed(waits) if wait.rank is not None}
+    if not waited:
+        return Detail()
+    lines = tuple(wait.line for wait in waited.values())
+    one = waits[0]
+    ran = f"{f'The collective {one.kind}' if one.kind else 'A collective'} waited {one.milliseconds / 1000:.0f} s"
+    hung, why = _hung(log, waited)
+    if hung is None:
+        ranks = ", ".join(map(str, sorted(waited)))
+        return Detail(f"{ran} on rank {ranks}; the log does not show which rank did not join.", evidence=lines)
+    return Detail(f"{ran}: rank {hung} {why}.", evidence=_with_own(log, hung, lines), rank=hung)
+
+
+def _waits(log: Log) -> list[_Wait]:
+    """Timeouts of NCCL, with rank and collective, and of gloo, which names neither."""
+    found = []
+    for match in _WAITED.finditer(log.text):
+        rank, number, kind, milliseconds = match.groups()
+        found.append(_Wait(log.lines[log.place(match.start())], int(rank), int(milliseconds), int(number), kind))
+    for match in _GLOO.finditer(log.text):
+        line = log.lines[log.place(match.start())]
+        found.append(_Wait(line, line.rank, int(match[1])))
+    return found
+
+
+def _hung(log: Log, waited: dict[int, _Wait]) -> tuple[int | None, str]:
+    silent = [rank for rank in range(log.ranks) if rank not in waited]
+    if len(silent) == 1:
+        return silent[0], "did not join it and reports no wait"
+    numbers = {rank: wait.number for rank, wait in waited.items() if wait.number is not None}
+    last = {int(found[1]): int(found[2]) for found in _LAST.finditer(log.text)}
+    for order, why in (
+        (last, "had queued the fewest collectives"),
+        (numbers, "waits at an earlier collective than the others"),
+    ):
+        behind = [rank for rank in order if order[rank] == min(order.values())]
+        if len(behind) == 1 and len(order) > 1:
+            return behind[0], why
+    kinds = {rank: wait.kind for rank, wait in waited.items()}
+    odd = [rank for rank in kinds if list(kinds.values()).count(kinds[rank]) == 1]
+    if len(odd) == 1 and len(kinds) > 2:
+        return odd[0], f"called {kinds[odd[0]]} instead"
+    return None, ""
+
+
+def _with_own(log: Log, rank: int, lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    """The timeouts, preceded by the last line of the rank that hung."""
+    before = [line for line in log.lines if line.rank == rank and line.number < lines[0].number and line.text.strip()]
+    return (*before[-1:], *lines)

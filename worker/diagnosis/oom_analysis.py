@@ -1,0 +1,202 @@
+"""Analyzes a GPU out-of-memory error: the requested bytes, the tensor, the phase, and what helps most."""
+
+import re
+from functools import partial
+from typing import Any
+
+from training.units import byte_size
+from worker.diagnosis.cause import Detail, Known
+from worker.diagnosis.log_text import Log, Traceback
+from worker.diagnosis.oom_numbers import Numbers, read_numbers
+from worker.diagnosis.tensor_guess import ACTIVATION, ATTENTION, KINDS, LOGITS, Guess, exact, guess
+
+_BATCH = re.compile(
+    r"(?:micro_batch_size(?:_per_gpu)?|per_device_train_batch_size|train_batch_size|(?<![a-z_-])batch[_-]size"
+    r"|batch size per device)[\"',\s=:]+(\d{1,5})\b",
+    re.I,
+)
+_LENGTH = re.compile(
+    r"(?:max_length|max_seq_len(?:gth)?|model_max_length|cutoff_len|block_size|seq_len(?:gth)?|max_source_length)[\"',\s=:]+(\d{2,7})\b"
+)
+_SHAPE = re.compile(r"\[(\d+(?:, ?\d+){1,4})\]")
+_PHASES = (
+    (
+        "optimizer",
+        r"optimizer\.step|/optim/|_init_group|exp_avg|_multi_tensor_|engine\.step|_take_model_step|optimizer_step",
+    ),
+    ("backward", r"\.backward\(|_engine_run_backward|run_backward|backward_passes"),
+    ("evaluation", r"\bevaluate\(|evaluation_loop|prediction_step|\.generate\("),
+    ("saving", r"save_checkpoint|save_pretrained|_save\(|state_dict\(\)"),
+    ("forward", r"compute_loss|training_step|\bforward\b|_call_impl"),
+    (
+        "loading",
+        r"from_pretrained|_load_pretrained|_load_state_dict|load_checkpoint|\.to\(|\.cuda\(|_move_model|convert\b",
+    ),
+)
+_TENSORS = (
+    (LOGITS, r"lm_head|cross_entropy|logits|loss_fct|loss_function|log_softmax"),
+    (ATTENTION, r"attn|attention|softmax|scores|baddbmm|matmul\(q"),
+    (ACTIVATION, r"mlp|act_fn|gate_proj|up_proj|down_proj|DenseReluDense|\bwi(_\d)?\(|\bwo\(|gelu|c_fc|intermediate"),
+)
+_FULL_PRECISION = re.compile(r"dtype=torch\.float32|\.float\(\)")
+_HALF = re.compile(r"\b(bf16|fp16|float16|bfloat16)\b")
+_FITS = (
+    "Halve micro_batch_size and double gradient_accumulation_steps; the global batch size stays the same.",
+    "Set gradient_checkpointing to full: activations are recomputed instead of kept.",
+)
+
+
+def analyze_memory(log: Log, place: int, known: Known) -> Detail:
+    """Analyzes the failed allocation from the message, the traceback, the model and the settings."""
+    message = log.following(place, 3)
+    numbers, trace = read_numbers(message), log.traceback_at(place)
+    code = _code(trace)
+    phase = next((name for name, pattern in _PHASES if re.search(pattern, code)), None)
+    batch = known.micro_batch or known.config.get("micro_batch_size") or _logged_batch(log)
+    guesses = (
+        _guesses(log, numbers, trace, known, batch)
+        if numbers.requested and phase not in ("optimizer", "loading")
+        else []
+    )
+    sentences = [_request(numbers, phase), _usage(numbers), _reasoning(numbers, guesses, batch)]
+    return Detail(
+        explanation=" ".join(part for part in sentences if part),
+        fix=_fixes(numbers, phase, guesses, known.config),
+        changes=_changes(known.config, phase, guesses),
+        inferred=_inferred(numbers, phase, guesses),
+    )
+
+
+def _code(trace: Traceback | None) -> str:
+    return "\n".join(f"{frame.file} {frame.function}( {frame.code}" for frame in trace.frames) if trace else ""
+
+
+def _guesses(log: Log, numbers: Numbers, trace: Traceback | None, known: Known, batch: int | None) -> list[Guess]:
+    lines = log.lines[trace.first : trace.last + 1] if trace else log.lines
+    shapes = [tuple(map(int, found.split(","))) for line in lines for found in _SHAPE.findall(line.text)]
+    if settled := exact(numbers.least, numbers.most, shapes):
+        return [settled]
+    if known.dimensions is None or (numbers.requested or 0) < 32 * 2**20:  # smaller ones fit hundreds of shapes
+        return []
+    lengths = frozenset(int(length) for length in _LENGTH.findall(log.text)) | {
+        int(known.config.get("max_length") or 0)
+    }
+    kinds, widths = _kinds(trace), _widths(log, trace)
+    bounds = (numbers.least, numbers.most, known.dimensions)
+    fitting = partial(guess, *bounds, kinds=kinds, lengths=lengths, element_bytes=widths)
+    return fitting(batch=batch) or fitting()
+
+
+def _kinds(trace: Traceback | None) -> tuple[str, ...]:
+    """The kinds of tensor that the innermost matching frame works on; all kinds if no frame matches."""
+    for frame in reversed(trace.frames if trace else ()):
+        for kind, pattern in _TENSORS:
+            if re.search(pattern, f"{frame.function} {frame.code}"):
+                return (kind,)
+    return KINDS
+
+
+def _widths(log: Log, trace: Traceback | None) -> tuple[int, ...]:
+    """Bytes per element, the more likely first; 4 alone if the code computes in fp32, as softmax and the loss usually do."""
+    if any(_FULL_PRECISION.search(frame.code) for frame in (trace.frames[-3:] if trace else ())):
+        return (4,)
+    return (2, 4) if _HALF.search(log.text) else (4, 2)
+
+
+def _logged_batch(log: Log) -> int | None:
+    found = {int(number) for number in _BATCH.findall(log.text)} - {0}
+    return min(found) if found else None  # the log may also name the global batch
+
+
+def _request(numbers: Numbers, phase: str | None) -> str:
+    when = {"loading": "while loading the model", "optimizer": "in the optimizer step", "saving": "while saving"}
+    where = when.get(
+        phase or "", f"in the {phase} pass" if phase in ("forward", "backward") else f"in {phase}" if phase else ""
+    )
+    gpu = "" if numbers.gpu is None else f" on GPU {numbers.gpu}"
+    tried = f"Tried to allocate {byte_size(numbers.requested)}" if numbers.requested else "An allocation failed"
+    return " ".join(part for part in (tried + gpu, where) if part) + "."
+
+
+def _usage(numbers: Numbers) -> str:
+    sizes = numbers.sizes or {}
+    if "capacity_bytes" not in sizes or "free_bytes" not in sizes:
+        return ""
+    used = f", {byte_size(sizes['allocated_bytes'])} in use by tensors" if "allocated_bytes" in sizes else ""
+    return f"{byte_size(sizes['free_bytes'])} of {byte_size(sizes['capacity_bytes'])} were free{used}."
+
+
+def _reasoning(numbers: Numbers, guesses: list[Guess], batch: int | None) -> str:
+    if not guesses or numbers.requested is None:
+        return ""
+    best, *others = guesses
+    message = f"{byte_size(numbers.requested)} is the size of the {best.tensor} {best.words}: batch {best.batch_size}"
+    message += f", sequence length {best.sequence_length:,}."
+    if not others:
+        return message
+    also = "; ".join(f"{one.tensor} {one.words}" for one in others[:3])
+    advice = "" if batch else " Give the micro batch (--micro-batch) to tell them apart."
+    return f"{message} Other tensors of this size: {also}.{advice}"
+
+
+def _inferred(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "bytes_requested": numbers.requested,
+        "gpu": numbers.gpu,
+        "phase": phase,
+        **(numbers.sizes or {}),
+    }
+    if guesses:
+        shown = [{**vars(one), "shape": list(one.shape), "bytes": one.bytes} for one in guesses]
+        found |= shown[0] | {"candidates": shown}
+        found.pop("bytes")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _fixes(numbers: Numbers, phase: str | None, guesses: list[Guess], config: dict[str, Any]) -> tuple[str, ...]:
+    fixes: list[str] = []
+    for pid, taken in numbers.others:
+        if taken > 2**29:
+            fixes.append(
+                f"Process {pid} uses {byte_size(taken)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
+            )
+    if numbers.unused > max(numbers.requested or 0, 2**30) // 2:
+        unused = byte_size(numbers.unused)
+        fixes.append(
+            f"{unused} are reserved but fragmented: start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+        )
+    tensor = guesses[0].tensor if guesses else None
+    if tensor == ATTENTION:
+        fixes.append("Set attention to sdpa or flash_attention_2, which never store the attention matrix.")
+    if tensor in (ATTENTION, LOGITS):
+        fixes.append("Lower max_length, or remove the few longest rows: this tensor grows with the sequence length.")
+    if phase == "loading":
+        return (
+            *fixes,
+            "Load the weights in 4 bits (quantization 4bit) or in 16 bits, or shard them (strategy zero3 or fsdp).",
+        )
+    if phase == "optimizer":
+        fixes.append(
+            "Choose an optimizer with a smaller state (adamw_8bit, adafactor), shard it (zero2), or offload it to the CPU."
+        )
+        fixes.append("Or train an adapter (method lora): its optimizer state is small.")
+        return tuple(fixes)
+    least = config.get("micro_batch_size") == 1, config.get("gradient_checkpointing") in ("full", "offloaded")
+    left = [one for one, done in zip(_FITS, least, strict=True) if not done]
+    return (*fixes, *left, "If that is not enough, shard more (zero2, zero3); offload last, since it is the slowest.")
+
+
+def _changes(config: dict[str, Any], phase: str | None, guesses: list[Guess]) -> dict[str, Any]:
+    """Settings to change; the global batch size stays the same."""
+    if phase == "loading":
+        return {} if config.get("method") == "full" else {"quantization": "4bit"}
+    if phase == "optimizer":
+        return {"optimizer": "adamw_8bit"}
+    if guesses and guesses[0].tensor == ATTENTION and config.get("attention") == "eager":
+        return {"attention": "sdpa"}
+    rows, steps = int(config.get("micro_batch_size") or 0), int(config.get("gradient_accumulation_steps") or 1)
+    if rows > 1 and rows % 2 == 0:
+        return {"micro_batch_size": rows // 2, "gradient_accumulation_steps": steps * 2}
+    if config.get("gradient_checkpointing") in (None, "none"):
+        return {"gradient_checkpointing": "full"}
+    return {"strategy": "zero3"} if int(config.get("num_processes") or 1) > 1 else {}

@@ -1,0 +1,74 @@
+"""docs/diagnosis.md, written from the table of causes: `python -m worker.diagnosis.reference`."""
+
+from pathlib import Path
+
+from training.config.fields import settings
+from worker.diagnosis.cause import Cause
+from worker.diagnosis.causes import BY_SUBJECT, CAUSES
+
+TARGET = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.md"
+
+INTRODUCTION = f"""\
+# Why a run failed
+
+`python -m worker.diagnosis.reference` writes this page from `worker/diagnosis/causes/`: change those files, then run it.
+
+Lathe reads the log of a failed run and reports the cause, the evidence, the rank that failed first, the fix, and the settings
+to change. A failed run's page shows all of that, with a button that opens New run with those settings. For logs of other
+programs, use the page *Diagnose* (paste or drop the log), the command, or REST:
+
+    lathe diagnose train.log                                  # or - for standard input
+    lathe diagnose train.log --model FOLDER --micro-batch 4 --json
+    lathe diagnose --run RUN
+    curl --data-binary @train.log http://127.0.0.1:7860/api/diagnoses
+
+With `--json` the answer has `cause` (one of the names below, or `unknown`), `title`, `explanation`, `confidence`, `evidence`
+(lines), `evidence_lines` (their numbers), `first_failed_rank` (or null), `fix` (sentences), `changes` (settings of a run) and
+`inferred`.
+
+**Confidence** is a number from 0 to 1: 0.9 and more for a message of this cause only, about 0.7 for a message that other causes
+print too, 0.5 for a symptom. It is lower if training continued after the message, or if another cause was found too.
+
+**Several ranks**: Lathe assigns lines to ranks by the prefixes of torch, torchrun, Lightning, mpirun and srun. The launcher's own
+traceback is never the cause; it only shows which rank failed first. Follow-up errors of other ranks (a lost connection, a
+collective that timed out) count only if nothing else is found; for a collective that timed out, the diagnosis names the rank that
+did not join. If no known cause matches, the diagnosis says so and shows the first error of the rank that failed first.
+
+**Memory**: for a GPU that is out of memory, `inferred` contains the requested size (`bytes_requested`), the phase, and the memory
+in use. With the model's `config.json` (`--model`), the line of code and the size identify the tensor: an attention matrix (batch,
+heads, L, L), logits (batch, L, vocabulary) or an MLP activation (batch, L, intermediate), and so `batch_size` and
+`sequence_length`. The micro batch is read from the log or given; without it, every size that fits is a candidate, and the
+explanation says so.
+
+A log may have any size: Lathe reads its start, its end and the first traceback between them. Secrets in the evidence are redacted.
+
+Lathe knows {len(CAUSES)} causes. To add one, add an entry to the table of its subject (`worker/diagnosis/causes/`) and a log to
+`tests/logs`.
+"""
+
+
+def render() -> str:
+    """The whole page as Markdown."""
+    return "\n".join([INTRODUCTION, *(_section(subject, causes) for subject, causes in BY_SUBJECT.items())])
+
+
+def _section(subject: str, causes: tuple[Cause, ...]) -> str:
+    head = "| cause | what happened | fix | settings |\n| --- | --- | --- | --- |"
+    return "\n".join([f"## {subject}", "", head, *(_row(cause) for cause in causes), ""])
+
+
+def _row(cause: Cause) -> str:
+    fix = (
+        " ".join(cause.fix)
+        or "Depends on the tensor and the phase: a smaller micro batch, gradient checkpointing, a lower max_length, sharding."
+    )
+    changes = ", ".join(f"`{name}: {_written(value)}`" for name, value in cause.changes.items() if name in settings())
+    return f"| `{cause.name}` | {cause.title} | {fix.replace('|', chr(92) + '|')} | {changes} |"
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(), encoding="utf-8")

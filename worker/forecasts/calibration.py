@@ -1,0 +1,56 @@
+"""The allocator's overhead beyond the forecast, learned from finished runs on the same GPU model."""
+
+from dataclasses import dataclass
+from statistics import median
+
+from sqlmodel import Session, col, select
+
+from training.forecast.gpus import Card
+from worker.store import database
+from worker.store.tables import Run, Status
+
+RUNS = 20
+"""The newest runs that count."""
+LEAST = 3
+"""With fewer runs, the constant of training/forecast/forecast.py is used."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """`slack`: reserved memory beyond live tensors, as a share of the memory that changes within a step; and the number of runs."""
+
+    slack: float
+    runs: int
+
+    @property
+    def note(self) -> str:
+        return (
+            f"The allocator's overhead is {self.slack:.0%} of the memory that changes within a step, "
+            f"as measured in {self.runs} runs on this GPU model."
+        )
+
+
+def known(card: Card | None) -> Calibration | None:
+    """The calibration of a GPU model, if the database has one."""
+    if card is None or not database.has_tables():
+        return None
+    with database.read() as session:
+        return calibrated(session=session, card=card.name)
+
+
+def calibrated(*, session: Session, card: str) -> Calibration | None:
+    """The median over the newest finished runs on this GPU model (training/forecast/gpus.py); None for fewer than LEAST."""
+    forecast = col(Run.forecast)
+    newest = select(Run).where(Run.status == Status.FINISHED, forecast["card"].as_string() == card)
+    found = [slack_of(run) for run in session.exec(newest.order_by(col(Run.finished_at).desc()).limit(RUNS))]
+    measured = [slack for slack in found if slack is not None]
+    return Calibration(max(0.0, median(measured)), len(measured)) if len(measured) >= LEAST else None
+
+
+def slack_of(run: Run) -> float | None:
+    """The largest reserved memory of a rank beyond the forecast, as a share of the changing memory; None if unknown."""
+    reserved = ((run.summary or {}).get("memory") or {}).get("reserved_bytes")
+    moving = (run.forecast or {}).get("moving_bytes")
+    if not reserved or not moving or run.forecast is None:
+        return None
+    return float((max(reserved) - run.forecast["allocated_bytes"]) / moving)

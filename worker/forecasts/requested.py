@@ -1,0 +1,92 @@
+"""Memory forecasts as the command line and REST request them: by GPU model, number of GPUs and host memory."""
+
+from collections.abc import Container
+from typing import Any
+
+from training.config.fields import ConfigError
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.errors import Problem
+from training.forecast import gpus as cards
+from training.forecast.gpus import GIB, Card
+from training.model_info.shape import ModelShape
+from training.rules import check
+from worker.allowed_paths import find_path
+from worker.forecasts import calibration, worst_batch
+from worker.forecasts import forecast as forecasting
+from worker.forecasts.forecast import Found
+from worker.machine import devices
+
+
+def on_gpus(config: RunConfig, gpus: int | None, given: Container[str]) -> RunConfig:
+    """The configuration on `gpus` GPUs, unless its processes or its strategy are `given`."""
+    if not gpus:
+        return config
+    if "num_processes" in given:
+        gpus = config.num_processes
+    return (
+        config.model_copy(update={"num_processes": gpus}) if "strategy" in given else forecasting.spread(config, gpus)
+    )
+
+
+def forecast(config: RunConfig, gpu: str | None, host_gib: float | None) -> tuple[Found, Card | None]:
+    """The forecast on the named GPU, by default on this machine's GPU with its host memory.
+
+    Raises:
+        ConfigError: the GPU or the model's shape is unknown, or settings conflict.
+    """
+    card = _card(gpu)
+    _refuse(config, card)
+    host = int(host_gib * GIB) if host_gib else None if gpu else forecasting.host_memory()
+    model = str(find_path(config.model) or config.model)
+    return forecasting.forecast_run(
+        config,
+        _shape(model),
+        card,
+        rows=worst_batch.counted(config, model),
+        host_bytes=host,
+        calibration=calibration.known(card),
+    ), card
+
+
+def _card(gpu: str | None) -> Card | None:
+    """The GPU; None for the CPU."""
+    if gpu is None:
+        return forecasting.card_of(devices.machine())
+    if gpu.lower() == devices.CPU:
+        return None
+    try:
+        return cards.find_card(gpu)
+    except ValueError as error:
+        raise ConfigError([Problem("gpu", gpu, str(error))]) from None
+
+
+def _refuse(config: RunConfig, card: Card | None) -> None:
+    """Raises ConfigError for settings that cannot run on these GPUs."""
+    count = max(config.num_processes, 1)
+    machine = (
+        Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16) if card else Machine()
+    )
+    problems = [
+        Problem(conflict.settings[0], getattr(config, conflict.settings[0]), conflict.reason, conflict.fix)
+        for conflict in check(config, machine)
+        if conflict.blocking
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _shape(model: str) -> ModelShape:
+    return forecasting.shape_at(model)
+
+
+def simulate(config: RunConfig, found: Found, card: Card | None) -> dict[str, Any]:
+    """A simulated step of the run on the forecast's batch.
+
+    Raises:
+        ConfigError: the model cannot be built, or the simulation takes too long.
+    """
+    done = forecasting.simulated(config, found, card)
+    if "problem" in done:
+        raise ConfigError([Problem(**done["problem"])])
+    return done

@@ -1,0 +1,125 @@
+"""The largest batch of a run from the data set's token counts: its size, step and rows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from training.config.choices import Packing, Task
+from training.config.run_config import RunConfig
+from training.errors import DataError
+from training.forecast.activations import Batch
+from training.tokens.order import Integers, padded, worst_batches
+from training.tokens.packing import order_of
+from training.tokens.selection import select
+from training.tokens.store import open_store
+from worker.datasets import run_data, token_counts
+from worker.store import database
+from worker.store.tables import Dataset
+
+
+@dataclass(frozen=True)
+class RowLengths:
+    """The tokens of each row, untruncated, and the index of the first token with loss (-1: none)."""
+
+    lengths: Integers
+    first_trained: Integers
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The largest batch and its position: step from 1, rank and epoch from 0, rows from 1.
+
+    `lengths` are the tokens of its rows, `answers` those with loss (seq2seq: the target's)."""
+
+    batch: Batch
+    epoch: int
+    step: int
+    rank: int
+    rows: list[int]
+    longest_row: int
+    longest: int
+    lengths: list[int]
+    answers: list[int]
+
+    @property
+    def words(self) -> str:
+        return (
+            f"The largest batch is at step {self.step:,} on rank {self.rank}; its longest row is {self.longest_row:,} "
+            f"with {self.longest:,} tokens."
+        )
+
+
+def counted(config: RunConfig, model: str) -> RowLengths | None:
+    """The token counts of the run's data set; None if it is not tokenized for this model yet."""
+    if not run_data.DATASET_ID.fullmatch(config.data):
+        return None
+    with database.read() as session:
+        item = session.get(Dataset, config.data)
+    if item is None:
+        return None
+    state = token_counts.state(
+        item.sha256,
+        model,
+        config.columns or item.columns_map,
+        revision=config.revision,
+        template_kwargs=config.chat_template_kwargs,
+    )
+    if state.store is None:
+        return None
+    store = open_store(state.store)
+    first = store.first_trained_with(train_on_prompt=config.train_on_prompt)
+    return RowLengths(store.lengths, first)
+
+
+def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
+    """The micro batches of a run that may need the most memory: by tokens, and for an encoder-decoder also by source and
+    by target length. Empty if no row has loss."""
+    lengths, first_trained = known.lengths, known.first_trained
+    if config.task is Task.SEQ2SEQ:
+        source = np.minimum(np.maximum(first_trained, 0), config.max_length)
+        target = np.minimum(
+            np.maximum(lengths - np.maximum(first_trained, 0), 0), config.max_target_length or config.max_length
+        )
+        rows = np.flatnonzero((first_trained >= 0) & (target > 0))
+        kinds = [source + target, source, target]
+    else:
+        try:
+            chosen = select(
+                lengths, first_trained, max_length=config.max_length, seed=config.seed, eval_split=config.eval_split,
+                data_slice=config.data_slice, max_samples=config.max_samples,
+            )  # fmt: skip
+        except DataError:
+            return []
+        rows, source = chosen.train, np.minimum(lengths, config.max_length)
+        target, kinds = np.maximum(source - np.maximum(first_trained, 1), 0), [source]
+    if not len(rows):
+        return []
+    return [_worst(config, kind[rows], rows, source, target) for kind in kinds]
+
+
+def _worst(config: RunConfig, sizes: Integers, rows: Integers, source: Integers, target: Integers) -> Worst:
+    flat = lies_flat(config)
+    (worst,) = worst_batches(
+        sizes, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps,
+        world=config.num_processes // config.sequence_parallel_size, seed=config.seed, epochs=config.epochs,
+        max_steps=config.max_steps, count=1, pads=not flat, order=order_of(config, sizes),
+    )  # fmt: skip
+    mine = rows[worst.rows]
+    count, longest, answer = len(mine), int(source[mine].max()), int(target[mine].max())
+    if config.task is Task.SEQ2SEQ:
+        wide, long = padded(longest), padded(answer)
+        batch = Batch(count, wide, count * wide, count * long, long, count * long)
+    elif flat:
+        batch = Batch(count, longest, int(source[mine].sum()), int(target[mine].sum()), flat=True)
+    else:
+        batch = Batch(count, padded(longest), count * padded(longest), count * padded(longest))
+    top = int(worst.rows[int(np.argmax(sizes[worst.rows]))])
+    tokens = int(sizes[top])
+    return Worst(batch, worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in mine], int(rows[top]) + 1, tokens,
+                 source[mine].tolist(), target[mine].tolist())  # fmt: skip
+
+
+def lies_flat(config: RunConfig) -> bool:
+    """True if rows are concatenated without padding, as training/batches/layout.py decides for models that allow it."""
+    plain = config.task in (Task.SFT, Task.PRETRAINING) and config.sequence_parallel_size == 1
+    return plain and config.packing is not Packing.NONE and not config.neftune_noise_alpha

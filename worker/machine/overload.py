@@ -1,0 +1,114 @@
+"""Detects that this machine is too busy to start another run.
+
+A worker measures the load, starts nothing while it is too high, and writes a file in the data folder that pages and commands read.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+from worker.machine.process_identity import hostname
+from worker.settings import get_settings
+
+log = logging.getLogger(__name__)
+
+# Load average per core over the last minute. A supervisor starts that many times slower.
+BUSY_LOAD, CALM_LOAD = 24.0, 12.0
+# How late a sleeping thread wakes, as a share of the lease: the threads that renew leases sleep too.
+BUSY_SHARE, CALM_SHARE = 0.1, 0.02
+_LEAST_LATE_SECONDS = 1.0
+_FOLDER = "overloaded"
+_NOTE_SECONDS = 60.0  # an older file belongs to a worker that has ended
+
+
+class Overload:
+    """Judges measurements; the limit to stay overloaded is lower than the one to become so."""
+
+    def __init__(self, lease_seconds: float) -> None:
+        self._lease_seconds = lease_seconds
+        self.reason = ""
+
+    def measured(self, load: float, late: float) -> str:
+        """The reason not to start runs, or "". `load`: per core. `late`: seconds by which a sleep was too long."""
+        most_load, share = (CALM_LOAD, CALM_SHARE) if self.reason else (BUSY_LOAD, BUSY_SHARE)
+        if load >= most_load:
+            self.reason = f"load average of {load:.0f} per core"
+        elif late >= max(share * self._lease_seconds, _LEAST_LATE_SECONDS):
+            self.reason = f"a sleeping thread woke {late:.0f} s late"
+        else:
+            self.reason = ""
+        return self.reason
+
+
+class Gauge:
+    """Measures this machine between the rounds of a worker and updates its file."""
+
+    def __init__(self) -> None:
+        self._overload = Overload(get_settings().lease_seconds)
+
+    def sleep(self, event: threading.Event, seconds: float) -> None:
+        """Waits for the event for at most `seconds`, and measures meanwhile."""
+        began = time.monotonic()  # does not count time in suspend
+        woken = event.wait(seconds)
+        self.take(load_per_core(), 0.0 if woken else time.monotonic() - began - seconds)
+
+    def take(self, load: float, late: float) -> None:
+        """Judges a measurement and logs changes."""
+        before, reason = self._overload.reason, self._overload.measured(load, late)
+        if reason and not before:
+            log.warning("this machine is overloaded (%s): no run is started until it recovers", reason)
+        if before and not reason:
+            log.warning("this machine has recovered: waiting runs are started again")
+        _write(reason)
+
+
+def load_per_core() -> float:
+    """Load average of the last minute per core that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return os.getloadavg()[0] / cores
+
+
+def here() -> str:
+    """The reason why this machine starts no runs now, or ""."""
+    return _read(_note(hostname()))
+
+
+def everywhere() -> dict[str, str]:
+    """The machines with this data folder that start no runs now, each with the reason."""
+    notes = {path.name: _read(path) for path in sorted(_folder().glob("*"))}
+    return {name: reason for name, reason in notes.items() if reason}
+
+
+def in_words() -> str:
+    """A sentence for users with waiting runs, or ""."""
+    machines = [f"{name} ({reason})" for name, reason in everywhere().items()]
+    return f"No run starts on an overloaded machine until it recovers: {', '.join(machines)}." if machines else ""
+
+
+def _folder() -> Path:
+    return get_settings().data_dir / _FOLDER
+
+
+def _note(name: str) -> Path:
+    return _folder() / name
+
+
+def _read(path: Path) -> str:
+    try:
+        fresh = abs(time.time() - path.stat().st_mtime) < _NOTE_SECONDS
+        return path.read_text(encoding="utf-8").strip() if fresh else ""
+    except OSError:
+        return ""
+
+
+def _write(reason: str) -> None:
+    path = _note(hostname())
+    with contextlib.suppress(OSError):  # a full disk is reported elsewhere
+        if not reason:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(reason, encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Starts queued runs in order, and requeues lost ones."""

@@ -1,0 +1,164 @@
+"""The worker's periodic rounds: requeues runs whose supervisor is gone, and starts waiting runs.
+
+Celery messages only make it faster: without them, a waiting run is still found within seconds.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable
+
+from sqlmodel import Session
+
+from training.run_folder import full_disk
+from worker.machine import overload, processes
+from worker.machine.process_identity import Identity, hostname, me
+from worker.queue import starting
+from worker.settings import get_settings
+from worker.store import claims, database, logs, runs
+from worker.store.database import UNREACHABLE
+from worker.store.tables import Request, Run, Status
+from worker.supervision import closing, outcome
+from worker.supervision.lease import steady
+from worker.supervision.outcome import Verdict
+from worker.supervision.report_reader import AttemptProgress
+from worker.supervision.training_process import end_left_behind
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 5.0
+_MANY = 100_000
+_ERROR_LINES = 60
+_RENEWALS = 3
+_CONTINUES = "It continues from its last complete checkpoint."
+
+
+class Reaper(threading.Thread):
+    """Runs a round at once, then every few seconds, until `stop`."""
+
+    def __init__(self) -> None:
+        super().__init__(name="reaper", daemon=True)
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        gauge = overload.Gauge()
+        while not self._stopping.is_set():
+            starting.supervisor_ended.clear()
+            try:
+                run_round()
+                starting.prepare()
+            except UNREACHABLE as error:
+                log.warning("the database is unreachable: %s", error)
+            except Exception:
+                # The thread must go on: without a reaper, runs would wait forever.
+                log.exception("a round failed")
+            gauge.sleep(starting.supervisor_ended, ROUND_SECONDS)
+
+    def stop(self) -> None:
+        """Ends the rounds; afterwards no run is started, except one that is already being started."""
+        self._stopping.set()
+        starting.supervisor_ended.set()
+
+
+def run_round() -> None:
+    """One round."""
+    for run in lost_runs():
+        recover(run)
+    starting.start_waiting()
+
+
+def lost_runs() -> list[Run]:
+    """Running runs without a holder: the lease has expired, or its owner on this machine is dead."""
+    with database.read() as session:
+        expired = {run.id for run in claims.lost(session=session)}
+        running = runs.listing(session=session, status=Status.RUNNING, limit=_MANY)
+    silent = _silence.of(run for run in running if run.id in expired and not starting.awaits_adoption(run))
+    return [run for run in running if run.id in silent or _holder_is_dead(run)]
+
+
+class Silence:
+    """Measures with a monotonic clock for how long expired leases were not renewed.
+
+    If the database's clock is set forward, all leases expire at once; live holders then renew them within a moment.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int, float | None], float] = {}
+
+    def of(self, expired: Iterable[Run]) -> set[str]:
+        """The ids of runs with an expired lease that missed several renewals."""
+        now, seconds = steady(), _RENEWALS * get_settings().renew_seconds
+        leases = {(run.id, run.attempt, run.lease_expires_at) for run in expired}
+        self._since = {lease: self._since.get(lease, now) for lease in leases}
+        return {lease[0] for lease, since in self._since.items() if now - since >= seconds}
+
+
+_silence = Silence()
+
+
+def _holder_is_dead(run: Run) -> bool:
+    owner = Identity.parse(run.lease_owner)
+    # The embedded database is used by this machine only.
+    dead = owner is not None and owner.provably_dead(only_machine=not get_settings().database_url)
+    return dead or starting.abandoned(run)
+
+
+def recover(run: Run) -> bool:
+    """Requeues a lost run, or fails it if it was lost too often. False if it still has a holder."""
+    expired, late = not _holder_is_dead(run), _living_holder(run) is not None
+    seconds = get_settings().lease_seconds
+    with database.write() as session:
+        # From here on the old holder cannot renew: its remaining processes can be killed.
+        if claims.seize(session=session, run=run, owner=str(me()), expired=expired, lease_seconds=seconds) is None:
+            return False
+    _end_what_is_left(run)
+    with database.write() as session:
+        current = runs.get(session=session, run_id=run.id)
+        if (current.attempt, current.status, current.lease_owner) != (run.attempt, Status.RUNNING, str(me())):
+            return False  # the supervisor finished the run before it was killed
+        log.warning("run %s, attempt %d, is %s", run.id, run.attempt, "starved" if late else "lost")
+        if late:
+            reason = f"{_starved_reason(run)} {_CONTINUES}"
+            return claims.requeue(session=session, run_id=run.id, attempt=run.attempt, reason=reason, outcome="starved")
+        verdict = _verdict(session, current, _host(run), expired)
+        most = get_settings().max_attempts
+        return closing.close(session=session, run=current, verdict=verdict, max_attempts=most, counted_as="lost")
+
+
+def _living_holder(run: Run) -> Identity | None:
+    """The live process on this machine that holds the run's lease, if any."""
+    owner = Identity.parse(run.lease_owner)
+    return owner if owner and owner.here and owner.alive and not starting.abandoned(run) else None
+
+
+def _end_what_is_left(run: Run) -> None:
+    """Kills what is left of the attempt on this machine, a hanging supervisor too: two must never train at once."""
+    if _host(run) != hostname():
+        return
+    holder = _living_holder(run)
+    if holder and claims.adopted(run):  # otherwise the holder is a worker, which may hold other runs
+        processes.kill_tree(holder.pid)
+    end_left_behind(run.id)
+    full_disk.give_up_reserve(get_settings().runs_dir / run.id)
+
+
+def _host(run: Run) -> str:
+    return (run.lease_owner or "").partition(":")[0]
+
+
+def _starved_reason(run: Run) -> str:
+    holder = "supervisor" if claims.adopted(run) else "worker"
+    late = f"did not renew its lease for {get_settings().lease_seconds:.0f} s although it was alive"
+    return f"Its {holder} on {_host(run)} {late}: the machine is overloaded or was suspended."
+
+
+def _verdict(session: Session, run: Run, host: str, expired: bool) -> Verdict:
+    if run.request is Request.REQUEUE:
+        return Verdict(Status.QUEUED, f"It was killed before it could save. {_CONTINUES}")
+    if expired:
+        reason = f"Lost contact with {host} for {get_settings().lease_seconds:.0f} s."
+    else:
+        reason = f"Its supervisor on {host} ended unexpectedly."
+    lines = logs.tail(session=session, run_id=run.id, limit=_ERROR_LINES)
+    seen = AttemptProgress(phase=run.phase, step=run.step)
+    seen.log.extend(line.text for line in lines)
+    return Verdict(Status.FAILED, reason, outcome.error_of(seen, reason), retry=True, goes_on=_CONTINUES)

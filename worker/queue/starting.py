@@ -1,0 +1,166 @@
+"""Starts waiting runs on this machine's devices, each with its own supervisor."""
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from sqlmodel import select
+
+from worker.machine import devices, overload, processes
+from worker.machine.process_identity import me
+from worker.settings import ROOT, get_settings
+from worker.store import claims, database, runs
+from worker.store.database import UNREACHABLE
+from worker.store.tables import Run
+from worker.supervision.lease import steady
+from worker.supervision.standby import FLAG, SUPERVISOR_LOG, Standby
+
+log = logging.getLogger(__name__)
+
+# Set when a supervisor of this worker has ended: devices may be free, or its run lost.
+supervisor_ended = threading.Event()
+
+_START_LEASES = 12  # a supervisor that needs more lease periods to start counts as hanging
+_lock = threading.Lock()
+_standby = Standby()
+_supervisors: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+
+
+def supervisor_command(*arguments: str) -> list[str]:
+    """The command of a supervisor; `arguments` are run and attempt, or `--standby`."""
+    return [sys.executable, "-m", "worker.supervision.supervisor", *arguments]
+
+
+def start_waiting() -> list[Run]:
+    """Starts the waiting runs that fit on this machine's free devices, the oldest first, and returns them.
+
+    Starts none while the machine is overloaded.
+    """
+    started: list[Run] = []
+    if overload.here():
+        return started
+    with _lock:
+        while candidate := _candidate():
+            # None if another worker was faster: look at the queue again.
+            if run := _claim(*candidate):
+                _supervise(run)
+                started.append(run)
+    return started
+
+
+def prepare() -> None:
+    """Keeps a supervisor process ready while a device is free, so that the next run starts at once."""
+    if overload.here():
+        return
+    with database.read() as session:
+        free = devices.free_devices(session=session)
+    if free:
+        with _lock:
+            _standby.prepare(supervisor_command(FLAG))
+
+
+def abandoned(run: Run) -> bool:
+    """True if this process claimed the run and no supervisor will take it over."""
+    return run.lease_owner == str(me()) and not _has_supervisor(run)
+
+
+def awaits_adoption(run: Run) -> bool:
+    """True if this process claimed the run and its supervisor is still starting."""
+    return run.lease_owner == str(me()) and _has_supervisor(run)
+
+
+def _has_supervisor(run: Run) -> bool:
+    with _lock:
+        supervisor = _supervisors.get((run.id, run.attempt))
+        return supervisor is not None and supervisor.poll() is None
+
+
+def _candidate() -> tuple[Run, list[str]] | None:
+    with database.read() as session:
+        free = devices.free_devices(session=session)
+        if not free:
+            return None
+        now = session.exec(select(database.clock())).one()
+        patience = get_settings().overtaking_seconds
+        return next_run(runs.waiting(session=session), free, devices.own_devices(), now, patience)
+
+
+def _claim(run: Run, chosen: list[str]) -> Run | None:
+    seconds = get_settings().lease_seconds
+    with database.write() as session:
+        return claims.claim(session=session, run_id=run.id, owner=str(me()), devices=chosen, lease_seconds=seconds)
+
+
+def _supervise(run: Run) -> None:
+    """Starts the supervisor; if that fails, the run counts as abandoned."""
+    folder = get_settings().runs_dir / run.id
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        started = _standby.take(run) or _start_cold(run, folder / SUPERVISOR_LOG)
+    except OSError:
+        log.exception("the supervisor of run %s cannot be started", run.id)
+        return
+    log.info("run %s, attempt %d: supervisor %d on %s", run.id, run.attempt, started.pid, ", ".join(run.devices))
+    _supervisors[run.id, run.attempt] = started
+    threading.Thread(target=_attend, args=(run, started), name=f"supervisor of {run.id}", daemon=True).start()
+
+
+def _start_cold(run: Run, log_file: Path) -> subprocess.Popen[bytes]:
+    return processes.start_detached(supervisor_command(run.id, str(run.attempt)), output=log_file, cwd=ROOT)
+
+
+def _attend(run: Run, started: subprocess.Popen[bytes]) -> None:
+    """Holds the run until its supervisor adopts it, then waits for the supervisor's end."""
+    _hold(run, started)
+    code = started.wait()
+    log.info("run %s, attempt %d: supervisor ended with exit code %d", run.id, run.attempt, code)
+    with _lock:
+        del _supervisors[run.id, run.attempt]
+    supervisor_ended.set()
+
+
+def _hold(run: Run, started: subprocess.Popen[bytes]) -> None:
+    """Renews the lease while the supervisor starts: on a busy machine that may take longer than a lease period."""
+    settings = get_settings()
+    deadline = steady() + _START_LEASES * settings.lease_seconds
+    while steady() < deadline:
+        processes.wait_for_end(started, settings.renew_seconds)
+        if started.poll() is not None or not _renewed(run):
+            return
+    log.error("run %s, attempt %d: supervisor %d does not start; killing it", run.id, run.attempt, started.pid)
+    processes.kill_tree(started.pid)
+
+
+def _renewed(run: Run) -> bool:
+    """Renews the lease. False once the supervisor or another process holds the run."""
+    try:
+        with database.write() as session:
+            seconds = get_settings().lease_seconds
+            claims.renew(session=session, run_id=run.id, attempt=run.attempt, owner=str(me()), lease_seconds=seconds)
+    except claims.LeaseLost:
+        return False
+    except UNREACHABLE as error:
+        log.warning("the database is unreachable: %s", error)
+    return True
+
+
+def next_run(
+    waiting: Iterable[Run], free: list[str], own: list[str], now: float, overtaking_seconds: float
+) -> tuple[Run, list[str]] | None:
+    """The run to start next and its devices, or None if no run can start.
+
+    `waiting` are queued runs, the oldest first; `free` of this machine's devices `own` are not leased; `now` is in seconds by
+    the database's clock. Later runs that need fewer devices may overtake a run that needs more than are free, until it has
+    been queued for `overtaking_seconds`; then free devices are kept for it. A run that needs more devices than this machine has
+    never blocks others here.
+    """
+    for run in waiting:
+        needed = int(run.config.get("num_processes", 1))
+        if chosen := devices.choose(needed, free):
+            return run, chosen
+        if now - run.queued_at > overtaking_seconds and devices.choose(needed, own):
+            return None
+    return None

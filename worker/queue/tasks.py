@@ -1,0 +1,45 @@
+"""The worker: a Celery task that starts waiting runs, and the reaper thread.
+
+Start it with `worker_command`: `celery -A worker.queue.tasks worker ...`.
+"""
+
+import logging
+import sys
+
+from celery import shared_task
+from celery.signals import celeryd_after_setup, worker_shutting_down
+
+from worker.celery_app import START_RUN, current_app
+from worker.queue import compile_ahead
+from worker.queue.reaper import Reaper
+from worker.queue.starting import start_waiting
+
+log = logging.getLogger(__name__)
+
+app = current_app()
+_reaper = Reaper()
+
+
+def worker_command() -> list[str]:
+    """The command that starts a worker; run it in `settings.ROOT`."""
+    options = ["--pool", "threads", "--concurrency", "2", "--without-gossip", "--without-mingle", "--loglevel", "INFO"]
+    return [sys.executable, "-m", "celery", "-A", "worker.queue.tasks", "worker", *options]
+
+
+@shared_task(name=START_RUN, ignore_result=True)  # type: ignore[untyped-decorator]
+def start_run(run_id: str) -> None:
+    """Starts waiting runs. The message names `run_id`; runs that have waited longer start first."""
+    started = start_waiting()
+    log.info("message for run %s: %s", run_id, ", ".join(f"started {run.id}" for run in started) or "nothing to start")
+
+
+# Not at worker_ready: that waits for the broker, and runs must be recovered even if it is unreachable.
+@celeryd_after_setup.connect  # type: ignore[untyped-decorator]
+def _begin_rounds(**_: object) -> None:
+    compile_ahead.compile_in_background()  # before other threads start
+    _reaper.start()
+
+
+@worker_shutting_down.connect  # type: ignore[untyped-decorator]
+def _end_rounds(**_: object) -> None:
+    _reaper.stop()

@@ -1,0 +1,1 @@
+"""Submits runs (checks, stores, queues them) and delivers their results."""

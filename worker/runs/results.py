@@ -1,0 +1,80 @@
+"""The results of a finished run on this machine; merged and GGUF models are created on demand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from training.config.choices import Method
+from training.errors import UserError
+from training.run_folder.paths import GGUF_FILE, MERGED_FOLDER, saved_result
+from worker.machine import programs
+from worker.settings import PREFIX, ROOT, get_settings, hub_token
+from worker.store.tables import Run, Status
+
+_LAST_LINES = 3
+_FIX = "Check that the base model is on this machine and that its disk has space, then try again."
+
+
+class NoResult(UserError):  # noqa: N818
+    """The run does not have this result."""
+
+
+def find(run: Run, *, merged: bool = False) -> Path:
+    """The folder of the adapter or model; with `merged`, of the adapter merged into its base, created if needed.
+
+    Raises:
+        NoResult: there is none, or it cannot be created.
+    """
+    run_dir = get_settings().runs_dir / run.id
+    result = saved_result(run_dir)
+    if run.status is not Status.FINISHED or result is None:
+        raise _missing(run, run_dir)
+    if not merged:
+        return result
+    if run.config.get("method") == Method.FULL:
+        raise NoResult("run", run.id, "is a full fine-tuning: there is nothing to merge.", "Omit --merged.")
+    folder = run_dir / MERGED_FOLDER
+    if not folder.is_dir():
+        _run(run, programs.MERGING, str(run_dir))
+    return folder
+
+
+def gguf(run: Run) -> Path:
+    """The model as one GGUF file, with an adapter merged into its base; created if needed.
+
+    Raises:
+        NoResult: there is no result, or none that can be converted.
+    """
+    folder = find(run, merged=run.config.get("method") != Method.FULL)
+    target = folder.parent / GGUF_FILE
+    if not target.is_file():
+        _run(run, programs.GGUF, str(folder), str(target))
+    return target
+
+
+def _missing(run: Run, run_dir: Path) -> NoResult:
+    if not run.status.ended:
+        message, fix = f"is {run.status.value}: its result is saved at the end.", f"Wait for it: lathe show {run.id}"
+        return NoResult("run", run.id, message, fix)
+    if run.status is not Status.FINISHED:
+        message, fix = f"is {run.status.value}: it has no result.", f"Resume it: lathe resume {run.id}"
+        return NoResult("run", run.id, message, fix)
+    fix = "Export it on the machine that trained it, or set LATHE_DATA_DIR to the folder that both machines share."
+    return NoResult("run", run.id, f"has no result in {run_dir}.", fix)
+
+
+def _run(run: Run, module: str, *arguments: str) -> None:
+    """Runs a program of `training` that makes a result of the run.
+
+    Raises:
+        NoResult: it failed; with the last lines that it printed.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    secret = hub_token()  # the base model may be a gated one
+    env = kept | {"PYTHONPATH": str(ROOT)} | ({"HF_TOKEN": secret} if secret else {})
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()[-_LAST_LINES:] or [f"{module} ended with exit code {done.returncode}"]
+        raise NoResult("run", run.id, "the result could not be created: " + " ".join(lines), _FIX)

@@ -1,0 +1,191 @@
+"""Checks a configuration completely, then stores and queues the run."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from training.config import own_deepspeed
+from training.config.choices import Method, Task
+from training.config.fields import ConfigError
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.errors import Problem
+from training.model_info.config_json import ModelError
+from training.model_info.folder import ModelFacts, describe_model
+from training.rules import check
+from training.units import byte_size
+from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
+from worker.datasets import run_data
+from worker.datasets.run_data import resolve
+from worker.settings import get_settings, hub_token
+from worker.store import database, runs
+from worker.store.tables import LOCAL, Run
+
+SPARE_BYTES = 256 * 2**20  # logs, events and answers of a run
+ANY_MACHINE = Machine("cuda", devices=1024)
+
+
+def submit(
+    config: RunConfig, *, parent_id: str | None = None, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL
+) -> Run:
+    """Checks, stores and queues a run; if it is refused, nothing is stored. An unreachable broker is no error: the run waits.
+
+    Data files are copied into the store, so that later changes do not affect the run. `reach` restricts the files of this machine
+    that may be named; run and data belong to `owner`.
+
+    Raises:
+        ConfigError: one problem for each wrong setting.
+    """
+    from worker import celery_app  # Celery takes 0.3 s to import
+
+    config = _with_deepspeed_file(config, reach)
+    if problems := list(_unprintable(config)):
+        raise ConfigError(problems)  # no file is looked for by such a name
+    config, problems = _checked(config, reach)
+    with run_data.taken_in(config, reach, owner, problems) as data, database.write() as session:
+        run = runs.create(
+            session=session,
+            config=config.model_copy(update=data.settings),
+            dataset_id=data.training.id,
+            fingerprints=data.fingerprints,
+            parent_id=parent_id,
+            owner=owner,
+            name=config.name or f"{Path(config.model).name} on {data.training.name}",
+        )
+    celery_app.notify(run.id)
+    return run
+
+
+def stop(run_id: str) -> Run:
+    """Asks a run to stop.
+
+    Raises:
+        RunNotFound, NotRunning: as `runs.request_stop`.
+    """
+    with database.write() as session:
+        return runs.request_stop(session=session, run_id=run_id)
+
+
+def resume(run_id: str, *, step_down: bool = False) -> Run:
+    """Queues a failed or stopped run again; with `step_down`, with the settings proposed after an out-of-memory error.
+
+    Raises:
+        RunNotFound, NotResumable: as `runs.resume`.
+        ConfigError: its model or data no longer exist.
+    """
+    from worker import celery_app
+
+    with database.write() as session:
+        run = runs.resume(session=session, run_id=run_id, step_down=step_down)
+        config = RunConfig.model_validate(run.config)
+        resolve(config, session)
+        problems: list[Problem] = []
+        _describe(config.model, problems)
+        if problems:
+            raise ConfigError(problems)
+    celery_app.notify(run.id)
+    return run
+
+
+def machine() -> Machine:
+    """The machine that runs are checked against: this one, or any if LATHE_BROKER_URL allows workers on other machines."""
+    from worker.machine import devices
+
+    return ANY_MACHINE if get_settings().broker_url else devices.machine()
+
+
+def _with_deepspeed_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
+    """The configuration with the content of its DeepSpeed file in place of the path.
+
+    Raises:
+        ConfigError: the file cannot be read, or is invalid.
+    """
+    given = config.deepspeed_config
+    if not given or own_deepspeed.given(config) is not None:
+        return config
+    path = reach.find(given)
+    fix = "Give the path of a DeepSpeed JSON file, or its text."
+    if path is None or not path.is_file():
+        raise ConfigError([Problem("deepspeed_config", given, "is neither JSON nor an existing file.", fix)])
+    try:
+        return config.model_copy(update={"deepspeed_config": own_deepspeed.from_file(path)})
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            [Problem("deepspeed_config", given, f"{error}{'' if str(error).endswith(('.', '?')) else '.'}", fix)]
+        ) from None
+
+
+def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Problem]]:
+    """The configuration with its model's path made absolute, and the problems of all settings but the data."""
+    if refused := reach.problems(config):
+        return config, refused  # do not open a model outside the allowed folders
+    problems: list[Problem] = []
+    local = find_path(config.model)
+    facts = _describe(str(local) if local else config.model, problems)
+    for conflict in check(config, machine()):
+        if conflict.blocking:
+            field = conflict.settings[0]
+            problems.append(Problem(field, getattr(config, field), conflict.reason, conflict.fix))
+    if config.push_to_hub and not get_settings().broker_url and not hub_token():
+        fix = "Set HF_TOKEN or LATHE_HUB_TOKEN to a token with write access and restart Lathe, or leave push_to_hub empty."
+        problems.append(Problem("push_to_hub", config.push_to_hub, "needs a hub token, and none is set.", fix))
+    if facts is not None:
+        problems += _wrong_kind(config.task, facts)
+        problems += _disk_problems(config, facts)
+        config = config.model_copy(update={"model": str(facts.path)}) if facts.path else config
+    return config, problems
+
+
+def _unprintable(config: RunConfig) -> Iterator[Problem]:
+    for field, value in config:
+        if isinstance(value, str) and not value.isprintable():
+            yield Problem(field, value, "contains a non-printable character.", "Type it again.")
+
+
+def _describe(model: str, problems: list[Problem]) -> ModelFacts | None:
+    try:
+        return describe_model(model)
+    except ModelError as error:
+        problems.append(error.problem)
+    except (OSError, RuntimeError):
+        problems.append(
+            Problem("model", model, "cannot be searched for.", "Give a folder with config.json, or a hub id.")
+        )
+    return None
+
+
+def _wrong_kind(task: Task, facts: ModelFacts) -> Iterator[Problem]:
+    """Encoder-decoders need the task seq2seq, and other models must not have it; any model can classify."""
+    if facts.is_encoder_decoder is None or not task.generates:
+        return
+    if task is Task.SEQ2SEQ and not facts.is_encoder_decoder:
+        message = f"needs an encoder-decoder model; {facts.architecture} is decoder-only."
+        yield Problem("task", task.value, message, "Choose a model such as T5 or BART, or the task sft.")
+    elif task is not Task.SEQ2SEQ and facts.is_encoder_decoder:
+        message = f"needs a decoder-only model; {facts.architecture} is an encoder-decoder."
+        yield Problem("task", task.value, message, "Set task to seq2seq, or choose another model.")
+
+
+def disk_needed(config: RunConfig, facts: ModelFacts) -> int:
+    """Estimates the bytes that a run writes at most: checkpoints (one more than are kept, during a save) and the result.
+
+    A trained parameter takes 16 bytes in a checkpoint (weight, fp32 copy and Adam's two moments) and at most 8 in the
+    result and its download. LoRA of rank r trains about 2r/d of a model of width d; a merged adapter takes as much as the
+    base model, twice with its download. Unknown sizes count as 0.
+    """
+    parameters = facts.parameters or 0
+    lora = min(1.0, 2 * config.lora_r / facts.hidden_size) if facts.hidden_size else 0.0
+    trained = parameters if config.method is Method.FULL else parameters * lora
+    merged = 8 * parameters if config.merge_adapter else 0
+    return SPARE_BYTES + merged + int(trained * (16 * (config.save_total_limit + 1) + 8))
+
+
+def _disk_problems(config: RunConfig, facts: ModelFacts) -> Iterator[Problem]:
+    folder = next(path for path in (get_settings().data_dir, *get_settings().data_dir.parents) if path.exists())
+    needed, free = disk_needed(config, facts), shutil.disk_usage(folder).free
+    if needed > free:
+        message = (
+            f"Checkpoints and result need about {byte_size(needed)}; the disk of {folder} has {byte_size(free)} free."
+        )
+        fix = "Free disk space, keep fewer checkpoints, or set LATHE_DATA_DIR to a larger disk."
+        yield Problem("save_total_limit", config.save_total_limit, message, fix)

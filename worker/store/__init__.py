@@ -1,0 +1,1 @@
+"""The database: its tables, and every query on them."""

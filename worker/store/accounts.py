@@ -1,0 +1,98 @@
+"""Accounts: users with their own token. Only a token's hash is stored; the token is shown once.
+
+Every function takes a session, which the caller commits, as in worker/store/runs.py.
+"""
+
+import hashlib
+import re
+import secrets
+
+from sqlmodel import Session, col, select
+
+from training.errors import UserError
+from worker.store import database
+from worker.store.tables import LOCAL, Account
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+NAME_RULE = "1 to 64 letters, digits and . _ @ -, beginning with a letter or digit"
+
+
+class AccountError(UserError):
+    """The account cannot be created or does not exist."""
+
+    def __init__(self, name: str, message: str, fix: str) -> None:
+        super().__init__("NAME", name, message, fix)
+
+
+def add(*, session: Session, name: str, admin: bool = False) -> str:
+    """Creates an account and returns its token.
+
+    Raises:
+        AccountError: the name cannot be used, or is in use.
+    """
+    if not NAME.fullmatch(name) or name == LOCAL:
+        reason = "is the user who runs the server." if name == LOCAL else f"is not {NAME_RULE}."
+        raise AccountError(name, reason, "Give another name.")
+    if session.get(Account, name) is not None:
+        raise AccountError(name, "is in use.", f"`lathe user rotate {name}` gives it a new token.")
+    token = new_token()
+    session.add(Account(name=name, token_hash=_hash(token), admin=admin, created_at=database.now(session=session)))
+    return token
+
+
+def rotate(*, session: Session, name: str) -> str:
+    """Gives an account a new token and returns it; the old one stops working.
+
+    Raises:
+        AccountError: there is no such account.
+    """
+    account, token = get(session=session, name=name), new_token()
+    account.token_hash = _hash(token)
+    session.add(account)
+    return token
+
+
+def remove(*, session: Session, name: str) -> None:
+    """Removes an account; its runs and data sets stay, and only admins may change them.
+
+    Raises:
+        AccountError: there is no such account.
+    """
+    session.delete(get(session=session, name=name))
+
+
+def get(*, session: Session, name: str) -> Account:
+    """The account of that name.
+
+    Raises:
+        AccountError: there is none.
+    """
+    found = session.get(Account, name)
+    if found is None:
+        raise AccountError(name, "does not exist.", "`lathe user list` lists all accounts.")
+    return found
+
+
+def find(*, session: Session, name: str) -> Account | None:
+    """The account of that name, or None."""
+    return session.get(Account, name)
+
+
+def of_token(*, session: Session, token: str) -> Account | None:
+    """The account with this token, or None. The lookup is by hash, so its duration reveals nothing about the token."""
+    return session.exec(select(Account).where(Account.token_hash == _hash(token))).first()
+
+
+def listing(*, session: Session) -> list[Account]:
+    """The accounts by name."""
+    return list(session.exec(select(Account).order_by(col(Account.name))))
+
+
+def new_token() -> str:
+    """256 random bits in characters that need no escaping in URLs and headers."""
+    return secrets.token_urlsafe(32)
+
+
+def _hash(token: str) -> str:
+    """SHA-256; a slow hash adds nothing, since 256 random bits cannot be guessed."""
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()

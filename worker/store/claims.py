@@ -1,0 +1,202 @@
+"""Claims: takes a run from the queue, holds it by a lease, and returns it.
+
+A run has one holder at a time. Each change of holder is one conditional UPDATE, so that only one of several concurrent tries
+succeeds. `attempt` counts the claims; holders of older attempts are refused.
+"""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, null, update
+from sqlmodel import Session, col, delete, func, select
+
+from training.config.fields import in_words
+from worker.redaction import redact, redact_all
+from worker.store import database, history
+from worker.store.tables import Attempt, DeviceLease, Request, Run, RunEvent, Status
+
+NOT_HELD: dict[str, Any] = {
+    "lease_owner": None,
+    "lease_expires_at": None,
+    "request": None,
+    "devices": [],
+    "phase": "",
+    "phase_done": None,
+    "phase_total": None,
+}
+
+
+CLAIMED = "starting supervisor"
+"""The phase between claim and adoption: a worker holds the run, its supervisor is starting."""
+
+
+class LeaseLost(RuntimeError):  # noqa: N818
+    """The caller no longer holds the run: another process does, or it has ended. Stop its training."""
+
+
+def claim(*, session: Session, run_id: str, owner: str, devices: list[str], lease_seconds: float) -> Run | None:
+    """Claims a queued run and its devices, both or neither.
+
+    Args:
+        owner: The holder, as `host:pid:start`.
+        devices: `host/cuda:0`, ..., leased until the run ends or is requeued.
+
+    Returns:
+        The run with its next attempt number, or None if it is not queued or a device is in use.
+    """
+    taken = NOT_HELD | {
+        "status": Status.RUNNING,
+        "attempt": Run.attempt + 1,
+        "lease_owner": owner,
+        "lease_expires_at": database.clock() + lease_seconds,
+        "devices": devices,
+        "started_at": func.coalesce(col(Run.started_at), database.clock()),
+        "finished_at": None,
+        "phase": CLAIMED,
+        "error": null(),
+        "summary": null(),
+    }
+    with session.begin_nested() as savepoint:
+        run = _change(session, col(Run.id) == run_id, col(Run.status) == Status.QUEUED, **taken)
+        if run is None or not _lease(session, run, devices):
+            savepoint.rollback()
+            return None
+    host, now = owner.split(":", 1)[0], database.now(session=session)
+    attempt = Attempt(run_id=run.id, number=run.attempt, host=host, devices=devices, started_at=now)
+    attempt.stepped_down = run.stepped_down
+    session.add(attempt)
+    how = f" with {in_words(run.stepped_down)}" if run.stepped_down else ""
+    message = f"Attempt {run.attempt} starts on {', '.join(devices)}{how}."
+    history.note(session=session, run_id=run.id, attempt=run.attempt, message=message, kind="attempt")
+    return run
+
+
+def adopt(*, session: Session, run_id: str, attempt: int, owner: str, lease_seconds: float) -> bool:
+    """Hands the claim over to `owner`, the supervisor. False if the attempt is no longer the current one."""
+    taken = {"lease_owner": owner, "lease_expires_at": database.clock() + lease_seconds, "phase": "starting"}
+    return _change(session, *_held(run_id, attempt), **taken) is not None
+
+
+def adopted(run: Run) -> bool:
+    """True if a supervisor holds the run; before that, the worker that claimed it does."""
+    return run.phase != CLAIMED
+
+
+def renew(*, session: Session, run_id: str, attempt: int, owner: str, lease_seconds: float) -> Request | None:
+    """Extends the lease to `lease_seconds` from now, and returns the current request.
+
+    Raises:
+        LeaseLost: `owner` no longer holds the run.
+    """
+    expires = database.clock() + lease_seconds
+    run = _change(session, *_held(run_id, attempt), col(Run.lease_owner) == owner, lease_expires_at=expires)
+    if run is None:
+        raise LeaseLost(f"Run {run_id}, attempt {attempt}, is no longer held by {owner}.")
+    return run.request
+
+
+def seize(*, session: Session, run: Run, owner: str, expired: bool, lease_seconds: float) -> Run | None:
+    """Takes a lost run from its holder, whose renewals then fail; `owner` kills what is left and requeues the run.
+
+    None if it has another holder by now, or, with `expired`, if its holder has renewed in time.
+    """
+    condition = [*_held(run.id, run.attempt), col(Run.lease_owner) == run.lease_owner]
+    if expired:
+        condition.append(col(Run.lease_expires_at) < database.clock())
+    expires = database.clock() + lease_seconds
+    return _change(session, *condition, lease_owner=owner, lease_expires_at=expires)
+
+
+def finish(
+    *,
+    session: Session,
+    run_id: str,
+    attempt: int,
+    status: Status,
+    reason: str = "",
+    exit_code: int | None = None,
+    error: dict[str, Any] | None = None,
+    summary: dict[str, Any] | None = None,
+) -> bool:
+    """Ends a run as finished, failed or stopped, and frees its devices. False if the attempt is not current."""
+    values = NOT_HELD | {"status": status, "finished_at": database.clock()}
+    values |= {"error": redact_all(error)} if error else {}
+    values |= {"summary": summary} if summary else {}
+    if _change(session, *_held(run_id, attempt), **values) is None:
+        return False
+    _release(session, run_id, attempt, outcome=status.value, reason=reason, exit_code=exit_code)
+    level = "error" if status is Status.FAILED else "info"
+    message = f"{status.value.capitalize()}. {reason}".strip()
+    history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind=status.value)
+    return True
+
+
+def requeue(*, session: Session, run_id: str, attempt: int, reason: str, outcome: str = "requeued") -> bool:
+    """Returns a run to its old place in the queue and frees its devices; a run with a stop request is stopped instead.
+
+    `outcome` is requeued, starved, lost or failed; the last two count towards the limit. False if the attempt is not current.
+    """
+    # Locked first: a stop request cannot arrive in between.
+    held = session.exec(select(Run.request).where(*_held(run_id, attempt)).with_for_update()).first()
+    if held is Request.STOP:
+        return finish(session=session, run_id=run_id, attempt=attempt, status=Status.STOPPED, reason=reason)
+    if _change(session, *_held(run_id, attempt), **NOT_HELD, status=Status.QUEUED) is None:
+        return False
+    _release(session, run_id, attempt, outcome=outcome, reason=reason)
+    message = f"Requeued. {reason}"
+    level = "info" if outcome == "requeued" else "warning"
+    history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind="requeued")
+    return True
+
+
+def lost(*, session: Session) -> list[Run]:
+    """Running runs whose lease has expired, locked: requeue them in the same session, or they may be renewed."""
+    expired = col(Run.lease_expires_at) < database.clock()
+    statement = select(Run).where(Run.status == Status.RUNNING, expired)
+    return list(session.exec(statement.with_for_update(skip_locked=True)))
+
+
+def failed_attempts(*, session: Session, run: Run) -> int:
+    """The number of lost or failed attempts since a user queued or resumed the run; there is a limit."""
+    # By number, not by time: clocks may be set back.
+    resumed = select(func.coalesce(func.max(RunEvent.attempt), 0)).where(
+        RunEvent.run_id == run.id, RunEvent.kind == "queued"
+    )
+    statement = select(func.count()).where(
+        Attempt.run_id == run.id,
+        Attempt.number > resumed.scalar_subquery(),
+        col(Attempt.outcome).in_(("lost", "failed")),
+    )
+    return session.exec(statement).one()
+
+
+def was_starved(*, session: Session, run_id: str, attempt: int) -> None:
+    """Corrects the outcome of an attempt that was declared lost while its supervisor was alive but late."""
+    mine = col(Attempt.run_id) == run_id, col(Attempt.number) == attempt, col(Attempt.outcome) == "lost"
+    session.exec(update(Attempt).where(*mine).values(outcome="starved"))
+
+
+def _held(run_id: str, attempt: int) -> tuple[ColumnElement[bool], ...]:
+    return (col(Run.id) == run_id, col(Run.attempt) == attempt, col(Run.status) == Status.RUNNING)
+
+
+def _change(session: Session, *condition: ColumnElement[bool], **values: Any) -> Run | None:
+    """Runs one conditional UPDATE; returns the new run, or None if the condition does not hold."""
+    session.flush()
+    statement = update(Run).where(*condition).values(**values).returning(Run)
+    options = {"synchronize_session": False, "populate_existing": True}
+    return session.exec(statement, execution_options=options).scalars().one_or_none()
+
+
+def _lease(session: Session, run: Run, devices: list[str]) -> bool:
+    """Leases the devices; False if one is in use. In sorted order, so that two claims cannot deadlock."""
+    rows = [{"device": device, "run_id": run.id, "attempt": run.attempt} for device in sorted(devices)]
+    statement = database.insert(session, DeviceLease).values(rows).on_conflict_do_nothing()
+    return len(session.exec(statement.returning(col(DeviceLease.device))).all()) == len(rows)
+
+
+def _release(
+    session: Session, run_id: str, attempt: int, *, outcome: str, reason: str, exit_code: int | None = None
+) -> None:
+    session.exec(delete(DeviceLease).where(col(DeviceLease.run_id) == run_id, col(DeviceLease.attempt) <= attempt))
+    ended = {"ended_at": database.clock(), "outcome": outcome, "reason": redact(reason), "exit_code": exit_code}
+    session.exec(update(Attempt).where(col(Attempt.run_id) == run_id, col(Attempt.number) == attempt).values(**ended))

@@ -1,0 +1,236 @@
+"""Connections, transactions and migrations, for SQLite and PostgreSQL alike.
+
+`read()` and `write()` give a session. On SQLite `write()` begins with BEGIN IMMEDIATE: a transaction that reads first
+and writes later fails at once when another has written in between, however long the busy timeout is.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy
+from sqlalchemy import Connection, Engine, event, inspect
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.pool import Pool
+from sqlalchemy.sql.functions import FunctionElement
+from sqlmodel import Session, SQLModel, select
+
+from training.run_folder.events import finite
+from worker.settings import ROOT, Settings, get_settings
+from worker.store import private_folder
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
+
+UNREACHABLE = (OperationalError, InterfaceError, InternalError)
+_FULL = ("database or disk is full", "No space left on device")
+
+MIGRATIONS = ROOT / "migrations"
+BUSY_TIMEOUT_MS = 15_000
+_MIGRATION_LOCK = 0x1A7E  # an arbitrary key for PostgreSQL's advisory lock during migrations
+
+_engines: dict[str, Engine] = {}
+_inherited: list[Pool] = []
+
+
+def engine() -> Engine:
+    """The engine of the configured database; one per URL and process."""
+    url = get_settings().sqlalchemy_url
+    # If two threads create it at once, one engine stays; the other has not connected.
+    return _engines.get(url) or _engines.setdefault(url, _create(url))
+
+
+def dispose() -> None:
+    """Closes every connection of this process."""
+    while _engines:
+        _engines.popitem()[1].dispose()
+
+
+@contextmanager
+def read() -> Iterator[Session]:
+    """A session for reading; what it loaded stays usable afterwards."""
+    with Session(engine(), expire_on_commit=False) as session:
+        yield session
+
+
+@contextmanager
+def write() -> Iterator[Session]:
+    """A session whose changes are committed at the end, or rolled back on an error; what it loaded stays usable."""
+    immediate = engine().execution_options(sqlite_begin="IMMEDIATE")
+    with Session(immediate, expire_on_commit=False) as session, session.begin():
+        yield session
+
+
+def has_tables() -> bool:
+    """True if the database exists and has Lathe's tables; creates nothing."""
+    found = engine()
+    if found.dialect.name == "sqlite" and not Path(found.url.database or "").is_file():
+        return False  # a connection would create it, in a folder that may not exist either
+    return inspect(found).has_table("alembic_version")
+
+
+def after_commit(session: Session, action: Callable[[], None]) -> None:
+    """Calls `action` after `session` commits; not after a rollback."""
+
+    def committed(_: Session) -> None:
+        if not session.in_nested_transaction():
+            action()
+
+    event.listen(session, "after_commit", committed)
+
+
+class Clock(FunctionElement[float]):
+    """The database's clock, in seconds since the epoch; the same for all processes and machines."""
+
+    type = sqlalchemy.Float()
+    inherit_cache = True
+
+
+@compiles(Clock, "sqlite")
+def _sqlite_clock(*_: Any, **__: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(Clock, "postgresql")
+def _postgresql_clock(*_: Any, **__: Any) -> str:
+    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
+
+
+def clock() -> Clock:
+    """An SQL expression of the database's clock. Leases use it, so that the clocks of machines do not matter."""
+    return Clock()
+
+
+def now(*, session: Session) -> float:
+    """Seconds since the epoch, by the database's clock."""
+    return session.exec(select(clock())).one()
+
+
+def insert(session: Session, table: type[SQLModel]) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT that can say ON CONFLICT, in the dialect of the session's database."""
+    if session.get_bind().dialect.name == "sqlite":
+        return sqlite.insert(table)
+    return postgresql.insert(table)
+
+
+def migrate() -> None:
+    """Creates or updates the tables. Safe to call from several processes at once; fast if there is nothing to do.
+
+    Raises:
+        SettingsError: the data folder cannot be created.
+    """
+    from alembic import command  # takes 0.2 s, and only this needs it
+
+    settings = get_settings()
+    settings.make_folders()
+    _close_to_others(settings)
+    with migrating() as connection:
+        command.upgrade(migration_config(connection), "head")
+
+
+def migration_config(connection: Connection) -> "Config":
+    """Alembic's configuration for the migrations beside this package, run on `connection`."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _close_to_others(settings: Settings) -> None:
+    """Makes the data folder private; SQLite copies the database file's permissions to its other files."""
+    if engine().dialect.name == "sqlite" and (file := engine().url.database):
+        private_folder.create(Path(file))
+    private_folder.close(settings)
+
+
+@contextmanager
+def migrating() -> Iterator[Connection]:
+    """A connection to change tables on: one process at a time, all or nothing."""
+    if engine().dialect.name == "sqlite":
+        with _sqlite_migrating() as connection:
+            yield connection
+    else:
+        with engine().begin() as connection:
+            connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            yield connection
+
+
+@contextmanager
+def _sqlite_migrating() -> Iterator[Connection]:
+    immediate = engine().execution_options(sqlite_begin="IMMEDIATE")
+    with (get_settings().data_dir / "migrate.lock").open("w") as lock, immediate.connect() as connection:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        driver: Any = connection.connection.dbapi_connection
+        # Stored in the file: readers and the writer do not block each other.
+        driver.execute("PRAGMA journal_mode=WAL")
+        # Alembic changes a table by copying and dropping it; foreign keys would empty the tables that refer to it.
+        driver.execute("PRAGMA foreign_keys=OFF")
+        try:
+            with connection.begin():
+                yield connection
+        finally:
+            driver.execute("PRAGMA foreign_keys=ON")
+
+
+def _create(url: str) -> Engine:
+    if not url.startswith("sqlite"):
+        # If the server's machine fails, a query would wait for two hours without these.
+        timeouts = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+        arguments = {"application_name": "lathe", "tcp_user_timeout": 25_000} | timeouts
+        return sqlalchemy.create_engine(url, pool_pre_ping=True, json_serializer=to_json, connect_args=arguments)
+    created = sqlalchemy.create_engine(url, pool_size=10, max_overflow=50, json_serializer=to_json)
+    event.listen(created, "connect", _sqlite_connect)
+    event.listen(created, "begin", _sqlite_begin)
+    return created
+
+
+def _sqlite_connect(connection: Any, _: Any) -> None:
+    connection.isolation_level = None  # the driver must not begin transactions; _sqlite_begin does
+    for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "synchronous=NORMAL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _sqlite_begin(connection: Connection) -> None:
+    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'DEFERRED')}")
+
+
+def to_json(value: Any) -> str:
+    """JSON for both databases: NaN and infinities become null."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(finite(value), allow_nan=False)
+
+
+def _close_idle() -> None:
+    """Before a fork: SQLite connections must not cross it. Do not fork while a session is open."""
+    for held in _engines.values():
+        held.dispose()
+
+
+def _forget_inherited() -> None:
+    """In a forked child: leaves the parent's connections unused; closing them would send data on them."""
+    _inherited.extend(held.pool for held in _engines.values())
+    _engines.clear()
+
+
+os.register_at_fork(before=_close_idle, after_in_child=_forget_inherited)
+
+
+if __name__ == "__main__":
+    migrate()
+    dispose()
+
+
+def says_full(error: Exception) -> bool:
+    """True if the database could not write because its disk is full (SQLite's SQLITE_FULL, PostgreSQL's 53100)."""
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return state == "53100" or any(words in str(error) for words in _FULL)

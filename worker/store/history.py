@@ -1,0 +1,147 @@
+"""Stores the training program's records, and reads a run's events."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from sqlalchemy import insert, update
+from sqlmodel import Session, col, select
+
+from training.run_folder import events as trainer
+from training.units import byte_size
+from worker.redaction import redact
+from worker.store import database, metrics
+from worker.store.memory_words import summary
+from worker.store.metrics import WHOLE_RUN, Point
+from worker.store.tables import Attempt, Metric, Run, RunEvent
+
+LOSSES = ("loss", "eval_loss")
+SMOOTHING = 64  # losses over which the time of a step is averaged
+LONGEST_PHASE = 40
+
+
+def apply(*, session: Session, run_id: str, attempt: int, events: Sequence[trainer.Event], new_offset: int) -> bool:
+    """Stores a batch of records with `new_offset`, the position in events.jsonl after them.
+
+    False, with nothing stored, if the attempt is not the current one. Storing the same batch again changes nothing.
+    """
+    run = session.exec(select(Run).where(Run.id == run_id, Run.attempt == attempt).with_for_update()).first()
+    if run is None:
+        return False
+    if new_offset <= run.event_offset:
+        return True
+    points: list[Point] = []
+    for event in events:
+        points += _store(run, event)
+        _store_report(session, run, event)
+        _add_event(session, run, event)
+    metrics.add(session=session, run_id=run_id, points=points)
+    if any(point.name == "loss" for point in points):
+        run.seconds_per_step = _seconds_per_step(session, run) or run.seconds_per_step
+    run.event_offset = new_offset
+    session.add(run)
+    session.flush()
+    return True
+
+
+def note(*, session: Session, run_id: str, attempt: int, message: str, level: str = "info", kind: str = "note") -> None:
+    """Adds a line to the run's events; `level` is info, warning or error."""
+    values = {"run_id": run_id, "attempt": attempt, "kind": kind, "level": level, "message": redact(message)}
+    session.flush()
+    session.exec(insert(RunEvent).values(**values, time=database.clock()))
+
+
+def events(*, session: Session, run_id: str, after_id: int = 0, limit: int = 500) -> list[RunEvent]:
+    """The last `limit` events after `after_id`, the oldest first."""
+    later = select(RunEvent).where(RunEvent.run_id == run_id, col(RunEvent.id) > after_id)
+    return list(session.exec(later.order_by(col(RunEvent.id).desc()).limit(limit)))[::-1]
+
+
+def _store(run: Run, event: trainer.Event) -> list[Point]:
+    """Updates the run's columns and returns the metrics to store."""
+    match event:
+        case trainer.PhaseStarted():
+            run.phase, run.phase_done, run.phase_total = event.phase[:LONGEST_PHASE], None, None
+        case trainer.Progress():
+            run.phase_done, run.phase_total = event.done, event.total
+        case trainer.Planned():
+            run.plan = dataclasses.asdict(event)
+            run.total_steps, run.step = event.total_steps, event.start_step
+        case trainer.Resumed():
+            run.step = event.step
+        case trainer.Finished():
+            run.step = max(run.step, event.step)
+        case trainer.Metrics():
+            return _store_metrics(run, event)
+    return []
+
+
+def _store_report(session: Session, run: Run, event: trainer.Event) -> None:
+    """Stores the attempt's first out-of-memory report."""
+    if isinstance(event, trainer.OutOfMemory):
+        mine = col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt, col(Attempt.out_of_memory).is_(None)
+        session.exec(update(Attempt).where(*mine).values(out_of_memory=dataclasses.asdict(event)))
+
+
+def _store_metrics(run: Run, event: trainer.Metrics) -> list[Point]:
+    rank = WHOLE_RUN if event.rank is None else event.rank
+    run.step = max(run.step, event.step)
+    for name in LOSSES:
+        if name in event.values:
+            _store_loss(run, name, event.values[name])
+    # On CPU no device memory is used: take the process's own memory.
+    peak = event.values.get("memory_peak") or event.values.get("host_rss")
+    if peak and math.isfinite(peak):
+        run.peak_bytes = max(run.peak_bytes or 0, int(peak))
+    return [Point(name, rank, event.step, event.time, value) for name, value in event.values.items()]
+
+
+def _store_loss(run: Run, name: str, value: float | None) -> None:
+    if value is None or not math.isfinite(value):
+        run.diverged = True
+    elif name == "loss":
+        run.final_loss = value
+    else:
+        run.best_loss = value if run.best_loss is None else min(run.best_loss, value)
+
+
+def _add_event(session: Session, run: Run, event: trainer.Event) -> None:
+    """Adds the record to the run's events if users should see it."""
+    level, step = "info", None
+    match event:
+        case trainer.PhaseStarted():
+            message = event.phase
+        case trainer.CheckpointSaved():
+            step, message = event.step, f"Checkpoint at step {event.step} ({byte_size(event.bytes)})."
+        case trainer.Resumed():
+            step, message = event.step, f"Resumed from step {event.step}."
+            if event.rejected:
+                level, message = "warning", f"{message} Newer checkpoints were incomplete: {'; '.join(event.rejected)}."
+        case trainer.Note():
+            level, message = event.level, event.message
+        case trainer.OutOfMemory():
+            level, step, message = "error", event.step, summary(event)
+        case trainer.Failed():
+            level, message = "error", f"Rank {event.rank}: {event.message or event.error} {event.fix}".strip()
+        case _:
+            return
+    row = RunEvent(run_id=run.id, attempt=run.attempt, time=event.time, kind=event.kind, message=redact(message))
+    row.level, row.step = level, step
+    session.add(row)
+
+
+def _seconds_per_step(session: Session, run: Run) -> float | None:
+    """Seconds per step over this attempt's latest losses, evaluation and saving included; None before two losses."""
+    start = run.plan["start_step"] if run.plan else 0
+    losses = select(Metric.step, Metric.time).where(
+        Metric.run_id == run.id,
+        Metric.name == "loss",
+        Metric.rank == WHOLE_RUN,
+        Metric.step > start,
+        Metric.step <= run.step,
+    )
+    rows = session.exec(losses.order_by(col(Metric.step).desc()).limit(SMOOTHING)).all()
+    if len(rows) < 2 or rows[0][1] <= rows[-1][1]:
+        return None
+    (last, ended), (first, began) = rows[0], rows[-1]
+    return (ended - began) / (last - first)

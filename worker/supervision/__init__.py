@@ -1,0 +1,1 @@
+"""Runs one attempt: leases, launches, monitors and closes it."""

@@ -1,0 +1,221 @@
+"""Decides how an attempt ended and what happens to its run. Pure."""
+
+import math
+import re
+import signal
+import traceback
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from training.config.choices import OnOutOfMemory
+from training.config.fields import in_words
+from training.config.machine import Machine
+from training.config.run_config import Changes, RunConfig
+from training.errors import UserError
+from training.run_folder.events import Failed, OutOfMemory
+from training.run_folder.full_disk import FullDisk
+from worker.store.memory_words import summary
+from worker.store.tables import Request, Status
+from worker.supervision.report_reader import AttemptProgress
+
+# Signals sent from outside: a new attempt may succeed. Other signals are crashes of the program.
+_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_SIGNAL_IN_LOG = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|died with <Signals\.SIG\w+: (\d+)>")
+NOTHING_LEFT = (
+    "No settings that need less memory are left with the same global batch size. Lower max_length, quantize the weights to 4 bits "
+    "(method qlora), choose an optimizer with a smaller state such as adamw_8bit, use more processes with zero3, "
+    "or use a GPU with more memory."
+)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a training process, as its supervisor knows it.
+
+    `asked`: the request to stop or requeue the run. `forced`: the supervisor killed it. `out_of_memory`: the kernel killed
+    processes because host memory was full. `full_disk`: the disk that is full. `step_down`: the settings of `next_rung_after`,
+    if a rank was out of memory.
+    """
+
+    exit_code: int
+    asked: Request | None = None
+    forced: bool = False
+    out_of_memory: bool = False
+    full_disk: FullDisk | None = None
+    step_down: Changes | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What happens to the run; with `status` queued it continues later.
+
+    `retry`: it is requeued while attempts are left, and `goes_on` says from where. `step_down`: the settings that change.
+    """
+
+    status: Status
+    reason: str = ""
+    error: dict[str, Any] | None = None
+    summary: dict[str, Any] | None = None
+    exit_code: int | None = None
+    retry: bool = False
+    goes_on: str = ""
+    step_down: dict[str, Any] = field(default_factory=dict)
+
+
+def judge(seen: AttemptProgress, ending: Ending) -> Verdict:
+    """The verdict on an attempt: from the program's own report first, then the request, then the way it ended."""
+    if seen.finished and seen.finished.outcome == "finished":
+        return Verdict(Status.FINISHED, summary=seen.finished.summary)
+    expected = next((failure for failure in seen.failures if failure.expected), None)
+    if expected:
+        return _failed(seen, expected.message, expected.fix, expected)
+    if ending.asked:
+        return _as_asked(seen, ending)
+    if ending.full_disk:
+        return _failed(seen, ending.full_disk.message, ending.full_disk.fix)
+    if seen.finished:
+        return _crash(seen, "The training process was stopped by a SIGTERM that Lathe did not send.", retry=True)
+    return _crashed(seen, ending)
+
+
+def _as_asked(seen: AttemptProgress, ending: Ending) -> Verdict:
+    stopped = ending.asked is Request.STOP
+    if not seen.trained:
+        how = "No step was trained."
+    elif seen.finished and seen.finished.step:
+        how = f"Saved at step {seen.finished.step}."
+    elif seen.finished:
+        how = f"Training had finished, but not the work after it; {kept(seen)}."
+    else:
+        how = f"It {'did not stop in time and was killed' if ending.forced else 'did not save'}; {kept(seen)}."
+    return Verdict(
+        Status.STOPPED if stopped else Status.QUEUED, how if stopped else f"{how} It will continue automatically."
+    )
+
+
+def _crashed(seen: AttemptProgress, ending: Ending) -> Verdict:
+    if seen.out_of_memory:
+        return _out_of_memory(seen, seen.out_of_memory, ending.step_down)
+    number = _signal(seen, ending)
+    if ending.out_of_memory and number == signal.SIGKILL:
+        fix = (
+            "Use less host memory (fewer processes, no CPU offload, a smaller micro batch or max_length), "
+            "or end other programs. Then resume the run."
+        )
+        return _failed(
+            seen, "The machine is out of memory (host RAM), and the system killed the training process.", fix
+        )
+    failure = next(iter(seen.failures), None)
+    if number is not None and (failure is None or number in _FROM_OUTSIDE):
+        return _signalled(seen, number)
+    if failure:
+        return _crash(seen, failure.message, failure.fix, retry=seen.trained, failure=failure)
+    if ending.forced:
+        return _crash(seen, "A training process ended while the others waited for it.", retry=True)
+    message = f"The training process ended with exit code {ending.exit_code} without an error message."
+    return _crash(seen, message, "Check the end of its log below.", retry=seen.trained)
+
+
+def next_rung_after(
+    report: OutOfMemory, config: RunConfig, machine: Machine, *, has_checkpoint: bool
+) -> Changes | None:
+    """The settings with which the next attempt needs less memory; None if none are left.
+
+    `config` is what the attempt ran with, `machine` the devices that it ran on.
+    """
+    from training.forecast.step_down import next_rung  # 0.4 s to import, and few runs need it
+
+    return next_rung(
+        config,
+        machine,
+        part=report.part or report.phase,
+        has_checkpoint=has_checkpoint,
+        half_helps=_half_helps(report),
+        tokens=math.prod(report.tensors[0]["shape"]) if report.tensors else 0,
+    )
+
+
+def _half_helps(report: OutOfMemory) -> bool:
+    """False if the rank's rows are laid end to end and one of them is at least half of the batch."""
+    tokens: list[int] = next((batch["tokens"] for batch in report.batches if batch["rank"] == report.rank), [])
+    flat = len(tokens) > 1 and bool(report.tensors) and report.tensors[0]["shape"][0] == 1
+    return not flat or max(tokens) < sum(tokens) / 2
+
+
+def _out_of_memory(seen: AttemptProgress, report: OutOfMemory, step_down: Changes | None) -> Verdict:
+    """Requeues the run with settings that need less memory, or fails it: the same settings would fail again."""
+    rung = report.step_down or step_down
+    if rung and report.policy == OnOutOfMemory.STEP_DOWN:
+        reason = f"{summary(report)} {goes_on(seen)[:-1]}, with {in_words(rung)}."
+        return Verdict(Status.QUEUED, reason, step_down=rung)
+    fix = f"Resume with {in_words(rung)}; the global batch size stays the same." if rung else NOTHING_LEFT
+    failure = next((failure for failure in seen.failures if failure.rank == report.rank), None)
+    verdict = _failed(seen, summary(report), fix, failure)
+    return replace(verdict, error={**(verdict.error or {}), "step_down": rung})
+
+
+def _signalled(seen: AttemptProgress, number: int) -> Verdict:
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    message = f"A training process was killed by {name} in the phase {seen.phase}."
+    fix = "If nobody killed it by hand, the machine may be out of memory." if number == signal.SIGKILL else ""
+    return _crash(seen, message, fix, retry=number in _FROM_OUTSIDE or "training" in seen.phases)
+
+
+def _signal(seen: AttemptProgress, ending: Ending) -> int | None:
+    """The signal that killed a rank (from the launcher's log) or the launcher itself."""
+    # torchrun lists the ranks that it killed itself before the one that it names as the root cause.
+    found = _SIGNAL_IN_LOG.search("\n".join(seen.log).rpartition("Root Cause")[2])
+    if found:
+        return int(found[1] or found[2])
+    if ending.exit_code < 0 and not ending.forced:
+        return -ending.exit_code
+    return None
+
+
+def unsupervised(error: Exception, seen: AttemptProgress, full: FullDisk | None) -> Verdict:
+    """The verdict on a run after an error of the supervisor itself. `full`: the disk that is full."""
+    if isinstance(error, UserError):
+        return _failed(seen, str(error), "")
+    if full:
+        return _failed(seen, f"{full.message} {getattr(error, 'strerror', None) or error}.", full.fix)
+    message = f"The run could not be supervised: {type(error).__name__}: {error}"
+    verdict = _failed(seen, message, "")
+    trace = "".join(traceback.format_exception(error))
+    return replace(verdict, error={**(verdict.error or {}), "traceback": trace})
+
+
+def kept(seen: AttemptProgress) -> str:
+    """The saved checkpoint, as a clause."""
+    return (
+        "no checkpoint was saved yet"
+        if seen.saved_step is None
+        else f"the checkpoint of step {seen.saved_step} is kept"
+    )
+
+
+def goes_on(seen: AttemptProgress) -> str:
+    """Where the next attempt starts, as a sentence."""
+    saved = seen.saved_step
+    return "It starts from the beginning." if saved is None else f"It continues from the checkpoint of step {saved}."
+
+
+def error_of(seen: AttemptProgress, message: str, fix: str = "", failure: Failed | None = None) -> dict[str, Any]:
+    """The error stored with the run: message, fix, phase, rank, traceback and the end of the log."""
+    return {
+        "message": message,
+        "fix": fix,
+        "phase": failure.phase if failure else seen.phase,
+        "rank": failure.rank if failure else None,
+        "traceback": failure.traceback if failure else "",
+        "log_tail": "\n".join(seen.log),
+    }
+
+
+def _failed(seen: AttemptProgress, message: str, fix: str, failure: Failed | None = None) -> Verdict:
+    return Verdict(Status.FAILED, message, error_of(seen, message, fix, failure))
+
+
+def _crash(
+    seen: AttemptProgress, message: str, fix: str = "", *, retry: bool, failure: Failed | None = None
+) -> Verdict:
+    return Verdict(Status.FAILED, message, error_of(seen, message, fix, failure), retry=retry, goes_on=goes_on(seen))

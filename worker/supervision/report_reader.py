@@ -1,0 +1,206 @@
+"""Reads what a training process reports in its run's folder, and stores it in the database in batches."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from training.run_folder.events import (
+    CheckpointSaved,
+    Event,
+    Failed,
+    Finished,
+    Metrics,
+    OutOfMemory,
+    PhaseStarted,
+    Planned,
+    RankStarted,
+    Resumed,
+    decode,
+)
+from training.run_folder.paths import EVENTS_FILE, LOG_FILE
+from worker import redaction
+from worker.store import claims, database, history, logs
+from worker.store.tables import Run
+
+_READ_BYTES = 2**20
+_LOG_BACKLOG_BYTES = 16 * 2**20
+_LOG_TAIL_LINES = 60
+_MOST_LOG_LINES = 1000  # stored per read, that is every half second
+_MOST_KEPT = 50_000  # records or lines held in memory while the database is unreachable
+_END_BYTES = 256 * 2**10
+
+
+class Tail:
+    """Reads the lines appended to a file, from the byte `position` on."""
+
+    def __init__(self, path: Path, position: int) -> None:
+        self.path = path
+        self.position = position
+
+    def read(self, *, to_end: bool = False) -> list[bytes]:
+        """New complete lines, about 1 MiB at most; with `to_end` also a last incomplete line."""
+        if self.waiting_bytes() <= 0:
+            return []
+        with self.path.open("rb") as stream:
+            stream.seek(self.position)
+            chunk = stream.read(_READ_BYTES)
+        whole = chunk.rfind(b"\n") + 1
+        # A progress bar may print long without a newline; a full buffer is taken as it is.
+        taken = whole or (len(chunk) if to_end or len(chunk) == _READ_BYTES else 0)
+        self.position += taken
+        lines = chunk[:taken].split(b"\n")
+        return lines if lines[-1] else lines[:-1]
+
+    def waiting_bytes(self) -> int:
+        """Bytes in the file that are not read yet."""
+        try:
+            return self.path.stat().st_size - self.position
+        except FileNotFoundError:
+            return 0
+
+    def end_line(self) -> None:
+        """Ends a last line that a crash truncated, so that the next one starts a new line."""
+        if self.path.exists() and self.path.stat().st_size > 0:
+            with self.path.open("r+b") as stream:
+                stream.seek(-1, 2)
+                if stream.read(1) != b"\n":
+                    stream.write(b"\n")
+
+
+@dataclass
+class AttemptProgress:
+    """What this attempt has reported so far, stored or not."""
+
+    ranks: dict[int, int] = field(default_factory=dict)  # rank -> pid
+    phase: str = "starting"
+    phases: set[str] = field(default_factory=set)
+    start_step: int = 0
+    step: int = 0
+    saved_step: int | None = None
+    finished: Finished | None = None
+    failures: list[Failed] = field(default_factory=list)
+    out_of_memory: OutOfMemory | None = None  # of the first rank to report one
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_TAIL_LINES))
+
+    def take(self, event: Event) -> None:
+        match event:
+            case RankStarted():
+                self.ranks[event.rank] = event.pid
+            case PhaseStarted():
+                self.phase = event.phase
+                self.phases.add(event.phase)
+            case Planned():
+                self.start_step = self.step = event.start_step
+            case Metrics():
+                self.step = max(self.step, event.step)
+            case CheckpointSaved() | Resumed():
+                self.saved_step = event.step
+            case Failed():
+                self.failures.append(event)
+            case OutOfMemory():
+                self.out_of_memory = self.out_of_memory or event
+            case Finished():
+                self.finished = event
+
+    @property
+    def trained(self) -> bool:
+        """True if this attempt trained a step."""
+        return self.step > self.start_step
+
+
+class Reports:
+    """Copies the reports of one run from its files to the database.
+
+    `read` does not use the database, and `store` can be repeated: the offset stored with each batch marks its end.
+    """
+
+    def __init__(self, run: Run, run_dir: Path) -> None:
+        self.seen = AttemptProgress()
+        self._run_id, self._attempt = run.id, run.attempt
+        self._events = Tail(run_dir / EVENTS_FILE, run.event_offset)
+        self._log = Tail(run_dir / LOG_FILE, run.log_offset)
+        self._stored = (run.event_offset, run.log_offset)
+        self._new_events: list[Event] = []
+        self._new_lines: list[str] = []
+
+    def store_leftovers(self, beat: Callable[[], None]) -> None:
+        """Stores reports of an earlier attempt that were not stored yet; they do not count for this attempt.
+
+        Raises:
+            LeaseLost: another process holds the run.
+            sqlalchemy.exc.DBAPIError: the database is unreachable.
+        """
+        self._events.end_line()
+        self._log.end_line()
+        while self.read():
+            self.store()
+            beat()
+        self.seen = AttemptProgress()
+
+    def read(self, *, to_end: bool = False) -> bool:
+        """Reads new reports. False if there are none."""
+        return any([self._read_events(to_end), self._read_log(to_end)])
+
+    def _read_events(self, to_end: bool) -> bool:
+        if len(self._new_events) >= _MOST_KEPT:
+            return False  # the database is unreachable; the rest stays in the file
+        found = self._events.read(to_end=to_end)
+        for event in filter(None, map(decode, found)):
+            self.seen.take(event)
+            self._new_events.append(event)
+        return bool(found)
+
+    def _read_log(self, to_end: bool) -> bool:
+        if len(self._new_lines) >= _MOST_KEPT:
+            return False
+        if self._log.waiting_bytes() > _LOG_BACKLOG_BYTES:
+            self._skip_log()
+        found = self._log.read(to_end=to_end)
+        # A process that prints without end must not fill the database.
+        left_out = len(found) - _MOST_LOG_LINES
+        if left_out > 0:
+            self._new_lines.append(f"... {left_out} lines skipped; the run's {LOG_FILE} has them ...")
+        lines = [line.decode("utf-8", "replace") for line in found[-_MOST_LOG_LINES:]]
+        self._new_lines += lines
+        self.seen.log.extend(redaction.clean(line) for line in lines[-_LOG_TAIL_LINES:])
+        return bool(found)
+
+    def store(self) -> None:
+        """Stores what was read, if anything.
+
+        Raises:
+            LeaseLost: another process holds the run.
+            sqlalchemy.exc.DBAPIError: the database is unreachable; the reports stay in memory.
+        """
+        reached = (self._events.position, self._log.position)
+        if reached == self._stored:
+            return
+        run_id, attempt = self._run_id, self._attempt
+        events, lines = self._new_events, self._new_lines
+        with database.write() as session:
+            if not (
+                history.apply(session=session, run_id=run_id, attempt=attempt, events=events, new_offset=reached[0])
+                and logs.append(session=session, run_id=run_id, attempt=attempt, lines=lines, new_offset=reached[1])
+            ):
+                raise claims.LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
+        self._stored = reached
+        self._new_events, self._new_lines = [], []
+
+    def _skip_log(self) -> None:
+        skipped = self._log.waiting_bytes() - _READ_BYTES
+        self._log.position += skipped
+        self._new_lines.append(f"... {skipped / 2**20:.0f} MiB skipped; the run's {LOG_FILE} has them ...")
+
+
+def finished_record(run_dir: Path) -> Finished | None:
+    """The last attempt's `Finished` record; None if it was killed or failed."""
+    tail = Tail(run_dir / EVENTS_FILE, 0)
+    tail.position = max(0, tail.waiting_bytes() - _END_BYTES)
+    seen = AttemptProgress()
+    while lines := tail.read(to_end=True):
+        for event in filter(None, map(decode, lines)):
+            if isinstance(event, RankStarted):
+                seen = AttemptProgress()
+            seen.take(event)
+    return None if seen.failures else seen.finished

@@ -1,0 +1,291 @@
+"""Runs one attempt: starts the training process, monitors it, and stores the outcome.
+
+The supervisor is a separate process that outlives the worker that started it, as a container runtime's shim does. The training
+process ends with it. It holds the run by a lease; when it loses the lease it kills the training and changes nothing more.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from training.config.run_config import Changes, RunConfig, stepped_down
+from training.run_folder import checkpoints, full_disk
+from training.run_folder.lineage import Lineage
+from training.run_folder.paths import CONFIG_FILE, LOG_FILE, saved_result
+from worker.datasets import token_cache
+from worker.datasets.run_data import resolve
+from worker.machine import processes
+from worker.runs import archive
+from worker.runs.lineage import lineage_of
+from worker.settings import get_settings
+from worker.store import claims, database, runs
+from worker.store.database import UNREACHABLE
+from worker.store.tables import Request, Run, Status
+from worker.supervision import closing, launcher, outcome, run_diagnosis, standby
+from worker.supervision.disk_space import RunDisk
+from worker.supervision.launcher import Launch
+from worker.supervision.lease import DatabaseRetry, Lease, LeaseUncertain, steady
+from worker.supervision.outcome import Ending, Verdict
+from worker.supervision.report_reader import AttemptProgress, Reports, finished_record
+from worker.supervision.training_process import TrainingProcess, end_left_behind, environment
+from worker.supervision.watchdog import Graces, Watchdog
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_EARLY_LOOK_SECONDS = 0.1  # the user has just pressed Start
+_EARLY_SECONDS = 10.0
+
+Launcher = Callable[[RunConfig, Path, list[str], int], Launch]
+
+
+class Supervisor:
+    """One attempt at one run. `launch` builds the training command."""
+
+    def __init__(
+        self,
+        run_id: str,
+        attempt: int,
+        *,
+        launch: Launcher = launcher.launch,
+        graces: Graces | None = None,
+    ) -> None:
+        self._run_id, self._attempt = run_id, attempt
+        self._launch = launch
+        self._settings = get_settings()
+        self._graces = graces or Graces()
+        self._run_dir = self._settings.runs_dir / run_id
+        self._lease = Lease(run_id, attempt, self._settings)
+        self._reports: Reports | None = None
+        self._asked: Request | None = None
+        self._disk = RunDisk(self._run_dir, self._settings)
+        self._database = DatabaseRetry(self._lease, self._disk.database_full)
+
+    def run(self) -> int:
+        """Runs the attempt to its end. Returns 0, or 1 if another supervisor may have the run now."""
+        processes.set_child_subreaper()
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            if self._database.until_answered(self._lease.adopt, is_fenced=True):
+                self._close(self._outcome())
+            else:
+                self._mark_starved()
+            return 0
+        except (claims.LeaseLost, LeaseUncertain) as error:
+            log.error("%s This supervisor gives up the run.", error)
+            processes.kill_descendants()
+            self._mark_starved()
+            return 1
+        finally:
+            processes.kill_descendants()
+            self._lease.release()
+            self._notify_next()
+
+    def _on_terminate(self, *_: object) -> None:
+        """The machine shuts down: handled like a request to requeue."""
+        self._asked = self._asked or Request.REQUEUE
+
+    def _outcome(self) -> Verdict:
+        """The verdict on the attempt; unexpected errors end here."""
+        try:
+            return self._run_attempt()
+        except (claims.LeaseLost, LeaseUncertain):
+            raise
+        except Exception as error:
+            log.exception("the attempt failed")
+            processes.kill_descendants()
+            if full_disk.is_full(error, self._run_dir):
+                self._disk.found_full()
+            return outcome.unsupervised(
+                error, self._reports.seen if self._reports else AttemptProgress(), self._disk.full
+            )
+
+    def _run_attempt(self) -> Verdict:
+        """Runs the attempt and returns its verdict."""
+        run = self._database.until_answered(self._load)
+        self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if run.attempt > 1:
+            end_left_behind(run.id)
+        reports = self._reports = Reports(run, self._run_dir)
+        self._database.until_answered(lambda: reports.store_leftovers(self._beat))
+        done = finished_record(self._run_dir)
+        if done and done.outcome == "finished" and saved_result(self._run_dir):
+            return self._packed(Verdict(Status.FINISHED, summary=done.summary))
+        config = self._database.until_answered(lambda: self._config(run))
+        self._database.until_answered(lambda: self._lineage(run)).write(self._run_dir)
+        return self._packed(self._train(run, config, reports))
+
+    def _train(self, run: Run, config: RunConfig, reports: Reports) -> Verdict:
+        killed_before = processes.memory_kills()
+        output = self._run_dir / LOG_FILE
+        printed_before = output.stat().st_size if output.exists() else 0
+        self._database.try_once(self._beat)  # on a busy machine each part of the start may take as long as a lease
+        trainer = self._start(run, config)
+        self._database.try_once(self._beat)
+        self._store_forecast()
+        watch = Watchdog(trainer, reports.seen, self._graces)
+        self._lease.guard(trainer.kill)
+        code = self._follow(trainer, watch, reports)
+        self._disk.look_back()
+        self._drain(reports)
+        if self._lease.ended_training and not reports.seen.finished and not self._disk.full:
+            reason = "The database was unreachable for so long that the training was stopped."
+            return Verdict(Status.QUEUED, f"{reason} {outcome.goes_on(reports.seen)}", exit_code=code)
+        ending = Ending(
+            exit_code=code,
+            asked=self._asked,
+            forced=watch.forced,
+            out_of_memory=killed_before is not None and (processes.memory_kills() or 0) > killed_before,
+            full_disk=self._disk.full,
+            step_down=self._next_rung(reports.seen, config, run.devices),
+        )
+        verdict = replace(outcome.judge(reports.seen, ending), exit_code=code)
+        if self._disk.full:
+            return verdict  # the log would only show the full disk again
+        return run_diagnosis.explained(verdict, reports.seen, run.config, run.stepped_down, output, printed_before)
+
+    def _next_rung(self, seen: AttemptProgress, config: RunConfig, leased: list[str]) -> Changes | None:
+        """The settings of the next attempt, if this one ran out of memory."""
+        if seen.out_of_memory is None:
+            return None
+        from worker.machine import devices
+
+        has_checkpoint = any(checkpoints.sealed(self._run_dir))
+        machine = devices.machine(leased)
+        return outcome.next_rung_after(seen.out_of_memory, config, machine, has_checkpoint=has_checkpoint)
+
+    def _load(self) -> Run:
+        with database.read() as session:
+            return runs.get(session=session, run_id=self._run_id)
+
+    def _config(self, run: Run) -> RunConfig:
+        """The run's configuration for the training process.
+
+        Raises:
+            ConfigError: its data was deleted.
+        """
+        with database.read() as session:
+            return resolve(stepped_down(RunConfig.model_validate(run.config), run.stepped_down), session)
+
+    def _lineage(self, run: Run) -> Lineage:
+        with database.read() as session:
+            return lineage_of(session=session, run=run)
+
+    def _start(self, run: Run, config: RunConfig) -> TrainingProcess:
+        """Starts the training process.
+
+        Raises:
+            OSError: the disk is full, or the process cannot be started.
+        """
+        self._disk.begin()
+        token_cache.make_room()
+        _write_whole(self._run_dir / CONFIG_FILE, config.model_dump_json(indent=2))
+        launch = self._launch(config, self._run_dir, run.devices, os.cpu_count() or 1)
+        return TrainingProcess(launch.argv, self._run_dir, environment(launch, run.id, self._settings))
+
+    def _store_forecast(self) -> None:
+        """Stores the memory forecast, to be compared with the measurement. Training has already started and does not wait."""
+        from worker.forecasts import run_forecast
+        from worker.machine import devices
+
+        try:
+            run = self._load()
+            config = stepped_down(RunConfig.model_validate(run.config), run.stepped_down)
+            forecast = run_forecast.of_run(config, devices.machine())
+            with database.write() as session:
+                runs.get(session=session, run_id=self._run_id).forecast = forecast
+        except Exception:
+            log.exception("no forecast")  # the run continues
+
+    def _follow(self, trainer: TrainingProcess, watch: Watchdog, reports: Reports) -> int:
+        """Follows the training process to its end: stores reports, renews the lease, handles requests. Returns the exit code."""
+        began = steady()
+        while (code := trainer.exit_code()) is None:
+            reports.read()
+            self._database.try_once(self._beat)
+            self._database.try_once(reports.store)
+            if self._disk.full and not self._disk.has_room:
+                trainer.kill()  # saving now would take the space for the last log lines
+            watch.check(self._asked or (Request.REQUEUE if self._disk.full else None))
+            early = steady() - began < _EARLY_SECONDS and not reports.seen.step
+            trainer.wait(_EARLY_LOOK_SECONDS if early else _LOOK_SECONDS)
+        trainer.kill()
+        if not self._lease.certain and not self._disk.full:
+            self._database.renew_after_training()
+        return code
+
+    def _drain(self, reports: Reports) -> None:
+        """Stores all remaining reports."""
+        self._database.until_answered(reports.store, is_fenced=True)
+        while reports.read(to_end=True):
+            self._database.until_answered(reports.store, is_fenced=True)
+
+    def _packed(self, verdict: Verdict) -> Verdict:
+        """Packs the result of a finished run, so that it can be downloaded."""
+        if verdict.status is Status.FINISHED:
+            archive.pack_results(self._run_dir, lambda: self._database.try_once(self._beat))
+        return verdict
+
+    def _close(self, verdict: Verdict) -> None:
+        """Stores the verdict and frees the devices.
+
+        Raises:
+            LeaseLost: another process holds the run.
+        """
+        log.info("attempt %d of run %s: %s. %s", self._attempt, self._run_id, verdict.status.value, verdict.reason)
+        self._disk.end()
+        if not self._database.until_answered(lambda: self._write_end(verdict), is_fenced=True):
+            raise claims.LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
+
+    def _write_end(self, verdict: Verdict) -> bool:
+        with database.write() as session:
+            run = runs.get(session=session, run_id=self._run_id)
+            if run.attempt != self._attempt:
+                return False
+            return closing.close(session=session, run=run, verdict=verdict, max_attempts=self._settings.max_attempts)
+
+    def _beat(self) -> None:
+        self._asked = self._lease.keep() or self._asked
+
+    def _mark_starved(self) -> None:
+        """If another process declared the attempt lost while this one was alive, it does not count as a failed attempt."""
+        with contextlib.suppress(*UNREACHABLE), database.write() as session:
+            claims.was_starved(session=session, run_id=self._run_id, attempt=self._attempt)
+
+    def _notify_next(self) -> None:
+        """Notifies the workers of the oldest queued run; they also check by themselves every few seconds."""
+        try:
+            with database.read() as session:
+                waiting = runs.waiting(session=session)
+        except UNREACHABLE:
+            return
+        if waiting:
+            from worker import celery_app  # Celery takes 0.2 s to import
+
+            celery_app.notify(waiting[0].id)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def main(arguments: list[str], *, launch: Launcher = launcher.launch, graces: Graces | None = None) -> int:
+    """`python -m worker.supervision.supervisor RUN_ID ATTEMPT`, or `--standby` to read both from standard input."""
+    if arguments == [standby.FLAG]:
+        arguments = standby.assignment(get_settings().runs_dir)
+        if not arguments:  # the worker ended without a run
+            return 0
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    return Supervisor(arguments[0], int(arguments[1]), launch=launch, graces=graces).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
