@@ -27,7 +27,7 @@ def page(site):
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         context = browser.new_context(base_url=site, viewport={"width": 1280, "height": 900})
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(60_000)
         opened = context.new_page()
         errors: list[str] = []
         outside: list[str] = []

@@ -123,10 +123,10 @@ def stored_draft(page):
 def test_a_draft_survives_a_refresh(page):
     open_new_run(page)
     field(page, "name").fill("kept")
-    field(page, "learning_rate").fill("abc")
     choose(page, "strategy", "ZeRO stage 3")
     choose(page, "offload_param", "CPU")
-    page.wait_for_timeout(700)  # the stored draft is encrypted, so the test cannot see when it is complete
+    field(page, "learning_rate").fill("abc")
+    says(page, ".problems li", "Learning rate")  # arrives with the draft of all four settings
     page.reload()
     page.wait_for_function("document.querySelector('#setting-name textarea')?.value === 'kept'")
     assert field(page, "learning_rate").input_value() == "abc"
