@@ -23,16 +23,31 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Sign:
-    """A pattern that shows a cause, with a confidence from 0 to 1."""
+    """A pattern that shows a cause, with a confidence from 0 to 1.
+
+    `inside` must match a frame of the traceback that ends in the pattern. `notice` is true if a program prints it as a warning
+    although it ends. `lasting` is true for values that are a failure if they last to the log's end.
+    """
 
     pattern: re.Pattern[str]
     confidence: float = 0.95
     kind: Kind = Kind.ERROR
+    inside: re.Pattern[str] | None = None
+    notice: bool = False
+    lasting: bool = False
 
 
-def sign(pattern: str, confidence: float = 0.95, kind: Kind = Kind.ERROR) -> Sign:
+def sign(
+    pattern: str,
+    confidence: float = 0.95,
+    kind: Kind = Kind.ERROR,
+    *,
+    inside: str = "",
+    notice: bool = False,
+    lasting: bool = False,
+) -> Sign:
     """A sign whose pattern is matched in each line; its named groups fill `Cause.explanation`."""
-    return Sign(re.compile(pattern, re.M), confidence, kind)
+    return Sign(re.compile(pattern, re.M), confidence, kind, re.compile(inside) if inside else None, notice, lasting)
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,24 @@ The log may come from any training program. The launcher's own traceback is neve
 (a lost connection, a collective that timed out) count only if nothing else is found.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any
 
 from training.model_info.dimensions import Dimensions
 from worker.diagnosis.cause import Cause, Detail, Kind, Known, Sign
 from worker.diagnosis.causes import CAUSES
 from worker.diagnosis.log_file import Excerpt
-from worker.diagnosis.log_text import Line, Log, Traceback
+from worker.diagnosis.log_text import Line, Log
+from worker.diagnosis.roles import Role
+from worker.diagnosis.tracebacks import Traceback
 from worker.redaction import redact_all
 
 UNKNOWN = "unknown"
 _MOST_EVIDENCE = 8
-_WARNING = "Warning: "
 _PER_SIGN = 200  # matches of one sign; a warning may be printed a million times
 _ERROR_WORDS = ("error", "exception", "fatal", "abort", "failed", "killed", "cannot", "not found", "denied")
 
@@ -62,14 +65,15 @@ class _Match:
     kind: Kind
     place: int
     words: dict[str, str]
+    role: Role
     continued: bool
     """True if training continued after it."""
     elsewhere: bool
     """True if another rank printed it than the one that failed first, according to the launcher."""
 
     @property
-    def order(self) -> tuple[bool, int, bool, int, float]:
-        return self.continued, self.kind, self.elsewhere, self.place, -self.sign.confidence
+    def order(self) -> tuple[bool, int, bool, int, int, float]:
+        return self.continued, self.kind, self.elsewhere, self.role, self.place, -self.sign.confidence
 
 
 def diagnose(
@@ -90,32 +94,48 @@ def diagnose(
     matches = sorted((found for cause in CAUSES for found in _matches(cause, read)), key=lambda match: match.order)
     if not matches:
         return _unknown(read)
-    best = matches[0]
-    first = _first_error(read)
-    if (
-        best.kind is Kind.SYMPTOM
-        and first
-        and not read.training_continued_after(first.last)
-        and not _in_traceback(first, best)
-    ):
+    if matches[0].kind is Kind.SYMPTOM and not _is_failure(matches[0], read):
         return _unknown(read)
     return _known(read, matches, Known(dimensions, micro_batch, config or {}))
 
 
+def _is_failure(symptom: _Match, log: Log) -> bool:
+    """True if the symptom alone explains why the run failed: it is in the first error, or there is no traceback."""
+    first = _first_error(log)
+    if first and not log.training_continued_after(first.last):
+        return first.first <= symptom.place <= first.end
+    return log.failed or (symptom.sign.lasting and log.ends_not_finite)
+
+
 def _matches(cause: Cause, log: Log) -> list[_Match]:
-    found: list[_Match] = []
-    for one in cause.signs:
-        for number, match in enumerate(one.pattern.finditer(log.text)):
-            if number >= _PER_SIGN:
-                break
-            place = log.place(match.start())
-            words = {name: word for name, word in match.groupdict().items() if word}
-            kind = Kind.SYMPTOM if _WARNING in log.lines[place].text else one.kind
-            survived = kind is not Kind.SYMPTOM and log.training_continued_after(place)
-            rank = log.lines[place].rank
-            elsewhere = None not in (log.root_rank, rank) and rank != log.root_rank
-            found.append(_Match(cause, one, kind, place, words, survived, elsewhere))
-    return found
+    return [
+        _match(cause, one, log, place, match)
+        for one in cause.signs
+        for place, match in _occurrences(one.pattern, log)
+        if one.inside is None or log.raised_inside(place, one.inside)
+    ]
+
+
+def _occurrences(pattern: re.Pattern[str], log: Log) -> Iterator[tuple[int, re.Match[str]]]:
+    """Where a pattern matches outside of code: in a line, or in an exception's message that a console has wrapped."""
+    found = set()
+    for match in islice(pattern.finditer(log.text), _PER_SIGN):
+        place = log.place(max(match.start(), match.end() - 1))  # of several lines the last, which is the error
+        found.add(place)
+        if log.roles[place] is not Role.CODE:
+            yield place, match
+    for place, message in log.wrapped_messages:
+        if place not in found and (in_message := pattern.search(message)):
+            yield place, in_message
+
+
+def _match(cause: Cause, one: Sign, log: Log, place: int, match: re.Match[str]) -> _Match:
+    role, rank = log.roles[place], log.lines[place].rank
+    words = {name: word for name, word in match.groupdict().items() if word}
+    kind = Kind.SYMPTOM if role is Role.NOTICE and not one.notice else one.kind
+    survived = kind is not Kind.SYMPTOM and log.training_continued_after(place)
+    elsewhere = None not in (log.root_rank, rank) and rank != log.root_rank
+    return _Match(cause, one, kind, place, words, role, survived, elsewhere)
 
 
 def _known(log: Log, matches: list[_Match], known: Known) -> Diagnosis:
@@ -168,11 +188,6 @@ def _first_error(log: Log) -> Traceback | None:
     fatal = [one for one in log.tracebacks if not log.training_continued_after(one.last)] or log.tracebacks
     of_root = [one for one in fatal if log.lines[one.first].rank == log.root_rank]
     return next(iter(of_root or fatal), None)
-
-
-def _in_traceback(error: Traceback, match: _Match) -> bool:
-    """True if the symptom is part of the traceback that ended the run."""
-    return error.first <= match.place <= error.last
 
 
 _ASK = (

@@ -1,6 +1,6 @@
-"""Parses a log: lines with their ranks, tracebacks with their frames, and what the launcher reports about the ranks.
+"""Parses a log: lines with their ranks and roles, tracebacks, and what the launcher reports about the ranks.
 
-Logs may contain colors, progress bars and the mixed output of several ranks.
+Logs may contain colors, progress bars, prefixes of log collectors and the mixed output of several ranks.
 """
 
 import re
@@ -9,21 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from worker.diagnosis import prefixes
 from worker.diagnosis.log_file import Excerpt
+from worker.diagnosis.roles import Role, roles
+from worker.diagnosis.tracebacks import Traceback, tracebacks, wrapped_messages
 from worker.redaction import ESCAPES
 
 LONGEST_LINE = 4000  # characters
-_HEADER = "Traceback (most recent call last)"
-# What launchers put before each line: torch's own hook, torchrun --tee, Lightning, mpirun.
-_PREFIX = re.compile(r"\s*(?:\[(rank|default)(\d{1,5})\]:|\[rank: ?(\d{1,5})\]|\[\d+,(\d{1,5})\]<std(?:err|out)>:) ?")
-_SRUN = re.compile(r"\s{0,4}(\d{1,4}): ")
-_NAMED = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank[: ]?(\d{1,5})\]")
 _BAR = re.compile(r"\d+%\|")
-_FRAME = re.compile(r'\s+File "([^"]*)", line \d+, in (.*)|│ (\S+):\d+ in\s*(\w*)')
-_RICH_CODE = re.compile(r"│? *❱ *\d+ [│ ]*(.*?) *│?$")  # rich draws a box around the frames
-_INDENTED = re.compile(r"(\s*)(?:traceback : )?Traceback")  # torchrun's summary repeats a rank's
-_INSIDE = (" ", "\t", "│", "╭", "╰")
-_TIME = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:std(?:out|err) [FP] )?")
 _LAUNCHERS = re.compile(r"torch/distributed/(run|launcher|elastic)|accelerate/commands/launch|deepspeed/launcher")
 _WRAPPERS = ("ChildFailedError", "CalledProcessError", "SignalException")
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d{1,5})", re.S | re.M)
@@ -31,34 +24,22 @@ _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
+_VALUE = re.compile(r"\b(loss|grad_norm|eval_loss)['\"]?\s*[:=]\s*['\"]?(nan|inf|NaN|-?[\d.]+)")
+_STARTED = re.compile(
+    r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
+    r")|'train_runtime': ",
+    re.M,
+)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a log: `number` from 1, `rank` if it is marked, `text` without the mark, `shown` with it."""
+    """A line of a log: `number` from 1, `rank` if it is marked, `text` without prefixes, `shown` with them."""
 
     number: int
     rank: int | None
     text: str
     shown: str
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A frame of a traceback."""
-
-    file: str
-    function: str
-    code: str
-
-
-@dataclass(frozen=True)
-class Traceback:
-    """A traceback: the indices of its first and last line in `Log.lines`, and its frames, the innermost last."""
-
-    first: int
-    last: int
-    frames: tuple[Frame, ...]
 
 
 class Log:
@@ -81,13 +62,38 @@ class Log:
         return " ".join(line.text for line in own[:count])
 
     def training_continued_after(self, place: int) -> bool:
-        """True if at least three losses were logged after the line."""
-        return len(self._losses) - bisect_right(self._losses, place) >= 3
+        """True if at least three losses were logged after the line, or training began or ended after it."""
+        losses = len(self._losses) - bisect_right(self._losses, place)
+        return losses >= 3 or (bool(self._starts_and_ends) and self._starts_and_ends[-1] > place)
+
+    @cached_property
+    def failed(self) -> bool:
+        """True if the log shows an error after which training did not continue."""
+        return any(
+            role is Role.ERROR and not self.training_continued_after(place) for place, role in enumerate(self.roles)
+        )
+
+    @cached_property
+    def ends_not_finite(self) -> bool:
+        """True if the last two losses, or the last two gradient norms, are NaN or infinite."""
+        values: dict[str, list[str]] = {}
+        for name, value in _VALUE.findall(self.text):
+            values.setdefault(name, []).append(value)
+        return any(all(one in ("nan", "inf", "NaN") for one in logged[-2:]) for logged in values.values())
 
     def traceback_at(self, place: int) -> Traceback | None:
         """The traceback that contains the line, or that the same rank printed just before it."""
-        near = [one for one in self.tracebacks if one.first <= place <= one.last + 3 and self._same_rank(one, place)]
+        near = [
+            one
+            for one in self.tracebacks
+            if one.first <= place <= max(one.end, one.last + 3) and self._same_rank(one, place)
+        ]
         return near[-1] if near else None
+
+    def raised_inside(self, place: int, code: re.Pattern[str]) -> bool:
+        """True if the line is of an exception with a frame in a file or function that matches."""
+        trace = self.traceback_at(place)
+        return trace is not None and any(code.search(f"{one.file} {one.function} {one.code}") for one in trace.frames)
 
     def _same_rank(self, one: Traceback, place: int) -> bool:
         return self.lines[one.first].rank == self.lines[place].rank
@@ -95,11 +101,37 @@ class Log:
     @cached_property
     def tracebacks(self) -> list[Traceback]:
         """The tracebacks of the ranks in order, without the launcher's own, which only report that a rank failed."""
+        return [one for one in self._all_tracebacks if not self.of_launcher(one)]
+
+    @cached_property
+    def roles(self) -> list[Role]:
+        """The role of each line."""
+        found = [(one, self.of_launcher(one)) for one in self._all_tracebacks]
+        return roles([line.text for line in self.lines], [line.rank for line in self.lines], found)
+
+    @cached_property
+    def wrapped_messages(self) -> list[tuple[int, str]]:
+        """Exceptions whose message takes several lines: the index of the first, and all of them in one."""
+        texts = [line.text for line in self.lines]
+        found = []
+        for places in self._places_by_rank.values():
+            for first, lines in wrapped_messages(texts, places):
+                if self.roles[first] is Role.ERROR:
+                    found += [(first, " ".join(lines)), (first, "".join(lines))]
+        return found
+
+    @cached_property
+    def _all_tracebacks(self) -> list[Traceback]:
+        texts = [line.text for line in self.lines]
+        found = [one for places in self._places_by_rank.values() for one in tracebacks(texts, places)]
+        return sorted(found, key=lambda one: one.first)
+
+    @cached_property
+    def _places_by_rank(self) -> dict[int | None, list[int]]:
         by_rank: dict[int | None, list[int]] = {}
         for place, line in enumerate(self.lines):
             by_rank.setdefault(line.rank, []).append(place)
-        found = [one for places in by_rank.values() for one in _tracebacks(self.lines, places)]
-        return sorted((one for one in found if not self.of_launcher(one)), key=lambda one: one.first)
+        return by_rank
 
     def of_launcher(self, one: Traceback) -> bool:
         """True if the launcher raised it, which only means that a rank failed."""
@@ -124,16 +156,15 @@ class Log:
     def _losses(self) -> list[int]:
         return [self.place(found.start()) for found in _LOSS.finditer(self.text)]
 
+    @cached_property
+    def _starts_and_ends(self) -> list[int]:
+        return [self.place(found.start()) for found in _STARTED.finditer(self.text)]
+
 
 def _lines(source: Sequence[Excerpt]) -> list[Line]:
     shown = [line for part in source for line in _printed(part)]
-    timed, numbered = _mostly(_TIME, shown), _mostly(_SRUN, shown)
-    return [_line(number, text, timed=timed, srun=numbered) for number, text in shown]
-
-
-def _mostly(pattern: re.Pattern[str], lines: list[tuple[int, str]]) -> bool:
-    """True if nearly every line begins with the pattern."""
-    return len(lines) > 1 and sum(bool(pattern.match(text)) for _, text in lines) > 0.8 * len(lines)
+    read = prefixes.without([text for _, text in shown])
+    return [Line(number, rank, text, line) for (number, line), (rank, text) in zip(shown, read, strict=True)]
 
 
 def _printed(source: Excerpt) -> Iterator[tuple[int, str]]:
@@ -142,44 +173,3 @@ def _printed(source: Excerpt) -> Iterator[tuple[int, str]]:
         parts = [part for part in raw.split("\r") if part.strip()]
         for part in [*(one for one in parts[:-1] if not _BAR.search(one)), *parts[-1:]]:
             yield number, ESCAPES.sub("", part[: 2 * LONGEST_LINE]).replace("\0", "")[:LONGEST_LINE].rstrip()
-
-
-def _line(number: int, shown: str, *, timed: bool, srun: bool) -> Line:
-    rank, text = None, _TIME.sub("", shown, count=1) if timed else shown
-    if srun and (label := _SRUN.match(text)):
-        rank, text = int(label[1]), text[label.end() :]
-    while mark := _PREFIX.match(text):
-        kind, *numbers = mark.groups()
-        # torchrun --tee gives the local rank; torch's own mark, further in, gives the global rank.
-        rank = int(next(number for number in numbers if number)) if rank is None or kind == "rank" else rank
-        text = text[mark.end() :]
-    if rank is None and (named := _NAMED.search(text)):
-        rank = int(named[1])
-    return Line(number, rank, text, shown)
-
-
-def _tracebacks(lines: list[Line], places: list[int]) -> Iterator[Traceback]:
-    """The tracebacks among the lines of one rank."""
-    first, frames, indent = -1, list[Frame](), ""
-    for place in places:
-        text = lines[place].text.removeprefix(indent)
-        if _HEADER in text:  # a progress bar may stand before it
-            first, frames = place, []
-            indented = _INDENTED.match(lines[place].text)
-            indent = indented[1] if indented else ""
-        elif first >= 0 and text.startswith(_INSIDE):
-            _add(text, frames)
-        elif first >= 0 and text:
-            yield Traceback(first, place, tuple(frames))
-            first = -1
-
-
-def _add(text: str, frames: list[Frame]) -> None:
-    """Adds a line of a traceback: a new frame, or the code of the last one."""
-    if frame := _FRAME.match(text):
-        frames.append(Frame(frame[1] or frame[3], frame[2] or frame[4] or "", ""))
-        return
-    rich = _RICH_CODE.match(text)
-    code = rich[1] if rich else "" if text.startswith("│") else text.strip()
-    if code and frames and not frames[-1].code:
-        frames[-1] = Frame(frames[-1].file, frames[-1].function, code)

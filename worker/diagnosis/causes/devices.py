@@ -35,7 +35,12 @@ CAUSES = (
         "no_kernel_image",
         "torch or an extension has no kernels for this GPU.",
         (
-            sign(r"no kernel image is available for execution on the device", 0.97),
+            sign(r"[Nn]o [Kk]ernel image (?:is )?available", 0.97),
+            sign(
+                r"hipErrorNoBinaryForGpu|HIP error: (?:invalid device function|shared object initialization failed)",
+                0.95,
+            ),
+            sign(r"CUDA error: invalid device function", 0.85),
             sign(
                 r"^(?P<gpu>\S.{0,100}?) with CUDA capability (?P<capability>sm_\d+) is not compatible with the current PyTorch installation",
                 0.9,
@@ -43,6 +48,7 @@ CAUSES = (
         ),
         (
             "Install a torch version that supports the GPU: a newer one for new cards, an older one for cards that are no longer supported.",
+            "AMD: install the torch for your ROCm version; for a card it does not list, HSA_OVERRIDE_GFX_VERSION names the nearest listed one (10.3.0 for RDNA 2, 11.0.0 for RDNA 3).",
             "Rebuild extensions (flash-attn, DeepSpeed, xformers) with TORCH_CUDA_ARCH_LIST set to the GPU's compute capability.",
         ),
         explanation="GPU: {gpu} ({capability}).",
@@ -99,7 +105,7 @@ CAUSES = (
         "A GPU kernel accessed invalid memory.",
         (
             sign(
-                r"CUDA error: an illegal memory access was encountered|CUDA error: misaligned address|CUDA error: unspecified launch failure",
+                r"CUDA error: an illegal memory access was encountered|CUDA error: misaligned address|CUDA error: unspecified launch failure|Memory access fault by GPU",
                 0.93,
             ),
         ),

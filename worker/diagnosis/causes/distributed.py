@@ -48,7 +48,7 @@ CAUSES = (
                 0.9,
             ),
             sign(
-                r"RendezvousTimeoutError|RendezvousConnectionError|DistStoreError: Timed out after \d+ seconds waiting for clients",
+                r"Timed out initializing process group in store based barrier|RendezvousTimeoutError|RendezvousConnectionError|DistStoreError: Timed out after \d+ seconds waiting for clients",
                 0.93,
             ),
             sign(r"DistNetworkError: (?!.*EADDRINUSE)(?!.*[Aa]ddress already in use)", 0.7),
@@ -92,7 +92,11 @@ CAUSES = (
         (
             sign(r"ncclSystemError: System call .*failed|ncclInternalError: Internal check failed", 0.85, _AFTER),
             sign(r"NCCL WARN (?:Call to|Bootstrap|NET/|Cuda failure|Error while).*", 0.8, _AFTER),
-            sign(r"DistBackendError: NCCL error in|ncclUnhandledCudaError", 0.75, _AFTER),
+            sign(
+                r"(?:DistBackendError|RuntimeError): NCCL error in|^NCCL error in: |ncclUnhandledCudaError",
+                0.75,
+                _AFTER,
+            ),
         ),
         (
             "Rerun with NCCL_DEBUG=INFO: the line before this one then names the call that failed.",
@@ -129,6 +133,7 @@ CAUSES = (
         "rank_failed",
         "A training process failed and did not print its error here.",
         (
+            sign(r"ray\.exceptions\.\w*ActorDiedError|The actor (?:is dead|died)", 0.6, Kind.CONSEQUENCE),
             sign(r"failed \(exitcode: (?P<code>[1-9]\d*)\) local_rank: (?P<local>\d+)", 0.5, Kind.SYMPTOM),
             sign(r"exits with return code = (?P<code>[1-9]\d*)", 0.5, Kind.SYMPTOM),
         ),
@@ -146,6 +151,7 @@ CAUSES = (
                 0.96,
             ),
             sign(r"Detected mismatch between collectives on ranks", 0.95),
+            sign(r"Detected a disagreement on list length between rank|Ran into a problem.*ds_id mismatch", 0.85),
         ),
         (
             "Every rank must call the same collectives in the same order: look for a step that depends on the rank or on its own rows.",
@@ -154,55 +160,30 @@ CAUSES = (
         explanation="Rank {first} called {one}, rank {second} {other}.",
     ),
     Cause(
-        "parameters_unused",
-        "DDP waited for gradients of weights that are not used in the loss.",
-        (sign(r"Expected to have finished reduction in the prior iteration before starting a new one", 0.97),),
+        "libuv_missing",
+        "torch for Windows was built without libuv, which torchrun uses by default.",
+        (sign(r"use_libuv was requested but PyTorch was buil[dt] without libuv support", 0.98),),
+        ("Set the environment variable USE_LIBUV=0 (torch 2.4 to 2.6), or train on Linux or in WSL.",),
+    ),
+    Cause(
+        "ssh_failed",
+        "The launcher could not log in to a node with ssh.",
         (
-            "Set find_unused_parameters=True (ddp_find_unused_parameters), or freeze the unused weights.",
-            "TORCH_DISTRIBUTED_DEBUG=DETAIL lists them.",
+            sign(r"ssh exited with exit code 255|Command 'ssh .*returned non-zero|Host key verification failed", 0.93),
+            sign(r"pdsh@\S+: \S+: .*(?:Permission denied|Connection refused)|Permission denied \(publickey", 0.93),
+        ),
+        (
+            "Make `ssh HOST hostname` work without a password for every host of the hostfile (ssh-copy-id).",
+            "On one machine start without a hostfile (deepspeed --num_gpus, torchrun): that needs no ssh.",
         ),
     ),
     Cause(
-        "parameter_ready_twice",
-        "DDP received the gradient of a weight twice in one backward pass.",
-        (sign(r"Expected to mark a variable ready only once", 0.97),),
+        "data_parallel_unsupported",
+        "The model was copied to several GPUs in one process (nn.DataParallel), which this model does not support.",
         (
-            "With gradient checkpointing, set use_reentrant=False (gradient_checkpointing_kwargs), and find_unused_parameters=False.",
-            "If layers share weights, use DDP's static_graph=True.",
+            sign(r"StopIteration: Caught StopIteration in replica \d+ on device", 0.95),
+            sign(r"Caught \w+ in replica \d+ on device \d+", 0.6, Kind.CONSEQUENCE),
         ),
-    ),
-    Cause(
-        "devices_mixed",
-        "The tensors of one operation are on different devices.",
-        (
-            sign(
-                r"Expected all tensors to be on the same device, but (?:found at least two devices, (?P<first>[\w:]+) and (?P<second>[\w:]+)|.*)!?",
-                0.96,
-            ),
-            sign(
-                r"tensors? (?:is|are) on (?:a )?different devices?|should be on the same device|Tensor on device \S+ is not on the expected device",
-                0.85,
-            ),
-        ),
-        (
-            "If device_map=\"auto\" spread the model over several GPUs, train it in one process, or load it whole on each rank's own GPU (device_map={'': local_rank}).",
-            "Move the batch to the model's device, and create tensors in forward on that device.",
-        ),
-        explanation="One is on {first}, another on {second}.",
-    ),
-    Cause(
-        "fsdp_device_mismatch",
-        "FSDP found the model on a GPU other than the rank's own.",
-        (
-            sign(
-                r"Inconsistent compute_device and device_id: (?P<first>\S+) vs (?P<second>\S+)|Inconsistent compute device and `device_id`",
-                0.97,
-            ),
-        ),
-        (
-            'Do not load a model for FSDP with device_map="auto" or quantized by default: both put all of it on the first GPU.',
-            "Call torch.cuda.set_device(local_rank) before you create the model. For 4 bits, use one process, DDP or ZeRO-2.",
-        ),
-        changes={"method": "lora", "quantization": "none"},
+        ("Start one process a GPU (accelerate launch or torchrun), or show one GPU only: CUDA_VISIBLE_DEVICES=0.",),
     ),
 )

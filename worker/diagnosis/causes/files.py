@@ -1,4 +1,4 @@
-"""Causes of failure: files, disks and the model hub."""
+"""Causes of failure: files and disks."""
 
 from worker.diagnosis.cause import Cause, Kind, sign
 
@@ -7,7 +7,7 @@ CAUSES = (
         "disk_full",
         "A disk is full.",
         (
-            sign(r"No space left on device(?!.*(?:/dev/shm|torch_))", 0.97),
+            sign(r"(?<!posix_fallocate failed : )No space left on device(?!.*(?:/dev/shm|torch_))", 0.97),
             sign(r"Disk quota exceeded", 0.96),
             sign(r"PytorchStreamWriter failed writing file|unexpected pos \d+ vs \d+", 0.8),
             sign(r"Not enough free disk space to download the file", 0.6, Kind.SYMPTOM),
@@ -30,7 +30,12 @@ CAUSES = (
     Cause(
         "storage_failed",
         "The disk or the network file system failed.",
-        (sign(r"Stale file handle|\[Errno 5\] Input/output error|Transport endpoint is not connected", 0.95),),
+        (
+            sign(
+                r"Stale file handle|failed with Input/output error|\[Errno 5\] Input/output error|Transport endpoint is not connected",
+                0.95,
+            ),
+        ),
         ("Check dmesg and the file server. Copy model and data to a local disk and start again.",),
     ),
     Cause(
@@ -41,6 +46,7 @@ CAUSES = (
                 r"PermissionError: \[Errno 1?3\] (?:Permission denied|Operation not permitted)(?:: '(?P<path>[^']+)')?",
                 0.95,
             ),
+            sign(r"Permission denied: '(?P<path>/[^']+)'", 0.9),
             sign(r"^(?:bash|sh|/\S+): .*Permission denied|[Pp]ermission denied while trying to connect", 0.85),
         ),
         (
@@ -117,70 +123,12 @@ CAUSES = (
         "A pickled file was refused because loading it could run code.",
         (
             sign(r"Weights only load failed", 0.97),
-            sign(r"due to a serious vulnerability issue in `torch\.load`", 0.97),
+            sign(r"[Dd]ue to a serious vulnerability issue in `torch\.load`", 0.97),
             sign(r"WeightsUnpickler error: Unsupported", 0.96),
         ),
         (
             "Convert weights to safetensors. For a checkpoint of your own, allow the classes it names (torch.serialization.add_safe_globals).",
             "torch 2.6 and later load only weights by default; use the torch version that wrote the checkpoint, or load with weights_only=False if you trust it.",
-        ),
-    ),
-    Cause(
-        "model_gated",
-        "The hub refused access to the model: it is gated or private, and no token with access was sent.",
-        (
-            sign(
-                r"You are trying to access a gated repo|GatedRepoError|Cannot access gated repo for url (?P<url>\S+)",
-                0.98,
-            ),
-            sign(r"Access to model (?P<model>\S+) is restricted", 0.98),
-            sign(r"(?:401|403) Client Error.*(?:huggingface\.co|hf\.co|/resolve/)", 0.9),
-            sign(r"Invalid (?:user token|username or password)|Invalid credentials in Authorization header", 0.9),
-        ),
-        (
-            "Request access on the model's page, then set HF_TOKEN in the worker's environment to a token that may read it (a fine-grained one needs gated access).",
-            "Or download the model another way and give its folder.",
-        ),
-    ),
-    Cause(
-        "model_not_found",
-        "The model is neither a local folder nor a repository on the hub.",
-        (
-            sign(r"(?<!\S)(?P<model>\S{1,300}) is not a local folder and is not a valid model identifier", 0.96),
-            sign(
-                r"RepositoryNotFoundError|RevisionNotFoundError|404 Client Error.*(?:huggingface\.co|/resolve/|/api/models)",
-                0.9,
-            ),
-            sign(r"HFValidationError: Repo id must", 0.93),
-            sign(r"Incorrect path_or_model_id: '(?P<model>[^']+)'", 0.95),
-        ),
-        (
-            "Check the spelling (owner/name), the revision, and that the folder exists on this machine. A private model needs HF_TOKEN.",
-        ),
-        explanation="Given: {model}.",
-    ),
-    Cause(
-        "hub_rate_limited",
-        "The hub received too many requests and refused this one.",
-        (sign(r"429 Client Error|429 Too Many Requests|We had to rate limit you", 0.95),),
-        ("Wait a few minutes; set a token (HF_TOKEN); let one process download first, then set HF_HUB_OFFLINE=1.",),
-    ),
-    Cause(
-        "network_unreachable",
-        "The model hub cannot be reached.",
-        (
-            sign(r"We couldn't connect to '(?P<url>[^']+)' to load", 0.96),
-            sign(r"LocalEntryNotFoundError|OfflineModeIsEnabled|outgoing traffic has been disabled", 0.95),
-            sign(
-                r"(?:NameResolutionError|Temporary failure in name resolution|Name or service not known|Network is unreachable).*",
-                0.85,
-            ),
-            sign(r"MaxRetryError\(.*(?:huggingface|hf\.co)|Max retries exceeded with url", 0.85),
-            sign(r"(?:ReadTimeoutError|ConnectTimeout).*(?:huggingface|hf\.co)", 0.9),
-        ),
-        (
-            "Download the model on a machine with internet access and give its folder, or set HF_HOME to a cache that contains it and HF_HUB_OFFLINE=1.",
-            "Behind a proxy, set HTTPS_PROXY; for a mirror, set HF_ENDPOINT.",
         ),
     ),
 )

@@ -1,5 +1,6 @@
-"""Causes of failure: installed packages, compilation at first use, and processes ended from outside."""
+"""Causes of failure: installed packages, and compilation at first use."""
 
+from worker.diagnosis.argument_analysis import analyze_argument
 from worker.diagnosis.cause import Cause, Kind, sign
 
 CAUSES = (
@@ -31,6 +32,10 @@ CAUSES = (
             ),
             sign(r"Ninja is required to load C\+\+ extensions", 0.96),
             sign(r"Error building extension '(?P<op>\w+)'", 0.95),
+            sign(r"AssertionError: Unable to pre-compile (?P<op>\w+)", 0.95),
+            sign(r"ImportError: \S*torch_extensions/\S*/(?P<op>\w+)\.so: ", 0.95),
+            sign(r"#error (?:You need )?C\+\+(?:14|17|20)|C\+\+17\.h:\d+:\d+: error", 0.85),
+            sign(r"You need C\+\+(?:14|17|20) to compile PyTorch|GCC \S+ or newer to use PyTorch", 0.85),
             sign(r"Unable to JIT load the (?P<op>\w+) op due to", 0.95),
             sign(
                 r"CUDA_HOME environment variable is not set|/bin/nvcc: not found|No such file or directory: '[^']*nvcc'",
@@ -90,7 +95,10 @@ CAUSES = (
             sign(r"CUDA Setup failed despite (?:GPU|CUDA) being available", 0.97),
             sign(r"undefined symbol: cquantize_blockwise\w*|undefined symbol: cget_col_row_stats", 0.97),
             sign(r"The installed version of bitsandbytes was compiled without GPU support", 0.5, Kind.SYMPTOM),
-            sign(r"Configured CUDA binary not found at", 0.93),
+            sign(
+                r"Configured CUDA binary not found at|CUDA SETUP: CUDA detection failed|Configured ROCm binary not found at",
+                0.93,
+            ),
         ),
         (
             "Install a newer bitsandbytes, run python -m bitsandbytes, and point LD_LIBRARY_PATH to the CUDA that torch uses.",
@@ -100,7 +108,7 @@ CAUSES = (
         "package_missing",
         "A Python package is not installed.",
         (
-            sign(r"ModuleNotFoundError: No module named '(?P<package>[\w.-]+)'", 0.93),
+            sign(r"ModuleNotFoundError: No module named '(?P<package>[\w-]+)'", 0.93),
             sign(r"PackageNotFoundError: (?:No package metadata was found for )?(?P<package>[\w-]+)", 0.93),
             sign(
                 r"ImportError:.*requires (?:the )?`?(?P<package>[\w-]+)`?(?: library)?.*(?:not found|pip install|not installed)",
@@ -119,27 +127,41 @@ CAUSES = (
     ),
     Cause(
         "package_incompatible",
-        "Two installed packages are not compatible.",
+        "Two installed packages, or the script and a package, are not compatible.",
         (
+            sign(r"TypeError: .*\(\) got an unexpected keyword argument(?: '(?P<argument>\w+)')?", 0.85),
+            sign(r"TypeError: .* got multiple values for (?:keyword )?argument '(?P<argument>\w+)'", 0.7),
+            sign(r"AttributeError: '\w*(?:Arguments|Config|Trainer)' object has no attribute '(?P<argument>\w+)'", 0.7),
+            sign(r"ModuleNotFoundError: No module named '(?P<package>[\w-]+)\.(?P<name>[\w.]+)'", 0.85),
             sign(r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<package>[\w.]+)'", 0.93),
             sign(
                 r"numpy\.dtype size changed, may indicate binary incompatibility|A module that was compiled using NumPy 1\.x cannot be run in",
                 0.95,
             ),
             sign(
-                r"ImportError: .*\.so(?:\.\d+)*: (?:undefined symbol: (?P<symbol>\w+)|cannot open shared object file)",
+                r"ImportError: (?!.*torch_extensions).*\.so(?:\.\d+)*: (?:undefined symbol: (?P<symbol>\w+)|cannot open shared object file)",
                 0.92,
             ),
             sign(
                 r"(?<!\S)(?P<requirement>[\w-]{1,80}[<>=!]=\S{1,80}) is required for a normal functioning of this module, but found (?P<found>\S+)",
                 0.95,
             ),
-            sign(r"TypeError: \w+\.__init__\(\) got an unexpected keyword argument '(?P<argument>\w+)'", 0.7),
+            sign(
+                r"AttributeError: (?:partially initialized )?module '(?P<package>[\w.]+)' has no attribute '(?P<name>\w+)'",
+                0.75,
+            ),
+            sign(
+                r"(?:pkg_resources\.|importlib.*)?(?:VersionConflict|ContextualVersionConflict): (?P<requirement>.+)",
+                0.95,
+            ),
+            sign(r"ImportError: Using `?[\w-]+`? requires? `?(?P<requirement>[\w-]+ ?[<>=]+ ?[\d.]+)", 0.93),
         ),
         (
+            "If the script is older than the library, install the version it was written for (pip show prints the installed one), or change the script.",
             "Install matching versions; rebuild compiled packages (flash-attn, DeepSpeed, xformers) after every change of torch.",
             "pip check lists requirements that are not met.",
         ),
+        analyze=analyze_argument,
     ),
     Cause(
         "library_conflict",
@@ -151,55 +173,18 @@ CAUSES = (
         explanation="Needed: {version}.",
     ),
     Cause(
-        "process_limit",
-        "The user has reached the limit of processes or threads.",
+        "triton_compile_failed",
+        "Triton could not compile a GPU kernel.",
         (
-            sign(
-                r"can't start new thread|BlockingIOError: \[Errno 11\] Resource temporarily unavailable|pthread_create failed",
-                0.95,
-            ),
+            sign(r"Internal Triton PTX codegen error|PTXASError|ptxas (?:fatal|error)|Command '\S*ptxas", 0.93),
+            sign(r"triton\.compiler\.errors\.\w+|triton\.runtime\.errors\.\w+", 0.9),
+            sign(r"BackendCompilerFailed|InductorError|LoweringException: ", 0.8),
+            sign(r"torch\._dynamo\.exc\.\w+: ", 0.75),
         ),
         (
-            "Raise the limit (ulimit -u, the container's pids limit), and lower OMP_NUM_THREADS and the number of DataLoader workers.",
+            "Install the triton that belongs to torch (pip install --force-reinstall torch), and remove its cache (~/.triton).",
+            "Without compiled kernels: torch_compile false, attention sdpa, Liger kernels off.",
         ),
-    ),
-    Cause(
-        "time_limit",
-        "The job reached its time limit, or the machine was preempted.",
-        (
-            sign(r"CANCELLED AT \S+ DUE TO (?P<reason>TIME LIMIT|PREEMPTION|NODE FAILURE)", 0.97),
-            sign(r"DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime \d+ exceeded limit|[Pp]reempt(?:ed|ion notice)", 0.93),
-            sign(
-                r"SignalException: Process \d+ got signal: (?:15|1)\b|Received signal 15|Received Signals\.SIGTERM",
-                0.6,
-                Kind.CONSEQUENCE,
-            ),
-        ),
-        (
-            "Save more often (save_steps) and resume from the last checkpoint; request more time, or train fewer steps per job.",
-            "A process started from a shell receives SIGHUP when the shell closes: use nohup, tmux or a job.",
-        ),
-        changes={"save_steps": 0.1},
-    ),
-    Cause(
-        "interrupted",
-        "The training was interrupted with Ctrl-C.",
-        (sign(r"^KeyboardInterrupt\b|Process \d+ got signal: 2\b", 0.85, Kind.CONSEQUENCE),),
-        ("Resume from the last checkpoint if that was not intended.",),
-    ),
-    Cause(
-        "segmentation_fault",
-        "A process crashed in compiled code.",
-        (
-            sign(r"^Fatal Python error: (?:Segmentation fault|Aborted|Bus error)", 0.9),
-            sign(
-                r"failed \(exitcode: -11\)|<Signals\.SIGSEGV: 11>|exits with return code = -11",
-                0.85,
-            ),
-            sign(r"Segmentation fault(?: \(core dumped\))?", 0.85),
-        ),
-        (
-            "Rerun with PYTHONFAULTHANDLER=1, which prints where it crashed. Usually an extension was built for another torch: rebuild or remove it.",
-        ),
+        changes={"torch_compile": False},
     ),
 )

@@ -16,7 +16,11 @@ CAUSES = (
             sign(r"(?:OutOfMemoryError|RuntimeError|torch\.\S*Error): (?:CUDA|HIP|XPU) out of memory", 0.98),
             sign(r"OutOfMemoryError: (?:.*[Tt]ried to allocate|Allocation on device)|MPS backend out of memory", 0.97),
             sign(r"CUDA out of memory\. Tried to allocate", 0.97),
-            sign(r"CUDA error: out of memory|Cuda failure (?:2 )?'out of memory'", 0.9),
+            sign(r"\bCUDA out of memory\b", 0.8),
+            sign(r"CUDA [Ee]rror: out of memory|Cuda failure (?:2 )?'out of memory'|hipErrorOutOfMemory", 0.9),
+            sign(
+                r"(?:NPU|MUSA|MLU) out of memory|\[METAL\] Command buffer execution failed: Insufficient Memory", 0.95
+            ),
         ),
         (),
         analyze=analyze_memory,
@@ -32,6 +36,18 @@ CAUSES = (
         changes={"on_out_of_memory": "step_down"},
     ),
     Cause(
+        "pinned_memory_limit",
+        "Page-locked (pinned) host memory ran out, which the GPU driver limits.",
+        (
+            sign(r"CUDA error: out of memory", 0.95, inside=r"pin_memory|cpu_memory"),
+            sign(r"cudaHostAlloc|cudaHostRegister|Failed to (?:allocate|register) pinned", 0.85),
+        ),
+        (
+            "Do not pin: pin_memory false in the offload settings and in the DataLoader (dataloader_pin_memory false).",
+            "WSL allows about half of the memory for pinned pages: give WSL more memory (.wslconfig), or train on Linux itself.",
+        ),
+    ),
+    Cause(
         "host_out_of_memory",
         "Out of host memory (RAM): the system ended a training process.",
         (
@@ -43,8 +59,12 @@ CAUSES = (
             sign(r"^(?:\w+\.)*(?:_ArrayMemoryError|MemoryError)\b|OSError: \[Errno 12\] Cannot allocate memory", 0.95),
             sign(r"failed \(exitcode: -9\)|died with <Signals\.SIGKILL: 9>", 0.75),
             sign(rf"exitcode\s*: -9\b{LAST_OF_SUMMARY}", 0.75),
-            sign(r"exits with return code = -9|exited with code (?:137|-9)\b|exit code 137\b|status 137\b", 0.75),
+            sign(
+                r"exits with return code = -9\b|exited with code (?:137|-9)\b|OOMKilled|signal 9 \(SIGKILL\)|Signal 9 \(SIGKILL\)|exit code 137\b|status 137\b",
+                0.75,
+            ),
             sign(r"^(?:.*: line \d+: +\d+ )?Killed\b", 0.7),
+            sign(r"worker was killed by the OOM|Workers? .* killed due to memory pressure|TerminatedWorkerError", 0.9),
             sign(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)", 0.6),
         ),
         _KILLED,
@@ -57,7 +77,10 @@ CAUSES = (
                 r"killed by signal: Bus error\. It is possible that dataloader's workers are out of shared memory", 0.98
             ),
             sign(r"unable to (?:write to file|mmap \d+ bytes from file|open shared memory object) </torch_", 0.95),
-            sign(r"Error while creating shared memory segment|[Nn]o space left on device.*/dev/shm", 0.95),
+            sign(
+                r"posix_fallocate failed : No space left on device|Error while creating shared memory segment|[Nn]o space left on device.*/dev/shm",
+                0.95,
+            ),
             sign(r"failed \(exitcode: -7\)|died with <Signals\.SIGBUS: 7>|exits with return code = -7", 0.7),
         ),
         (

@@ -1,4 +1,4 @@
-"""Causes of failure: models, adapters, tokenizers and their data."""
+"""Causes of failure: models, adapters and checkpoints."""
 
 from worker.diagnosis.cause import Cause, Kind, sign
 
@@ -9,6 +9,7 @@ CAUSES = (
         (
             sign(r"(?:Missing|Unexpected) key\(s\) in state_dict", 0.96),
             sign(r"Error\(s\) in loading state_dict for (?P<model>\w+)", 0.8, Kind.CONSEQUENCE),
+            sign(r"No module named '_orig_mod'|KeyError: '(?:_orig_mod|module|base_model)\.[\w.]+'", 0.8),
         ),
         (
             "Load them into the class they were saved from. The prefix of the names shows the wrapper: `module.` is DDP, `_orig_mod.` is torch.compile, `base_model.model.` is PEFT.",
@@ -19,6 +20,10 @@ CAUSES = (
         "size_mismatch",
         "The shape of a saved weight does not match the model's.",
         (
+            sign(
+                r"size mismatch for (?P<name>[\w.]+): copying a param with shape (?P<saved>torch\.Size\(\[(?!0\])[^\]]*\]\)).{0,40}shape in current model is (?P<model>torch\.Size\(\[[^\]]*\]\))",
+                0.97,
+            ),
             sign(
                 r"size mismatch for (?P<name>[\w.]+): copying a param with shape (?P<saved>torch\.Size\(\[[^\]]*\]\)).*shape in current model is (?P<model>torch\.Size\(\[[^\]]*\]\))",
                 0.97,
@@ -49,7 +54,8 @@ CAUSES = (
         "remote_code_refused",
         "The model or data set needs custom code, which is not allowed to run.",
         (
-            sign(r"trust_remote_code=True", 0.9),
+            sign(r"(?:[Pp]ass|set) the (?:option|argument) `?trust_remote_code=True`?", 0.93),
+            sign(r"requires? you to execute the .* file in that repo", 0.95),
             sign(r"contains custom code which must be executed", 0.95),
             sign(r"Dataset scripts are no longer supported", 0.95),
         ),
@@ -57,95 +63,6 @@ CAUSES = (
             "Choose a model that transformers supports, or a converted copy of it.",
             "If you have read the code and trust it, run it outside Lathe with trust_remote_code=True and a fixed revision.",
         ),
-    ),
-    Cause(
-        "chat_template_missing",
-        "The tokenizer has no chat template, and the data set contains chats.",
-        (
-            sign(
-                r"tokenizer\.chat_template is not set|does not have a chat template|no template argument was passed",
-                0.96,
-            ),
-        ),
-        (
-            "Use the instruct variant of the model or its tokenizer, or put a chat_template.jinja beside tokenizer_config.json.",
-            "Or map the data to prompt and completion, which need no template.",
-        ),
-    ),
-    Cause(
-        "pad_token_missing",
-        "The tokenizer has no padding token, and a batch has rows of different length.",
-        (
-            sign(r"Asking to pad but the tokenizer does not have a padding token", 0.97),
-            sign(r"Cannot handle batch sizes > 1 if no padding token is defined", 0.97),
-        ),
-        (
-            "Set one: tokenizer.pad_token = tokenizer.eos_token, or add one and resize the embeddings; for classification also model.config.pad_token_id.",
-        ),
-    ),
-    Cause(
-        "rows_of_unequal_length",
-        "Rows of different length could not be put into one batch.",
-        (
-            sign(r"Unable to create tensor, you should probably activate truncation and/or padding", 0.95),
-            sign(
-                r"stack expects each tensor to be equal size, but got \[(?P<first>[\d, ]*)\].*? and \[(?P<second>[\d, ]*)\]",
-                0.93,
-            ),
-            sign(r"expected sequence of length \d+ at dim 1 \(got \d+\)", 0.93),
-        ),
-        (
-            "Use a data collator that pads (DataCollatorForSeq2Seq pads labels too; DataCollatorWithPadding does not).",
-            "Check that labels are flat lists with one number per token.",
-        ),
-    ),
-    Cause(
-        "sequence_too_long",
-        "A sequence is longer than the model's maximum length.",
-        (
-            sign(
-                r"sequence length is longer.*\((?P<length>\d+) > (?P<limit>\d+)\)[\s\S]{0,8000}?(?:index out of range in self|srcSelectDimSize` failed)",
-                0.9,
-            ),
-            sign(r"sequence length is longer.*\((?P<length>\d+) > (?P<limit>\d+)\)", 0.6, Kind.SYMPTOM),
-            sign(
-                r"This model's maximum context length|exceeds the (?:model's )?maximum (?:sequence|context) length", 0.9
-            ),
-            sign(
-                r"The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton dimension [13].*",
-                0.5,
-                Kind.SYMPTOM,
-            ),
-        ),
-        ("Set max_length to at most the model's max_position_embeddings: longer rows are then truncated.",),
-        explanation="It has {length} tokens; the limit is {limit}.",
-    ),
-    Cause(
-        "token_out_of_range",
-        "A token id or a position is outside the embedding table.",
-        (
-            sign(r"IndexError: index out of range in self", 0.93),
-            sign(
-                r"Assertion `(?:srcIndex < srcSelectDimSize|ind >= 0 && ind < ind_dim_size.*|-sizes\[i\] <= index && index < sizes\[i\].*)` failed",
-                0.93,
-            ),
-        ),
-        (
-            "Use the tokenizer that belongs to the model; after adding tokens, call model.resize_token_embeddings(len(tokenizer)).",
-            "Or a row is longer than the model's maximum length: lower max_length. Use -100 only in labels, never in input_ids.",
-        ),
-    ),
-    Cause(
-        "label_out_of_range",
-        "A label is outside the model's classes or vocabulary.",
-        (
-            sign(r"Assertion `t >= 0 && t < n_classes` failed", 0.95),
-            sign(r"IndexError: Target (?P<target>-?\d+) is out of bounds", 0.96),
-        ),
-        (
-            "Number labels from 0 and set num_labels to their count; tokens without loss have label -100, not the padding id.",
-        ),
-        explanation="The label is {target}.",
     ),
     Cause(
         "target_modules_missing",
@@ -202,32 +119,121 @@ CAUSES = (
         changes={"attention": "eager"},
     ),
     Cause(
-        "data_empty",
-        "No rows are left to train on.",
+        "optimizer_state_mismatch",
+        "The checkpoint's optimizer state belongs to another set of trainable weights.",
         (
-            sign(r"num_samples should be a positive integer value, but got num_samples=0", 0.95),
             sign(
-                r"Corresponding data split \"?\w+\"? (?:not found|is empty)|contains no training (?:rows|examples)",
+                r"loaded state dict contains a parameter group that doesn't match the size of optimizer's group", 0.96
+            ),
+            sign(r"loaded state dict has a different number of parameter groups", 0.96),
+            sign(r"RuntimeError: Size mismatch$", 0.7, inside=r"optim"),
+            sign(r"KeyError: '?(?:exp_avg|step|state)'?$", 0.7, inside=r"optim"),
+        ),
+        (
+            "Resume with the settings that wrote it: method, target modules, LoRA r, modules to save, optimizer, frozen layers.",
+            "To go on with other settings, load only the weights and start a new run (without resume_from_checkpoint).",
+        ),
+    ),
+    Cause(
+        "checkpoint_world_size",
+        "The checkpoint was written by another number of processes.",
+        (
+            sign(r"used a DP world size of (?P<saved>\d+) but the current world size is (?P<now>\d+)", 0.97),
+            sign(
+                r"The size of tensor a \(\d{6,}\) must match the size of tensor b \(\d{6,}\) at non-singleton dimension 0",
+                0.85,
+                inside=r"deepspeed|checkpoint|optim",
+            ),
+            sign(
+                r"Expected (?:all )?\d+ (?:ranks|checkpoint) files.*but (?:found|got) \d+|number of (?:zero )?checkpoint (?:files|shards) .* world size",
                 0.85,
             ),
         ),
         (
-            "Check what the filters, max_length and the split leave of the data; `lathe dataset check FILE` shows each row that is left out.",
+            "Resume with the number of processes that wrote it, or convert it: DeepSpeed's universal checkpoint (ds_to_universal.py, then load_universal), or zero_to_fp32.py for the weights alone.",
+        ),
+        explanation="Written by {saved} processes, read by {now}.",
+    ),
+    Cause(
+        "weights_on_meta_device",
+        "Weights were never loaded: they are still on the meta device, which holds no data.",
+        (
+            sign(r"Cannot copy out of meta tensor; no data!", 0.95),
+            sign(r"Tensor on device meta is not on the expected device|is on the meta device, we need a `value`", 0.93),
+            sign(r"Tensor\.item\(\) cannot be called on meta tensors", 0.9),
+        ),
+        (
+            'Do not combine low_cpu_mem_usage or device_map="auto" with a launcher (DeepSpeed, FSDP, torchrun): load the model whole, or let the strategy load it.',
+            'With device_map="auto", layers that did not fit on the GPU are offloaded: use a smaller model or 4 bits, and do not move the model afterwards.',
         ),
     ),
     Cause(
-        "data_not_consistent",
-        "Rows or files of the data set have different columns or types.",
+        "shared_tensors",
+        "Weights that share memory cannot be saved as safetensors.",
+        (sign(r"Some tensors share memory, this will lead to duplicate memory", 0.97),),
         (
+            "Save with model.save_pretrained, which knows the model's tied weights, or untie the weights that the model does not declare as tied.",
+            "In older versions, save_safetensors=False saves them anyway.",
+        ),
+    ),
+    Cause(
+        "adapter_config_missing",
+        "The folder given as an adapter contains no adapter_config.json.",
+        (sign(r"Can't find 'adapter_config\.json' at '(?P<path>[^']+)'", 0.97),),
+        (
+            "Give the folder into which the adapter was saved (save_pretrained of the PEFT model), often the last checkpoint-N. A merged or full model is loaded without PEFT.",
+        ),
+        explanation="Path: {path}.",
+    ),
+    Cause(
+        "gguf_export_failed",
+        "The converter to GGUF cannot convert a weight of this model.",
+        (
+            sign(r"Can not map tensor '(?P<name>[^']+)'", 0.97),
             sign(
-                r"DatasetGenerationCastError|CastError: Couldn't cast|All the data files must have the same columns|because column names don't match",
-                0.95,
+                r"Model architecture \S* ?(?P<name>\S+) (?:is )?not supported|NotImplementedError: Architecture '(?P<kind>\w+)' not supported",
+                0.85,
             ),
-            sign(r"ArrowInvalid: (?:JSON parse error|Could not convert|Column\(.*\) changed from)", 0.93),
-            sign(r"DatasetGenerationError: An error occurred while generating the dataset", 0.6, Kind.CONSEQUENCE),
+            sign(r"BPE pre-tokenizer was not recognized|Unsloth: Quantization failed for", 0.9),
         ),
         (
-            "`lathe dataset check FILE` shows the first row of each problem. Give each column one type, and all files the same columns.",
+            "Convert the unquantized, merged model: weights quantized by GPTQ, AWQ or bitsandbytes (names with qweight, absmax, SCB) cannot be converted.",
+            "For a new architecture, use a newer llama.cpp.",
+        ),
+        explanation="Weight: {name}.",
+    ),
+    Cause(
+        "checkpoint_not_found",
+        "The folder to resume from contains no complete checkpoint.",
+        (sign(r"Can't find a valid checkpoint at (?P<path>\S+)|No valid checkpoint found in output directory", 0.97),),
+        (
+            "Give a checkpoint-N folder that contains the weights and trainer_state.json. A folder without trainer_state.json holds a result, not a checkpoint.",
+            "Old transformers (before 4.31) did not recognize an adapter's checkpoint: update transformers and peft.",
+        ),
+        explanation="Path: {path}.",
+    ),
+    Cause(
+        "loss_missing",
+        "The model returned no loss, since the batch has no labels.",
+        (sign(r"The model did not return a loss from the inputs, only the following keys: (?P<keys>[\w,]+)", 0.97),),
+        (
+            "Give the rows a column labels, or a collator that makes them (DataCollatorForLanguageModeling with mlm=False).",
+            "remove_unused_columns drops columns that the model's forward does not name: with a wrapped model set it to false, or set label_names.",
+        ),
+        explanation="It returned: {keys}.",
+    ),
+    Cause(
+        "processor_missing",
+        "A multimodal model's processor could not be loaded.",
+        (
+            sign(r"Processor was not found, please check and update your model file", 0.96),
+            sign(
+                r"Can't load (?:image processor|feature extractor|processor) for '(?P<name>[^']+)'|preprocessor_config\.json",
+                0.8,
+            ),
+        ),
+        (
+            "The model's folder needs preprocessor_config.json and processor_config.json (copy them from the original model), and a transformers version that knows the processor.",
         ),
     ),
 )

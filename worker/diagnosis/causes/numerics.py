@@ -25,7 +25,12 @@ CAUSES = (
             sign(r"probability tensor contains either `inf`, `nan` or element < 0", 0.9),
             sign(r"(?:[Ll]oss|[Gg]radient norm|[Gg]rad norm) (?:is|became) (?:nan|inf|NaN)|non-finite", 0.9),
             sign(r"Function '\w+' returned nan values in its \d+th output", 0.95),
-            sign(r"['\"](?:loss|grad_norm|eval_loss)['\"]: ['\"]?(?:nan|inf|NaN)\b", 0.75, Kind.SYMPTOM),
+            sign(
+                r"['\"]?\b(?:loss|grad_norm|eval_loss)['\"]?\s*[:=]\s*['\"]?(?:nan|inf|NaN)\b",
+                0.75,
+                Kind.SYMPTOM,
+                lasting=True,
+            ),
         ),
         (
             "Lower the learning rate, or raise the warmup.",
@@ -58,6 +63,12 @@ CAUSES = (
         "dtype_mismatch",
         "Two tensors of one operation have different dtypes.",
         (
+            sign(r"mat1 and mat2 to have the same dtype, but got: (?P<first>[\w:]+) != (?P<second>[\w:]+)", 0.95),
+            sign(r"output tensor must have the same type as input tensor", 0.85),
+            sign(
+                r"expected (?:input|query|key|value).{0,40} to have (?:the same )?dtype|must have the same dtype as",
+                0.8,
+            ),
             sign(r"mat1 and mat2 must have the same dtype(?:, but got (?P<first>\w+) and (?P<second>\w+))?", 0.95),
             sign(r"expected (?:m1 and m2 to have the same dtype|scalar type \w+ but found \w+)", 0.93),
             sign(r"Input type \(\S+\) and (?:weight|bias) type \(\S+\) should be the same", 0.93),
@@ -73,7 +84,10 @@ CAUSES = (
     Cause(
         "nothing_requires_grad",
         "The loss does not depend on any trainable weight.",
-        (sign(r"element 0 of tensors does not require grad and does not have a grad_fn", 0.97),),
+        (
+            sign(r"element 0 of tensors does not require grad and does not have a grad_fn", 0.97),
+            sign(r"One of the differentiated Tensors (?:does not require grad|appears to not have been used)", 0.9),
+        ),
         (
             "With gradient checkpointing and a frozen model, call model.enable_input_require_grads(), or checkpoint with use_reentrant=False.",
             "Check that the adapter is active: model.print_trainable_parameters().",

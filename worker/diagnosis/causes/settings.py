@@ -1,0 +1,156 @@
+"""Causes of failure: settings, arguments and configuration files of a training program."""
+
+from worker.diagnosis.cause import Cause, sign
+
+CAUSES = (
+    Cause(
+        "settings_unknown",
+        "The settings contain names that the training program does not know.",
+        (
+            sign(r"Some specified arguments are not used by the HfArgumentParser: \[(?P<given>[^\]]*)\]", 0.95),
+            sign(r"Some keys are not used by the HfArgumentParser: (?P<given>.*)", 0.95),
+            sign(r"error: unrecognized arguments: (?P<given>.+)", 0.93),
+            sign(r"ValueError: remaining_argv: (?P<given>.+)", 0.95),
+            sign(r"Extra inputs are not permitted", 0.85),
+        ),
+        (
+            "Correct or remove them: each is misspelled, belongs to another version of the program, or to another program.",
+            "A command of another version may start with a script that no longer exists (src/train_bash.py): use the start command of the installed version.",
+        ),
+        explanation="Given: {given}",
+    ),
+    Cause(
+        "settings_invalid",
+        "A setting has a value that the training program refuses.",
+        (
+            sign(r"ValidationError: \d+ validation errors? for (?P<kind>\w*(?:[Cc]onfig|[Aa]rg)\w*)", 0.9),
+            sign(r"error: argument (?P<kind>[-\w/ ]+): (?:invalid|expected)", 0.93),
+            sign(r"\w*ConstructorError|ScannerError|yaml\.parser\.ParserError", 0.85),
+            sign(r"dacite\.exceptions|omegaconf\.errors\.\w+: ", 0.85),
+        ),
+        ("The lines below the error name each setting, its value and what is expected.",),
+        explanation="In: {kind}.",
+    ),
+    Cause(
+        "deepspeed_config_mismatch",
+        "The DeepSpeed file and the training arguments give different values for the same setting.",
+        (
+            sign(r"Please correct the following DeepSpeed config values that mismatch TrainingArguments", 0.98),
+            sign(r"(?P<line>- ds \S+=\S+ vs hf \S+=\S+)", 0.95),
+        ),
+        ('Set these values in the DeepSpeed file to "auto", so that they are taken from the arguments.',),
+        explanation="{line}",
+    ),
+    Cause(
+        "deepspeed_batch_size",
+        "The batch sizes in the DeepSpeed file do not fit each other and the number of processes.",
+        (
+            sign(r"Check batch related parameters\.(?P<numbers>.*)", 0.98),
+            sign(r"train_batch_size is not equal to micro_batch_per_gpu", 0.97),
+            sign(r"Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", 0.97),
+        ),
+        (
+            'train_batch_size must equal train_micro_batch_size_per_gpu x gradient_accumulation_steps x processes. Give two of the three, or "auto".',
+        ),
+    ),
+    Cause(
+        "deepspeed_config_invalid",
+        "DeepSpeed refuses its configuration file.",
+        (
+            sign(r"ValidationError: \d+ validation errors? for (?P<part>DeepSpeed\w+)", 0.96),
+            sign(r"DeepSpeedConfigError: (?P<what>.+)", 0.95),
+            sign(r"Expected a string path to an existing deepspeed config, or a dictionary", 0.95),
+            sign(r"ZeRO Offload .* (?:is|are) (?:not supported|untested)|zero_allow_untested_optimizer", 0.93),
+        ),
+        (
+            "Correct the key that the message names. `lathe check FILE` checks a DeepSpeed file against the installed version.",
+        ),
+        explanation="{what}",
+    ),
+    Cause(
+        "strategies_conflict",
+        "Two settings for the end of the training cannot be used together.",
+        (
+            sign(r"--load_best_model_at_end requires the save and eval(?:uation)? strategy to match", 0.97),
+            sign(
+                r"--load_best_model_at_end requires the saving steps to be a round multiple of the evaluation steps",
+                0.97,
+            ),
+            sign(
+                r"you don't have (?:passed )?an? (?:evaluation dataset|eval_dataset)|Trainer: evaluation requires an eval_dataset|You have set `args\.eval_strategy`.*but you didn't pass an `eval_dataset`",
+                0.9,
+            ),
+        ),
+        (
+            "Save and evaluate by the same unit (steps or epochs), with save_steps a multiple of eval_steps, and give an evaluation set.",
+        ),
+    ),
+    Cause(
+        "wandb_not_logged_in",
+        "Weights & Biases is switched on, but no key is set.",
+        (
+            sign(r"api_key not configured \(no-tty\)", 0.97),
+            sign(
+                r"wandb\.errors\.\w*(?:UsageError|AuthenticationError|CommError)|wandb: ERROR .*(?:login|[Pp]ermission|API key)",
+                0.85,
+            ),
+        ),
+        (
+            "Set WANDB_API_KEY or run wandb login; to do without, set report_to to none (WANDB_DISABLED=true in older versions).",
+        ),
+    ),
+    Cause(
+        "local_rank_argument",
+        "The launcher passes --local-rank, which the script does not accept.",
+        (sign(r"(?:error: unrecognized arguments: |HfArgumentParser: \[')--local[-_]rank=\d+", 0.97),),
+        (
+            "Start with torchrun, which sets the environment variable LOCAL_RANK instead, and read that; torch 2 changed --local_rank to --local-rank.",
+        ),
+    ),
+    Cause(
+        "generations_not_divisible",
+        "The batch of GRPO is not a multiple of the number of generations for each prompt.",
+        (
+            sign(
+                r"(?:global (?:train|eval) batch size|generation_batch_size) \(.*?\) must be (?:evenly )?divisible by .*num(?:ber of |_)generations",
+                0.98,
+            ),
+        ),
+        (
+            "Set num_generations to a divisor of processes x per_device_train_batch_size x gradient_accumulation_steps (the message lists them), and at least 2.",
+        ),
+    ),
+    Cause(
+        "best_metric_missing",
+        "The metric that selects the best checkpoint is not among the evaluation's results.",
+        (
+            sign(r"KeyError: [\"']+(?P<name>eval_\w+)", 0.9),
+            sign(r"`metric_for_best_model` training argument is set to '(?P<name>\w+)', which is not found", 0.97),
+        ),
+        (
+            "Set metric_for_best_model to a name that the evaluation prints (eval_loss is always there if the batch has labels), or remove load_best_model_at_end.",
+        ),
+        explanation="Metric: {name}.",
+    ),
+    Cause(
+        "dataset_type_unknown",
+        "The data set's type is not one that axolotl knows.",
+        (sign(r"unhandled prompt tokenization strategy: (?P<name>\S+)", 0.98),),
+        (
+            "Use a type of the installed axolotl (chat_template, alpaca, completion, ...). Types for preferences, such as chatml.intel, need rl: dpo in the same file.",
+        ),
+        explanation="Given: {name}.",
+    ),
+    Cause(
+        "tensorboard_hparams",
+        "A setting has a type that TensorBoard cannot store.",
+        (sign(r"value should be one of int, float, str, bool, or torch\.Tensor", 0.96),),
+        ("Set report_to to none or wandb, or turn lists and dictionaries among the arguments into text.",),
+    ),
+    Cause(
+        "script_line_endings",
+        "The start script has Windows line endings (CRLF).",
+        (sign(r"not used by the HfArgumentParser: \['\\r'\]|\\r': command not found|bad interpreter: .*\^M", 0.98),),
+        ("Convert it: sed -i 's/\\r$//' SCRIPT, or dos2unix SCRIPT.",),
+    ),
+)

@@ -1,0 +1,55 @@
+"""Separates a log line's text from what launchers, schedulers and log collectors put before it."""
+
+import re
+from collections.abc import Sequence
+
+# What launchers put before each line: torch's own hook, torchrun --tee, Lightning, mpirun.
+_RANK = re.compile(r"\s*(?:\[(rank|default)(\d{1,5})\]:|\[rank: ?(\d{1,5})\]|\[\d+,(\d{1,5})\]<std(?:err|out)>:) ?")
+_NAMED = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank[: ]?(\d{1,5})\]")
+_RAY = re.compile(r"(?:\x1b\[\d+m)?\(\w[\w.:]* pid=\d+(?:, ip=[\w.:]+)?\)(?:\x1b\[0m)? ?")
+_SRUN = re.compile(r"\s{0,4}(\d{1,4}): ")
+
+_EVERY_LINE = (
+    re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*[ \t](?:std(?:out|err) [FP] )?"),  # Kubernetes, docker logs -t
+    re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: "),  # journald, syslog
+    re.compile(r"[A-Za-z0-9][\w.-]*(?:\[\w+\])? +\| "),  # docker compose, foreman
+    re.compile(r"\[pod/[^\]]+\] "),  # kubectl logs --prefix
+    re.compile(r"[a-z][\w.-]{0,63}: "),  # pdsh and DeepSpeed's launcher: the host
+    re.compile(r"> "),  # quoted in an e-mail or an issue
+)
+"""Prefixes that count only if nearly every line has them."""
+
+
+def without(lines: Sequence[str]) -> list[tuple[int | None, str]]:
+    """The rank of each line, if it is marked, and the text without prefixes."""
+    texts = list(lines)
+    changed = True
+    while changed:
+        changed = False
+        for prefix in _EVERY_LINE:
+            if _mostly(prefix, texts):
+                texts = [prefix.sub("", text, count=1) if prefix.match(text) else text for text in texts]
+                changed = True
+    numbered = _mostly(_SRUN, texts)
+    return [_rank_and_text(text, srun=numbered) for text in texts]
+
+
+def _mostly(prefix: re.Pattern[str], texts: Sequence[str]) -> bool:
+    """True if nearly every line with text begins with the prefix."""
+    written = [text for text in texts if text.strip()]
+    return len(written) > 2 and sum(bool(prefix.match(text)) for text in written) > 0.8 * len(written)
+
+
+def _rank_and_text(text: str, *, srun: bool) -> tuple[int | None, str]:
+    rank = None
+    if srun and (label := _SRUN.match(text)):
+        rank, text = int(label[1]), text[label.end() :]
+    text = _RAY.sub("", text, count=1) if _RAY.match(text) else text
+    while mark := _RANK.match(text):
+        kind, *numbers = mark.groups()
+        # torchrun --tee gives the local rank; torch's own mark, further in, gives the global rank.
+        rank = int(next(number for number in numbers if number)) if rank is None or kind == "rank" else rank
+        text = text[mark.end() :]
+    if rank is None and (named := _NAMED.search(text)):
+        rank = int(named[1])
+    return rank, text
