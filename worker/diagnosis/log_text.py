@@ -24,7 +24,7 @@ _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
-_VALUE = re.compile(r"\b(loss|grad_norm|eval_loss)['\"]?\s*[:=]\s*['\"]?(nan|inf|NaN|-?[\d.]+)")
+_VALUE = re.compile(r"(\w*[Ll]oss|grad_norm)['\"]?\s*[:=]\s*['\"]?(nan|inf|NaN|-?[\d.]+)")
 _STARTED = re.compile(
     r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
     r")|'train_runtime': ",

@@ -56,11 +56,6 @@ CAUSES = (
             sign(
                 r"This model's maximum context length|exceeds the (?:model's )?maximum (?:sequence|context) length", 0.9
             ),
-            sign(
-                r"The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton dimension [13].*",
-                0.5,
-                Kind.SYMPTOM,
-            ),
         ),
         ("Set max_length to at most the model's max_position_embeddings: longer rows are then truncated.",),
         explanation="It has {length} tokens; the limit is {limit}.",
@@ -167,7 +162,7 @@ CAUSES = (
                 inside=r"datasets/arrow_dataset|datasets/formatting|/dataset_map|map_fn|preprocess|tokeniz|convert|DATASETS|build_dataset|get_dataset|_get_merged|load_single|build_dataloader|formatting_func|prompt_strategies|prompt_tokenizers",
             ),
             sign(
-                r"KeyError: ['\"](?P<column>messages|conversations|instruction|input|output|prompt|completion|chosen|rejected|text|from|value|role|content)['\"]",
+                r"KeyError: ['\"](?P<column>messages|conversations?|response|question|answer|query|history|instruction|input|output|prompt|completion|chosen|rejected|text|from|value|role|content) ?['\"]",
                 0.8,
             ),
             sign(

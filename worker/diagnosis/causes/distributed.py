@@ -134,6 +134,11 @@ CAUSES = (
         "A training process failed and did not print its error here.",
         (
             sign(r"ray\.exceptions\.\w*ActorDiedError|The actor (?:is dead|died)", 0.6, Kind.CONSEQUENCE),
+            sign(
+                r"^(?:[\w.]+\.)?ChildFailedError|CalledProcessError: Command .*returned non-zero exit status",
+                0.5,
+                Kind.SYMPTOM,
+            ),
             sign(r"failed \(exitcode: (?P<code>[1-9]\d*)\) local_rank: (?P<local>\d+)", 0.5, Kind.SYMPTOM),
             sign(r"exits with return code = (?P<code>[1-9]\d*)", 0.5, Kind.SYMPTOM),
         ),

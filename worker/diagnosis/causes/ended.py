@@ -38,7 +38,7 @@ CAUSES = (
         "The training was interrupted with Ctrl-C.",
         (
             sign(
-                r"^KeyboardInterrupt\b|Process \d+ got signal: 2\b|Received (?:2|Signals\.SIGINT) death signal",
+                r"^KeyboardInterrupt\b|\^C ?Traceback|Process \d+ got signal: 2\b|Received (?:2|Signals\.SIGINT) death signal",
                 0.85,
                 Kind.CONSEQUENCE,
                 notice=True,

@@ -72,6 +72,7 @@ CAUSES = (
         (
             sign(r"FileNotFoundError: \[Errno 2\] No such file or directory: '?(?P<path>[^'\n]+)'?", 0.85),
             sign(r"FileNotFoundError: (?!\[Errno)", 0.8),
+            sign(r"(?<!nvcc')(?<!nvcc): \[Errno 2\] No such file or directory", 0.8),
             sign(r"can't open file '(?P<path>[^']+)': \[Errno 2\]", 0.9),
         ),
         (

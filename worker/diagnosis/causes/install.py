@@ -108,7 +108,7 @@ CAUSES = (
         "package_missing",
         "A Python package is not installed.",
         (
-            sign(r"ModuleNotFoundError: No module named '(?P<package>[\w-]+)'", 0.93),
+            sign(r"ModuleNotFoundError: No module named '(?P<package>[\w.-]+)'", 0.8),
             sign(r"PackageNotFoundError: (?:No package metadata was found for )?(?P<package>[\w-]+)", 0.93),
             sign(
                 r"ImportError:.*requires (?:the )?`?(?P<package>[\w-]+)`?(?: library)?.*(?:not found|pip install|not installed)",
@@ -129,10 +129,21 @@ CAUSES = (
         "package_incompatible",
         "Two installed packages, or the script and a package, are not compatible.",
         (
-            sign(r"TypeError: .*\(\) got an unexpected keyword argument(?: '(?P<argument>\w+)')?", 0.85),
+            sign(
+                r"TypeError: (?!_forward_unimplemented).*\(\) got an unexpected keyword argument(?: '(?P<argument>\w+)')?",
+                0.85,
+            ),
+            sign(
+                r"TypeError: \w+\(\) takes (?:from )?\d+ .*positional arguments? but \d+ (?:was|were) given",
+                0.7,
+                inside=r"-packages|unsloth",
+            ),
             sign(r"TypeError: .* got multiple values for (?:keyword )?argument '(?P<argument>\w+)'", 0.7),
             sign(r"AttributeError: '\w*(?:Arguments|Config|Trainer)' object has no attribute '(?P<argument>\w+)'", 0.7),
-            sign(r"ModuleNotFoundError: No module named '(?P<package>[\w-]+)\.(?P<name>[\w.]+)'", 0.85),
+            sign(
+                r"ModuleNotFoundError: No module named '(?P<package>torch|torchvision|transformers|peft|trl|accelerate|deepspeed|triton|flash_attn|bitsandbytes|datasets|numpy|vllm|xformers|unsloth|unsloth_zoo|llamafactory|swift|huggingface_hub|tokenizers|apex|megatron|lightning|pytorch_lightning|torchao|liger_kernel)\.(?P<name>[\w.]+)'",
+                0.85,
+            ),
             sign(r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<package>[\w.]+)'", 0.93),
             sign(
                 r"numpy\.dtype size changed, may indicate binary incompatibility|A module that was compiled using NumPy 1\.x cannot be run in",

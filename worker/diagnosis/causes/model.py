@@ -9,6 +9,7 @@ CAUSES = (
         (
             sign(r"(?:Missing|Unexpected) key\(s\) in state_dict", 0.96),
             sign(r"Error\(s\) in loading state_dict for (?P<model>\w+)", 0.8, Kind.CONSEQUENCE),
+            sign(r"ValueError: \S+ does not have a parameter or a buffer named \S+", 0.85),
             sign(r"No module named '_orig_mod'|KeyError: '(?:_orig_mod|module|base_model)\.[\w.]+'", 0.8),
         ),
         (
@@ -101,6 +102,7 @@ CAUSES = (
         "FlashAttention does not support this GPU or this number format.",
         (
             sign(r"FlashAttention only support(?:s)? (?:fp16 and bf16|Ampere GPUs or newer)", 0.97),
+            sign(r"Expected is_sm(?:80|8x|90).* to be true, but got false", 0.93),
             sign(r"Flash[_ ]?[Aa]ttention.*only supports? .*(?:dtype|float16)", 0.9),
         ),
         ("Set attention to sdpa. FlashAttention 2 needs an Ampere GPU or newer, and fp16 or bf16.",),

@@ -26,7 +26,7 @@ CAUSES = (
             sign(r"(?:[Ll]oss|[Gg]radient norm|[Gg]rad norm) (?:is|became) (?:nan|inf|NaN)|non-finite", 0.9),
             sign(r"Function '\w+' returned nan values in its \d+th output", 0.95),
             sign(
-                r"['\"]?\b(?:loss|grad_norm|eval_loss)['\"]?\s*[:=]\s*['\"]?(?:nan|inf|NaN)\b",
+                r"['\"]?(?:\w*[Ll]oss|grad_norm)['\"]?\s*[:=]\s*['\"]?(?:nan|inf|NaN)\b",
                 0.75,
                 Kind.SYMPTOM,
                 lasting=True,
@@ -63,6 +63,7 @@ CAUSES = (
         "dtype_mismatch",
         "Two tensors of one operation have different dtypes.",
         (
+            sign(r"(?:self|mat1) and mat2 must have the same dtype$", 0.93),
             sign(r"mat1 and mat2 to have the same dtype, but got: (?P<first>[\w:]+) != (?P<second>[\w:]+)", 0.95),
             sign(r"output tensor must have the same type as input tensor", 0.85),
             sign(

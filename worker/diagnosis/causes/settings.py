@@ -26,6 +26,7 @@ CAUSES = (
             sign(r"ValidationError: \d+ validation errors? for (?P<kind>\w*(?:[Cc]onfig|[Aa]rg)\w*)", 0.9),
             sign(r"error: argument (?P<kind>[-\w/ ]+): (?:invalid|expected)", 0.93),
             sign(r"\w*ConstructorError|ScannerError|yaml\.parser\.ParserError", 0.85),
+            sign(r"ValueError: Unknown split (?P<kind>\S+)\. Should be one of", 0.93),
             sign(r"dacite\.exceptions|omegaconf\.errors\.\w+: ", 0.85),
         ),
         ("The lines below the error name each setting, its value and what is expected.",),

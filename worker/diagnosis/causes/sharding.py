@@ -30,7 +30,7 @@ CAUSES = (
                 0.96,
             ),
             sign(
-                r"tensors? (?:is|are) on (?:a )?different devices?|should be on the same device|Tensor on device \S+ is not on the expected device",
+                r"Placeholder storage has not been allocated on \w+ device|Expected a '\S+' generator device but found|tensors? (?:is|are) on (?:a )?different devices?|should be on the same device|Tensor on device \S+ is not on the expected device",
                 0.85,
             ),
         ),
@@ -60,6 +60,7 @@ CAUSES = (
         "A weight that ZeRO-3 partitions was used without being gathered: it has no elements.",
         (
             sign(r"'weight' must be 2-D", 0.85),
+            sign(r"index -?\d+ is out of bounds for dimension 0 with size 0", 0.7, inside=r"deepspeed|zero"),
             sign(r"'status': 'NOT_AVAILABLE'|assert param\.ds_status == ZeroParamStatus\.AVAILABLE", 0.85),
             sign(r"The size of tensor [ab] \(0\) must match the size of tensor [ab] \(\d+\)", 0.9),
             sign(
