@@ -24,7 +24,7 @@ _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
-_VALUE = re.compile(r"(\w*[Ll]oss|grad_norm)['\"]?\s*[:=]\s*['\"]?(nan|inf|NaN|-?[\d.]+)")
+_VALUE = re.compile(r"(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:=]\s*['\"]?((?i:nan|inf)|-?[\d.]+)")
 _STARTED = re.compile(
     r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
     r")|'train_runtime': ",
@@ -79,7 +79,7 @@ class Log:
         values: dict[str, list[str]] = {}
         for name, value in _VALUE.findall(self.text):
             values.setdefault(name, []).append(value)
-        return any(all(one in ("nan", "inf", "NaN") for one in logged[-2:]) for logged in values.values())
+        return any(all(one.lower() in ("nan", "inf") for one in logged[-2:]) for logged in values.values())
 
     def traceback_at(self, place: int) -> Traceback | None:
         """The traceback that contains the line, or that the same rank printed just before it."""

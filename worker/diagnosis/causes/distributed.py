@@ -90,7 +90,7 @@ CAUSES = (
         "nccl_failed",
         "NCCL could not set up or use the connection between the GPUs.",
         (
-            sign(r"ncclSystemError: System call .*failed|ncclInternalError: Internal check failed", 0.85, _AFTER),
+            sign(r"ncclSystemError|unhandled system error|ncclInternalError: Internal check failed", 0.85, _AFTER),
             sign(r"NCCL WARN (?:Call to|Bootstrap|NET/|Cuda failure|Error while).*", 0.8, _AFTER),
             sign(
                 r"(?:DistBackendError|RuntimeError): NCCL error in|^NCCL error in: |ncclUnhandledCudaError",
@@ -133,7 +133,11 @@ CAUSES = (
         "rank_failed",
         "A training process failed and did not print its error here.",
         (
-            sign(r"ray\.exceptions\.\w*ActorDiedError|The actor (?:is dead|died)", 0.6, Kind.CONSEQUENCE),
+            sign(
+                r"ray\.exceptions\.\w*ActorDiedError|The actor (?:is dead|died)|\(raylet\) A worker died or was killed",
+                0.6,
+                Kind.CONSEQUENCE,
+            ),
             sign(
                 r"^(?:[\w.]+\.)?ChildFailedError|CalledProcessError: Command .*returned non-zero exit status",
                 0.5,

@@ -52,7 +52,7 @@ CAUSES = (
         (
             sign(r"^Fatal Python error: (?:Segmentation fault|Aborted|Bus error)", 0.9),
             sign(
-                r"failed \(exitcode: -11\)|<Signals\.SIGSEGV: 11>|Signal 11 \(SIGSEGV\) received|exits with return code = -11",
+                r"failed \(exitcode: -11\)|<Signals\.SIGSEGV: 11>|Signal 11 \(SIGSEGV\) received|exits with return code = -11|exit(?:ed with)? code -11\b",
                 0.85,
             ),
             sign(r"Segmentation fault(?: \(core dumped\))?", 0.85),

@@ -31,6 +31,7 @@ CAUSES = (
                 0.97,
             ),
             sign(r"Ninja is required to load C\+\+ extensions", 0.96),
+            sign(r"Command '\['ninja', '-v'\]' returned non-zero exit status", 0.85),
             sign(r"Error building extension '(?P<op>\w+)'", 0.95),
             sign(r"AssertionError: Unable to pre-compile (?P<op>\w+)", 0.95),
             sign(r"ImportError: \S*torch_extensions/\S*/(?P<op>\w+)\.so: ", 0.95),
@@ -108,7 +109,7 @@ CAUSES = (
         "package_missing",
         "A Python package is not installed.",
         (
-            sign(r"ModuleNotFoundError: No module named '(?P<package>[\w.-]+)'", 0.8),
+            sign(r"ModuleNotFoundError: +No module named '(?P<package>[\w.-]+)'", 0.8),
             sign(r"PackageNotFoundError: (?:No package metadata was found for )?(?P<package>[\w-]+)", 0.93),
             sign(
                 r"ImportError:.*requires (?:the )?`?(?P<package>[\w-]+)`?(?: library)?.*(?:not found|pip install|not installed)",
@@ -141,7 +142,7 @@ CAUSES = (
             sign(r"TypeError: .* got multiple values for (?:keyword )?argument '(?P<argument>\w+)'", 0.7),
             sign(r"AttributeError: '\w*(?:Arguments|Config|Trainer)' object has no attribute '(?P<argument>\w+)'", 0.7),
             sign(
-                r"ModuleNotFoundError: No module named '(?P<package>torch|torchvision|transformers|peft|trl|accelerate|deepspeed|triton|flash_attn|bitsandbytes|datasets|numpy|vllm|xformers|unsloth|unsloth_zoo|llamafactory|swift|huggingface_hub|tokenizers|apex|megatron|lightning|pytorch_lightning|torchao|liger_kernel)\.(?P<name>[\w.]+)'",
+                r"ModuleNotFoundError: +No module named '(?P<package>torch|torchvision|transformers|peft|trl|accelerate|deepspeed|triton|flash_attn|bitsandbytes|datasets|numpy|vllm|xformers|unsloth|unsloth_zoo|llamafactory|swift|huggingface_hub|tokenizers|apex|megatron|lightning|pytorch_lightning|torchao|liger_kernel)\.(?P<name>[\w.]+)'",
                 0.85,
             ),
             sign(r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<package>[\w.]+)'", 0.93),
@@ -157,6 +158,8 @@ CAUSES = (
                 r"(?<!\S)(?P<requirement>[\w-]{1,80}[<>=!]=\S{1,80}) is required for a normal functioning of this module, but found (?P<found>\S+)",
                 0.95,
             ),
+            sign(r"^(?:RuntimeError: .*)?undefined symbol: (?P<symbol>\w+)", 0.85),
+            sign(r"AttributeError: type object '(?P<kind>\w+)' has no attribute '(?P<name>\w+)'", 0.6),
             sign(
                 r"AttributeError: (?:partially initialized )?module '(?P<package>[\w.]+)' has no attribute '(?P<name>\w+)'",
                 0.75,
@@ -188,6 +191,7 @@ CAUSES = (
         "Triton could not compile a GPU kernel.",
         (
             sign(r"Internal Triton PTX codegen error|PTXASError|ptxas (?:fatal|error)|Command '\S*ptxas", 0.93),
+            sign(r"error: '\w+\.\w+' op requires ", 0.85),
             sign(r"triton\.compiler\.errors\.\w+|triton\.runtime\.errors\.\w+", 0.9),
             sign(r"BackendCompilerFailed|InductorError|LoweringException: ", 0.8),
             sign(r"torch\._dynamo\.exc\.\w+: ", 0.75),

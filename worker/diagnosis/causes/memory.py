@@ -16,7 +16,7 @@ CAUSES = (
             sign(r"(?:OutOfMemoryError|RuntimeError|torch\.\S*Error): (?:CUDA|HIP|XPU) out of memory", 0.98),
             sign(r"OutOfMemoryError: (?:.*[Tt]ried to allocate|Allocation on device)|MPS backend out of memory", 0.97),
             sign(r"CUDA out of memory\. Tried to allocate", 0.97),
-            sign(r"\bCUDA out of memory\b", 0.8),
+            sign(r"\bCUDA out of memory\b|^Error out of memory at line \d+ in file", 0.8),
             sign(r"CUDA [Ee]rror: out of memory|Cuda failure (?:2 )?'out of memory'|hipErrorOutOfMemory", 0.9),
             sign(
                 r"(?:NPU|MUSA|MLU) out of memory|\[METAL\] Command buffer execution failed: Insufficient Memory", 0.95
@@ -60,7 +60,7 @@ CAUSES = (
             sign(r"failed \(exitcode: -9\)|died with <Signals\.SIGKILL: 9>", 0.75),
             sign(rf"exitcode\s*: -9\b{LAST_OF_SUMMARY}", 0.75),
             sign(
-                r"exits with return code = -9\b|exited with code (?:137|-9)\b|OOMKilled|signal 9 \(SIGKILL\)|Signal 9 \(SIGKILL\)|exit code 137\b|status 137\b",
+                r"exits with return code = -9\b|exited with code (?:137|-9)\b|exit code -9\b|OOMKilled|signal 9 \(SIGKILL\)|Signal 9 \(SIGKILL\)|exit code 137\b|status 137\b",
                 0.75,
             ),
             sign(r"^(?:.*: line \d+: +\d+ )?Killed\b", 0.7),
@@ -81,7 +81,10 @@ CAUSES = (
                 r"posix_fallocate failed : No space left on device|Error while creating shared memory segment|[Nn]o space left on device.*/dev/shm",
                 0.95,
             ),
-            sign(r"failed \(exitcode: -7\)|died with <Signals\.SIGBUS: 7>|exits with return code = -7", 0.7),
+            sign(
+                r"failed \(exitcode: -7\)|died with <Signals\.SIGBUS: 7>|exits with return code = -7|exit(?:ed with)? code -7\b",
+                0.7,
+            ),
         ),
         (
             "Give the container more: `docker run --shm-size=8g` or --ipc=host; in Kubernetes, mount an emptyDir with medium Memory at /dev/shm.",

@@ -26,7 +26,7 @@ CAUSES = (
             sign(r"(?:[Ll]oss|[Gg]radient norm|[Gg]rad norm) (?:is|became) (?:nan|inf|NaN)|non-finite", 0.9),
             sign(r"Function '\w+' returned nan values in its \d+th output", 0.95),
             sign(
-                r"['\"]?(?:\w*[Ll]oss|grad_norm)['\"]?\s*[:=]\s*['\"]?(?:nan|inf|NaN)\b",
+                r"['\"]?(?:\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:=]\s*['\"]?(?i:nan|inf)\b",
                 0.75,
                 Kind.SYMPTOM,
                 lasting=True,

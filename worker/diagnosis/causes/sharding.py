@@ -64,7 +64,7 @@ CAUSES = (
             sign(r"'status': 'NOT_AVAILABLE'|assert param\.ds_status == ZeroParamStatus\.AVAILABLE", 0.85),
             sign(r"The size of tensor [ab] \(0\) must match the size of tensor [ab] \(\d+\)", 0.9),
             sign(
-                r"(?:mat1|mat2|self|weight).*(?:shape|size)s? .*\b(?:x0|\[0\])|shape '\[[\d, -]+\]' is invalid for input of size 0",
+                r"(?:mat1|mat2|self|weight).*(?:shape|size)s? .*\b(?:x0|\[0\])|shape '\[[\d, -]+\]' is invalid for input of size 0|shape '\[-1, 0\]' is invalid for input",
                 0.8,
             ),
             sign(r"Padding_idx must be within num_embeddings", 0.75, inside=r"deepspeed|embedding"),
