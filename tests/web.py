@@ -82,14 +82,14 @@ def server(data_dir: Path, **settings: str) -> Iterator[Served]:
 
 @contextmanager
 def site(home: Path) -> Iterator[Served]:
-    """A server with a new database in `home`, which this process reads and writes too."""
+    """A server with a new database in `home`."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         use(monkeypatch, DATA_DIR=str(home))
         database.migrate()
         database.dispose()
-        with server(home) as served:
-            yield served
     get_settings.cache_clear()
+    with server(home) as served:
+        yield served
 
 
 def says(page: Any, selector: str, *words: str) -> None:

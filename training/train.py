@@ -17,6 +17,7 @@ from training.reports.report import Report
 from training.rules import check
 from training.run_folder.events import Finished, Note, Resumed
 from training.run_folder.paths import CONFIG_FILE
+from training.unused_libraries import leave_out
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -34,6 +35,7 @@ def main() -> None:
         report.started(device=os.environ.get("CUDA_VISIBLE_DEVICES", "") or "cpu")
         report.enter("starting")
         config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
+        leave_out(config)
         train(config, run_dir, report, stop)
         # A gloo thread that still runs at interpreter shutdown aborts the process, and with it the other ranks.
         exit_process()

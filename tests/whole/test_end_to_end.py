@@ -144,24 +144,6 @@ def test_a_run_started_in_the_browser_under_zero_2_learns_the_skill_of_the_quick
     assert answers["exact_match_after"] > 0.9
 
 
-def test_the_command_line_follows_a_run_and_prints_its_summary(installation: Installation) -> None:
-    few = ["--max-steps", "4", "--answer-rows", "8"]
-    done = installation.lathe("run", "static/starter/quickstart.yaml", *few, "--follow", "--json")
-    assert done.returncode == 0, done.stderr + done.stdout
-    run = json.loads(done.stdout)
-    shown = json.loads(installation.lathe("show", run["id"], "--json").stdout)
-    assert shown["status"] == "finished"
-    summary = shown["summary"]
-    assert summary["answers"]["rows"] == 8
-    assert summary["trainable_percent"] == pytest.approx(
-        100 * summary["trainable_parameters"] / summary["total_parameters"]
-    )
-    assert summary["adapter_bytes"] > 4 * summary["trainable_parameters"]
-    assert all(len(summary["memory"][f"{moment}_bytes"]) == 1 for moment in ("before", "after", "peak"))
-    assert min(summary["tokens_per_second"], summary["samples_per_second"], summary["final_loss"]) > 0
-    assert summary["strategy"]["world_size"] == 1
-
-
 def test_a_second_lathe_up_in_the_same_folder_prints_the_address_of_the_first(installation: Installation) -> None:
     second = installation.lathe("up", timeout=60)
     assert second.returncode == 1

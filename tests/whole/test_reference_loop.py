@@ -21,8 +21,8 @@ from training.rules import check
 
 CELLS = cells(Path("inputs"))
 TRIED = (
-    "sft flat, 8x1x1|sft packed, 4x2x1|chats with thinking, 1x8x1|pretraining packed, 4x2x1|mixture flat, 4x2x1|seq2seq t5, 4x2x1|"
-    "classification, 4x2x1|dpo, 2x4x1|kto, 4x2x1|adalora, 4x2x1|seq2seq t5, 4x1x2, ddp|classification, 4x1x2, ddp"
+    "sft flat, 8x1x1|sft packed, 4x2x1|chats with thinking, 1x8x1|mixture flat, 4x2x1|dpo, 2x4x1|adalora, 4x2x1|"
+    "seq2seq t5, 4x1x2, ddp|classification, 4x1x2, ddp"
 )
 
 

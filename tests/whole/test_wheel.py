@@ -172,8 +172,15 @@ def test_the_quickstart_runs_outside_of_a_checkout_and_writes_nothing_into_the_i
         assert fetch(f"{address}/static/lathe/lathe.css") == (ROOT / "static/lathe.css").read_bytes()
         few = ["--max-steps", "4", "--answer-rows", "4"]
         run = json.loads(installation.run("lathe", "run", "static/starter/quickstart.yaml", *few, "--follow", "--json"))
-        assert run["status"] == "finished"
-        assert run["summary"]["answers"]["rows"] == 4
+        summary = json.loads(installation.run("lathe", "show", run["id"], "--json"))["summary"]
+        assert (run["status"], run["summary"]) == ("finished", summary)
+        assert summary["answers"]["rows"] == 4
+        share = 100 * summary["trainable_parameters"] / summary["total_parameters"]
+        assert summary["trainable_percent"] == pytest.approx(share)
+        assert summary["adapter_bytes"] > 4 * summary["trainable_parameters"]
+        assert all(len(summary["memory"][f"{moment}_bytes"]) == 1 for moment in ("before", "after", "peak"))
+        assert min(summary["tokens_per_second"], summary["samples_per_second"], summary["final_loss"]) > 0
+        assert summary["strategy"]["world_size"] == 1
         archive = installation.folder / "adapter.zip"
         installation.run("lathe", "export", run["id"], "-o", str(archive))
         assert archive.read_bytes() == fetch(f"{address}/api/runs/{run['id']}/adapter.zip")

@@ -14,7 +14,7 @@ from worker.store import database
 from worker.store.tables import Dataset, Run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory) -> Iterator[tuple[str, Path]]:
     """A server's address and its data folder."""
     folder = tmp_path_factory.mktemp("site") / "home"
@@ -24,7 +24,7 @@ def site(tmp_path_factory) -> Iterator[tuple[str, Path]]:
 
 @pytest.fixture(scope="module")
 def window(site):
-    """One browser for all tests, so that it loads Gradio's files once."""
+    """One browser for a file's tests, so that it loads Gradio's files once. Beyond them its event loop would disturb others."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -2,43 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator
 
-import pytest
-from web import CHROMIUM, CHROMIUM_FLAGS, IN_BROWSER, says
-from web import site as served_site
+from web import IN_BROWSER, says
 
 pytestmark = IN_BROWSER
 
 SCRIPT = "<img src=x onerror='window.harmed = true'>"
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Iterator[str]:
-    """A server of its own; its address."""
-    with served_site(tmp_path_factory.mktemp("data-site") / "home") as served:
-        yield served.address
-
-
-@pytest.fixture
-def page(site):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
-        context = browser.new_context(base_url=site, viewport={"width": 1280, "height": 900})
-        context.set_default_timeout(60_000)
-        opened = context.new_page()
-        errors: list[str] = []
-        outside: list[str] = []
-        opened.on("pageerror", lambda error: errors.append(str(error)))
-        opened.on(
-            "request",
-            lambda request: None if request.url.startswith((site, "data:", "blob:")) else outside.append(request.url),
-        )
-        yield opened
-        assert (errors, outside) == ([], [])
-        browser.close()
 
 
 def upload(page, path):

@@ -1,6 +1,7 @@
 """A simulated step predicts the memory of the real step."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from training.config.choices import Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.simulation.simulate import POINTS, Request, Simulation, simulate
-from worker.forecasts import simulating
 
 LENGTH = 64
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -68,8 +68,13 @@ def settings(home: Path, shape: str, **more: Any) -> dict[str, Any]:
 
 
 def simulated(home: Path, shape: str, device: str = "cpu", precision: str = "fp32", **more: Any) -> Simulation:
+    return _simulated(home, shape, device, precision, tuple(more.items()))
+
+
+@cache
+def _simulated(home: Path, shape: str, device: str, precision: str, more: tuple[tuple[str, Any], ...]) -> Simulation:
     config = RunConfig.model_validate(
-        settings(home, shape, **more) | {"model": str(home / shape), "data": str(home / "rows.jsonl")}
+        settings(home, shape, **dict(more)) | {"model": str(home / shape), "data": str(home / "rows.jsonl")}
     )
     source = LENGTH // 2 + 1 if shape == "t5" else LENGTH
     rows: dict[str, Any] = {"lengths": [source] * 2, "targets": [LENGTH] * 2, "labeled": [LENGTH // 2] * 2}
@@ -170,11 +175,3 @@ def test_a_task_whose_trainer_computes_the_loss_is_refused(home: Path) -> None:
 def test_a_folder_without_a_model_is_refused_by_field(home: Path) -> None:
     with pytest.raises(UserError, match="model"):
         simulated(home, "nothing")
-
-
-def test_the_limited_process_answers_in_json(home: Path) -> None:
-    config = RunConfig.model_validate(
-        settings(home, "llama") | {"model": str(home / "llama"), "data": str(home / "rows.jsonl")}
-    )
-    simulation = simulating.simulate(config, Precision.FP32, [LENGTH, LENGTH], device="cuda")
-    assert simulation["peak_bytes"] == sum(simulation["parts"].values())

@@ -1,0 +1,35 @@
+"""Keeps peft and transformers from importing bitsandbytes and torchao where a run does not use them. No torch.
+
+Both import these libraries if they are installed, which takes 2 of the 10 seconds in which a rank starts.
+"""
+
+import sys
+
+from training.config.choices import LoraInit, OptimizerName, Quantization
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.model_info.config_json import read_config
+
+LIBRARIES = ("bitsandbytes", "torchao")
+_OPTIMIZERS = {OptimizerName.ADAMW, OptimizerName.ADAFACTOR, OptimizerName.MUON, OptimizerName.SGD}
+
+
+def leave_out(config: RunConfig) -> None:
+    """Makes the libraries count as not installed in this process, unless the run may need one. Call it before their import."""
+    if may_quantize(config):
+        return
+    for name in LIBRARIES:
+        # importlib.util.find_spec, by which both look for a library, returns None for such an entry.
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+
+
+def may_quantize(config: RunConfig) -> bool:
+    """True if the run quantizes weights or optimizer states, or the model may be quantized already."""
+    if config.quantization is not Quantization.NONE or config.lora_init is LoraInit.LOFTQ:
+        return True
+    if config.optimizer not in _OPTIMIZERS:
+        return True
+    try:
+        return "quantization_config" in read_config(config.model)
+    except UserError:  # on the hub
+        return True
