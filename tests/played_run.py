@@ -101,4 +101,5 @@ def model_folder(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 8}))
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+    (folder / "tokenizer.json").write_text("{}")
     return folder

@@ -1,17 +1,19 @@
 """Errors that the user can fix, out-of-memory errors, and the stop request."""
 
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong: the field, the value given (None if there is none), the message and the fix."""
+    """What is wrong: the field, the value given (None if there is none), the message, the fix, and settings that fix it."""
 
     field: str
     value: Any
     message: str
     fix: str = ""
+    changes: dict[str, Any] = dataclass_field(default_factory=dict)
 
     @property
     def sentence(self) -> str:

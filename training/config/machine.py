@@ -8,13 +8,14 @@ from training.config.choices import Precision
 
 @dataclass(frozen=True)
 class Machine:
-    """`devices` is the number of GPUs. A machine without GPUs is one CPU device that runs any number of processes."""
+    """`devices` is the number of GPUs. Without GPUs it is one CPU device, whose `cores` (0 if unknown) the processes share."""
 
     kind: Literal["cuda", "cpu"] = "cpu"
     devices: int = 1
     names: list[str] = field(default_factory=list)
     memory_bytes: list[int] = field(default_factory=list)
     bf16: bool = True
+    cores: int = 0
 
     @property
     def best_precision(self) -> Precision:

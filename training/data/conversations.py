@@ -20,6 +20,8 @@ _OTHER_NAMES = {
     "function_call": "assistant",
 }
 _READ = {"role", "content", "from", "value"}
+_TEXT = ("text", "input_text", "output_text", None)  # types of parts
+_REASONING = ("reasoning", "thinking")
 _MESSAGES_FIX = "Each message is {role, content}."
 
 
@@ -58,12 +60,16 @@ def turns(row: Row, column: str) -> list[Message]:
 
 
 def tools(row: Row) -> list[Row] | None:
-    """The tools in a row's `tools` column: a list of objects, or that list as JSON text.
+    """The tools in a row's column `tools` (or `functions`): a list of objects, or that list as JSON text.
 
     Raises:
         DataError: the value has another type.
     """
     value = from_json(row.get("tools"))
+    if not value and (functions := from_json(row.get("functions"))):  # OpenAI's form before tools
+        value = (
+            [{"type": "function", "function": one} for one in functions] if isinstance(functions, list) else functions
+        )
     if not value:
         return None
     if isinstance(value, list) and all(isinstance(tool, dict) for tool in value):
@@ -95,28 +101,35 @@ def _message(entry: Any, column: str, index: int) -> Message:
     message: Message = {"role": role}
     if name == "function_call":
         return message | _function_call(content, f"{column}[{index}].value")
-    if len(entry) > 2:
+    if entry.keys() - _READ:
         message |= {key: value for key, value in entry.items() if value is not None and key not in _READ}
+        if "function_call" in message:  # OpenAI's form before tools
+            message |= _function_call(message.pop("function_call"), f"{column}[{index}].function_call")
         if "tool_calls" in message:
             message["tool_calls"] = _tool_calls(message["tool_calls"], f"{column}[{index}].tool_calls")
-    message["content"] = _content(content, message, f"{column}[{index}].content")
+    place = f"{column}[{index}].content"
+    if isinstance(content, list):
+        return message | _parts(content, place)
+    message["content"] = "" if content is None and message.get("tool_calls") else valid_text(content, place)
     return message
 
 
-def _content(value: Any, message: Message, place: str) -> str:
-    """A message's text. It may be null if there are tool calls, or a list of parts."""
-    if value is None and message.get("tool_calls"):
-        return ""
-    if isinstance(value, list):
-        value = "".join(_part(part, f"{place}[{index}]") for index, part in enumerate(value))
-    return valid_text(value, place)
-
-
-def _part(part: Any, place: str) -> str:
-    if isinstance(part, dict) and isinstance(part.get("text"), str):
-        return str(part["text"])
-    kind = part.get("type") if isinstance(part, dict) else kind_of(part)
-    raise DataError(f"is {kind!r}, not text.", "Only text is supported; delete the row.", field=place)
+def _parts(parts: list[Any], place: str) -> Message:
+    """The text, the reasoning and the tool calls of a list of typed parts."""
+    message: Message = {"content": ""}
+    for index, part in enumerate(parts):
+        here = f"{place}[{index}]"
+        kind = part.get("type") if isinstance(part, dict) else kind_of(part)
+        value = part.get("text", part.get("value")) if isinstance(part, dict) else None
+        if kind == "tool_call":
+            message["tool_calls"] = [*message.get("tool_calls", []), *_function_call(value, here)["tool_calls"]]
+        elif kind in _REASONING:
+            message["reasoning_content"] = message.get("reasoning_content", "") + valid_text(value, here)
+        elif kind in _TEXT and isinstance(value, str):
+            message["content"] += valid_text(value, here)
+        else:
+            raise DataError(f"is {kind!r}, not text.", "Lathe trains on text: delete the row.", field=here)
+    return message
 
 
 def _tool_calls(value: Any, place: str) -> list[Row]:

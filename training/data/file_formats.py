@@ -39,6 +39,7 @@ _MAGIC = {
     b"\xff\xfe": "is encoded as UTF-16.",
     b"\xfe\xff": "is encoded as UTF-16.",
 }
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _BAD_BYTE = re.compile("[\udc80-\udcff]")
 
 
@@ -147,6 +148,9 @@ def _format(head: bytes, ending: str) -> str:
         raise DataError("is empty.", "Give a file with at least one row.")
     if head.startswith(b"PAR1"):
         return "parquet"
+    if head.startswith(_LFS_POINTER):
+        message = "is a Git LFS pointer: it names a file that was not downloaded."
+        raise DataError(message, "Run git lfs pull in its repository, or download the file itself.")
     for magic, message in _MAGIC.items():
         if head.startswith(magic):
             raise DataError(message, "Save it as UTF-8." if "UTF" in message else GIVE)

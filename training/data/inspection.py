@@ -24,7 +24,8 @@ from training.errors import DataError
 class Inspection:
     """The report on a file. `sample` has its first rows with long texts shortened, `counts` the number of rows by format.
 
-    `trainable` is True if there are no errors, `mappable` if the only errors are unknown columns.
+    `trainable` is True if there are no errors, `mappable` if the only errors are unknown columns. `suggestion` is then a column
+    mapping that fits the first rows, if a common one does.
     """
 
     file_format: str = ""
@@ -38,6 +39,7 @@ class Inspection:
     problems: list[Issue] = field(default_factory=list)
     trainable: bool = False
     mappable: bool = False
+    suggestion: str = ""
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Inspection":
@@ -88,6 +90,7 @@ def _report(survey: Survey, path: Path, kind: str, *, mapped: bool) -> Inspectio
         problems=survey.issues.listed(),
         trainable=not survey.issues.errors,
         mappable=survey.mappable and not mapped,
+        suggestion=survey.suggestion(),
     )
 
 

@@ -110,22 +110,75 @@ def as_row(value: Any) -> Row | DataError:
 
 
 def read_json(path: Path) -> Iterator[Row | DataError]:
-    """Yields the objects of one JSON list, read in pieces: memory does not grow with the file.
+    """Yields the objects of one JSON list, or of the list inside an object such as {"data": [...]}.
+
+    It is read in pieces: memory does not grow with the file.
 
     Raises:
-        DataError: the file is not a list, or is truncated.
+        DataError: the file contains no list of rows, several, or is truncated.
     """
     with open_text(path) as stream:
         pieces = _Pieces(iter(lambda: stream.read(_CHUNK), ""))
-        if pieces.next_mark() != "[":
-            raise _one_object(pieces)
-        pieces.skip(1)
-        if pieces.next_mark() == "]":
-            pieces.skip(1)
+        if pieces.next_mark() == "{":
+            outer = "object"
+            for record in _inside_object(pieces):
+                yield from _questions(record)
         else:
-            yield from _elements(pieces)
+            outer = "list"
+            yield from _list(pieces)
         if pieces.next_mark():
-            raise pieces.broken("there is more text after the end of the list")
+            raise pieces.broken(f"there is more text after the end of the {outer}")
+
+
+def _list(pieces: "_Pieces") -> Iterator[Row | DataError]:
+    pieces.skip(1)
+    if pieces.next_mark() == "]":
+        pieces.skip(1)
+    else:
+        yield from _elements(pieces)
+
+
+def _inside_object(pieces: "_Pieces") -> Iterator[Row | DataError]:
+    """The rows of the one list of rows in an object; other values are passed over."""
+    found = ""
+    while pieces.next_mark() != "}":
+        pieces.skip(1)  # the brace or a comma
+        if pieces.next_mark() != '"':
+            raise pieces.broken("a key is missing")
+        key = pieces.value()
+        if pieces.next_mark() != ":":
+            raise pieces.broken("a colon is missing")
+        pieces.skip(1)
+        if pieces.next_mark() != "[":
+            pieces.value()
+        elif found:
+            message = f"has several lists: {found} and {key}."
+            raise DataError(message, "Save each list as its own file.")
+        else:
+            found = key
+            pieces.count_from_here()
+            yield from (_not_a_turn(record) for record in _list(pieces))
+    pieces.skip(1)
+    if not found:
+        raise DataError("is one object, not a list of rows.", "Put the rows into a list: [{...}, {...}].")
+
+
+def _not_a_turn(record: Row | DataError) -> Row | DataError:
+    """The record, unless it is a turn of a conversation or no object: then the whole object is one row."""
+    if isinstance(record, DataError) or {"role", "from"} & record.keys():
+        raise DataError("is one row, not a list of rows.", "Put the rows into a list: [{...}, {...}].")
+    return record
+
+
+def _questions(record: Row | DataError) -> Iterator[Row | DataError]:
+    """A record of SQuAD's structure (paragraphs, each with its context and questions) as one row a question; others as they are."""
+    paragraphs = record.get("paragraphs") if isinstance(record, dict) else None
+    if not isinstance(paragraphs, list) or not all(isinstance(one, dict) and "qas" in one for one in paragraphs):
+        yield record
+        return
+    for paragraph in paragraphs:
+        for question in paragraph["qas"] if isinstance(paragraph["qas"], list) else ():
+            yield {"context": paragraph.get("context"), **question} if isinstance(question, dict) else as_row(question)
 
 
 def _elements(pieces: "_Pieces") -> Iterator[Row | DataError]:
@@ -140,13 +193,6 @@ def _elements(pieces: "_Pieces") -> Iterator[Row | DataError]:
             return
         if pieces.next_mark() == "]":
             raise pieces.broken("there is a comma before the end of the list")
-
-
-def _one_object(pieces: "_Pieces") -> DataError:
-    value = pieces.value()
-    inner = [key for key, values in value.items() if isinstance(values, list)] if isinstance(value, dict) else []
-    fix = f"Save the list under {inner[0]!r} as its own file." if inner else "Put the rows into a list: [{...}, {...}]."
-    return DataError("is one object, not a list of rows.", fix)
 
 
 class _Pieces:
@@ -168,6 +214,10 @@ class _Pieces:
 
     def skip(self, count: int) -> None:
         self._at += count
+
+    def count_from_here(self) -> None:
+        """The next value is row 1 in errors."""
+        self._rows = 0
 
     def value(self) -> Any:
         """The value at the current position.

@@ -5,6 +5,7 @@ from typing import Any
 
 from training.data.conversations import from_json
 from training.data.example import Row
+from training.data.media import refuse_media_columns
 from training.data.to_examples import CONVERSATION_COLUMNS
 from training.errors import DataError
 
@@ -48,6 +49,7 @@ def _unknown(row: Row) -> DataError:
         if (len(row) == 1 or name in _WRAPPERS) and isinstance(value, list) and value and isinstance(value[0], dict):
             message = f"is not a row, but contains a list of rows under {name!r}."
             return DataError(message, f"Save the list under {name!r} as its own file.", field=name)
+    refuse_media_columns(row)
     columns = f"has the columns {named(list(row))}" if row else "has no columns"
     return UnknownFormat(f"{columns}, which match no known format.", UNKNOWN_FIX)
 

@@ -8,6 +8,7 @@ from training.data.example import EmptyRow, Row, kind_of
 from training.data.issues import ERROR, WARNING, Issues
 from training.data.mapping import apply, format_of, in_file, parse_mapping
 from training.data.row_formats import MAPPED, UNKNOWN, UnknownFormat, find_format, listed, named
+from training.data.suggested_mapping import suggest
 from training.data.to_examples import to_example
 from training.errors import DataError
 
@@ -27,6 +28,7 @@ class Survey:
         self.issues = Issues(file)
         self.columns = Columns()
         self.sample: list[Row] = []
+        self._first: list[Row] = []
         self.counts: Counter[str] = Counter()
         self.rows = self.empty = self.unknown = 0
         self._mapping = parse_mapping(columns) if columns else None
@@ -42,6 +44,7 @@ class Survey:
         self.columns.add(record)
         if len(self.sample) < SAMPLE_ROWS:
             self.sample.append(shorten(record))
+            self._first.append(record)
         try:
             self._check(record)
         except EmptyRow as error:
@@ -93,6 +96,10 @@ class Survey:
     def mappable(self) -> bool:
         """True if the only errors are unknown columns."""
         return 0 < self.unknown == self.issues.errors
+
+    def suggestion(self) -> str:
+        """A column mapping for a file of unknown format that fits its first rows; empty if no common one does."""
+        return (suggest(self._first) or "") if self.mappable and not self._mapping else ""
 
     def reason(self) -> str:
         if self._mapping:

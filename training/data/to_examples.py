@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from training.data.conversations import conversation, from_json, tools, turns
 from training.data.example import EmptyRow, Example, Message, Row, filled, kind_of, text
+from training.data.media import refuse_media_columns, refuse_placeholders
 from training.data.preferences import label, read_pair
 from training.errors import DataError
 
@@ -14,9 +15,12 @@ def to_example(row: Row, row_format: str) -> Example:
 
     Raises:
         EmptyRow: the prompt or the answer is empty.
-        DataError: a required value is missing or has a wrong type.
+        DataError: a required value is missing or has a wrong type, or the row has images, audio or video.
     """
-    return _READERS[row_format](row)
+    refuse_media_columns(row)
+    example = _READERS[row_format](row)
+    refuse_placeholders(example)
+    return example
 
 
 def _messages(row: Row) -> Example:

@@ -9,6 +9,14 @@ from pathlib import Path
 
 from training.model_info.config_json import HIDDEN, ModelError, positive, read_config, text_config
 
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "spiece.model",
+    "vocab.json",
+    "vocab.txt",
+)
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$|^[A-Za-z0-9][\w.-]*$")
 
 
@@ -71,6 +79,11 @@ def _describe_folder(model: str, path: Path) -> ModelFacts:
         raise ModelError(model, message, "Copy or download the model again.") from None
     hidden = positive(text_config(values), HIDDEN)
     return ModelFacts(path.resolve(), str(names[0]), hidden, parameters, True, bool(values.get("is_encoder_decoder")))
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """True if the folder has a file from which a tokenizer can be loaded."""
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
 
 
 def count_parameters(file: Path) -> int:

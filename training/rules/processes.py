@@ -7,6 +7,8 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.rules.conflict import Conflict, rule
 
+_PROCESSES_PER_CORE = 4  # with more, the ranks' memory runs out or they time out while they wait for each other
+
 
 @rule
 def one_process_needs_no_strategy(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
@@ -35,6 +37,18 @@ def several_processes_need_a_strategy(config: RunConfig, machine: Machine) -> It
             f"strategy single trains on one device, and num_processes is {config.num_processes}.",
             "Set num_processes to 1, or strategy to ddp, fsdp or one of zero1 to zero3.",
             {"num_processes": 1},
+        )
+
+
+@rule
+def processes_share_the_cores(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    most = _PROCESSES_PER_CORE * machine.cores
+    if machine.kind == "cpu" and 0 < most < config.num_processes:
+        yield Conflict(
+            ("num_processes",),
+            f"{config.num_processes} processes would share {machine.cores} CPU cores.",
+            f"Set num_processes to at most {machine.cores}.",
+            {"num_processes": machine.cores, **({"strategy": "single"} if machine.cores == 1 else {})},
         )
 
 

@@ -1,5 +1,6 @@
 """The data of a run: copied into the store and checked when the run is submitted, and found again when it starts."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from training.config.fields import ConfigError
 from training.config.run_config import Changes, RunConfig
 from training.data.mapping import format_of, parse_mapping
 from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
+from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem
 from training.tokens.task_parts import misfit, tasks_of
 from worker.allowed_paths import AllowedPaths
@@ -105,20 +107,39 @@ def _add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Ad
     try:
         return datasets.add(path=path, name=path.name, columns=columns, owner=owner)
     except DataError as error:
-        raise ConfigError([_problem(field, str(path), error)]) from None
+        raise ConfigError([_problem(field, path, error)]) from None
+
+
+def problems(config: RunConfig, reach: AllowedPaths) -> list[Problem]:
+    """What is wrong with the data of a run, as far as it can be said without reading it. Stores nothing."""
+    found: list[Problem] = []
+    for field in FIELDS:
+        source = _find(field, value, reach) if (value := getattr(config, field)) else None
+        if isinstance(source, Problem):
+            found.append(source)
+        elif isinstance(source, Dataset):
+            try:
+                _check_format(source, config.columns or source.columns_map, config.task)
+            except DataError as error:
+                found.append(_problem(field, source, error))
+        elif isinstance(source, Path) and not os.access(source, os.R_OK):
+            found.append(
+                Problem(field, value, "cannot be read: permission denied.", "Change its permissions (chmod o+r).")
+            )
+    return found
 
 
 def _misfits(data: RunData, task: Task) -> Iterator[Problem]:
     """One problem for each data set that cannot train the task under the run's mapping."""
     for field, item in data.datasets.items():
         try:
-            _check(item, data.columns, task)
+            datasets.check_mapping(item, data.columns)
+            _check_format(item, data.columns, task)
         except DataError as error:
-            yield _problem(field, item.name, error)
+            yield _problem(field, item, error)
 
 
-def _check(item: Dataset, columns: str | None, task: Task) -> None:
-    datasets.check_mapping(item, columns)
+def _check_format(item: Dataset, columns: str | None, task: Task) -> None:
     if not columns and item.shape == UNKNOWN:
         raise DataError(f"has columns of no known format: {', '.join(item.columns)}.", UNKNOWN_FIX)
     row_format = format_of(parse_mapping(columns)) if columns else item.shape
@@ -144,9 +165,15 @@ def resolve(config: RunConfig, session: Session) -> RunConfig:
     return config.model_copy(update=paths)
 
 
-def _problem(field: str, value: str, error: DataError) -> Problem:
+def _problem(field: str, data: Dataset | Path, error: DataError) -> Problem:
+    """The error as a problem of a setting; for unknown columns with a mapping that fits."""
     place = ", ".join(part for part in (f"row {error.line}" if error.line else "", error.field) if part)
-    return Problem(field, value, f"{place} {error.message}".strip(), error.fix)
+    message = f"{place} {error.message}".strip()
+    if isinstance(data, Path):
+        return Problem(field, str(data), message, error.fix)
+    if error.fix == UNKNOWN_FIX and (mapping := suggest(data.sample)):
+        return Problem(field, data.name, message, f"Set the column mapping to {mapping}.", {"columns": mapping})
+    return Problem(field, data.name, message, error.fix)
 
 
 def _path(session: Session, field: str, dataset_id: str, problems: list[Problem]) -> str | None:

@@ -37,7 +37,7 @@ def machine(leased: Sequence[str] | None = None) -> Machine:
     """
     gpus = [gpu for gpu in usable_gpus() if leased is None or _lease_name(gpu) in leased]
     if not gpus:
-        return Machine()
+        return Machine(cores=len(os.sched_getaffinity(0)))
     bf16 = all(gpu.capability >= (8, 0) for gpu in gpus)
     return Machine("cuda", len(gpus), [gpu.name for gpu in gpus], [gpu.memory_bytes for gpu in gpus], bf16)
 

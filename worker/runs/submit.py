@@ -11,7 +11,7 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.model_info.config_json import ModelError
-from training.model_info.folder import ModelFacts, describe_model
+from training.model_info.folder import ModelFacts, describe_model, has_tokenizer
 from training.rules import check
 from training.units import byte_size
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
@@ -42,6 +42,11 @@ def submit(
     if problems := list(_unprintable(config)):
         raise ConfigError(problems)  # no file is looked for by such a name
     config, problems = _checked(config, reach)
+    problems += [
+        Problem(conflict.settings[0], getattr(config, conflict.settings[0]), conflict.reason, conflict.fix)
+        for conflict in check(config, machine())
+        if conflict.blocking
+    ]
     with run_data.taken_in(config, reach, owner, problems) as data, database.write() as session:
         run = runs.create(
             session=session,
@@ -54,6 +59,14 @@ def submit(
         )
     celery_app.notify(run.id)
     return run
+
+
+def problems(config: RunConfig, reach: AllowedPaths = EVERYTHING) -> list[Problem]:
+    """Why `submit` would refuse a run, as far as it can be said without reading the data; conflicts of settings not included."""
+    if unprintable := list(_unprintable(config)):
+        return unprintable
+    _, found = _checked(config, reach)
+    return found + run_data.problems(config, reach)
 
 
 def stop(run_id: str) -> Run:
@@ -122,15 +135,14 @@ def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Pr
     problems: list[Problem] = []
     local = find_path(config.model)
     facts = _describe(str(local) if local else config.model, problems)
-    for conflict in check(config, machine()):
-        if conflict.blocking:
-            field = conflict.settings[0]
-            problems.append(Problem(field, getattr(config, field), conflict.reason, conflict.fix))
     if config.push_to_hub and not get_settings().broker_url and not hub_token():
         fix = "Set HF_TOKEN or LATHE_HUB_TOKEN to a token with write access and restart Lathe, or leave push_to_hub empty."
         problems.append(Problem("push_to_hub", config.push_to_hub, "needs a hub token, and none is set.", fix))
     if facts is not None:
         problems += _wrong_kind(config.task, facts)
+        if facts.path and not has_tokenizer(facts.path):
+            fix = "Copy tokenizer.json and tokenizer_config.json from the original model into the folder."
+            problems.append(Problem("model", config.model, "the folder has no tokenizer.", fix))
         problems += _disk_problems(config, facts)
         config = config.model_copy(update={"model": str(facts.path)}) if facts.path else config
     return config, problems

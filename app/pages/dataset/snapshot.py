@@ -13,6 +13,7 @@ from app.pages.dataset.tokens import Stops, Token
 from app.pages.dataset.view import View
 from training.data.mapping import write_mapping
 from training.data.row_formats import UNKNOWN
+from training.data.suggested_mapping import suggest
 from training.tokens.lengths import usual_limits
 from training.tokens.store import TokenStore, open_store
 from worker.datasets import datasets, previewing, token_counts, token_report
@@ -87,7 +88,11 @@ def mapping_of(view: View, item: Dataset) -> dict[str, str]:
         return partial(view.columns)
     if item.columns_map:
         return partial(item.columns_map)
-    return for_kind({}, kind_of({}, item.shape), item.columns) if item.shape != UNKNOWN else {}
+    return (
+        for_kind({}, kind_of({}, item.shape), item.columns)
+        if item.shape != UNKNOWN
+        else partial(suggest(item.sample) or "")
+    )
 
 
 def kind_shown(view: View, item: Dataset) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from app.access import callers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import each, facts
@@ -25,6 +26,7 @@ from training.model_info.folder import ModelFacts, describe_model
 from training.rules.conflict import Conflict
 from training.units import NONE, byte_size
 from worker.runs import submit
+from worker.store.database import UNREACHABLE
 from worker.supervision import launcher
 
 NO_ZERO = "// Choose a ZeRO stage or FSDP2 as strategy to see its configuration."
@@ -64,6 +66,8 @@ def review(values: Values) -> Review:
     model = _model_facts(str(values.get("model") or ""))  # form.check has refused models that the caller may not read
     if isinstance(model, Problem):
         problems, model = [*problems, model], None
+    if isinstance(config, RunConfig):
+        problems = [*problems, *_found_by_submit(config)]
     here = machine()
     return Review(
         config=None if isinstance(config, list) else config,
@@ -75,6 +79,13 @@ def review(values: Values) -> Review:
         yaml=to_yaml(complete),
         global_batch=complete.global_batch_size,
     )
+
+
+def _found_by_submit(config: RunConfig) -> list[Problem]:
+    try:
+        return submit.problems(config, callers.current().reach)
+    except UNREACHABLE:  # Start says so
+        return []
 
 
 def machine() -> Machine:
@@ -133,8 +144,8 @@ def _problem(problem: Problem) -> Markup:
     )
     if _is_missing(problem):
         return Markup('<li class="missing">{} is missing. <em>{}</em></li>').format(goto, problem.fix)
-    return Markup('<li class="blocking" data-field="{}">{}{} {} <em>{}</em></li>').format(
-        problem.field, goto, given, problem.message, problem.fix
+    return Markup('<li class="blocking" data-field="{}">{}{} {} <em>{}</em>{}</li>').format(
+        problem.field, goto, given, problem.message, problem.fix, _fix_button(problem.changes)
     )
 
 
@@ -143,15 +154,20 @@ def _is_missing(problem: Problem) -> bool:
 
 
 def _conflict(conflict: Conflict) -> Markup:
-    known = {name: value for name, value in conflict.changes.items() if name in settings()}
-    button = Markup("")
-    if known:
-        changes = ", ".join(form.in_words(name, value) for name, value in known.items())
-        send = json.dumps({"changes": known}, default=str)
-        button = Markup('<button type="button" class="fix" data-send="{}">Set {}</button>').format(send, changes)
+    button = _fix_button(conflict.changes)
     fields = each('<span data-field="{}" hidden></span>', [(name,) for name in conflict.settings if conflict.blocking])
     kind = "blocking" if conflict.blocking else "advice"
     return Markup('<li class="{}">{}{} <em>{}</em>{}</li>').format(kind, fields, conflict.reason, conflict.fix, button)
+
+
+def _fix_button(changes: dict[str, Any]) -> Markup:
+    """A button that changes these settings in the form; nothing if there are none."""
+    known = {name: value for name, value in changes.items() if name in settings()}
+    if not known:
+        return Markup("")
+    words = ", ".join(form.in_words(name, value) for name, value in known.items())
+    send = json.dumps({"changes": known}, default=str)
+    return Markup('<button type="button" class="fix" data-send="{}">Set {}</button>').format(send, words)
 
 
 def _batch(checked: Review) -> str:

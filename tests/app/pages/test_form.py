@@ -1,5 +1,7 @@
 """The form that is made of RunConfig."""
 
+import json
+
 import pytest
 
 from app.pages.common import form
@@ -9,6 +11,7 @@ from training.config.choices import Group
 from training.config.fields import settings
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from worker.datasets import datasets
 
 CHOSEN = {"model": "models/tiny", "data": "rows.jsonl"}
 
@@ -151,10 +154,48 @@ class TestReview:
         monkeypatch.setattr(review, "machine", lambda: Machine("cpu"))
 
     @pytest.fixture
-    def review(self):
+    def review(self, tmp_path):
         from app.pages.new_run.review import review
 
-        return lambda **changes: review(values(model="Qwen/Qwen3-0.6B", **changes))
+        rows = tmp_path / "rows.jsonl"
+        rows.write_text('{"prompt": "a", "completion": "b"}\n')
+        return lambda **changes: review(values(**{"model": "Qwen/Qwen3-0.6B", "data": str(rows)} | changes))
+
+    @staticmethod
+    def stored(tmp_path, row):
+        """The id of a stored data set of this row."""
+        path = tmp_path / "stored.jsonl"
+        path.write_text(json.dumps(row) + "\n")
+        return datasets.add_file(path=path, name="stored.jsonl").id
+
+    def test_what_start_would_refuse_is_named_before(self, review, tmp_path):
+        unsuited = self.stored(tmp_path, {"prompt": "a", "completion": "b"})
+        (tmp_path / "model").mkdir()
+        for changes, words in [
+            ({"data": str(tmp_path / "nothing.jsonl")}, "is neither a file nor a data set id"),
+            ({"data": unsuited, "task": "dpo"}, "task dpo needs"),
+            ({"model": str(tmp_path / "model")}, "config.json not found"),
+        ]:
+            checked = review(**changes)
+            assert not checked.ready
+            assert words in checked.problems[0].message
+
+    def test_unknown_columns_have_a_mapping_as_a_button(self, review, tmp_path):
+        from app.pages.new_run.review import problems_html
+
+        unknown = self.stored(tmp_path, {"question": "a", "answer": "b"})
+        checked = review(data=unknown)
+        assert not checked.ready
+        assert checked.problems[0].changes == {"columns": "prompt=question, completion=answer"}
+        assert "prompt=question, completion=answer</button>" in problems_html(checked)
+        assert review(data=unknown, columns="prompt=question, completion=answer").ready
+
+    def test_more_processes_than_the_cores_can_run_are_refused(self, review, monkeypatch):
+        from app.pages.new_run import review as module
+
+        monkeypatch.setattr(module, "machine", lambda: Machine("cpu", cores=2))
+        assert not review(strategy="ddp", num_processes="64").ready
+        assert review(strategy="ddp", num_processes="2").ready
 
     def test_a_complete_form_is_ready_and_has_all_previews(self, review):
         checked = review(strategy="zero2", num_processes="2")

@@ -70,7 +70,6 @@ REFUSED = {  # file: the row at fault (None: the file as a whole), and words of 
     "nul_byte.jsonl": (None, "NUL"),
     "nul_escaped.jsonl": (2, "NUL"),
     "half_character.jsonl": (2, "half of a character (U+D83D)"),
-    "wrapped.json": (None, "Save the list under 'data' as its own file"),
     "wrapped_line.jsonl": (1, "Save the list under 'data' as its own file"),
     "error_page.json": (None, "is one object, not a list of rows"),
     "page.jsonl": (1, "does not start with an object or a list"),
@@ -92,6 +91,7 @@ REFUSED = {  # file: the row at fault (None: the file as a whole), and words of 
 }
 
 TAKEN = {  # file: the format of its rows, their number, and words of the warnings
+    "wrapped.json": ("text", 1, []),
     "formulas.csv": ("prompt/completion", 2, []),
     "byte_order_mark.csv": ("text", 1, []),
     "line_ends.jsonl": ("prompt/completion", 2, []),

@@ -141,6 +141,7 @@ def config(nested, tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}))
     (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (folder / "tokenizer.json").write_text("{}")
 
     def make(**settings):
         return RunConfig.model_validate({"model": str(folder), "data": str(nested)} | settings)

@@ -78,7 +78,11 @@ def test_rows_are_the_same_from_every_file_type(tmp_path: Path) -> None:
         ("cut.parquet", b"PAR1\x15\x04", "damaged or truncated Parquet"),
         ("nul.jsonl", b'{"text": "a\0b"}', "NUL"),
         ("object.json", b'{"data": [{"text": "a"}]}\n{', "a list of rows under 'data'"),
-        ("wrapped.json", b'{\n"data": [{"text": "a"}]}', "not a list of rows"),
+        ("one.json", b'{\n"messages": [{"role": "user", "content": "a"}]}', "is one row, not a list of rows"),
+        ("none.json", b'{\n"text": "a"}', "not a list of rows"),
+        ("two.json", b'{\n"train": [{"text": "a"}], "test": [{"text": "b"}]}', "several lists: train and test"),
+        ("cut_inside.json", b'{\n"data": [{"text": "a"}', "not valid JSON"),
+        ("pointer.jsonl", b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\n", "a Git LFS pointer"),
         ("open.json", b'[{"text": "a"}', "not valid JSON"),
         ("words.jsonl", b"hello\n", "does not start with"),
         ("ragged.csv", b"text,more\na,b\nc\n", "1 values for 2 columns"),
@@ -137,3 +141,123 @@ def test_long_values_are_truncated_in_the_sample(tmp_path: Path) -> None:
 def test_real_data_sets_are_read_completely(name: str, shape: str, rows: int, real_data: Path) -> None:
     inspection = inspect(real_data / name)
     assert (inspection.format, inspection.rows, inspection.trainable, inspection.problems) == (shape, rows, True, [])
+
+
+def test_the_list_inside_an_object_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "wrapped.json"
+    path.write_text(json.dumps({"version": [1, 2][0], "data": [ALPACA, ALPACA], "license": "none"}, indent=1))
+    assert (inspect(path).format, inspect(path).rows) == ("alpaca", 2)
+
+
+def test_each_question_of_squad_is_a_row_and_gets_a_mapping(tmp_path: Path) -> None:
+    asked = [
+        {"question": f"What is {n}?", "id": str(n), "answers": [{"text": str(n), "answer_start": 0}]} for n in range(3)
+    ]
+    paragraphs = [{"context": "Numbers.", "qas": asked}]
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"version": "1.1", "data": [{"title": "a", "paragraphs": paragraphs}] * 2}))
+    found = inspect(path)
+    assert (found.rows, found.mappable) == (6, True)
+    assert found.suggestion == "instruction=question, input=context, output=answers.0.text"
+    assert inspect(path, columns=found.suggestion).trainable
+
+
+@pytest.mark.parametrize(
+    ("row", "mapping"),
+    [
+        ({"question": "a", "answer": "b", "id": 1}, "prompt=question, completion=answer"),
+        ({"query": "a", "response": "b"}, "prompt=query, completion=response"),
+        ({"article": "a", "highlights": "b"}, "source=article, target=highlights"),
+        ({"review": "a", "sentiment": "good"}, "text=review, label=sentiment"),
+        ({"content": "a", "url": "b"}, "text=content"),
+        ({"question": "a", "answers": {"text": ["b"]}}, "prompt=question, completion=answers.text.0"),
+        (
+            {"query": "a", "chosen_response": "b", "rejected_response": "c"},
+            "prompt=query, chosen=chosen_response, rejected=rejected_response",
+        ),
+        ({"frage": "a", "antwort": "b"}, ""),
+        ({"question": "a", "answer": 5}, ""),
+    ],
+)  # fmt: skip
+def test_a_mapping_is_suggested_only_if_it_fits_the_rows(tmp_path: Path, row: dict[str, Any], mapping: str) -> None:
+    found = inspect(jsonl(tmp_path / "rows.jsonl", row, row))
+    assert found.suggestion == mapping
+    assert not mapping or inspect(tmp_path / "rows.jsonl", columns=mapping).trainable
+
+
+PAIR = {"prompt": "What is this?", "completion": "A cat."}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        PAIR | {"image": "cat.png"},
+        PAIR | {"images": [{"bytes": "aGk=", "path": None}]},
+        CHAT | {"videos": ["cat.mp4"]},
+        {"question": "a", "answer": "b", "audio": {"path": "cat.wav"}},
+        PAIR | {"prompt": "<image>\nWhat is this?"},
+        PAIR | {"prompt": "What is this? <image>"},
+        PAIR | {"prompt": "Look:\n<video>\nWhat is this?"},
+        PAIR | {"prompt": "<|vision_start|><|image_pad|><|vision_end|>What?"},
+        {"messages": [{"role": "user", "content": "<audio>\nWhat?"}, {"role": "assistant", "content": "A cat."}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "value": "a.png"}]}]},
+    ],
+)
+def test_rows_with_images_audio_or_video_are_refused(tmp_path: Path, row: dict[str, Any]) -> None:
+    error = complaint(jsonl(tmp_path / "rows.jsonl", row))
+    assert error.line == 1
+    assert "image" in str(error) or "video" in str(error) or "audio" in str(error)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        PAIR | {"image": None, "images": [], "audio": ""},
+        PAIR | {"prompt": "How do I centre a <video> element in HTML?"},
+        PAIR | {"completion": "<video>\n</video>"},
+        {"text": "The tag <image> is not part of HTML."},
+        {"text": "<image>"},
+    ],
+)
+def test_text_about_images_and_empty_columns_train(tmp_path: Path, row: dict[str, Any]) -> None:
+    assert inspect(jsonl(tmp_path / "rows.jsonl", row)).trainable
+
+
+def test_tool_calls_without_a_content_key_are_read(tmp_path: Path) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    tool = {"name": "add", "parameters": {"type": "object"}}
+    asked = {"role": "user", "content": "Add."}
+    rows = [
+        {"messages": [asked, {"role": "assistant", "tool_calls": [call]}], "tools": [{"type": "function", "function": tool}]},
+        {"messages": [asked, {"role": "assistant", "function_call": call["function"]}], "functions": [tool]},
+    ]  # fmt: skip
+    for _, _, example in read_numbered(jsonl(tmp_path / "rows.jsonl", *rows)):
+        assert example is not None and example.messages is not None
+        answer = example.messages[-1]
+        assert (answer["content"], answer["tool_calls"][0]["function"]) == ("", {"name": "add", "arguments": {"a": 1}})
+        assert example.tools == [{"type": "function", "function": tool}]
+
+
+def test_typed_parts_are_text_reasoning_and_tool_calls(tmp_path: Path) -> None:
+    parts = [
+        {"type": "reasoning", "value": "One and one."},
+        {"type": "text", "value": "I add. "},
+        {"type": "text", "text": "Wait."},
+        {"type": "tool_call", "value": '{"name": "add", "arguments": {"a": 1}}'},
+    ]
+    row = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Add."}]},
+            {"role": "assistant", "content": parts},
+        ]
+    }
+    ((_, _, example),) = read_numbered(jsonl(tmp_path / "rows.jsonl", row))
+    assert example is not None and example.messages is not None
+    asked, answer = example.messages
+    assert (asked["content"], answer["content"], answer["reasoning_content"]) == (
+        "Add.",
+        "I add. Wait.",
+        "One and one.",
+    )
+    assert answer["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
