@@ -192,6 +192,21 @@ def diagnose(log: str | None, run_id: str | None, model: str | None, micro_batch
     cli_diagnose.diagnosis(log, run_id=run_id, model=model, micro_batch=micro_batch, as_json=as_json)
 
 
+@main.command("import", cls=Command)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=path_type)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the configuration to this file.")
+@json_option
+def import_(files: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
+    """Translate configuration files of other programs into a run's.
+
+    FILE is a YAML of LLaMA-Factory or axolotl, arguments of trl or transformers, a configuration of accelerate, a DeepSpeed
+    JSON, an adapter_config.json, or a shell script with a training command. A later file adds to an earlier one.
+    """
+    from app.cli import import_files
+
+    import_files.import_(files, output, as_json=as_json)
+
+
 @main.command(cls=Command)
 @run_argument
 @json_option

@@ -9,6 +9,7 @@ import click
 from psutil import pid_exists
 
 from app.cli.follow import follow
+from app.cli.import_files import refuse_foreign
 from app.cli.options import ready
 from app.cli.screen import screen_for
 from app.cli.show import failure, results
@@ -55,6 +56,7 @@ def configuration(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
         UsageError: there is neither a file nor a flag.
     """
     if path is not None:
+        refuse_foreign(path)
         return read_config(path, overrides)
     if not overrides:
         raise click.UsageError("Give a configuration file, or the settings as flags: at least --model and --data.")

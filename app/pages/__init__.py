@@ -5,7 +5,7 @@ from collections.abc import Callable
 import gradio as gr
 from gradio.components import Navbar
 
-from app.pages import diagnose, runs
+from app.pages import diagnose, import_file, runs
 from app.pages.dataset import page as dataset
 from app.pages.datasets import page as datasets
 from app.pages.new_run import page as launch
@@ -17,6 +17,7 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/datasets": datasets.build,
     "/new": launch.build,
     "/diagnose": diagnose.build,
+    "/import": import_file.build,
     "/run": run.build,
     "/dataset": dataset.build,
 }

@@ -17,6 +17,7 @@ PAGES = (
     Address("/datasets", "Data sets"),
     Address("/new", "New run"),
     Address("/diagnose", "Diagnose"),
+    Address("/import", "Import a configuration", in_header=False),
     Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
     Address("/dataset", "Data set", in_header=False),  # of one data set: /dataset?id=ID
 )

@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from training.config.choices import Group
 from training.config.labels import choice_label
+from training.config.names_elsewhere import ELSEWHERE
 from training.config.run_config import Changes, RunConfig
 from training.errors import Problem, UserError
 
@@ -182,6 +183,8 @@ _FEW_CHOICES, _NAMED_CHOICES = 15, 3
 def _nearest(name: str) -> str:
     from difflib import get_close_matches
 
+    if name in ELSEWHERE:
+        return f"In Lathe it is {ELSEWHERE[name]}. `lathe import` translates files of other programs."
     close = get_close_matches(name, settings(), n=1)
     return f"Did you mean {close[0]}?" if close else "docs/configuration.md lists every setting."
 

@@ -2,10 +2,11 @@
 
 import json
 import math
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from training.deepspeed_file.keys import Key, keys, removed
+from training.deepspeed_file.keys import Key, keys, other_names, removed
 from training.deepspeed_file.reader import Document, LooseJsonError, read
 
 AUTO = frozenset(
@@ -31,6 +32,7 @@ AUTO = frozenset(
 )
 """Keys that may be "auto", besides those under optimizer.params and scheduler.params. Lathe fills in the run's settings."""
 
+_SWITCHES = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
 _MAX_CHARACTERS = 1_000_000
 _MAX_FAULTS = 12
 
@@ -59,6 +61,7 @@ def checked(text: str) -> str:
         document = read(text)
     except LooseJsonError as error:
         raise ValueError(str(error)) from None
+    document = _renamed(document)
     errors = sorted([*document.faults, *faults(document)], key=_line)
     if errors:
         more = [f"and {len(errors) - _MAX_FAULTS} more"] if len(errors) > _MAX_FAULTS else []
@@ -74,6 +77,26 @@ def faults(document: Document) -> list[str]:
         for path, value in _walk(document.values)
         if f"line {document.lines[path]}" not in faulty_lines and (fault := _fault(".".join(path), value))
     ]
+
+
+def _renamed(document: Document) -> Document:
+    """The document with the usual names of ZeRO's keys, where DeepSpeed accepts others."""
+    zero = document.values.get("zero_optimization")
+    if not isinstance(zero, dict):
+        return document
+    lines = dict(document.lines)
+    for name in list(zero):
+        path = f"zero_optimization.{name}"
+        usual = other_names().get(path, path).rpartition(".")[2]
+        if name in _SWITCHES and isinstance(zero[name], bool):
+            usual = _SWITCHES[name]
+            value = {"device": "cpu" if zero.pop(name) else "none"}
+            zero.setdefault(usual, value)
+            lines.setdefault(("zero_optimization", usual, "device"), document.lines[("zero_optimization", name)])
+        elif usual != name:
+            zero.setdefault(usual, zero.pop(name))
+        lines.setdefault(("zero_optimization", usual), document.lines[("zero_optimization", name)])
+    return replace(document, lines=lines)
 
 
 def _walk(values: dict[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
@@ -93,6 +116,8 @@ def _fault(path: str, value: Any) -> str:
     known = keys().get(path)
     if path in removed():
         return f'"{name}" was removed from DeepSpeed: delete it.'
+    if known is None and "." not in path and (name.startswith(("_", "comment")) or not _nearest(path)):
+        return ""  # DeepSpeed ignores it: a comment, or another program's section
     if known is None:
         return f'"{name}" is not a DeepSpeed key{_place(path)}.{_nearest(path)}'
     if known.instead:

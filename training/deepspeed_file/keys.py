@@ -8,6 +8,9 @@ from typing import Any
 
 from training.deepspeed_file.sentences import SENTENCES
 
+_DEPRECATED = {
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+}
 _FILE = Path(__file__).with_name("deepspeed_keys.json")
 
 
@@ -50,6 +53,15 @@ class Key:
 def keys() -> dict[str, Key]:
     """Every key by its path."""
     return {path: _key(path, entry) for path, entry in _catalogue()["keys"].items()}
+
+
+@cache
+def other_names() -> dict[str, str]:
+    """Paths that DeepSpeed accepts for another key, and the path of that key."""
+    catalogue = _catalogue()["keys"]
+    return {
+        f"{path.rpartition('.')[0]}.{entry['also']}": path for path, entry in catalogue.items() if "also" in entry
+    } | _DEPRECATED
 
 
 @cache

@@ -131,6 +131,8 @@ def _of_model(section: str, model: type[BaseModel]) -> dict[str, Any]:
         }
         if optional:
             entry["optional"] = True
+        if declared.alias not in (None, name):
+            entry["also"] = name  # DeepSpeed accepts the field's name too
         if isinstance(declared.json_schema_extra, dict) and declared.json_schema_extra.get("deprecated"):
             entry["instead"] = str(declared.json_schema_extra["new_param"])
         keys[path] = entry

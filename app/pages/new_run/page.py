@@ -74,7 +74,7 @@ def build(demo: gr.Blocks) -> None:
     parent, visible = gr.State(""), gr.State(())
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="title-row"):
-        title("New run")
+        title("New run", Markup('<a class="button" href="/import">Import a configuration</a>'))
         example = gr.Button("Load the starter example", size="sm", visible=EXAMPLE.is_file(), scale=0)
         reset = gr.Button("Reset", size="sm", scale=0)
     page = _components()

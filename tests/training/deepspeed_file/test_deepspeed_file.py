@@ -11,6 +11,7 @@ from training.config.fields import ConfigError, parse
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config
+from training.deepspeed_file.check import checked
 from training.deepspeed_file.keys import keys
 from training.deepspeed_file.sentences import SENTENCES
 from training.references import deepspeed as deepspeed_reference
@@ -89,7 +90,8 @@ def test_a_scheduler_gets_its_steps_from_max_steps() -> None:
         ('{"bf16": {"enabled": "true"}}', 'is "true", but must be true or false'),
         ('{"bf16": {"enabled": yes}}', "write text in double quotes"),
         ('{"steps_per_print": "auto"}', 'cannot be "auto"'),
-        ('{"zero_optimization": {"cpu_offload": true}}', "use offload_optimizer instead"),
+        ('{"zero_optimization": {"cpu_offload_use_pin_memory": true}}', "offload_param or offload_optimizer instead"),
+        ('{"zero_optimizaton": {}}', "Did you mean zero_optimization?"),
         ('{"sparse_attention": {}}', "was removed from DeepSpeed"),
         ('{"train_batch_size": 8', "a closing } is missing"),
         ('{"train_batch_size" 8}', "a colon is missing"),
@@ -159,3 +161,25 @@ def test_a_file_can_be_given_by_path(tmp_path: Path) -> None:
     file.write_text(BY_HAND)
     created = deepspeed_config(config(str(file)), 64, Precision.FP32)
     assert created is not None and created["steps_per_print"] == 100
+
+
+def test_other_names_that_deepspeed_accepts_become_the_usual_ones():
+    given = {
+        "stage": 3,
+        "max_live_parameters": 5,
+        "stage3_gather_fp16_weights_on_model_save": True,
+        "cpu_offload": True,
+        "cpu_offload_param": False,
+    }
+    assert json.loads(checked(json.dumps({"zero_optimization": given})))["zero_optimization"] == {
+        "stage": 3,
+        "stage3_max_live_parameters": 5,
+        "stage3_gather_16bit_weights_on_model_save": True,
+        "offload_optimizer": {"device": "cpu"},
+        "offload_param": {"device": "none"},
+    }
+
+
+def test_what_deepspeed_ignores_is_accepted():
+    text = '{"_comment": "for 8 GPUs", "comment": "old", "my_notes": {"a": 1}, "zero_optimization": {"stage": 2}}'
+    assert json.loads(checked(text))["my_notes"] == {"a": 1}

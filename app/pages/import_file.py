@@ -1,0 +1,156 @@
+"""The page Import a configuration, at /import: another program's file, pasted or uploaded, as the settings of a run."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import gradio as gr
+from markupsafe import Markup
+
+from app.pages.common import form
+from app.pages.common.html import QUIET, each, html, panel, table, title
+from app.pages.common.upload_box import uploads_only
+from training.config.fields import settings
+from training.config.yaml_file import to_yaml
+from training.errors import UserError
+from training.foreign.entries import Entry, Outcome, names
+from training.foreign.translate import Imported, import_text, together
+
+_EXAMPLE = """\
+stage: sft
+finetuning_type: lora
+model_name_or_path: Qwen/Qwen3-0.6B
+cutoff_len: 2048
+per_device_train_batch_size: 2"""
+_EMPTY = Markup(
+    '<div class="empty"><h2>No file yet</h2><p>Paste or upload a YAML of LLaMA-Factory or axolotl, arguments of trl or '
+    "transformers, a configuration of accelerate, a DeepSpeed JSON, an adapter_config.json, or a training command. You will see "
+    "what becomes of every key, and can open the result in New run.</p></div>"
+)
+_LONGEST = 2**20  # bytes; configurations are a few thousand
+_LONGEST_VALUE = 120
+_NOTES = {
+    Outcome.UNSUPPORTED: "Decide what to do about these; the note names the nearest.",
+    Outcome.TRANSLATED: "Another name, or several settings.",
+    Outcome.TAKEN: "The same value.",
+    Outcome.NO_EFFECT: "Lathe needs no such setting, or it is off.",
+}
+
+
+def build(demo: gr.Blocks) -> None:  # noqa: ARG001 every page takes it
+    """Components, handlers and wiring of the page."""
+    title("Import a configuration", Markup('<a class="button" href="/new">New run</a>'))
+    with gr.Row(elem_classes="two-columns"):
+        with gr.Column(scale=2, elem_classes="card"):
+            with gr.Row(elem_classes="settings"):
+                text = gr.Textbox(
+                    label="Configuration",
+                    lines=14,
+                    max_lines=14,
+                    placeholder=_EXAMPLE,
+                    elem_id="configuration",
+                    elem_classes=["setting", "buttons", "paste"],
+                )
+            upload = uploads_only(
+                gr.File(
+                    label="Or upload the files",
+                    height=64,
+                    file_count="multiple",
+                    elem_classes="upload",
+                    elem_id="configuration-files",
+                )
+            )
+            ask = gr.Button("Import", variant="primary", elem_id="import")
+        with gr.Column(scale=3):
+            result = html(_EMPTY)
+    ask.click(pasted, text, result, **QUIET)
+    upload.upload(dropped, upload, [upload, result], **QUIET)
+
+
+def pasted(text: str | None) -> Markup:
+    """The translation of a pasted file, or what is wrong with it."""
+    return _answer([("the pasted text", text)]) if text and text.strip() else _EMPTY
+
+
+def dropped(files: list[str] | None) -> list[Any]:
+    """The translation of uploaded files, which are then deleted."""
+    if not files:
+        return [gr.skip(), gr.skip()]
+    paths = [Path(file) for file in files]
+    try:
+        return [None, _answer([(path.name, _read(path)) for path in paths])]
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # the folder may hold another upload of the same bytes
+                path.parent.rmdir()
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_LONGEST).decode("utf-8", "replace")
+
+
+def _answer(texts: Sequence[tuple[str, str]]) -> Markup:
+    try:
+        # Without a folder: a pasted text must not make the server read its own files.
+        return _imported(together([import_text(text[:_LONGEST], None, name) for name, text in texts]))
+    except UserError as error:
+        problems = [
+            (problem.field, str(problem.value or "")[:200], problem.message, problem.fix) for problem in error.problems
+        ]
+        return each('<div class="alert" role="alert"><b>{}</b> <code>{}</code> {} <em>{}</em></div>', problems)
+
+
+def _imported(imported: Imported) -> Markup:
+    missing = (
+        f" Still to choose there: {', '.join(form.label(name).lower() for name in imported.missing)}."
+        if imported.missing
+        else ""
+    )
+    link = Markup('<a class="button primary" id="open-imported" href="/new?{}">Open in New run</a>').format(
+        _query(imported)
+    )
+    lead = Markup('<p class="note">Recognized: {}.{}</p>').format(", ".join(imported.programs), missing)
+    code = Markup("<pre><code>{}</code></pre>").format(to_yaml(imported.config()))
+    parts = [panel("Result", lead + code, aside=link)]
+    for outcome, note in _NOTES.items():
+        some = [one for one in imported.entries if one.outcome is outcome]
+        if some:
+            heading = f"{outcome.value.capitalize()} ({len(some)})"
+            parts.append(panel(heading, Markup('<p class="note">{}</p>').format(note) + _table(some)))
+    return Markup('<div class="imports">{}</div>').format(Markup("").join(parts))
+
+
+def _table(entries: Sequence[Entry]) -> Markup:
+    heads = Markup("<th>Key</th><th>Value</th><th>Here</th><th>Note</th>")
+    rows = [(one.key, _short(one.value), _here(one), one.note) for one in entries]
+    return table(
+        "imported",
+        heads,
+        each("<tr><td><code>{}</code></td><td>{}</td><td>{}</td><td>{}</td></tr>", rows),
+    )
+
+
+def _short(value: Any) -> str:
+    """The value as it was written, shortened."""
+    if value is None:
+        return ""
+    text = names(value) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "…"
+
+
+def _here(one: Entry) -> str:
+    return ", ".join(
+        form.in_words(name, value) if name in settings() else f"{name} {value}" for name, value in one.settings.items()
+    )
+
+
+def _query(imported: Imported) -> str:
+    """The settings as the query of New run's address."""
+    chosen = imported.config().model_dump(mode="json", exclude_defaults=True)
+    return urlencode(
+        {name: form.shown(settings()[name], value) for name, value in chosen.items() if name not in imported.missing}
+    )

@@ -1,0 +1,49 @@
+"""The page Import a configuration, in a real browser."""
+
+import json
+
+from web import IN_BROWSER, field, says
+
+pytestmark = IN_BROWSER
+
+HARM = "<img src=x onerror='window.harmed = true'>"
+AXOLOTL = f"""
+base_model: Qwen/Qwen3-0.6B
+adapter: lora
+lora_r: 24
+sequence_len: 768
+liger_rope: true
+wandb_name: "{HARM}"
+"""
+
+
+def test_a_pasted_file_is_translated_and_opens_in_the_form(page):
+    page.goto("/new")
+    page.locator(".title .aside a", has_text="Import a configuration").click()
+    says(page, ".empty", "No file yet")
+    page.locator("#configuration textarea").fill(AXOLOTL)
+    page.locator("#import").click()
+    says(page, ".panel", "Recognized: axolotl.", "Still to choose there: data.", "liger_rope")
+    assert page.evaluate("window.harmed") is None
+    page.locator("#open-imported").click()
+    page.wait_for_function("document.querySelector('#setting-lora_r textarea')?.value === '24'")
+    assert field(page, "max_length").input_value() == "768"
+    assert field(page, "model").input_value() == "Qwen/Qwen3-0.6B"
+
+
+def test_uploaded_files_are_translated_together_and_not_kept(page, site, tmp_path):
+    (tmp_path / "theirs.yaml").write_text(AXOLOTL)
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 3}}))
+    page.goto("/import")
+    page.locator("#configuration-files input[type=file]").set_input_files(
+        [tmp_path / "theirs.yaml", tmp_path / "zero.json"]
+    )
+    says(page, ".panel", "Recognized: axolotl, DeepSpeed.", "strategy: zero3")
+    assert list(site[1].rglob("theirs.yaml")) == []
+
+
+def test_a_text_of_no_known_program_is_refused(page):
+    page.goto("/import")
+    page.locator("#configuration textarea").fill("hello")
+    page.locator("#import").click()
+    says(page, ".alert", "is not a configuration of")

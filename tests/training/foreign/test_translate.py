@@ -1,0 +1,186 @@
+"""Other programs' configuration files become settings of a run, key by key."""
+
+import json
+
+import pytest
+import yaml
+
+from training.errors import UserError
+from training.foreign.entries import Outcome
+from training.foreign.programs import PROGRAMS
+from training.foreign.translate import import_files, import_text
+
+LLAMAFACTORY = {
+    "model_name_or_path": "Qwen/Qwen3-4B", "stage": "dpo", "finetuning_type": "lora", "quantization_bit": 4, "lora_rank": 16,
+    "lora_target": "q_proj,v_proj", "pref_beta": 0.2, "pref_loss": "ipo", "cutoff_len": 4096, "per_device_train_batch_size": 2,
+    "num_train_epochs": 1.0, "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, "bf16": True, "report_to": "wandb",
+    "val_size": 0.1, "eval_strategy": "steps", "eval_steps": 500,
+}  # fmt: skip
+AXOLOTL = {
+    "base_model": "meta-llama/Llama-3.2-1B", "adapter": "qlora", "load_in_4bit": True, "sequence_len": 2048, "sample_packing": True,
+    "datasets": [{"path": "rows.jsonl", "type": {"field_instruction": "question", "field_output": "answer"}}],
+    "lora_r": 32, "lora_target_linear": True, "micro_batch_size": 2, "num_epochs": 2, "optimizer": "paged_adamw_8bit",
+    "lr_scheduler": "cosine", "learning_rate": "2e-4", "saves_per_epoch": 2, "evals_per_epoch": 4, "val_set_size": 0.05,
+    "gradient_checkpointing": True, "wandb_project": "tests", "liger_rope": True,
+}  # fmt: skip
+
+
+def imported(values, folder=None):
+    return import_text(yaml.safe_dump(values), folder)
+
+
+def outcome(result, key):
+    return next(entry for entry in result.entries if entry.key == key)
+
+
+def test_a_llamafactory_file_keeps_its_meaning():
+    result = imported(LLAMAFACTORY)
+    assert result.programs == ("LLaMA-Factory",)
+    config = result.config()
+    assert (config.task, config.method, config.quantization, config.dpo_loss) == ("dpo", "qlora", "4bit", "ipo")
+    assert (config.lora_r, config.lora_alpha, config.target_modules) == (16, 32, "q_proj,v_proj")
+    assert (config.beta, config.max_length, config.micro_batch_size, config.warmup) == (0.2, 4096, 2, 0.1)
+    assert (config.precision, config.eval_split, config.eval_steps) == ("bf16", 0.1, 500)
+    assert outcome(result, "report_to").outcome is Outcome.NO_EFFECT
+    assert outcome(result, "cutoff_len").outcome is Outcome.TAKEN
+    assert outcome(result, "lora_rank").settings == {"lora_r": 16}
+
+
+def test_an_axolotl_file_keeps_its_meaning(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "a", "answer": "b"}\n')
+    result = imported(AXOLOTL, tmp_path)
+    config = result.config()
+    assert result.programs == ("axolotl",)
+    assert (config.method, config.quantization, config.target_modules) == ("qlora", "4bit", "all-linear")
+    assert (config.data, config.columns) == (str(tmp_path / "rows.jsonl"), "instruction=question, output=answer")
+    assert (config.packing, config.optimizer, config.epochs, config.learning_rate) == (
+        "packed",
+        "paged_adamw_8bit",
+        2,
+        2e-4,
+    )
+    assert (config.save_steps, config.eval_steps) == (0.25, 0.125)  # shares of both epochs
+    assert imported(AXOLOTL | {"saves_per_epoch": 1}).config().save_strategy == "epoch"
+    assert outcome(result, "liger_rope").outcome is Outcome.UNSUPPORTED
+    assert outcome(result, "wandb_project").outcome is Outcome.NO_EFFECT
+
+
+@pytest.mark.parametrize("values", [LLAMAFACTORY, AXOLOTL])
+def test_every_key_has_an_entry(values):
+    assert {entry.key for entry in imported(values).entries} >= values.keys()
+
+
+def test_a_programs_default_counts_where_lathe_has_another():
+    config = imported({"finetuning_type": "lora", "model_name_or_path": "m"}).config()
+    assert (config.lora_r, config.lora_alpha, config.max_length, config.learning_rate) == (8, 16, 2048, 5e-5)
+    assert (config.micro_batch_size, config.warmup, config.gradient_checkpointing) == (8, 0, "full")
+    assert imported({"base_model": "m"}).config().method == "full"
+
+
+def test_keys_without_a_rule_are_not_supported_and_close_ones_are_named():
+    result = imported(LLAMAFACTORY | {"cutof_len": 5, "moon_phase": "full", "moon_size": None})
+    assert "Did you mean cutoff_len?" in outcome(result, "cutof_len").note
+    assert outcome(result, "moon_phase").outcome is Outcome.UNSUPPORTED
+    assert outcome(result, "moon_size").outcome is Outcome.NO_EFFECT
+
+
+def test_a_value_that_lathe_refuses_is_reported_and_left_out():
+    result = imported(LLAMAFACTORY | {"lora_rank": 99999, "optim": "adamw_of_tomorrow"})
+    assert outcome(result, "lora_rank").outcome is Outcome.UNSUPPORTED
+    assert "1024" in outcome(result, "lora_rank").note
+    assert "adamw is the nearest" in outcome(result, "optim").note
+    assert (result.config().lora_r, result.config().optimizer) == (16, "adamw")
+
+
+def test_a_deepspeed_file_that_is_named_gives_strategy_and_offload(tmp_path):
+    deepspeed = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "gradient_clipping": 0.5}
+    (tmp_path / "zero3.json").write_text(json.dumps(deepspeed))
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "run.yaml").write_text(yaml.safe_dump(LLAMAFACTORY | {"deepspeed": "zero3.json"}))
+    config = import_files([tmp_path / "runs" / "run.yaml"]).config()
+    assert (config.strategy, config.offload_optimizer, config.max_grad_norm) == ("zero3", "cpu", 0.5)
+
+
+def test_several_files_make_one_run(tmp_path):
+    files = {
+        "run.yaml": LLAMAFACTORY,
+        "accelerate.yaml": {
+            "distributed_type": "FSDP",
+            "num_processes": 4,
+            "fsdp_config": {"fsdp_offload_params": True},
+        },
+        "adapter_config.json": {
+            "peft_type": "LORA",
+            "r": 64,
+            "lora_alpha": 16,
+            "target_modules": ["k_proj"],
+            "bias": "none",
+        },
+    }
+    for name, values in files.items():
+        (tmp_path / name).write_text(json.dumps(values))
+    result = import_files([tmp_path / name for name in files])
+    config = result.config()
+    assert result.programs == ("LLaMA-Factory", "accelerate", "PEFT")
+    assert (config.strategy, config.num_processes, config.offload_param) == ("fsdp", 4, "cpu")
+    assert (config.lora_r, config.target_modules, config.max_length) == (64, "k_proj", 4096)
+
+
+def test_the_flags_of_a_command_are_read():
+    command = """#!/bin/bash
+    accelerate launch --num_processes 2 sft.py \\
+        --model_name_or_path Qwen/Qwen3-0.6B --learning_rate 2e-5 --use_peft --lora_target_modules q_proj v_proj \\
+        --gradient_checkpointing=false --max_length 512
+    """
+    result = import_text(command, None)
+    config = result.config()
+    assert result.programs == ("transformers and trl",)
+    assert (config.model, config.learning_rate, config.method) == ("Qwen/Qwen3-0.6B", 2e-5, "lora")
+    assert (config.target_modules, config.gradient_checkpointing, config.max_length) == ("q_proj,v_proj", "none", 512)
+
+
+def test_dataset_info_gives_file_and_columns(tmp_path):
+    described = {
+        "mine": {
+            "file_name": "mine.json",
+            "formatting": "alpaca",
+            "columns": {"prompt": "question", "response": "answer"},
+        }
+    }
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dataset_info.json").write_text(
+        json.dumps(described | {"theirs": {"hf_hub_url": "owner/theirs"}})
+    )
+    result = imported(LLAMAFACTORY | {"dataset": "mine,theirs"}, tmp_path)
+    assert result.config().data == str(tmp_path / "data" / "mine.json")
+    assert result.config().columns == "instruction=question, output=answer"
+    assert "the first one is taken" in outcome(result, "dataset").note
+    on_hub = outcome(imported(LLAMAFACTORY | {"dataset": "theirs"}, tmp_path), "dataset")
+    assert (on_hub.outcome, "owner/theirs is a data set of the hub" in on_hub.note) == (Outcome.UNSUPPORTED, True)
+
+
+def test_without_a_folder_no_file_is_read(tmp_path):
+    secret = tmp_path / "zero3.json"
+    secret.write_text(json.dumps({"zero_optimization": {"stage": 3}}))
+    result = imported(LLAMAFACTORY | {"deepspeed": str(secret), "dataset": str(secret)})
+    assert result.config().strategy == "single"
+    assert outcome(result, "dataset").outcome is Outcome.UNSUPPORTED
+
+
+@pytest.mark.parametrize("text", ["", "hello", "[1, 2]", "a: b: c", "model: m\ndata: d\nlora_r: 8\n", "null"])
+def test_a_text_of_no_known_program_is_refused(text):
+    with pytest.raises(UserError, match=r"configuration of|not valid YAML"):
+        import_text(text, None, "pasted")
+
+
+@pytest.mark.parametrize("value", [None, True, 0, -1, 1.5, "", "auto", "x" * 50, [], [1, "a"], {}, {"a": None}, [{}]])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_no_value_of_any_key_crashes(program, value):
+    starts = {"DeepSpeed": "zero_optimization", "accelerate": "distributed_type", "PEFT": "peft_type", "axolotl": "base_model",
+              "LLaMA-Factory": "finetuning_type", "transformers and trl": "model_name_or_path"}  # fmt: skip
+    keys = [*program.table, *program.prefixes, "deepspeed", "fsdp_config", "dataset", "datasets"]
+    for key in keys:
+        try:
+            imported({starts[program.name]: "lora", key: value}).config()
+        except UserError as error:
+            assert "not a configuration" in str(error) or program.name == "PEFT"

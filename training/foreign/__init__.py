@@ -1,0 +1,1 @@
+"""Configuration files of other training programs, translated key by key into settings of a run. No torch."""

@@ -1,0 +1,144 @@
+"""Keys of transformers' TrainingArguments, which LLaMA-Factory, axolotl and trl share."""
+
+from typing import Any
+
+from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, ignored, is_off, is_on, refused, to
+
+SCHEDULERS = {
+    "linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant_with_warmup",
+    "cosine_with_restarts": "cosine_with_restarts", "polynomial": "polynomial", "inverse_sqrt": "inverse_sqrt",
+    "warmup_stable_decay": "wsd", "wsd": "wsd", "cosine_with_min_lr": "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr": "cosine_with_min_lr", "reduce_lr_on_plateau": "reduce_on_plateau",
+}  # fmt: skip
+OPTIMIZERS = {
+    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw", "adamw": "adamw",
+    "adamw_bnb_8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit", "paged_adamw_8bit": "paged_adamw_8bit",
+    "paged_adamw_32bit": "paged_adamw_32bit", "paged_adamw": "paged_adamw_32bit", "adamw_torch_8bit": "adamw_torchao_8bit",
+    "ao_adamw_8bit": "adamw_torchao_8bit", "adamw_torch_4bit": "adamw_torchao_4bit", "ao_adamw_4bit": "adamw_torchao_4bit",
+    "adamw_anyprecision": "adamw_anyprecision", "adafactor": "adafactor", "lion": "lion", "lion_32bit": "lion",
+    "lion_pytorch": "lion", "lion_8bit": "lion_8bit", "muon": "muon", "sgd": "sgd",
+}  # fmt: skip
+ATTENTION = {
+    "eager": "eager", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2", "fa2": "flash_attention_2", "auto": "auto",
+    "flash_attention_3": "flash_attention_3", "fa3": "flash_attention_3", "flex_attention": "flex_attention", "disabled": "eager",
+}  # fmt: skip
+
+TRACKERS = "Lathe keeps every metric and log line itself; see the Run page."
+OWN_FOLDERS = "Lathe keeps runs in its data folder; `lathe export` copies a result."
+IN_LATHE = "Lathe decides this itself."
+_MINUTE = "Lathe has no time limit on a collective."
+
+
+def warmup(value: Any, values: Values) -> Answer:
+    """warmup_ratio and warmup_steps: a share below 1, or a number of steps."""
+    steps = values.get("warmup_steps")
+    if values.get("warmup_ratio") == value and not is_off(steps) and steps:
+        return Answer({}, "warmup_steps is given too, which counts.")
+    return Answer({"warmup": value or 0})
+
+
+def max_steps(value: Any, _: Values) -> Answer:
+    return Answer({"max_steps": value}) if isinstance(value, int) and value > 0 else Answer({}, "means no limit.")
+
+
+def interval(what: str) -> Rule:
+    """eval_strategy and save_strategy."""
+
+    def rule(value: Any, _: Values) -> Answer:
+        if is_off(value):
+            return Answer({f"{what}_steps": 0}, "is off.")
+        if str(value) in ("steps", "epoch"):
+            return Answer({f"{what}_strategy": str(value)})
+        return Answer(None, f"Lathe has steps and epoch; {what}_strategy stays steps.")
+
+    return rule
+
+
+def steps(setting: str) -> Rule:
+    """eval_steps, save_steps and logging_steps, unless they are off."""
+    return lambda value, _: Answer({setting: value}) if isinstance(value, (int, float)) else Answer({}, "is empty.")
+
+
+def checkpointing(value: Any, values: Values) -> Answer:
+    """gradient_checkpointing: true, false, or a kind of it."""
+    if is_off(value):
+        return Answer({"gradient_checkpointing": "none"})
+    offloads = "offload" in str(value) or str(value) == "unsloth" or is_on(values.get("activation_offloading"))
+    return Answer({"gradient_checkpointing": "offloaded" if offloads else "full"})
+
+
+def deepspeed_values(value: Any) -> Values | None:
+    """The content of a DeepSpeed file that is given in place; None for a path or nothing."""
+    return value if isinstance(value, dict) else None
+
+
+TRAINER: Table = {
+    "learning_rate": to("learning_rate"),
+    "num_train_epochs": to("epochs"),
+    "max_steps": max_steps,
+    "per_device_train_batch_size": to("micro_batch_size"),
+    "gradient_accumulation_steps": to("gradient_accumulation_steps"),
+    "lr_scheduler_type": choice("lr_scheduler", SCHEDULERS, "cosine"),
+    "warmup_ratio": warmup,
+    "warmup_steps": warmup,
+    "weight_decay": to("weight_decay"),
+    "max_grad_norm": to("max_grad_norm"),
+    "adam_beta1": to("adam_beta1"),
+    "adam_beta2": to("adam_beta2"),
+    "adam_epsilon": to("adam_epsilon"),
+    "optim": choice("optimizer", OPTIMIZERS, "adamw"),
+    "seed": to("seed"),
+    "data_seed": ignored("Lathe draws the order of the rows from seed."),
+    "logging_steps": steps("logging_steps"),
+    "eval_steps": steps("eval_steps"),
+    "save_steps": steps("save_steps"),
+    "eval_strategy": interval("eval"),
+    "evaluation_strategy": interval("eval"),
+    "save_strategy": interval("save"),
+    "save_total_limit": to("save_total_limit"),
+    "load_best_model_at_end": flag({"load_best_at_end": True}, {"load_best_at_end": False}),
+    "early_stopping_patience": to("early_stopping_patience"),
+    "neftune_noise_alpha": to("neftune_noise_alpha"),
+    "bf16": choice("precision", {"true": "bf16", "auto": "auto", "full": "bf16", "false": "auto"}),
+    "fp16": flag({"precision": "fp16"}),
+    "tf32": flag({"tf32": True}, {"tf32": False}),
+    "gradient_checkpointing": checkpointing,
+    "gradient_checkpointing_kwargs": ignored("Lathe always checkpoints without reentry."),
+    "torch_compile": flag({"torch_compile": True}),
+    "group_by_length": flag({"batch_order": "by_length"}),
+    "push_to_hub": ignored("give push_to_hub the repository's name to push the result."),
+    "hub_model_id": to("push_to_hub"),
+    "hub_private_repo": flag({"push_private": True}, {"push_private": False}),
+    "trust_remote_code": refused("Lathe runs no code of a model; models that transformers supports do not need it."),
+    "resume_from_checkpoint": ignored("Lathe resumes a run from its newest checkpoint by itself (`lathe resume`)."),
+    "ignore_data_skip": ignored("Lathe resumes at the right row."),
+    "do_train": ignored("Lathe always trains."),
+    "do_eval": ignored("evaluation is on if eval_split or validation_data is set."),
+    "per_device_eval_batch_size": ignored("Lathe evaluates in the batch size that fits the memory."),
+    "eval_accumulation_steps": ignored(IN_LATHE),
+    "output_dir": ignored(OWN_FOLDERS),
+    "overwrite_output_dir": ignored(OWN_FOLDERS),
+    "logging_dir": ignored(OWN_FOLDERS),
+    "run_name": to("name"),
+    "report_to": ignored(TRACKERS),
+    "logging_first_step": ignored(TRACKERS),
+    "logging_strategy": ignored(TRACKERS),
+    "disable_tqdm": ignored(TRACKERS),
+    "log_level": ignored(TRACKERS),
+    "plot_loss": ignored(TRACKERS),
+    "save_only_model": ignored("Lathe needs the optimizer's state to resume."),
+    "save_safetensors": ignored("Lathe always saves safetensors."),
+    "ddp_timeout": ignored(_MINUTE),
+    "ddp_find_unused_parameters": ignored(IN_LATHE),
+    "dataloader_num_workers": ignored(IN_LATHE),
+    "dataloader_pin_memory": ignored(IN_LATHE),
+    "dataloader_drop_last": ignored("Lathe trains every row once an epoch."),
+    "dataloader_prefetch_factor": ignored(IN_LATHE),
+    "preprocessing_num_workers": ignored(IN_LATHE),
+    "dataset_num_proc": ignored(IN_LATHE),
+    "remove_unused_columns": ignored(IN_LATHE),
+    "include_num_input_tokens_seen": ignored(TRACKERS),
+    "use_cpu": ignored("the worker decides on which devices a run trains."),
+    "local_rank": ignored(IN_LATHE),
+    "average_tokens_across_devices": ignored("Lathe always weighs tokens alike on all devices."),
+}
