@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
 
 from app.access import callers, server_token
-from app.access.uploads import FOLDER
+from app.access.uploads import FOLDER, give_each_its_own_folder
 from worker.settings import Settings, get_settings
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def _prepare_gradio(uploads: Path) -> None:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_MCP_SERVER"] = "False"
     os.environ[FOLDER] = str(uploads)
+    give_each_its_own_folder()
 
 
 def _own_upload_folder(uploads: Path) -> Path:

@@ -37,7 +37,7 @@ class PlayedRun:
     """A queued run, with methods for the actions of its worker and trainer."""
 
     def __init__(self, name: str = "letters", **settings: Any) -> None:
-        config = RunConfig(name=name, model="models/tiny", data="rows.jsonl", **settings)
+        config = RunConfig.model_validate({"name": name, "model": "models/tiny", "data": "rows.jsonl"} | settings)
         with database.write() as session:
             self.id = runs.create(session=session, config=config, dataset_id=None).id
         self.attempt = 0

@@ -1,6 +1,7 @@
 """Checks that a path is an upload: a file that this process received into its own folder."""
 
 import os
+import secrets
 import stat
 from pathlib import Path, PurePath
 from typing import Any
@@ -18,6 +19,25 @@ class NotUploaded(UserError):  # noqa: N818
 
     def __init__(self, field: str, path: str) -> None:
         super().__init__(field, path[:500], "is not a file that was uploaded here.", _FIX)
+
+
+def give_each_its_own_folder() -> None:
+    """Makes Gradio store each upload in a folder of its own.
+
+    It names the folder by the file's hash: two uploads of the same bytes would share one file, which the first handler deletes.
+    """
+    from gradio import route_utils
+
+    usual = route_utils.GradioUploadFile
+    if usual.__name__ == "SeparateUpload":
+        return
+
+    class SeparateUpload(usual):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.sha.update(secrets.token_bytes(16))
+
+    route_utils.GradioUploadFile = SeparateUpload  # type: ignore[misc]
 
 
 def folder() -> Path:

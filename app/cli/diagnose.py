@@ -43,7 +43,17 @@ def page(document: dict[str, Any]) -> str:
     parts += _list("Evidence", [f"line {number}: {numbers.shorten(line, 400)}" for number, line in numbered])
     parts += _list("Fix", document["fix"])
     parts += _list("Settings", [f"{name}: {json.dumps(value)}" for name, value in document["changes"].items()])
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *_comparison(document.get("compared"))])
+
+
+def _comparison(compared: dict[str, Any] | None) -> list[str]:
+    """What differs from a finished run, as a list."""
+    if compared is None:
+        return []
+    differing = compared["settings"].items()
+    items = [f"{name}: {json.dumps(now)} instead of {json.dumps(before)}" for name, (before, now) in differing]
+    items += [f"new line: {numbers.shorten(line, 400)}" for line in compared["lines"]]
+    return _list(f"Different from run {compared['run']} ({compared['name']}), which finished", items)
 
 
 def _list(heading: str, items: list[str]) -> list[str]:

@@ -20,6 +20,8 @@ def page(values: dict[str, Any], max_length: int) -> str:
             "Problems" if not values["trainable"] else "Warnings",
             *(f"  {line}" for line in issue_lines(values["problems"])),
         ]
+    if values["suggestion"]:
+        lines += ["", f"A mapping that fits the first rows: --columns '{values['suggestion']}'"]
     return "\n".join(lines)
 
 

@@ -41,6 +41,10 @@ heads, L, L), logits (batch, L, vocabulary) or an MLP activation (batch, L, inte
 `sequence_length`. The micro batch is read from the log or given; without it, every size that fits is a candidate, and the
 explanation says so.
 
+**Compared with a run that finished**: the answer for a failed run of Lathe has `compared`: the newest finished run with the same
+model or data (and task, method and strategy where possible), the settings that differ, and the log lines that only the failed
+run printed. Numbers, paths and quoted texts do not make a line new.
+
 A log may have any size: Lathe reads its start, its end and the first traceback between them. Secrets in the evidence are redacted.
 
 Lathe knows {len(CAUSES)} causes. To add one, add an entry to the table of its subject (`worker/diagnosis/causes/`) and a log to

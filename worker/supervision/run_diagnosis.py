@@ -6,6 +6,7 @@ from typing import Any
 
 from training.model_info.config_json import ModelError
 from training.model_info.dimensions import Dimensions, read_dimensions
+from worker.diagnosis.comparison import different_settings, new_lines
 from worker.diagnosis.diagnosis import Diagnosis, diagnose
 from worker.diagnosis.log_file import Excerpt, read_log
 from worker.store import database, logs, runs
@@ -14,10 +15,14 @@ from worker.supervision.outcome import Verdict
 from worker.supervision.report_reader import AttemptProgress
 
 _MOST_LINES = 5000
+_MOST_COMPARED = 200  # finished runs, the newest
+_COMPARED = ("model", "data", "task", "method", "strategy")
 
 
 def of_run(run_id: str, *, dimensions: Dimensions | None = None, micro_batch: int | None = None) -> dict[str, Any]:
-    """The diagnosis of a run as JSON (`Diagnosis.document`): the stored one, unless `dimensions` or `micro_batch` are given.
+    """The diagnosis of a run as JSON (`Diagnosis.document`), with `compared`: the run beside one that finished.
+
+    It is the stored one, unless `dimensions` or `micro_batch` are given.
 
     Raises:
         RunNotFound: no run has this id.
@@ -26,14 +31,48 @@ def of_run(run_id: str, *, dimensions: Dimensions | None = None, micro_batch: in
         run = runs.get(session=session, run_id=run_id)
         stored = (run.error or {}).get("diagnosis")
         if stored and dimensions is None and micro_batch is None:
-            return dict(stored)
+            return dict(stored) | {"compared": compared(run_id)}
         lines = [line.text for line in logs.tail(session=session, run_id=run.id, limit=_MOST_LINES)]
         trace = str((run.error or {}).get("traceback") or "")
         text = "\n".join([*lines, *([] if trace in "\n".join(lines) else trace.splitlines())])
         config, stepped = dict(run.config), dict(run.stepped_down)
     dimensions = dimensions or model_dimensions(config)
     found = diagnose(text, dimensions=dimensions, micro_batch=micro_batch, config=config | stepped)
-    return _beside(found, stepped).document()
+    return _beside(found, stepped).document() | {"compared": compared(run_id)}
+
+
+def compared(run_id: str) -> dict[str, Any] | None:
+    """The failed run beside the last finished one that is most like it: the same data, model and strategy, or some of them.
+
+    None if the run has not failed, or no finished run shares its model or its data.
+
+    Raises:
+        RunNotFound: no run has this id.
+    """
+    with database.read() as session:
+        run = runs.get(session=session, run_id=run_id)
+        if run.status is not Status.FAILED:
+            return None
+        finished = runs.listing(session=session, status=Status.FINISHED, limit=_MOST_COMPARED)
+        alike = [(_shared(run.config, other.config), other) for other in finished]
+        shared, best = max(alike, key=lambda one: len(one[0]), default=([], None))
+        if best is None or not {"model", "data"} & set(shared):
+            return None
+        failed, good = (
+            [line.text for line in logs.tail(session=session, run_id=one.id, limit=_MOST_LINES)] for one in (run, best)
+        )
+        settings = different_settings(run.config | run.stepped_down, best.config | best.stepped_down)
+        return {
+            "run": best.id,
+            "name": best.name,
+            "shared": shared,
+            "settings": {name: list(values) for name, values in settings.items()},
+            "lines": new_lines(failed, good),
+        }
+
+
+def _shared(config: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    return [name for name in _COMPARED if config.get(name) and config.get(name) == other.get(name)]
 
 
 def explained(

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,15 @@ import click
 
 from app.cli.errors import CommandError
 from app.words.dataset_check import page
+from training.config.choices import Task
 from training.data.inspection import Inspection
 from training.data.issues import ERROR, WARNING, Issue
+from training.data.mapping import format_of, parse_mapping
 from training.errors import DataError
+from training.tokens.task_parts import misfit, tasks_of
 from worker.datasets.checking import check_file
 
-FOUND = ("file_format", "reason", "rows", "columns", "counts", "empty_rows", "trainable")
+FOUND = ("file_format", "reason", "rows", "columns", "counts", "empty_rows", "trainable", "suggestion")
 SETTINGS = ("model", "max_length", "micro_batch", "accumulation", "num_processes", "seed", "eval_split")
 COUNTED = (
     "tokens", "truncated_rows", "lost_tokens", "untrained_rows", "untrained_at", "duplicate_rows", "duplicate_examples",
@@ -29,6 +32,7 @@ class Options:
     """The file to check, and the settings of its run."""
 
     file: Path
+    task: str | None
     model: str | None
     max_length: int
     micro_batch: int
@@ -46,7 +50,7 @@ def check(options: Options, *, as_json: bool) -> int:
     Raises:
         CommandError: a file cannot be read.
     """
-    inspection = _inspected(options.file, options.columns)
+    inspection = _fitting(_inspected(options.file, options.columns), options)
     held_out = _inspected(options.validation, options.columns) if options.validation else None
     values = _document(options, inspection)
     if held_out is not None:
@@ -67,6 +71,19 @@ def _inspected(file: Path, columns: str | None) -> Inspection:
         return check_file(file, file.name, columns)
     except OSError as error:
         raise CommandError("FILE", str(file), f"cannot be read: {error.strerror}.", "Check its permissions.") from None
+
+
+def _fitting(inspection: Inspection, options: Options) -> Inspection:
+    """The inspection with an error if its rows do not fit the task."""
+    if options.task is None or not inspection.trainable:
+        return inspection
+    row_format = format_of(parse_mapping(options.columns)) if options.columns else inspection.format
+    message = misfit(Task(options.task), row_format)
+    if message is None:
+        return inspection
+    fix = f"Choose another file, or a task that it fits: {', '.join(tasks_of(row_format))}."
+    issue = Issue(ERROR, options.file.name, None, "", message, fix, inspection.rows)
+    return replace(inspection, problems=[issue, *inspection.problems], trainable=False)
 
 
 def _document(options: Options, inspection: Inspection) -> dict[str, Any]:

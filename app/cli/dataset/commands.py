@@ -8,6 +8,7 @@ import click
 
 from app.cli.errors import Command
 from app.cli.options import Group, count_type, json_option, path_type
+from training.config.choices import Task
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,6 +33,9 @@ def dataset() -> None:
 
 @dataset.command(cls=Command)
 @click.argument("file", type=path_type)
+@click.option(
+    "--task", type=click.Choice([task.value for task in Task]), help="Also check that the rows fit this task."
+)
 @click.option("--model", "-m", metavar="MODEL", help="Tokenize for this model: a folder or a hub id.")
 @_number("--max-length", 1024, click.IntRange(8, 1_048_576), "Maximum length, in tokens.")
 @_number("--micro-batch", 4, click.IntRange(1, 65_536), "Micro batch size in rows.")
@@ -48,6 +52,7 @@ def dataset() -> None:
 def check(
     ctx: click.Context,
     file: Path,
+    task: str | None,
     model: str | None,
     max_length: int,
     micro_batch: int,
@@ -67,7 +72,7 @@ def check(
     from app.cli.dataset import check as cli_dataset_check
 
     options = cli_dataset_check.Options(
-        file, model, max_length, micro_batch, accumulation, num_processes, seed, eval_split, columns, validation
+        file, task, model, max_length, micro_batch, accumulation, num_processes, seed, eval_split, columns, validation
     )
     ctx.exit(cli_dataset_check.check(options, as_json=as_json))
 

@@ -35,6 +35,33 @@ def diagnosis_html(diagnosis: dict[str, Any], run_id: str = "") -> Markup:
     return panel(diagnosis["title"], body, classes="diagnosis")
 
 
+def comparison_html(compared: dict[str, Any] | None) -> Markup:
+    """The failed run beside a finished one: settings that differ, and new log lines; nothing if there is no difference."""
+    if compared is None or not (compared["settings"] or compared["lines"]):
+        return Markup("")
+    lead = Markup(
+        '<p class="note">Compared with <a href="/run?id={}">{}</a>, which finished with the same {}.</p>'
+    ).format(compared["run"], compared["name"], ", ".join(form.label(name).lower() for name in compared["shared"]))
+    changed = [
+        (form.label(name), _value(name, before), _value(name, now))
+        for name, (before, now) in compared["settings"].items()
+    ]
+    settings_list = each("<tr><th>{}</th><td>{}</td><td>{}</td></tr>", changed)
+    heads = Markup("<thead><tr><th>Setting</th><th>Finished run</th><th>This run</th></tr></thead>")
+    table = Markup('<table class="options">{}<tbody>{}</tbody></table>').format(heads, settings_list) if changed else ""
+    lines = each("<li><span>{}</span></li>", [(numbers.shorten(line, _SHOWN),) for line in compared["lines"]])
+    new = (
+        Markup('<h3>New log lines</h3><ol class="evidence" aria-label="New log lines">{}</ol>').format(lines)
+        if lines
+        else ""
+    )
+    return panel("What is different", lead + table + new, classes="diagnosis")
+
+
+def _value(name: str, value: Any) -> str:
+    return settings()[name].in_words(value) if name in settings() and value is not None else str(value)
+
+
 def _button(changes: dict[str, Any], run_id: str) -> Markup:
     """A link to New run with the settings that fix the failure, as a clone of the run if Lathe knows it."""
     known = {name: form.shown(settings()[name], value) for name, value in changes.items() if name in settings()}

@@ -70,7 +70,9 @@ class Page:
 
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
-    draft = gr.BrowserState(None, storage_key="lathe-draft", secret="lathe")  # noqa: S106 no secret: it must only stay the same
+
+    draft = gr.BrowserState(None, storage_key="lathe-draft", secret="lathe")  # noqa: S106
+    earlier = gr.BrowserState(None, storage_key="lathe-earlier-draft", secret="lathe")  # noqa: S106
     parent, visible = gr.State(""), gr.State(())
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="title-row"):
@@ -82,7 +84,9 @@ def build(demo: gr.Blocks) -> None:
     checked = [draft, visible, page.summary, page.problems, page.start, *page.previews, *page.hideable]
     typed = [*page.inputs, parent, visible]
     filled = [*page.inputs, parent, page.banner]
-    loaded = demo.load(opened, draft, [*filled, page.dataset], **QUIET).then(refreshed, typed, checked, **QUIET)
+    loaded = demo.load(opened, [draft, earlier], [*filled, page.dataset, earlier], **QUIET).then(
+        refreshed, typed, checked, **QUIET
+    )
     loaded.then(None, None, None, js=_KEEP_ONLY_CLONE)
     gr.on([field.change for field in page.inputs], refreshed, typed, checked, trigger_mode="always_last", **QUIET)
     data, held_out, strategy, processes = (
@@ -102,12 +106,23 @@ def build(demo: gr.Blocks) -> None:
     started.then(None, address, None, js=_GO)
 
 
-def opened(stored: Any, request: gr.Request) -> list[Any]:
-    """The form with the stored draft or the cloned run, and the settings in the address (/new?data=ID&model=...)."""
-    draft, banner = _draft_or_clone(Draft.of(stored), str(request.query_params.get("clone", "")))
-    draft = replace(draft, values=draft.values | form.from_query(request.query_params))
+def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:
+    """The form with the stored draft, the cloned run, or the settings in the address (/new?data=ID&model=...).
+
+    A link shows the same settings to everybody: it starts from the defaults, and the draft is kept as the earlier one.
+    """
+    query = request.query_params
+    given = form.from_query(query)
+    draft, banner = _draft_or_clone(Draft.of(earlier if "earlier" in query else stored), str(query.get("clone", "")))
+    keep = gr.skip()
+    if given and not query.get("clone"):
+        if draft.values | given != draft.values:
+            keep, banner = stored, _from_link(given, draft)
+        draft = Draft(form.defaults() | given)
+    elif given:
+        draft = replace(draft, values=draft.values | given)
     dataset = described(*(draft.values[name] for name in ("data", "model", "max_length", "columns")))
-    return [*_filled(draft, data_chooser.choices()), draft.parent, banner, dataset]
+    return [*_filled(draft, data_chooser.choices()), draft.parent, banner, dataset, keep]
 
 
 def refreshed(*inputs: Any) -> list[Any]:
@@ -211,6 +226,15 @@ def _draft_or_clone(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:
     )
     banner = banner.format(run.id, run.name)
     return (draft if draft.parent == run.id else Draft(form.from_config(run.config), run.id)), banner
+
+
+def _from_link(given: dict[str, Any], draft: Draft) -> Markup:
+    """What the link set, and the way back to a draft that differs from the defaults."""
+    names = ", ".join(form.label(name) for name in given)
+    back = Markup("")
+    if draft.values != form.defaults():
+        back = Markup(' Your draft is kept: <a href="/new?earlier=1">open it again</a>.')
+    return Markup('<div class="banner">The link set {}; everything else is at its default.{}</div>').format(names, back)
 
 
 def _filled(draft: Draft, datasets: list[tuple[str, str]]) -> list[Any]:

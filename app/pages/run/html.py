@@ -7,7 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.diagnosis import diagnosis_html
+from app.pages.common.cache import TimedCache
+from app.pages.common.diagnosis import comparison_html, diagnosis_html
 from app.pages.common.form import applying, from_config
 from app.pages.common.html import ago, bar, clock, each, facts, panel, rows, share_done, status_word, took
 from app.words import numbers
@@ -15,8 +16,11 @@ from app.words.runs import eta, exact_match, scores, strategy
 from training.config.fields import settings
 from training.units import NONE, byte_size
 from worker.store.tables import LogLine, Run, RunEvent, Status
+from worker.supervision.run_diagnosis import compared
 
 Queue = dict[str, Any] | None
+
+_comparisons: TimedCache[tuple[str, int], dict[str, Any] | None] = TimedCache(seconds=60)
 
 
 def heading(run: Run) -> Markup:
@@ -63,7 +67,8 @@ def failure(run: Run, log: Sequence[LogLine]) -> Markup:
     alert = Markup('<div class="alert" role="alert"><b>{}</b>{} <em>{}</em>{}</div>').format(
         error.get("message") or "The run failed.", f" ({where})" if where else "", error.get("fix") or "", folded
     )
-    return alert + (diagnosis_html(error["diagnosis"], run_id=run.id) if error.get("diagnosis") else "")
+    diagnosis = diagnosis_html(error["diagnosis"], run_id=run.id) if error.get("diagnosis") else Markup("")
+    return alert + diagnosis + comparison_html(_comparisons.get((run.id, run.attempt), lambda: compared(run.id)))
 
 
 def event_list(events: Sequence[RunEvent]) -> Markup:

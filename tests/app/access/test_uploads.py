@@ -58,7 +58,7 @@ def names(tmp_path, upload):
 @pytest.mark.parametrize("route", [PREDICT, JOIN])
 def test_no_handler_takes_a_file_that_was_not_uploaded(home, names, route):
     web, result = client(), list(handlers())
-    assert len(result) == 3
+    assert len(result) == 4
     for number, inputs, places in result:
         for name in names:
             for several in (False, True):
@@ -181,3 +181,10 @@ def test_the_component_refuses_paths_too(tmp_path, monkeypatch):
     box = within_event_loop(lambda: uploads_only(gr.File()))
     with pytest.raises(NotUploaded):
         box.preprocess(gr.FileData(path="/etc/passwd"))
+
+
+def test_two_uploads_of_the_same_bytes_are_two_files(home):
+    files = {"files": ("rows.jsonl", b'{"a": 1}\n')}
+    first, second = (client().post("/gradio_api/upload", files=files).json()[0] for _ in range(2))
+    Path(first).unlink()
+    assert Path(second).read_bytes() == b'{"a": 1}\n'

@@ -164,3 +164,24 @@ def test_formats_of_real_data_sets_are_detected(real_data, name):
     }[name]
     output = answer("dataset", "check", real_data / name)
     assert (output["format"], output["rows"], output["trainable"]) == (*expected, True)
+
+
+def test_check_with_a_task_refuses_rows_of_another_format(rows):
+    assert lathe("dataset", "check", str(rows), "--task", "sft").exit_code == 0
+    done = lathe("dataset", "check", str(rows), "--task", "dpo", "--json")
+    assert done.exit_code == 1
+    result = json.loads(done.stdout)
+    assert not result["trainable"]
+    assert "task dpo needs chosen and rejected answers" in result["problems"][0]["message"]
+
+
+def test_check_refuses_images_and_suggests_a_mapping(tmp_path):
+    pictures = tmp_path / "pictures.jsonl"
+    pictures.write_text('{"prompt": "<image>\\nWhat is it?", "completion": "A cat.", "image": "cat.png"}\n')
+    done = lathe("dataset", "check", str(pictures), "--json")
+    result = json.loads(done.stdout)
+    assert (done.exit_code, result["trainable"]) == (1, False)
+    assert (result["problems"][0]["field"], "Lathe trains on text" in result["problems"][0]["fix"]) == ("image", True)
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "a", "answer": "b"}\n')
+    assert "--columns 'prompt=question, completion=answer'" in lathe("dataset", "check", str(questions)).stdout

@@ -47,3 +47,18 @@ def test_a_text_of_no_known_program_is_refused(page):
     page.locator("#configuration textarea").fill("hello")
     page.locator("#import").click()
     says(page, ".alert", "is not a configuration of")
+
+
+def test_a_link_does_not_inherit_a_draft_and_offers_it_again(page):
+    page.goto("/new")
+    page.locator("#command .cm-line", has_text="accelerate launch").wait_for()
+    field(page, "lora_r").fill("48")
+    field(page, "learning_rate").fill("abc")
+    says(page, ".problems li", "Learning rate")  # arrives with the stored draft
+    page.goto("/new?max_length=256")
+    says(page, ".banner", "The link set Max length; everything else is at its default.")
+    assert field(page, "max_length").input_value() == "256"
+    assert field(page, "lora_r").input_value() == "16"
+    page.locator(".banner a", has_text="open it again").click()
+    page.wait_for_function("document.querySelector('#setting-lora_r textarea')?.value === '48'")
+    assert field(page, "learning_rate").input_value() == "abc"

@@ -7,12 +7,14 @@ import subprocess
 import sys
 
 import pytest
+from environment import use
 from paths import PROGRAMS
 from played_run import PlayedRun
 from web import application, site
 
 from app.access.server_token import TOKEN_FILE
 from worker.datasets import datasets
+from worker.settings import get_settings
 from worker.store import accounts, database
 from worker.store.tables import Dataset, Run
 
@@ -29,7 +31,8 @@ def served(tmp_path_factory):
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     home = tmp_path_factory.mktemp("door") / "home"
-    with site(home) as started:
+    with site(home) as started, pytest.MonkeyPatch.context() as monkeypatch:
+        use(monkeypatch, DATA_DIR=str(home))
         with database.write() as session:
             tokens = {
                 name: accounts.add(session=session, name=name, admin=name == "carol")
@@ -40,6 +43,7 @@ def served(tmp_path_factory):
         added = datasets.add_file(path=rows, name="rows.jsonl", owner="alice")
         yield started, home, tokens, added.id
         database.dispose()
+    get_settings.cache_clear()
 
 
 def bearer(token):

@@ -91,7 +91,7 @@ def test_a_supervisor_frozen_beyond_its_lease_is_killed_with_its_trainer() -> No
 @pytest.mark.usefixtures("started")
 def test_a_frozen_preloaded_supervisor_is_killed_with_its_trainer() -> None:
     starting.prepare()
-    (ready,) = standing_ready()
+    (ready,) = eventually(standing_ready)
     run_id = queue_run(**SLOW)
     starting.start_waiting()
     eventually(lambda: get(run_id).step > 2)
@@ -107,7 +107,7 @@ def test_a_supervisor_that_starts_slower_than_its_lease_costs_no_attempt(
 ) -> None:
     use_leases_of(monkeypatch, seconds=3)
     starting.prepare()
-    (ready,) = standing_ready()
+    (ready,) = eventually(standing_ready)
     ready.send_signal(signal.SIGSTOP)
     run_id = queue_run(steps=1)
     (run,) = starting.start_waiting()
@@ -212,7 +212,7 @@ def test_a_run_of_another_machine_is_not_recovered_before_its_lease_expires() ->
 @pytest.mark.usefixtures("started")
 def test_a_preloaded_supervisor_takes_the_next_run() -> None:
     starting.prepare()
-    (ready,) = standing_ready()
+    (ready,) = eventually(standing_ready)
     first, second = queue_run(steps=20, pause=0.05), queue_run(steps=1)
     starting.start_waiting()
     run = eventually(lambda: (run := get(first)).step and run)
