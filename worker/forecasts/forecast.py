@@ -35,7 +35,7 @@ def shape_at(model: str) -> ModelShape:
     config = path / "config.json" if path.is_dir() else path
     if not config.is_file():
         fix = "Download its config.json (the weights are not needed) and give the folder or the file."
-        raise ModelError(model, "is not on this machine.", fix)
+        raise ModelError(model, "the model is not on this machine.", fix)
     shape = read_shape(config)
     files = sorted(config.parent.glob("*.safetensors"))
     try:

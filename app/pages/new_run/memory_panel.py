@@ -123,7 +123,7 @@ def _question(values: Values, card: str, count: str) -> Question | str:
     model = typed.model
     shape = _shapes.get(model, lambda: _shape(model))
     if isinstance(shape, ModelError):
-        return f"{shape.message} {shape.fix}"
+        return f"{shape.message[0].upper()}{shape.message[1:]} {shape.fix}"
     config = forecasting.spread(typed, int(count)) if count else typed
     place = forecasting.card_of(review.machine()) if card == HERE else CARDS[card]
     host = forecasting.host_memory() if card == HERE else None
