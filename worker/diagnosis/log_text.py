@@ -16,6 +16,8 @@ from worker.diagnosis.tracebacks import Traceback, tracebacks, wrapped_messages
 from worker.redaction import ESCAPES
 
 LONGEST_LINE = 4000  # characters
+_REPEATS = 500
+_DIGITS = re.compile(r"\d+")
 _BAR = re.compile(r"\d+%\|")
 _LAUNCHERS = re.compile(r"torch/distributed/(run|launcher|elastic)|accelerate/commands/launch|deepspeed/launcher")
 _WRAPPERS = ("ChildFailedError", "CalledProcessError", "SignalException")
@@ -24,7 +26,7 @@ _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
-_VALUE = re.compile(r"(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:=]\s*['\"]?((?i:nan|inf)|-?[\d.]+)")
+_VALUE = re.compile(r"(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 _STARTED = re.compile(
     r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
     r")|'train_runtime': ",
@@ -43,14 +45,15 @@ class Line:
 
 
 class Log:
-    """A parsed log. `text` is its lines without the marks of ranks."""
+    """A parsed log. `text` is its lines without the marks of ranks; of lines that repeat very often, most are empty there."""
 
     def __init__(self, source: Sequence[Excerpt]) -> None:
         self.lines = _lines(source)
-        self.text = "\n".join(line.text for line in self.lines)
+        searched = _without_repeats([line.text for line in self.lines])
+        self.text = "\n".join(searched)
         self._starts = [0]
-        for line in self.lines:
-            self._starts.append(self._starts[-1] + len(line.text) + 1)
+        for text in searched:
+            self._starts.append(self._starts[-1] + len(text) + 1)
 
     def place(self, offset: int) -> int:
         """The index in `lines` of a character of `text`."""
@@ -159,6 +162,18 @@ class Log:
     @cached_property
     def _starts_and_ends(self) -> list[int]:
         return [self.place(found.start()) for found in _STARTED.finditer(self.text)]
+
+
+def _without_repeats(texts: list[str]) -> list[str]:
+    """The lines, with an empty text for those that differ from `2 * _REPEATS` others only in numbers, except the first and last.
+
+    A long training prints one line of metrics a step. To search them all would take longer than everything else.
+    """
+    by_kind: dict[str, list[int]] = {}
+    for place, text in enumerate(texts):
+        by_kind.setdefault(_DIGITS.sub("", text), []).append(place)
+    repeated = {place for places in by_kind.values() for place in places[_REPEATS:-_REPEATS]}
+    return ["" if place in repeated else text for place, text in enumerate(texts)]
 
 
 def _lines(source: Sequence[Excerpt]) -> list[Line]:

@@ -465,6 +465,14 @@ def test_an_argument_that_was_renamed_gives_its_new_name(call, argument, fix):
     assert fix in diagnosis.fix[0]
 
 
+def test_an_error_between_many_lines_of_metrics_is_found():
+    metrics = "".join(f"{{'loss': 1.{n}, 'epoch': {n}}}\n" for n in range(3000))
+    failed = diagnose(metrics + ended("PermissionError: [Errno 13] Permission denied: '/out'"))
+    assert (failed.cause, failed.evidence[0].number) == ("permission_denied", 3004)
+    went_on = diagnose(metrics + ended("ModuleNotFoundError: No module named 'wandb'") + metrics)
+    assert went_on.confidence < 0.6
+
+
 def test_the_end_of_torchruns_summary_gives_the_killed_rank():
     text = log("host_out_of_memory").partition("Failures:")[2]
     diagnosis = diagnose(text)

@@ -91,7 +91,10 @@ CAUSES = (
         "data_empty",
         "No rows are left to train on.",
         (
-            sign(r"IndexError: Invalid key: \d+ is out of bounds for size 0|Cannot find valid samples", 0.95),
+            sign(
+                r"IndexError: Invalid key: \d+ is out of bounds for size 0|Error occurred while packing the dataset\. Make sure|Cannot find valid samples",
+                0.95,
+            ),
             sign(r"num_samples should be a positive integer value, but got num_samples=0", 0.95),
             sign(
                 r"Corresponding data split \"?\w+\"? (?:not found|is empty)|contains no training (?:rows|examples)",
@@ -157,7 +160,7 @@ CAUSES = (
         "The data set has no column of the name that the program reads.",
         (
             sign(
-                r"^(?:builtins\.)?KeyError: ['\"](?P<column>[\w. -]+)['\"]",
+                r"^(?:builtins\.)?KeyError: ['\"](?P<column>(?!\w+\.\w+\.)[\w. -]+)['\"]",
                 0.8,
                 inside=r"datasets/arrow_dataset|datasets/formatting|/dataset_map|map_fn|preprocess|tokeniz|convert|DATASETS|build_dataset|get_dataset|_get_merged|load_single|build_dataloader|formatting_func|prompt_strategies|prompt_tokenizers",
             ),

@@ -71,6 +71,7 @@ CAUSES = (
         "A file does not exist.",
         (
             sign(r"FileNotFoundError: \[Errno 2\] No such file or directory: '?(?P<path>[^'\n]+)'?", 0.85),
+            sign(r"RuntimeError: unable to open file <(?P<path>[^>]+)>.*No such file", 0.9),
             sign(r"FileNotFoundError: (?!\[Errno)", 0.8),
             sign(r"(?<!nvcc')(?<!nvcc): \[Errno 2\] No such file or directory", 0.8),
             sign(r"can't open file '(?P<path>[^']+)': \[Errno 2\]", 0.9),

@@ -97,7 +97,7 @@ CAUSES = (
             sign(r"undefined symbol: cquantize_blockwise\w*|undefined symbol: cget_col_row_stats", 0.97),
             sign(r"The installed version of bitsandbytes was compiled without GPU support", 0.5, Kind.SYMPTOM),
             sign(
-                r"Configured CUDA binary not found at|CUDA SETUP: CUDA detection failed|Configured ROCm binary not found at",
+                r"CUDA is required but not available for bitsandbytes|Configured CUDA binary not found at|CUDA SETUP: CUDA detection failed|Configured ROCm binary not found at",
                 0.93,
             ),
         ),

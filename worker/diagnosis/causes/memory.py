@@ -16,6 +16,7 @@ CAUSES = (
             sign(r"(?:OutOfMemoryError|RuntimeError|torch\.\S*Error): (?:CUDA|HIP|XPU) out of memory", 0.98),
             sign(r"OutOfMemoryError: (?:.*[Tt]ried to allocate|Allocation on device)|MPS backend out of memory", 0.97),
             sign(r"CUDA out of memory\. Tried to allocate", 0.97),
+            sign(r"RuntimeError: No executable batch size found, reached zero", 0.85),
             sign(r"\bCUDA out of memory\b|^Error out of memory at line \d+ in file", 0.8),
             sign(r"CUDA [Ee]rror: out of memory|Cuda failure (?:2 )?'out of memory'|hipErrorOutOfMemory", 0.9),
             sign(

@@ -30,6 +30,7 @@ CAUSES = (
                 0.97,
             ),
             sign(r"ignore_mismatched_sizes=True", 0.9),
+            sign(r"Global shape mismatch for loaded", 0.93),
         ),
         (
             "If it is the embedding, resize it to the tokenizer (model.resize_token_embeddings) before you load the adapter or checkpoint.",

@@ -24,6 +24,7 @@ CAUSES = (
         (
             sign(r"probability tensor contains either `inf`, `nan` or element < 0", 0.9),
             sign(r"(?:[Ll]oss|[Gg]radient norm|[Gg]rad norm) (?:is|became) (?:nan|inf|NaN)|non-finite", 0.9),
+            sign(r"\bloss\W{0,3}tensor\((?:nan|inf)", 0.75, Kind.SYMPTOM, lasting=True),
             sign(r"Function '\w+' returned nan values in its \d+th output", 0.95),
             sign(
                 r"['\"]?(?:\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:=]\s*['\"]?(?i:nan|inf)\b",
