@@ -17,6 +17,7 @@ from app.web import log_diagnosis
 from app.web.security import error
 from training.config.fields import ConfigError, parse
 from training.errors import Problem, UserError
+from training.foreign.translate import import_text
 from worker.datasets.datasets import DatasetNotFound
 from worker.forecasts import forecast, requested
 from worker.runs import submit
@@ -149,6 +150,17 @@ async def diagnose_log(
     return await run_in_threadpool(log_diagnosis.of_stream, log, model, micro_batch)
 
 
+@router.post("/api/imports")
+async def import_configuration(request: Request) -> dict[str, Any]:
+    """A configuration of another program, in the body, as the settings of a run, key by key. Files that it names are not read.
+
+    Raises:
+        UserError: the body is a configuration of no known program; answered with 422.
+    """
+    text = (await request.body()).decode("utf-8", "replace")
+    return await run_in_threadpool(lambda: import_text(text, None, "body").document())
+
+
 @router.get("/api/datasets")
 def list_datasets(search: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200) -> dict[str, Any]:
     """The data sets, newest first."""
@@ -166,7 +178,7 @@ def show_dataset(dataset_id: str) -> dict[str, Any]:
 @rest.api_route("/api/{path:path}", methods=["GET", "POST"], response_model=None)
 def unknown_path(path: str) -> JSONResponse:
     """The answer to unknown paths under /api/, which would otherwise reach the pages."""
-    fix = "Use /api/runs, /api/datasets, /api/forecasts or /api/diagnoses."
+    fix = "Use /api/runs, /api/datasets, /api/forecasts, /api/diagnoses or /api/imports."
     return error(404, "path", f"/api/{path}", "is not part of the API.", fix)
 
 

@@ -205,10 +205,21 @@ def _text(path: Path) -> str:
         ) from None
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads YAML without aliases (`*name`): a short text with nested ones stands for terabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not supported; write the value again")
+        return super().compose_node(parent, index)
+
+
 def _values(text: str, name: str) -> Any:
     """The values of a text: a YAML or JSON mapping, else the flags of a command."""
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, _Loader)  # noqa: S506 a SafeLoader
+    except RecursionError:
+        raise UserError("file", name, "is nested too deeply.", "Give a configuration file.") from None
     except yaml.YAMLError as error:
         values = None
         if not _flags(text):

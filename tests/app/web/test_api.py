@@ -193,6 +193,13 @@ def test_problems_of_a_posted_log_are_reported(api, log, params, field):
     assert told(api.post("/api/diagnoses", content=log, params=params), 422)["field"] == field
 
 
+def test_a_posted_configuration_is_translated(api):
+    text = "finetuning_type: lora\nmodel_name_or_path: m\ncutoff_len: 512\n"
+    data = api.post("/api/imports", content=text).json()
+    assert (data["programs"], data["missing"], data["settings"]["max_length"]) == (["LLaMA-Factory"], ["data"], 512)
+    assert told(api.post("/api/imports", content="hello"), 422)["field"] == "file"
+
+
 def test_a_failed_run_is_diagnosed(api):
     run = PlayedRun("sums").claim().prints("ValueError: Attempting to unscale FP16 gradients.").end(Status.FAILED)
     assert api.get(f"/api/runs/{run.id}/diagnosis").json()["cause"] == "fp16_weights_trained"

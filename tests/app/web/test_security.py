@@ -225,7 +225,9 @@ def test_other_bodies_are_limited_too(home):
     assert response.status_code == 413
 
 
-@pytest.mark.parametrize("path", ["/api/runs", "/api/forecasts", "/api/diagnoses", "/gradio_api/run/predict"])
+@pytest.mark.parametrize(
+    "path", ["/api/runs", "/api/forecasts", "/api/diagnoses", "/api/imports", "/gradio_api/run/predict"]
+)
 def test_a_too_large_chunked_body_is_refused(home, path):
     response = client().post(
         path, content=(b" " * 2**20 for _ in range(6)), headers={"Content-Type": "application/json"}

@@ -173,6 +173,15 @@ def test_a_text_of_no_known_program_is_refused(text):
         import_text(text, None, "pasted")
 
 
+def test_aliases_and_deep_nesting_are_refused():
+    bomb = "a: &a [x, x]\n" + "".join(
+        f"{two}: &{two} [*{one}, *{one}]\n" for one, two in zip("abcdef", "bcdefg", strict=True)
+    )
+    for text in (f"cutoff_len: 5\n{bomb}", "cutoff_len: " + "[" * 5000):
+        with pytest.raises(UserError, match=r"aliases|nested too deeply|not valid YAML"):
+            import_text(text, None, "pasted")
+
+
 @pytest.mark.parametrize("value", [None, True, 0, -1, 1.5, "", "auto", "x" * 50, [], [1, "a"], {}, {"a": None}, [{}]])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_no_value_of_any_key_crashes(program, value):
