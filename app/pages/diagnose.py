@@ -2,16 +2,14 @@
 
 import io
 import re
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import gradio as gr
 from markupsafe import Markup
 
 from app.pages.common.diagnosis import diagnosis_html
-from app.pages.common.html import QUIET, each, html, title
-from app.pages.common.upload_box import uploads_only
+from app.pages.common.html import QUIET, html, title, user_error_html
+from app.pages.common.upload_box import deleted_afterwards, uploads_only
 from app.web import log_diagnosis
 from training.config.fields import ConfigError
 from training.errors import Problem, UserError
@@ -74,23 +72,15 @@ def dropped(path: str | None, model: str | None, batch: str | None) -> list[Any]
     """The diagnosis of an uploaded log file, which is then deleted."""
     if path is None:
         return [gr.skip(), gr.skip()]
-    try:
-        with Path(path).open("rb") as log:
-            return [None, _answer(log, model, batch)]
-    finally:
-        Path(path).unlink(missing_ok=True)
-        with suppress(OSError):  # the folder may hold another upload of the same bytes
-            Path(path).parent.rmdir()
+    with deleted_afterwards([path]) as (file,), file.open("rb") as log:
+        return [None, _answer(log, model, batch)]
 
 
 def _answer(log: BinaryIO, model: str | None, batch: str | None) -> Markup:
     try:
         return diagnosis_html(log_diagnosis.of_stream(log, (model or "").strip() or None, _rows(batch)))
     except UserError as error:
-        problems = [
-            (problem.field, str(problem.value or "")[:200], problem.message, problem.fix) for problem in error.problems
-        ]
-        return each('<div class="alert" role="alert"><b>{}</b> <code>{}</code> {} <em>{}</em></div>', problems)
+        return user_error_html(error)
 
 
 def _rows(batch: str | None) -> int | None:

@@ -1,7 +1,6 @@
 """The page Import a configuration, at /import: another program's file, pasted or uploaded, as the settings of a run."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -10,8 +9,8 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.pages.common import form
-from app.pages.common.html import QUIET, each, html, panel, table, title
-from app.pages.common.upload_box import uploads_only
+from app.pages.common.html import QUIET, each, html, panel, table, title, user_error_html
+from app.pages.common.upload_box import deleted_afterwards, uploads_only
 from training.config.fields import settings
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
@@ -78,14 +77,8 @@ def dropped(files: list[str] | None) -> list[Any]:
     """The translation of uploaded files, which are then deleted."""
     if not files:
         return [gr.skip(), gr.skip()]
-    paths = [Path(file) for file in files]
-    try:
+    with deleted_afterwards(files) as paths:
         return [None, _answer([(path.name, _read(path)) for path in paths])]
-    finally:
-        for path in paths:
-            path.unlink(missing_ok=True)
-            with suppress(OSError):  # the folder may hold another upload of the same bytes
-                path.parent.rmdir()
 
 
 def _read(path: Path) -> str:
@@ -98,10 +91,7 @@ def _answer(texts: Sequence[tuple[str, str]]) -> Markup:
         # Without a folder: a pasted text must not make the server read its own files.
         return _imported(together([import_text(text[:_LONGEST], None, name) for name, text in texts]))
     except UserError as error:
-        problems = [
-            (problem.field, str(problem.value or "")[:200], problem.message, problem.fix) for problem in error.problems
-        ]
-        return each('<div class="alert" role="alert"><b>{}</b> <code>{}</code> {} <em>{}</em></div>', problems)
+        return user_error_html(error)
 
 
 def _imported(imported: Imported) -> Markup:

@@ -1,7 +1,7 @@
 """Reads rows from JSON and JSONL. Also refuses what Python's parser accepts: duplicate keys, NaN, endless numbers."""
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from training.data.file_formats import line_fault, open_text
 from training.errors import DataError
 
 LONGEST_ROW = 16 * 2**20  # characters; a row of a million tokens has about 4 million
+_TURNS = ({"role", "content"}, {"from", "value"})
 _CHUNK = 2**20
 _DIGITS = 4000  # Python converts no longer text to an int
 _EDGE = 16  # a parse error this near the end of the text means that more must be read
@@ -151,21 +152,28 @@ def _inside_object(pieces: "_Pieces") -> Iterator[Row | DataError]:
         pieces.skip(1)
         if pieces.next_mark() != "[":
             pieces.value()
+            continue
+        pieces.skip(1)
+        mark = pieces.next_mark()
+        if mark == "]":
+            pieces.skip(1)
+        elif mark != "{":  # a list of something else than rows
+            deque(_elements(pieces), maxlen=0)
         elif found:
             message = f"has several lists: {found} and {key}."
             raise DataError(message, "Save each list as its own file.")
         else:
             found = key
             pieces.count_from_here()
-            yield from (_not_a_turn(record) for record in _list(pieces))
+            yield from (_not_a_turn(record) for record in _elements(pieces))
     pieces.skip(1)
     if not found:
         raise DataError("is one object, not a list of rows.", "Put the rows into a list: [{...}, {...}].")
 
 
 def _not_a_turn(record: Row | DataError) -> Row | DataError:
-    """The record, unless it is a turn of a conversation or no object: then the whole object is one row."""
-    if isinstance(record, DataError) or {"role", "from"} & record.keys():
+    """The record, unless it is a turn of a conversation: then the whole object is one row."""
+    if isinstance(record, dict) and any(turn <= record.keys() for turn in _TURNS):
         raise DataError("is one row, not a list of rows.", "Put the rows into a list: [{...}, {...}].")
     return record
 

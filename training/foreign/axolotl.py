@@ -63,8 +63,8 @@ def _per_epoch(what: str) -> Rule:
         if value == 1:
             return Answer({f"{what}_strategy": "epoch"})
         epochs = values.get("num_epochs")
-        share = 1 / (value * (epochs if isinstance(epochs, (int, float)) and epochs > 0 else 1))
-        return Answer({f"{what}_steps": max(1e-4, min(0.9999, share))}, "as a share of all steps.")
+        times = value * (epochs if isinstance(epochs, (int, float)) and epochs > 0 else 1)
+        return Answer({f"{what}_steps": 1 / max(1.0001, min(1e4, times))}, "as a share of all steps.")
 
     return rule
 

@@ -30,21 +30,23 @@ def of_llamafactory(value: Any, values: Values, folder: Path, setting: str) -> A
     if not wanted:
         return Answer({}, "is empty.")
     more = _FIRST if len(wanted) > 1 else ""
-    if (folder / wanted[0]).is_file():
+    if _is_file(folder / wanted[0]):
         return Answer({setting: str(folder / wanted[0])}, more.strip())
     info = _info(folder, str(values.get("dataset_dir") or "data"))
     if info is None:
         return Answer(
             None, f"{_INFO}, which names the file of {wanted[0]}, is not here. Set {setting} to the file." + more
         )
-    described = json.loads(info.read_text(encoding="utf-8")).get(wanted[0])
-    if not isinstance(described, dict):
-        return Answer(None, f"{_INFO} has no entry {wanted[0]}." + more)
+    described = _entry(info, wanted[0])
+    if described is None:
+        return Answer(None, f"{info} has no entry {wanted[0]}." + more)
     if "file_name" not in described:
         hub = described.get("hf_hub_url") or described.get("ms_hub_url") or wanted[0]
         return Answer(None, _ON_HUB.format(hub) + more)
     found = {setting: str(info.parent / described["file_name"])}
-    columns = {_ROLES[name]: path for name, path in (described.get("columns") or {}).items() if name in _ROLES and path}
+    named = described.get("columns")
+    listed = named.items() if isinstance(named, dict) else ()
+    columns = {_ROLES[name]: str(path) for name, path in listed if name in _ROLES and path}
     return Answer(found | _mapping(columns, setting), more.strip())
 
 
@@ -60,7 +62,7 @@ def of_axolotl(value: Any, folder: Path) -> Answer:
     fields = {**first, **kind} if isinstance(kind, dict) else first
     columns = {role: str(fields[field]) for field, role in _AXOLOTL.items() if fields.get(field)}
     settings: Values = {"task": "pretraining"} if kind in ("completion", "pretrain") else {}
-    if not (folder / name).is_file():
+    if not _is_file(folder / name):
         note = (
             _ON_HUB.format(name)
             if name.count("/") == 1 and "." not in name.split("/")[1][-6:]
@@ -70,10 +72,28 @@ def of_axolotl(value: Any, folder: Path) -> Answer:
     return Answer(settings | {"data": str(folder / name)} | _mapping(columns, "data"), more.strip())
 
 
+def _is_file(path: Path) -> bool:
+    """True if there is such a file; False also for a name that no file can have."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _entry(info: Path, name: str) -> dict[str, Any] | None:
+    """The entry of a data set in dataset_info.json; None if there is none, or the file cannot be read."""
+    try:
+        listed = json.loads(info.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    described = listed.get(name) if isinstance(listed, dict) else None
+    return described if isinstance(described, dict) else None
+
+
 def _info(folder: Path, named: str) -> Path | None:
     """dataset_info.json in the folder that the file names, from the file's folder upwards."""
     places = [above / part / _INFO for above in (folder, *folder.parents) for part in (named, ".")]
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in places if _is_file(place)), None)
 
 
 def _mapping(columns: dict[str, str], setting: str) -> Values:

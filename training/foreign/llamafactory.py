@@ -59,7 +59,7 @@ def _packing(value: Any, values: Values) -> Answer:
 
 def _pissa(value: Any, values: Values) -> Answer:
     rounds = values.get("pissa_iter", 16)
-    kind = {-1: "pissa", 4: "pissa_niter_4"}.get(rounds, "pissa_niter_16")
+    kind = "pissa" if rounds == -1 else "pissa_niter_4" if rounds == 4 else "pissa_niter_16"
     return Answer({"lora_init": kind}) if is_on(value) else Answer({}, "is off.")
 
 

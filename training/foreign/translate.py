@@ -12,6 +12,7 @@ import yaml
 
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
+from training.deepspeed_file import reader as deepspeed_reader
 from training.errors import UserError
 from training.foreign.data_sets import of_axolotl, of_llamafactory
 from training.foreign.entries import Answer, Entry, Outcome, Rule, Values, entry, is_off
@@ -44,7 +45,7 @@ class Imported:
 
     def document(self) -> Values:
         """As a JSON value."""
-        keys = [vars(one) | {"outcome": one.outcome.value} for one in self.entries]
+        keys = [vars(one) | {"value": _plain(one.value), "outcome": one.outcome.value} for one in self.entries]
         return {"programs": list(self.programs), "missing": self.missing, "settings": self.settings, "keys": keys}
 
 
@@ -131,19 +132,23 @@ def _deepspeed(value: Any, folder: Path | None) -> Answer:
         return Answer(
             {"strategy": f"zero{stage}"} | {name: where for name, where in offloads.items() if where in ("cpu", "nvme")}
         )
-    places = [folder / part / str(value) for part in _PARTS] if folder else []
-    for path in places:
-        if path.is_file():
-            try:
-                file = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError as error:
-                return Answer(None, f"{path} is not valid JSON: {error}.")
-            return (
-                Answer(from_deepspeed(file))
-                if looks_like_deepspeed(file)
-                else Answer(None, f"{path} is no DeepSpeed file.")
-            )
-    return Answer(None, f"{value} is not here. Import that file too, or set strategy.")
+    if str(value).lstrip().startswith("{"):
+        return _of_json(str(value), "the text")
+    for path in [folder / part / str(value) for part in _PARTS] if folder else []:
+        try:
+            return _of_json(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, ValueError):  # not there; ValueError: no text
+            continue
+    return Answer(None, f"{str(value)[:200]} is not here. Import that file too, or set strategy.")
+
+
+def _of_json(text: str, name: str) -> Answer:
+    """The settings of a DeepSpeed JSON, with comments or without."""
+    try:
+        file = deepspeed_reader.read(text).values
+    except deepspeed_reader.LooseJsonError as error:
+        return Answer(None, f"{name} is not valid JSON: {error}.")
+    return Answer(from_deepspeed(file)) if looks_like_deepspeed(file) else Answer(None, f"{name} is no DeepSpeed file.")
 
 
 def _defaults(program: Program, values: Values, folder: Path | None) -> list[Entry]:
@@ -240,7 +245,7 @@ def _flags(text: str) -> Values:
     for word in words:
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            flags[name] = yaml.safe_load(value) if equals else True
+            flags[name] = _number(value) if equals else True
             name = "" if equals else name
         elif name:
             value = _number(word)
@@ -252,11 +257,20 @@ def _flags(text: str) -> Values:
     return flags
 
 
+def _plain(value: Any) -> Any:
+    """The value if JSON has it, else its text: YAML has dates, NaN and bytes too."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return str(value)
+    return value
+
+
 def _number(word: str) -> Any:
     """The word as YAML reads it, and numbers such as 1e-5, which YAML takes for text."""
     try:
-        value = yaml.safe_load(word)
-    except yaml.YAMLError:
+        value = yaml.load(word, _Loader)  # noqa: S506 a SafeLoader
+    except (yaml.YAMLError, RecursionError):
         return word
     if isinstance(value, str):
         try:

@@ -94,7 +94,8 @@ def diagnose(
     matches = sorted((found for cause in CAUSES for found in _matches(cause, read)), key=lambda match: match.order)
     if not matches:
         return _unknown(read)
-    if matches[0].kind is Kind.SYMPTOM and not _is_failure(matches[0], read):
+    best = matches[0]
+    if (best.continued and not read.failed) or (best.kind is Kind.SYMPTOM and not _is_failure(best, read)):
         return _unknown(read)
     return _known(read, matches, Known(dimensions, micro_batch, config or {}))
 

@@ -32,8 +32,9 @@ print too, 0.5 for a symptom. It is lower if training continued after the messag
 **Several ranks**: Lathe assigns lines to ranks by the prefixes of torch, torchrun, Lightning, mpirun and srun. The launcher's own
 traceback is never the cause; it only shows which rank failed first. Follow-up errors of other ranks (a lost connection, a
 collective that timed out) count only if nothing else is found; for a collective that timed out, the diagnosis names the rank that
-did not join. A warning, a notice of a program that goes on, and a line of code shown in a traceback are never the cause. If no
-known cause matches, the diagnosis says so and shows the first error of the rank that failed first.
+did not join. Source code in a traceback is never the cause. A warning is a symptom: it counts only if the log shows that the run
+failed and has no traceback. If no known cause matches, the diagnosis says so and shows the first error of the rank that failed
+first.
 
 **Memory**: for a GPU that is out of memory, `inferred` contains the requested size (`bytes_requested`), the phase, and the memory
 in use. With the model's `config.json` (`--model`), the line of code and the size identify the tensor: an attention matrix (batch,

@@ -1,4 +1,4 @@
-"""Tells what a line of a log is: an error, a notice of a program that goes on, a line of code, or other text."""
+"""The role of each line of a log: error, notice, source code, or other text."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -12,7 +12,7 @@ _INSIDE = (" ", "\t", "│", "╭", "╰")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.<>]*(?::(?: |$)|$)")
 _MOST_MESSAGE = 14  # lines
 _AFTER_MESSAGE = re.compile(
-    r"\s*$|.*Traceback \(most|During handling of|The above exception|\d+%\||\[?\d{4}-\d\d-\d\d|[EWIF]\d{4} |={10}|\["
+    r"\s*$|.*Traceback \(most|During handling of|The above exception|\d+%\||\[?\d{4}-\d\d-\d\d|[EWIF]\d{4} |={10}|\*{5}|\["
 )
 
 

@@ -42,11 +42,8 @@ def submit(
     if problems := list(_unprintable(config)):
         raise ConfigError(problems)  # no file is looked for by such a name
     config, problems = _checked(config, reach)
-    problems += [
-        Problem(conflict.settings[0], getattr(config, conflict.settings[0]), conflict.reason, conflict.fix)
-        for conflict in check(config, machine())
-        if conflict.blocking
-    ]
+    if not reach.problems(config):  # a rule may read the model's folder
+        problems += _blocking(config)
     with run_data.taken_in(config, reach, owner, problems) as data, database.write() as session:
         run = runs.create(
             session=session,
@@ -146,6 +143,14 @@ def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Pr
         problems += _disk_problems(config, facts)
         config = config.model_copy(update={"model": str(facts.path)}) if facts.path else config
     return config, problems
+
+
+def _blocking(config: RunConfig) -> list[Problem]:
+    return [
+        Problem(conflict.settings[0], getattr(config, conflict.settings[0]), conflict.reason, conflict.fix)
+        for conflict in check(config, machine())
+        if conflict.blocking
+    ]
 
 
 def _unprintable(config: RunConfig) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ import gradio as gr
 from markupsafe import Markup, escape
 
 from app.words import numbers
+from training.errors import UserError
 from training.units import NONE
 from worker.store.tables import Run, Status
 
@@ -38,6 +39,12 @@ def title(heading: str, aside: Markup | str = "") -> gr.HTML:
 def each(template: str, items: Iterable[Iterable[Any]]) -> Markup:
     """The template filled with each item, concatenated."""
     return Markup("").join(Markup(template).format(*item) for item in items)  # noqa: S704 templates are ours; values are escaped
+
+
+def user_error_html(error: UserError) -> Markup:
+    """Every problem of an error, with its field, value and fix."""
+    problems = [(one.field, str(one.value or "")[:200], one.message, one.fix) for one in error.problems]
+    return each('<div class="alert" role="alert"><b>{}</b> <code>{}</code> {} <em>{}</em></div>', problems)
 
 
 def status_word(status: Status, request: str | None = None) -> Markup:

@@ -1,5 +1,7 @@
 """The upload box, and the paths that its handlers get."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,19 @@ def uploads_only(box: gr.File) -> gr.File:
     # On the instance, because Gradio writes a stub file into this folder for a subclass.
     box.preprocess = paths_of  # type: ignore[method-assign]
     return box
+
+
+@contextmanager
+def deleted_afterwards(uploads: Sequence[str]) -> Iterator[list[Path]]:
+    """The paths of uploaded files, which are deleted at the end."""
+    paths = [Path(upload) for upload in uploads]
+    try:
+        yield paths
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.parent.rmdir()
 
 
 def samples() -> list[Path]:

@@ -70,7 +70,7 @@ class Page:
 
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
-
+    # `secret` need not be secret: it must only stay the same.
     draft = gr.BrowserState(None, storage_key="lathe-draft", secret="lathe")  # noqa: S106
     earlier = gr.BrowserState(None, storage_key="lathe-earlier-draft", secret="lathe")  # noqa: S106
     parent, visible = gr.State(""), gr.State(())

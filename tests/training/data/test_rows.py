@@ -80,6 +80,7 @@ def test_rows_are_the_same_from_every_file_type(tmp_path: Path) -> None:
         ("object.json", b'{"data": [{"text": "a"}]}\n{', "a list of rows under 'data'"),
         ("one.json", b'{\n"messages": [{"role": "user", "content": "a"}]}', "is one row, not a list of rows"),
         ("none.json", b'{\n"text": "a"}', "not a list of rows"),
+        ("of_texts.json", b'{\n"labels": ["a", "b"], "note": 1}', "not a list of rows"),
         ("two.json", b'{\n"train": [{"text": "a"}], "test": [{"text": "b"}]}', "several lists: train and test"),
         ("cut_inside.json", b'{\n"data": [{"text": "a"}', "not valid JSON"),
         ("pointer.jsonl", b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\n", "a Git LFS pointer"),
@@ -145,7 +146,11 @@ def test_real_data_sets_are_read_completely(name: str, shape: str, rows: int, re
 
 def test_the_list_inside_an_object_is_read(tmp_path: Path) -> None:
     path = tmp_path / "wrapped.json"
-    path.write_text(json.dumps({"version": [1, 2][0], "data": [ALPACA, ALPACA], "license": "none"}, indent=1))
+    path.write_text(
+        json.dumps(
+            {"version": 1, "labels": ["a", "b"], "empty": [], "data": [ALPACA, ALPACA], "license": "none"}, indent=1
+        )
+    )
     assert (inspect(path).format, inspect(path).rows) == ("alpaca", 2)
 
 

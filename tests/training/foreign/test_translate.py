@@ -173,6 +173,31 @@ def test_a_text_of_no_known_program_is_refused(text):
         import_text(text, None, "pasted")
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"pissa_init": True, "pissa_iter": [1]},
+        {"deepspeed": "x" * 5000},
+        {"deepspeed": "{broken"},
+        {"dataset": ["x" * 5000]},
+        {"learning_rate": float("nan"), "max_steps": float("inf")},
+    ],
+)
+def test_strange_values_are_answered(more, tmp_path):
+    json.dumps(imported(LLAMAFACTORY | more, tmp_path).document(), allow_nan=False)
+
+
+def test_a_broken_flag_and_a_strange_yaml_value_are_text():
+    assert outcome(import_text("train --model_name_or_path m --moon=[ --sun={", None), "moon").value == "["
+    document = import_text("base_model: m\nnight: 2026-01-02\nsize: .nan\n", None).document()
+    assert {"2026-01-02", "nan"} <= {one["value"] for one in document["keys"] if isinstance(one["value"], str)}
+
+
+def test_a_deepspeed_json_in_a_command_is_read():
+    command = 'train.py --model_name_or_path m --deepspeed \'{"zero_optimization": {"stage": 2}}\''
+    assert import_text(command, None).config().strategy == "zero2"
+
+
 def test_aliases_and_deep_nesting_are_refused():
     bomb = "a: &a [x, x]\n" + "".join(
         f"{two}: &{two} [*{one}, *{one}]\n" for one, two in zip("abcdef", "bcdefg", strict=True)
