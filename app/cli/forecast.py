@@ -40,7 +40,7 @@ def show(
     """
     values = {"data": "none"} | overrides
     config = requested.on_gpus(read_config(path, values) if path else parse(values), gpus, overrides)
-    if run_data.DATASET_ID.fullmatch(config.data):
+    if any(run_data.DATASET_ID.fullmatch(source.path) for source in config.sources):
         ready()  # the data set may be tokenized
     found, card = requested.forecast(config, gpu, host_memory)
     simulated = requested.simulate(config, found, card) if simulate else None

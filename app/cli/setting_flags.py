@@ -20,7 +20,7 @@ class RunCommand(Command):
     def invoke(self, ctx: click.Context) -> Any:
         names = {option.name for option in setting_options()}
         given = {name: ctx.params.pop(name) for name in list(ctx.params) if name in names}
-        ctx.params["overrides"] = {name: value for name, value in given.items() if value is not None}
+        ctx.params["overrides"] = {name: _text(value) for name, value in given.items() if value not in (None, ())}
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -35,10 +35,14 @@ class RunCommand(Command):
 
 
 def setting_options() -> list[click.Option]:
-    """A click option per setting, in the order of the form: `lora_r` is `--lora-r`."""
+    """A click option per setting, in the order of the form: `lora_r` is `--lora-r`. `--data` may be repeated."""
+    from training.config.data_sets import FIELDS
     from training.config.fields import settings
 
-    return [click.Option([_flag(name), name], metavar=_metavar(item)) for name, item in settings().items()]
+    return [
+        click.Option([_flag(name), name], metavar=_metavar(item), multiple=name in FIELDS)
+        for name, item in settings().items()
+    ]
 
 
 def underscores_too(token: str) -> str:
@@ -53,6 +57,11 @@ def settings_by_any_name(token: str) -> str:
         "offload-params": "offload-param",
         "accumulation": "gradient-accumulation-steps",
     }.get(underscores_too(token), underscores_too(token))
+
+
+def _text(value: Any) -> Any:
+    """The value of a flag; of a flag that may be repeated a list, unless its only value is a JSON list."""
+    return value[0] if isinstance(value, tuple) and len(value) == 1 and value[0].lstrip().startswith("[") else value
 
 
 def _flag(name: str) -> str:

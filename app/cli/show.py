@@ -10,8 +10,10 @@ from app.cli.options import ready
 from app.documents import comparison
 from app.documents.run import brief, document
 from app.words import numbers
+from app.words.datasets import data_words
 from app.words.numbers import plain
 from app.words.runs import exact_match, progress, scores, strategy, took
+from training.config.data_sets import FIELDS
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory
 from training.units import NONE, byte_size
@@ -178,7 +180,11 @@ def _attempts(attempts: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _configuration(config: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(name, plain(value)) for name, value in config.items() if value is not None and value != ""]
+    return [
+        (name, data_words(value, {}) if name in FIELDS else plain(value))
+        for name, value in config.items()
+        if value is not None and value != ""
+    ]
 
 
 def _events(events: list[dict[str, Any]]) -> list[tuple[str, str]]:

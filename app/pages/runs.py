@@ -23,6 +23,7 @@ from app.pages.common.html import (
     took,
 )
 from app.words import numbers
+from app.words.datasets import data_names
 from training.config.fields import settings
 from training.units import NONE, byte_size
 from worker.datasets import datasets
@@ -200,7 +201,7 @@ def _head(label: str, order: str, view: View, *, number: bool) -> Markup:
 
 def _row(run: Run, names: dict[str, str]) -> Markup:
     config = run.config
-    data = names.get(run.dataset_id or "", str(config.get("data", "")))
+    data = data_names(str(config.get("data", "")), names)
     loss = Markup('<span class="bad">diverged</span>') if run.diverged else numbers.decimal(run.final_loss)
     cells = [
         ("", status_word(run.status, run.request)),

@@ -5,9 +5,36 @@ from dataclasses import asdict
 from typing import Any
 
 from app.words import numbers
+from training.config.data_sets import Source, sources
 from training.data.issues import Issue
 from training.errors import DataError
 from worker.datasets.datasets import Refused
+
+
+def data_words(value: str | None, names: Mapping[str, str]) -> str:
+    """The data sets that a setting names, with what is used of each: "alpaca.jsonl (weight 3) + chat.jsonl (at most 500 rows)".
+
+    `names` are those of stored data sets by id.
+    """
+    return " + ".join(_source_words(source, names) for source in sources(value))
+
+
+def data_names(value: str | None, names: Mapping[str, str]) -> str:
+    """The names of the data sets that a setting names."""
+    return " + ".join(source.name or names.get(source.path, source.path) for source in sources(value))
+
+
+def digest_label(name: str, label: str) -> str:
+    """The label of a key of `Run.fingerprints`: "Data", "Data 2"."""
+    number = name.partition(" ")[2]
+    return f"{label} {number}".strip()
+
+
+def _source_words(source: Source, names: Mapping[str, str]) -> str:
+    used = [f"weight {source.weight:g}"] if source.weight else []
+    used += [f"at most {numbers.plural(source.max_rows, 'row')}"] if source.max_rows else []
+    used += [f"columns {source.columns}"] if source.columns else []
+    return (source.name or names.get(source.path, source.path)) + (f" ({', '.join(used)})" if used else "")
 
 
 def where(issue: Mapping[str, Any]) -> str:

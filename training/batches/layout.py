@@ -8,16 +8,20 @@ import torch
 from training.batches.collators import Collator
 from training.batches.padding_free import FlatCollator, base_of, takes_logits_to_keep, why_not_flat
 from training.batches.samplers import TokenDataset
+from training.batches.sets import item_sets, sets_of, tokens_after_first
 from training.batches.streaming import Stream
 from training.batches.views import Tokens
 from training.config.choices import Packing, Task
 from training.config.run_config import RunConfig
+from training.data.data_files import DataRows
 from training.errors import UserError
 from training.models.attention import attend_row_by_row
 from training.tokens.packing import order_of
 
 PLAIN = (Task.SFT, Task.PRETRAINING)
 """Language modeling tasks, whose rows can form flat batches."""
+LOSSES_BY_SET = (*PLAIN, Task.SEQ2SEQ, Task.CLASSIFICATION)
+"""Tasks whose training loss is a mean over items that each belong to one data set."""
 
 
 class RunCollator:
@@ -35,7 +39,8 @@ class RunCollator:
         self._flat = None
 
     def __call__(self, rows: list[Tokens]) -> dict[str, torch.Tensor]:
-        return self._flat(rows) if self._flat else self._padded(rows)
+        batch = self._flat(rows) if self._flat else self._padded(rows)
+        return batch | item_sets(rows, tokens_after_first)
 
 
 @dataclass(frozen=True)
@@ -74,11 +79,13 @@ def choose_layout(config: RunConfig, model: torch.nn.Module, pad_token_id: int, 
     return Layout(packing, reason, str(base.config._attn_implementation), RunCollator(Collator(pad_token_id), flat))
 
 
-def dataset(config: RunConfig, rows: Any) -> Any:
+def dataset(config: RunConfig, rows: Any, numbered: DataRows) -> Any:
     """Returns the training rows as a torch data set, with their order where it is not a plain shuffle."""
     if isinstance(rows, Stream):
         return rows
-    return TokenDataset(rows, order_of(config, rows.lengths))
+    sets = sets_of(rows, numbered)
+    splits = config.task in LOSSES_BY_SET and config.sequence_parallel_size == 1
+    return TokenDataset(rows, sets, order_of(config, rows.lengths, sets.ends), names_sets=splits)
 
 
 def _packing(config: RunConfig, model: torch.nn.Module) -> tuple[Packing, str]:

@@ -1,28 +1,36 @@
 """Data sets and samplers for torch: which rows each rank takes, and in which order."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, Sampler
 
+from training.batches.sets import SETS, Sets
 from training.batches.views import Rows
 from training.tokens.order import Integers, Order, turns
 
 
 class TokenDataset(Dataset[Any]):
-    """A view as a torch data set of rows, or of packs of rows if its `order` yields packs."""
+    """A view as a torch data set of rows, or of packs of rows if its `order` yields packs.
 
-    def __init__(self, view: Rows, order: Order | None = None) -> None:
-        self._view, self.order = view, order
+    With `names_sets` and several data sets, each row also has the entry SETS, the number of its set.
+    """
+
+    def __init__(self, view: Rows, sets: Sets, order: Order | None = None, *, names_sets: bool = False) -> None:
+        self._view, self.sets, self.order = view, sets, order
+        self._names_sets = names_sets and sets.several
 
     def __len__(self) -> int:
         return len(self.order) if self.order else self._view.num_rows
 
     def __getitem__(self, index: int | Integers) -> Any:
         """Returns a row, or the list of rows of a pack."""
-        return [self._view[int(row)] for row in index] if np.ndim(index) else self._view[int(index)]  # type: ignore[union-attr]
+        return [self._row(int(row)) for row in index] if np.ndim(index) else self._row(int(index))  # type: ignore[union-attr]
+
+    def _row(self, index: int) -> Any:
+        row = self._view[index]
+        return row | {SETS: self.sets.index(index)} if self._names_sets else row
 
 
 class EpochSampler(Sampler[Any]):
@@ -42,19 +50,6 @@ class EpochSampler(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._order.epoch(self.epoch))
-
-
-@dataclass(frozen=True)
-class InOrder:
-    """An order that keeps rows as they are in every epoch."""
-
-    rows: int
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def epoch(self, _: int) -> Integers:
-        return np.arange(self.rows)
 
 
 class RankBatches(Sampler[list[Any]]):

@@ -1,9 +1,8 @@
-"""The rows of a file as a task needs them: one or two token stores, and the labels."""
+"""The rows of a run's data as a task needs them: one or two token stores, and the labels."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +10,10 @@ from numpy.typing import NDArray
 from training.batches.views import ChunkView, LabelView, PairView, TargetView, TokenView, View
 from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.data.data_files import DataFile, read_files
 from training.data.example import Example
-from training.data.rows import read_numbered
 from training.errors import DataError
+from training.tokens.joined import Store, ends_of, joined
 from training.tokens.order import Integers
 from training.tokens.store import TokenStore
 from training.tokens.task_parts import STORED_TEXTS, StoredText
@@ -23,10 +23,10 @@ _ENDLESS = 2**31 - 1
 
 @dataclass(frozen=True)
 class TaskRows:
-    """The rows of a file for a run's task. Arrays have one entry per row of the file."""
+    """The rows of one or several data sets for a run's task. Arrays have one entry per row, set after set."""
 
     config: RunConfig
-    stores: tuple[TokenStore, ...]
+    stores: tuple[Store, ...]
     labels: NDArray[np.int64] | None = None
     classes: tuple[str, ...] = field(default=())
 
@@ -56,11 +56,16 @@ class TaskRows:
         return self.stores[0].hashes
 
     @property
+    def ends(self) -> tuple[int, ...]:
+        """The row numbers at which each data set ends."""
+        return ends_of(self.stores[0])
+
+    @property
     def empty_rows(self) -> int:
         return max(int(store.facts["empty_rows"]) for store in self.stores)
 
     @property
-    def _learning(self) -> tuple[TokenStore, ...]:
+    def _learning(self) -> tuple[Store, ...]:
         """The stores whose tokens carry loss: all but an encoder's input."""
         return self.stores[1:] if self.config.task is Task.SEQ2SEQ else self.stores
 
@@ -87,68 +92,68 @@ class TaskRows:
                 return LabelView(_answer_view(self.stores[0], rows, limit), self.labels, untruncated)
 
 
-def _answer_view(store: TokenStore, rows: Integers, limit: int) -> TokenView:
+def _answer_view(store: Store, rows: Integers, limit: int) -> TokenView:
     return TokenView(store, rows, limit, train_on_prompt=False)
 
 
 def open_rows(
     config: RunConfig,
-    source: Path,
-    find: Callable[[Path, StoredText], TokenStore],
+    files: Sequence[DataFile],
+    find: Callable[[DataFile, StoredText], TokenStore],
     classes: tuple[str, ...] | None = None,
 ) -> TaskRows:
-    """Opens the rows of `source` for the run's task; `find` finds or makes the token store of a part.
+    """Opens the rows of `files` for the run's task; `find` finds or makes the token store of a part.
 
     `classes` are the classes of the training data, if known.
 
     Raises:
         DataError: a row lacks a label, there are fewer than two classes, or a class is unknown.
     """
-    stores = tuple(find(source, part) for part in STORED_TEXTS[config.task])
+    stores = tuple(joined([find(file, part) for file in files]) for part in STORED_TEXTS[config.task])
     if config.task is Task.KTO:
-        return TaskRows(config, stores, _answer_labels(source, config.columns))
+        return TaskRows(config, stores, _answer_labels(files))
     if config.task is Task.CLASSIFICATION:
-        labels, names = _classes(source, config.columns, classes)
+        labels, names = _classes(files, classes)
         return TaskRows(config, stores, labels, names)
     return TaskRows(config, stores)
 
 
-def _answer_labels(source: Path, columns: str | None) -> NDArray[np.int64]:
+def _answer_labels(files: Sequence[DataFile]) -> NDArray[np.int64]:
     """Returns 1 for a desirable answer, 0 for an undesirable one."""
-    return np.array([_label(row, source, example) for row, example in _examples(source, columns)], np.int64)
+    rows = read_files(files, unwanted=True)
+    return np.array([_label(file, row, example) for _, file, row, _, example in rows], np.int64)
 
 
-def _label(row: int, source: Path, example: Example | None) -> int:
+def _label(file: DataFile, row: int, example: Example | None) -> int:
     if example is None:
         return 0
     if example.label is None:
         fix = "Give every row a label, true or false, or choose another task."
-        raise DataError("has no label for its answer.", fix, file=source.name, line=row + 1, field="label")
+        raise DataError("has no label for its answer.", fix, file=file.path.name, line=row + 1, field="label")
     return int(example.label)
 
 
-def _classes(
-    source: Path, columns: str | None, known: tuple[str, ...] | None
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _classes(files: Sequence[DataFile], known: tuple[str, ...] | None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Returns each row's class as an index into the classes (-1 for a row without one), and the classes."""
-    names = [example.answer.strip() if example else "" for _, example in _examples(source, columns)]
-    classes = known or _ordered({name for name in names if name})
+    found = list(_class_names(files))
+    classes = known or _ordered({name for _, _, name in found if name})
     if len(classes) < 2:
         message = f"has {len(classes)} classes: {', '.join(classes) or 'none'}."
-        raise DataError(message, "Classification needs at least two.", file=source.name, field="label")
+        raise DataError(message, "Classification needs at least two.", file=files[0].path.name, field="label")
     place = {name: index for index, name in enumerate(classes)}
-    for row, name in enumerate(names):
+    for file, row, name in found:
         if name and name not in place:
             message = f"has the class {name!r}, which does not occur in the training data."
             fix = "Remove the row, or add rows of this class to the training data."
-            raise DataError(message, fix, file=source.name, line=row + 1, field="label")
-    return np.array([place.get(name, -1) for name in names], np.int64), classes
+            raise DataError(message, fix, file=file.path.name, line=row + 1, field="label")
+    return np.array([place.get(name, -1) for _, _, name in found], np.int64), classes
+
+
+def _class_names(files: Sequence[DataFile]) -> Iterator[tuple[DataFile, int, str]]:
+    for _, file, row, _, example in read_files(files, unwanted=True):
+        yield file, row, example.answer.strip() if example else ""
 
 
 def _ordered(names: set[str]) -> tuple[str, ...]:
     """Sorts class names, numbers by value: class 10 comes after class 9."""
     return tuple(sorted(names, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name)))
-
-
-def _examples(source: Path, columns: str | None) -> Iterator[tuple[int, Example | None]]:
-    return ((row, example) for row, _, example in read_numbered(source, columns, unwanted=True))

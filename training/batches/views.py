@@ -1,4 +1,4 @@
-"""Rows of token stores, truncated and labeled for a task. Each view has `rows`, their places in the file."""
+"""Rows of token stores, truncated and labeled for a task. Each view has `rows`, their numbers in the data."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from training.tokens.joined import Store
 from training.tokens.order import Integers
-from training.tokens.store import TokenStore
 
 IGNORED = -100  # the label that cross-entropy ignores
 Tokens = dict[str, NDArray[np.int32]]
@@ -16,7 +16,7 @@ Tokens = dict[str, NDArray[np.int32]]
 class TokenView:
     """Some rows of a store, each truncated to `max_length`."""
 
-    def __init__(self, store: TokenStore, rows: Integers, max_length: int, *, train_on_prompt: bool) -> None:
+    def __init__(self, store: Store, rows: Integers, max_length: int, *, train_on_prompt: bool) -> None:
         self.rows = rows
         self._store, self._limit, self._all = store, max_length, train_on_prompt
 
@@ -37,7 +37,7 @@ class TokenView:
 
 @dataclass(frozen=True)
 class TokenList:
-    """Some rows of a file in memory, with their places in the file."""
+    """Some rows of a file in memory, with their places in the data."""
 
     rows: Integers
     tokens: list[Tokens]
@@ -68,7 +68,7 @@ class Rows(Protocol):
 class ChunkView:
     """Whole texts for pretraining: a row longer than `max_length` becomes several chunks, and every token carries loss."""
 
-    def __init__(self, store: TokenStore, rows: Integers, max_length: int) -> None:
+    def __init__(self, store: Store, rows: Integers, max_length: int) -> None:
         self.rows = rows
         self._store, self._limit = store, max_length
         whole = store.lengths[rows]
@@ -174,7 +174,8 @@ class LabelView:
 View = TokenView | ChunkView | PairView | TargetView | LabelView
 
 
-def file_rows(view: View, indices: list[int]) -> list[int]:
-    """Returns the file's rows, counted from 1, behind some indices of a view."""
-    places = view._row_of[indices] if isinstance(view, ChunkView) else np.asarray(indices, np.int64)
-    return [int(row) + 1 for row in view.rows[places]]
+def rows_behind(view: View, indices: Any = slice(None)) -> Integers:
+    """Returns the rows of the data, from 0, behind some or all indices of a view."""
+    rows: Integers = view.rows[view._row_of] if isinstance(view, ChunkView) else view.rows
+    found: Integers = rows[indices]
+    return found

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.config.choices import Interval, Method, OptimizerName, Quantization, Scheduler, Strategy, Task
+from training.config.data_sets import has_weights
 from training.config.peft_methods import method, methods
 
 Values = Mapping[str, Any]
@@ -71,12 +72,15 @@ _lora = _to("method", Method.LORA, Method.QLORA)
 _adapters = _to_all_but("method", Method.FULL)
 _zero3 = _to("strategy", Strategy.ZERO3)
 _sharded_zero = _to("strategy", Strategy.ZERO1, Strategy.ZERO2, Strategy.ZERO3)
+_mixtures = Applies("data", "several data sets with weights", lambda values: has_weights(values.get("data")))
 _plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
 _moments = _to_all_but("optimizer", OptimizerName.SGD, OptimizerName.ADAFACTOR)
 
 APPLIES: dict[str, Applies] = {
     "train_on_prompt": _to("task", Task.SFT),
     "streaming": _to("task", Task.SFT),
+    "mix_by": _mixtures,
+    "mix_until": _mixtures,
     "max_target_length": _to("task", Task.SEQ2SEQ),
     "beta": _to("task", Task.DPO, Task.KTO, Task.ORPO),
     "dpo_loss": _to("task", Task.DPO),

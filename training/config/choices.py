@@ -154,6 +154,18 @@ class BatchOrder(StrEnum):
     BY_LENGTH = "by_length"
 
 
+class MixBy(StrEnum):
+    ROWS = "rows"
+    TOKENS = "tokens"
+
+
+class MixUntil(StrEnum):
+    """The end of an epoch over several data sets; the names are those of datasets.interleave_datasets."""
+
+    FIRST_EXHAUSTED = "first_exhausted"
+    ALL_EXHAUSTED = "all_exhausted"
+
+
 class Attention(StrEnum):
     AUTO = "auto"
     EAGER = "eager"

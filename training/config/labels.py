@@ -8,6 +8,7 @@ from training.config.choices import (
     Interval,
     LoraInit,
     Method,
+    MixUntil,
     Offload,
     OnOutOfMemory,
     OptimizerName,
@@ -103,6 +104,7 @@ LABELS: dict[type[StrEnum], dict[str, str]] = {
     },
     Precision: {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"},
     Quantization: {"4bit": "4-bit (NF4)", "8bit": "8-bit (LLM.int8)"},
+    MixUntil: {"first_exhausted": "First set used up", "all_exhausted": "All sets used up"},
     Packing: {"padding_free": "Padding-free"},
     Attention: {
         "sdpa": "SDPA",

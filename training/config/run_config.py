@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from training.config import data_sets
 from training.config.choices import (
     Attention,
     BatchOrder,
@@ -16,6 +17,8 @@ from training.config.choices import (
     Interval,
     LoraInit,
     Method,
+    MixBy,
+    MixUntil,
     Offload,
     OnOutOfMemory,
     OptimizerName,
@@ -28,6 +31,7 @@ from training.config.choices import (
     Strategy,
     Task,
 )
+from training.config.data_sets import Source, has_weights, last_part, set_names, sources
 from training.deepspeed_file.check import canonical
 
 Changes = dict[str, Any]
@@ -84,6 +88,8 @@ def _options(value: Any) -> Any:
     return _blank_to_none(value)
 
 
+DataText = Annotated[str, BeforeValidator(data_sets.canonical)]
+OptionalData = Annotated[str | None, BeforeValidator(data_sets.canonical_validation), BeforeValidator(_blank_to_none)]
 DeepSpeedText = Annotated[str | None, BeforeValidator(canonical)]
 Amount = Annotated[int | float, BeforeValidator(_steps_or_fraction)]
 CheckpointingChoice = Annotated[Checkpointing, BeforeValidator(_checkpointing)]
@@ -104,13 +110,15 @@ class RunConfig(BaseModel):
     model: str = setting(..., "Local folder with config.json and safetensors weights, or a hub id such as Qwen/Qwen3-0.6B.", Group.MODEL, min_length=1)
     revision: Text = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True)
     task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text.", Group.MODEL)
-    data: str = setting(..., "Training data: a file (JSON, JSONL, CSV, TSV, Parquet, text, .gz) or a data set id.", Group.MODEL, min_length=1)
+    data: DataText = setting(..., "Training data: a file (JSON, JSONL, CSV, TSV, Parquet, text, .gz) or a data set id. Several: a list of them, each with path and if wanted weight, max_rows, columns and name.", Group.MODEL, min_length=1)
     columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True)
-    validation_data: Text = setting(None, "Evaluation data: a file or a data set id. If empty, a share of the training data is held out (see Eval split).", Group.MODEL)
+    validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id, or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL)
     eval_split: Amount = setting(0.05, "Rows held out for evaluation if there is no validation data: a share below 1 or a number of rows. 0: none.", Group.MODEL, ge=0)
     stratify_by: Text = setting(None, "Column for stratified sampling: the same share of rows is held out for each of its values.", Group.MODEL, advanced=True)
-    data_slice: Slice = setting(None, "Use only the first rows of the training data: a percentage such as 1%, a share below 1, or a number of rows. Default: all.", Group.MODEL, advanced=True)
-    max_samples: OptionalInt = setting(None, "Maximum number of training rows, sampled with the seed. Default: all.", Group.MODEL, advanced=True, ge=1)
+    mix_by: MixBy = setting(MixBy.ROWS, "What the weights of several data sets divide: rows, or tokens after truncation.", Group.MODEL, advanced=True)
+    mix_until: MixUntil = setting(MixUntil.FIRST_EXHAUSTED, "End of an epoch over several data sets with weights. first_exhausted: when the first set is used up; the others continue with new rows in the next epoch. all_exhausted: when every row was used; smaller sets repeat.", Group.MODEL, label="Epoch of a mixture", advanced=True)
+    data_slice: Slice = setting(None, "Use only the first rows of the training data (of each data set): a percentage such as 1%, a share below 1, or a number of rows. Default: all.", Group.MODEL, advanced=True)
+    max_samples: OptionalInt = setting(None, "Maximum number of training rows (of each data set), sampled with the seed. Default: all.", Group.MODEL, advanced=True, ge=1)
     streaming: bool = setting(False, "Tokenize rows during training, for JSONL and Parquet files too large to tokenize first. Shuffles through a buffer of 10,000 rows; the first rows are held out.", Group.MODEL, advanced=True)
     max_length: int = setting(1024, "Maximum sequence length in tokens; longer rows are truncated.", Group.MODEL, ge=8, le=1_048_576)
     max_target_length: OptionalInt = setting(None, "seq2seq: maximum length of the target in tokens; max length then applies to the source only. Default: max length.", Group.MODEL, advanced=True, ge=2, le=1_048_576)
@@ -233,13 +241,24 @@ class RunConfig(BaseModel):
         return self.holds_out and (self.eval_strategy is Interval.EPOCH or bool(self.eval_steps))
 
     @property
+    def sources(self) -> tuple[Source, ...]:
+        """The training data sets, at least one."""
+        return sources(self.data)
+
+    @property
+    def validation_sources(self) -> tuple[Source, ...]:
+        """The data sets of `validation_data`."""
+        return sources(self.validation_data)
+
+    @property
+    def mixes(self) -> bool:
+        """True if training mixes several data sets by weights; several without weights are concatenated."""
+        return has_weights(self.data)
+
+    @property
     def title(self) -> str:
         """The run's name; by default "<model> on <data>"."""
-        return self.name or f"{_last_part(self.model)} on {_last_part(self.data)}"
-
-
-def _last_part(path: str) -> str:
-    return path.rstrip("/").rsplit("/", 1)[-1]
+        return self.name or f"{last_part(self.model)} on {' + '.join(set_names(self.sources))}"[:120]
 
 
 def stepped_down(config: RunConfig, changes: Changes) -> RunConfig:

@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from training.config.data_sets import as_lists
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.errors import Problem
@@ -32,7 +33,7 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
 def to_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
     """The configuration as YAML, in the order of the form; `only_changed` omits settings with their default value."""
     values = config.model_dump(mode="json", exclude_defaults=only_changed)
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(as_lists(values), sort_keys=False, allow_unicode=True)
 
 
 def _unreadable(path: Path, message: str, fix: str) -> ConfigError:

@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 
+from training.batches.sets import HeldOutBatches, Sets
 from training.batches.streaming import Stream
-from training.batches.views import TokenList, View, file_rows
+from training.batches.views import TokenList, View, rows_behind
 from training.config.run_config import RunConfig
+from training.data.data_files import DataRows
 from training.tokens.order import Order, Shuffled, batches_of_ranks
 
 Rows = list[dict[str, Any]]
-"""One entry per rank: `rank`, `rows` (of the file, from 1) and `tokens` (of each row)."""
+"""One entry per rank: `rank`, `rows` (of the file, from 1), `tokens` (of each row), and of several files `sets` (their names)."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,18 @@ class StepTracker:
     """Tracks a rank's position in training steps and evaluations; `now` is the current one."""
 
     def __init__(
-        self, config: RunConfig, train: View | Stream, held_out: View | TokenList | None, order: Order | None
+        self,
+        config: RunConfig,
+        train: tuple[View | Stream, DataRows],
+        held_out: tuple[View | TokenList | None, DataRows],
+        order: Order | None,
+        held_out_sets: Sets | None,
     ) -> None:
         self.now: StepPosition | None = None
-        self._config, self._train, self._held_out = config, train, held_out
-        self.order = order
+        self._config = config
+        self._train, self._numbered = train
+        self._held_out, self._held_out_numbered = held_out
+        self.order, self._held_out_sets = order, held_out_sets
         self._micro_step = 0
 
     @property
@@ -59,7 +68,7 @@ class StepTracker:
     def probe(self, inputs: Mapping[str, Any], rows: list[int]) -> None:
         """Moves to a micro step of the probe, with the same rows on every rank."""
         view = self.rows
-        self._move(0, inputs, lambda *_: self._of_ranks(view, [rows] * self._world) if view else [])
+        self._move(0, inputs, lambda *_: self._of_ranks(view, self._numbered, [rows] * self._world) if view else [])
 
     @property
     def _world(self) -> int:
@@ -83,23 +92,31 @@ class StepTracker:
             accumulation=config.gradient_accumulation_steps,
             world=self._world,
         )
-        return self._of_ranks(self._train, batches)
+        return self._of_ranks(self._train, self._numbered, batches)
 
     def _held_out_rows(self, _: int, batch: int) -> Rows:
         """Evaluation takes the held-out rows in order; consecutive batches go to consecutive ranks."""
-        rows, size = self._held_out, self._config.micro_batch_size
-        if rows is None or isinstance(rows, TokenList):
+        rows, sets = self._held_out, self._held_out_sets
+        if rows is None or sets is None or isinstance(rows, TokenList):
             return []
-        starts = [((batch - 1) * self._world + rank) * size for rank in range(self._world)]
-        return self._of_ranks(rows, [list(range(start, min(start + size, rows.num_rows))) for start in starts])
+        shares = [HeldOutBatches(sets, self._config.micro_batch_size, rank, self._world) for rank in range(self._world)]
+        return self._of_ranks(rows, self._held_out_numbered, [share.rows(batch - 1) for share in shares])
 
-    def _of_ranks(self, view: View, batches: Sequence[list[int]]) -> Rows:
-        lengths, ranks_per_batch = view.lengths, self._config.sequence_parallel_size
-        return [
-            {"rank": rank, "rows": file_rows(view, batch), "tokens": [int(lengths[row]) for row in batch]}
-            for rank in range(self._config.num_processes)
-            for batch in [batches[rank // ranks_per_batch]]
-        ]
+    def _of_ranks(self, view: View, numbered: DataRows, batches: Sequence[list[int]]) -> Rows:
+        ranks_per_batch = self._config.sequence_parallel_size
+        described = [_described(view, numbered, batch) for batch in batches]
+        return [{"rank": rank, **described[rank // ranks_per_batch]} for rank in range(self._config.num_processes)]
+
+
+def _described(view: View, numbered: DataRows, batch: list[int]) -> dict[str, Any]:
+    """Returns the rows of a batch: their numbers in their files from 1, their tokens, and of several files their names."""
+    places = [numbered.place(int(row)) for row in rows_behind(view, batch)]
+    found: dict[str, Any] = {
+        "rows": [row + 1 for _, row in places],
+        "tokens": [int(tokens) for tokens in view.lengths[batch]],
+    }
+    names = [numbered.files[index].name for index, _ in places]
+    return found | ({"sets": names} if len(numbered.files) > 1 else {})
 
 
 def described(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -37,6 +37,19 @@ def streaming_does_not_support_sampling(config: RunConfig, machine: Machine) -> 
 
 
 @rule
+def streaming_reads_one_data_set(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    first, *others = config.sources
+    if config.streaming and (others or first.max_rows):
+        what = "several data sets" if others else "max_rows"
+        yield Conflict(
+            ("data", "streaming"),
+            f"Streaming reads one data set from its first row on and does not support {what}.",
+            "Set streaming to false, or give one data set without max_rows.",
+            {"streaming": False},
+        )
+
+
+@rule
 def a_stream_has_no_epochs(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     for name in ("eval_strategy", "save_strategy"):
         if config.streaming and getattr(config, name) is Interval.EPOCH:

@@ -14,6 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+LOSS_OF = "loss/"
+"""Begins the names of the losses of each of several data sets: loss/alpaca.jsonl, eval_loss/alpaca.jsonl."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
@@ -46,7 +49,9 @@ class PhaseStarted(Event):
 class Planned(Event):
     """The length of the run and its real setup, known once data and model are ready.
 
-    `engine` is the class that wraps the model: DeepSpeedEngine, DistributedDataParallel, or the model's own.
+    `sets` are several training data sets: name, rows, and the rows and tokens of each in the first epoch; `eval_sets` those of the
+    held-out rows: name and rows. `engine` is the class that wraps the model: DeepSpeedEngine, DistributedDataParallel, or the
+    model's own.
     """
 
     kind: ClassVar[str] = "planned"
@@ -65,6 +70,8 @@ class Planned(Event):
     target_modules: list[str]
     packing: str = "none"
     attention: str = ""
+    sets: list[dict[str, Any]] = field(default_factory=list)
+    eval_sets: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +157,8 @@ class OutOfMemory(Event):
 
     `part` of a step is forward, backward, optimizer or evaluation; empty outside of steps. Steps, micro steps (in an evaluation:
     batches) and rows of the file count from 1. `tensors` are those of the rank's batch (name, shape, dtype, bytes). `batches`
-    are the rows of every rank in that micro step (rank, rows, tokens of each); empty if unknown. `memory` has the allocator's
+    are the rows of every rank in that micro step (rank, rows, tokens of each, and of several data sets that of each row); empty
+    if unknown. `memory` has the allocator's
     bytes (allocated, peak, limit; on CUDA also reserved), `kinds` the bytes by kind, `largest` the largest groups of equal
     tensors (kind, shape, dtype, count, bytes of all). `policy` is the run's `on_out_of_memory`. Only old records have
     `step_down`, the changes for the next attempt; now the supervisor chooses them.

@@ -2,6 +2,7 @@
 
 import platform
 import re
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import huggingface_hub
 
 from training.config.choices import Task
+from training.config.data_sets import FIELDS, Source, sources, written
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
@@ -67,9 +69,20 @@ def metadata(config: RunConfig, lineage: Lineage, kind: str) -> huggingface_hub.
 
 def shared(config: RunConfig) -> RunConfig:
     """The configuration with absolute paths shortened to their last part."""
-    places = {name: value for name in ("model", "data", "validation_data") if (value := getattr(config, name))}
-    local = {name: Path(value).name for name, value in places.items() if Path(value).is_absolute()}
-    return config.model_copy(update=local)
+    local = {
+        name: written([_shared(source) for source in found])
+        for name in FIELDS
+        if (found := sources(getattr(config, name)))
+    }
+    return config.model_copy(update={"model": _last(config.model), **local})
+
+
+def _shared(source: Source) -> Source:
+    return replace(source, path=_last(source.path))
+
+
+def _last(path: str) -> str:
+    return Path(path).name if Path(path).is_absolute() else path
 
 
 def versions() -> Rows:

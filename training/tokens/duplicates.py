@@ -7,6 +7,7 @@ a system prompt) are ignored, since they would make all rows similar.
 """
 
 import mmap
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,22 @@ def shared_rows(train: NDArray[np.uint64], held_out: NDArray[np.uint64]) -> tupl
     shared, first = common[common != 0], first[common != 0]
     rows = np.flatnonzero(np.isin(held_out, shared))
     return first[np.searchsorted(shared, held_out[rows])], rows
+
+
+def shared_between(hashes: NDArray[np.uint64], ends: Sequence[int] | Integers) -> list[tuple[int, int, int]]:
+    """(first set, second set, rows of the second that are also in the first) for each two data sets with equal rows.
+
+    The rows of all sets are one after another; `ends` are the indexes at which each ends.
+    """
+    starts = [0, *[int(end) for end in ends[:-1]]]
+    sets = [np.unique(hashes[start:end]) for start, end in zip(starts, ends, strict=True)]
+    found = []
+    for second, start in enumerate(starts):
+        mine = hashes[start : ends[second]]
+        for first in range(second):
+            count = int(np.count_nonzero(np.isin(mine, sets[first]) & (mine != 0)))
+            found += [(first, second, count)] if count else []
+    return found
 
 
 def _mark_similar(rows: Integers, others: Integers, values: NDArray[np.uint16], earlier: NDArray[np.int32]) -> None:

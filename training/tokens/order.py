@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 _MAX_CACHED_ROWS = 2_000_000  # orders of more rows are not cached; these take 16 MB each
 _FEW = 64  # up to this batch size a maximum over columns is faster than np.maximum.reduceat
 _BATCHES_SORTED = 50  # rows are sorted by length within this many batches
+_MOST_EPOCHS = 64  # searched for the longest batch of a mixture
 _GROUPS = 5  # differs from the other seeds
 PAD_MULTIPLE = 8  # batches are padded to a multiple of this many tokens, for efficient GPU kernels
 Integers = NDArray[Any]
@@ -84,18 +85,31 @@ class ByLength:
     lengths: Integers
     seed: int
     together: int
+    base: Order | None = None
+    """The order of the rows before they are sorted; default: shuffled."""
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.base) if self.base else len(self.lengths)
+
+    @property
+    def covering(self) -> int:
+        """The number of epochs after which every row was used."""
+        return covering(self.base)
 
     def epoch(self, number: int) -> Integers:
-        shuffled = epoch_order(len(self.lengths), self.seed, number)
+        base = self.base or Shuffled(len(self.lengths), self.seed)
+        shuffled = np.asarray(base.epoch(number))
         span = np.arange(len(shuffled)) // (_BATCHES_SORTED * self.together)
         order = shuffled[np.lexsort((-self.lengths[shuffled], span))]
         whole = len(order) // self.together * self.together
         batches = order[:whole].reshape(-1, self.together)
         generator = np.random.Generator(np.random.PCG64([self.seed, number, _GROUPS]))
         return np.concatenate([generator.permutation(batches).ravel(), order[whole:]])
+
+
+def covering(order: Order | None) -> int:
+    """The number of epochs after which every row was used: 1, or more if each epoch takes a part of a mixture."""
+    return int(getattr(order, "covering", 1))
 
 
 def turns(units: int, micro_batch: int, world: int) -> int:
@@ -152,8 +166,9 @@ def worst_batches(
     per_epoch = steps_per_epoch(len(order), micro_batch, accumulation, world)
     total = max_steps or ceil(epochs * per_epoch)
     candidates: list[WorstBatch] = []
-    # Every epoch contains the longest row, so the first `count` epochs are enough.
-    for epoch in range(min(ceil(total / per_epoch), count)):
+    # Every epoch contains the longest row, so the first `count` epochs are enough; an epoch of a mixture may leave it out.
+    epochs = max(count, min(covering(order), _MOST_EPOCHS))
+    for epoch in range(min(ceil(total / per_epoch), epochs)):
         units, sizes = _units(order, epoch, lengths)
         in_run = np.arange(len(units))[: (total - epoch * per_epoch) * micro_batch * accumulation * world]
         weights, tokens = _weights_of_batches(sizes[in_run], micro_batch, pads=pads)

@@ -5,12 +5,15 @@ decides in each epoch which rows of a length go where. So every epoch has the sa
 known in advance.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from training.config.choices import BatchOrder, Packing
+from training.config.choices import BatchOrder, MixBy, Packing
 from training.config.run_config import RunConfig
-from training.tokens.order import ByLength, Integers, Order, epoch_order
+from training.tokens.mixture import mixture
+from training.tokens.order import ByLength, Integers, Order, Shuffled, epoch_order
 
 _PACKS = 4  # differs from the other seeds (order.py, selection.py, training/batches/streaming.py)
 
@@ -55,10 +58,36 @@ class Packs:
         return [packs[pack] for pack in order]
 
 
-def order_of(config: RunConfig, lengths: Integers) -> Order | None:
-    """The order of rows with these truncated lengths; None if they are only shuffled."""
+def order_of(config: RunConfig, lengths: Integers, ends: Sequence[int] = ()) -> Order | None:
+    """The order of rows with these truncated lengths; None if they are only shuffled.
+
+    `ends` are the indexes at which the rows of each of several data sets end.
+    """
+    if config.mixes and len(ends) > 1:
+        return _mixture(config, lengths, ends)
     if config.packing is Packing.PACKED:
         return Packs(lengths, config.max_length, config.seed)
     if config.batch_order is BatchOrder.BY_LENGTH:
         return ByLength(lengths, config.seed, config.global_batch_size)
     return None
+
+
+def _mixture(config: RunConfig, lengths: Integers, ends: Sequence[int]) -> Order:
+    """Mixed rows, or packs of rows of one data set each."""
+
+    def order_of_set(mine: Integers, seed: int) -> Order:
+        packed = config.packing is Packing.PACKED
+        return Packs(mine, config.max_length, seed) if packed else Shuffled(len(mine), seed)
+
+    mixed = mixture(
+        order_of_set,
+        lengths,
+        ends,
+        [source.weight or 1.0 for source in config.sources],
+        by_tokens=config.mix_by is MixBy.TOKENS,
+        seed=config.seed,
+        together=config.global_batch_size,
+        until=config.mix_until,
+    )
+    by_length = config.batch_order is BatchOrder.BY_LENGTH and config.packing is not Packing.PACKED
+    return ByLength(lengths, config.seed, config.global_batch_size, mixed) if by_length else mixed

@@ -23,6 +23,15 @@ class Selection:
     untrained: int
 
 
+@dataclass(frozen=True)
+class SetRows:
+    """One of several data sets: the number of its rows, the most of them that are used, and its name for messages."""
+
+    rows: int
+    max_rows: int | None = None
+    name: str = ""
+
+
 def select(
     lengths: Integers,
     first_trained: Integers,
@@ -33,26 +42,37 @@ def select(
     data_slice: str | None = None,
     max_samples: int | None = None,
     strata: Sequence[Any] | None = None,
+    sets: Sequence[SetRows] = (),
 ) -> Selection:
     """Takes the slice, drops rows with no loss tokens within `max_length`, samples `max_samples`, holds out `eval_split`.
 
-    `strata` has a value for every row of the file; each value gets its share of the held-out rows.
+    `strata` has a value for every row of the file; each value gets its share of the held-out rows. `sets` are the data sets whose
+    rows these are, one after another: slice and samples are taken from each, and each gets its share of the held-out rows.
 
     Raises:
-        DataError: no training row is left.
+        DataError: no training row is left; of several data sets it names the first without one.
     """
-    rows = sliced_rows(data_slice, len(lengths))
-    lengths, first_trained = lengths[:rows], first_trained[:rows]
-    usable = np.flatnonzero(trains(first_trained, max_length))
-    truncated = int(np.count_nonzero(lengths > max_length))
-    untrained = int(np.count_nonzero(lengths > 0)) - len(usable)
-    if not len(usable):
-        message = f"has no row with answer tokens within max_length {max_length}."
-        raise DataError(message, "Raise max_length.", field="max_length")
-    if max_samples and max_samples < len(usable):
-        usable = np.sort(_generator(seed, _SAMPLE).permutation(usable)[:max_samples])
-    held_out = _held_out(usable, held_out_count(eval_split, len(usable)), seed, strata)
-    training = np.zeros(rows, bool)
+    sets = sets or (SetRows(len(lengths)),)
+    usable_rows, start, taken = trains(first_trained, max_length), 0, np.zeros(len(lengths), bool)
+    chosen = []
+    for number, one in enumerate(sets):
+        end = start + sliced_rows(data_slice, one.rows)
+        taken[start:end] = True
+        rows = start + np.flatnonzero(usable_rows[start:end])
+        if not len(rows):
+            message = f"has no row with answer tokens within max_length {max_length}."
+            raise DataError(message, "Raise max_length.", file=one.name, field="max_length")
+        most = min(max_samples or len(rows), one.max_rows or len(rows))
+        chosen.append(np.sort(_generator(seed, _SAMPLE, number).permutation(rows)[:most]) if most < len(rows) else rows)
+        start += one.rows
+    truncated = int(np.count_nonzero(lengths[taken] > max_length))
+    untrained = int(np.count_nonzero(taken & (lengths > 0) & ~usable_rows))
+    usable = np.concatenate(chosen)
+    held_out = _held_out(
+        usable, held_out_count(eval_split, len(usable)), seed, _strata(sets, strata) if eval_split else None
+    )
+    _refuse_empty(sets, usable, held_out)
+    training = np.zeros(len(lengths), bool)
     training[usable] = True
     training[held_out] = False
     return Selection(np.flatnonzero(training), held_out, truncated, untrained)
@@ -82,6 +102,23 @@ def held_out_count(eval_split: float, rows: int) -> int:
     return count
 
 
+def _strata(sets: Sequence[SetRows], strata: Sequence[Any] | None) -> Sequence[Any] | None:
+    """The strata within each data set."""
+    if len(sets) == 1:
+        return strata
+    numbers = np.repeat(np.arange(len(sets)), [one.rows for one in sets]).tolist()
+    return numbers if strata is None else list(zip(numbers, strata, strict=True))
+
+
+def _refuse_empty(sets: Sequence[SetRows], usable: Integers, held_out: Integers) -> None:
+    """Refuses held-out rows that are all rows of a data set."""
+    ends = np.cumsum([one.rows for one in sets])
+    left = np.diff(np.searchsorted(np.setdiff1d(usable, held_out), ends), prepend=0)
+    for one, rows in zip(sets, left, strict=True):
+        if not rows:
+            raise DataError("has no row left for training.", "Lower eval_split.", file=one.name, field="eval_split")
+
+
 def _held_out(rows: Integers, count: int, seed: int, strata: Sequence[Any] | None) -> Integers:
     generator = _generator(seed, _SPLIT)
     if strata is None or not count:
@@ -95,5 +132,6 @@ def _held_out(rows: Integers, count: int, seed: int, strata: Sequence[Any] | Non
     return np.sort(np.concatenate(drawn))
 
 
-def _generator(seed: int, purpose: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64([seed, 0, purpose]))
+def _generator(seed: int, purpose: int, number: int = 0) -> np.random.Generator:
+    """A generator for a purpose, and of several data sets for the one with this number."""
+    return np.random.Generator(np.random.PCG64([seed, 0, purpose, *([number] if number else [])]))

@@ -19,7 +19,9 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput
 
-from training.batches.samplers import InOrder, RankBatches
+from training.batches.samplers import RankBatches
+from training.batches.sets import HeldOutBatches, Sets
+from training.run_folder.events import LOSS_OF
 from training.trainer.evaluation import ItemMean, Means
 
 _RELATIVE_DIFFERENCE = 1e-3  # a model that ignores the count returns the same loss
@@ -55,11 +57,13 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
     """
 
     sequence_shares = 1
+    held_out_sets: Sets | None = None
+    """The data sets of the held-out rows, if known; of several, the loss of each is evaluated too."""
     divides_by_items = False
     step_weights: StepWeights | None = None
     _batches: RankBatches | None = None
     _item_mean: ItemMean | None = None  # during an evaluation
-    _held_out: RankBatches | None = None
+    _held_out: HeldOutBatches | None = None
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -142,12 +146,15 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
             loader: DataLoader[Any] = super().get_eval_dataloader(eval_dataset)
             return loader
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
-        self._held_out = RankBatches(
-            InOrder(len(rows)), self.args.eval_batch_size, self.args.process_index, self.args.world_size
+        self._held_out = HeldOutBatches(
+            self.held_out_sets or Sets(("",), (len(rows),)),
+            self.args.eval_batch_size,
+            self.args.process_index,
+            self.args.world_size,
         )
         return self._loader(rows, self._held_out)
 
-    def _loader(self, rows: Any, batches: RankBatches) -> DataLoader[Any]:
+    def _loader(self, rows: Any, batches: RankBatches | HeldOutBatches) -> DataLoader[Any]:
         return DataLoader(
             rows,
             batch_sampler=batches,
@@ -158,15 +165,22 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
 
     def evaluation_loop(self, dataloader: DataLoader[Any], *arguments: Any, **named: Any) -> EvalLoopOutput:
         """Trainer's loop, with means over items instead of means over batches."""
-        mean = self._item_mean = ItemMean(self.args.device, len(dataloader), self._held_out)
+        mean = self._item_mean = ItemMean(
+            self.args.device,
+            len(dataloader),
+            self._held_out,
+            len(self.held_out_sets.names) if self.held_out_sets else 1,
+        )
         try:
             output = super().evaluation_loop(dataloader, *arguments, **named)
         finally:
             self._item_mean = None
         if "eval_loss" in output.metrics:
-            values = mean.values()
-            values["loss"] += sum(values.pop(name) for name in [*values] if name.startswith("loss_"))
-            output.metrics.update({f"eval_{name}": value for name, value in values.items()})
+            whole, *of_sets = mean.values()
+            output.metrics.update({f"eval_{name}": value for name, value in whole.items()})
+            if self.held_out_sets and self.held_out_sets.several:
+                for name, part in zip(self.held_out_sets.names, of_sets, strict=True):
+                    output.metrics[f"eval_{LOSS_OF}{name}"] = part["loss"]
         return output
 
     def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:

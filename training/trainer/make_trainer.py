@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
@@ -10,6 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from training.batches.layout import PLAIN, choose_layout, dataset
 from training.batches.padding_free import base_of
 from training.batches.samplers import TokenDataset
+from training.batches.sets import Sets, sets_of
+from training.batches.streaming import Stream
 from training.config.choices import Precision, Task
 from training.config.run_config import RunConfig
 from training.models.adapters import targeted_modules
@@ -20,6 +23,7 @@ from training.ranks.stopping import StopSignal
 from training.reports.report import Report
 from training.reports.step_position import StepTracker
 from training.run_folder.events import Note
+from training.tokens.order import Shuffled
 from training.trainer.evaluation import EvenRows
 from training.trainer.objectives import Objective
 from training.trainer.prepare import Data
@@ -47,7 +51,8 @@ def make_trainer(
     if unused := modules_without_text(base_of(model)):
         message = f"Multimodal model: modules that process no text are frozen ({', '.join(unused)})."
         report.for_run(Note(message=message))
-    held_out: Any = TokenDataset(data.held_out) if data.held_out else None
+    held_out_sets = sets_of(data.held_out, data.held_out_files) if data.held_out else None
+    held_out: Any = TokenDataset(data.held_out, held_out_sets) if data.held_out and held_out_sets else None
     if held_out and config.sequence_parallel_size > 1:
         held_out = EvenRows(held_out, config.micro_batch_size * config.num_processes)
     reference: dict[str, Any] = {}
@@ -60,8 +65,15 @@ def make_trainer(
     if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
         # With an adapter, the reference is the model with the adapter disabled.
         reference["ref_model"] = load_model(config, weights_dtype(config, precision), len(tokenizer))
-    rows = dataset(config, data.train)
-    tracker = StepTracker(config, data.train, data.held_out, getattr(rows, "order", None))
+    rows = dataset(config, data.train, data.files)
+    plan |= {"sets": _training_sets(rows, data), "eval_sets": _held_out_sets(held_out_sets)}
+    tracker = StepTracker(
+        config,
+        (data.train, data.files),
+        (data.held_out, data.held_out_files),
+        getattr(rows, "order", None),
+        held_out_sets,
+    )
     return objective.trainer(
         **reference,
         context=TrainerContext(run_dir, report, stop, config, plan, tracker),
@@ -87,3 +99,27 @@ def _plan(model: torch.nn.Module, data: Data, precision: Precision) -> dict[str,
         "total_parameters": total,
         "target_modules": targeted_modules(model),
     }
+
+
+def _training_sets(rows: Any, data: Data) -> list[dict[str, Any]]:
+    """Returns several training data sets: name, rows, and the rows and tokens of each in the first epoch."""
+    if not isinstance(rows, TokenDataset) or not rows.sets.several or isinstance(data.train, Stream):
+        return []
+    order = rows.order or Shuffled(len(rows), 0)
+    units = order.epoch(0)
+    epoch = units if isinstance(units, np.ndarray) else np.concatenate(units)
+    sets = np.searchsorted(rows.sets.ends, epoch, side="right")
+    count = len(rows.sets.names)
+    epoch_rows = np.bincount(sets, minlength=count)
+    tokens = np.bincount(sets, data.train.lengths[epoch], minlength=count)
+    return [
+        {"name": name, "rows": own, "epoch_rows": int(taken), "epoch_tokens": int(total)}
+        for name, own, taken, total in zip(rows.sets.names, rows.sets.counts, epoch_rows, tokens, strict=True)
+    ]
+
+
+def _held_out_sets(sets: Sets | None) -> list[dict[str, Any]]:
+    """Returns several data sets of held-out rows: name and rows."""
+    if sets is None or not sets.several:
+        return []
+    return [{"name": name, "rows": rows} for name, rows in zip(sets.names, sets.counts, strict=True)]

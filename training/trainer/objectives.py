@@ -16,6 +16,7 @@ from training.batches.collators import (
     TargetCollator,
     UnpairedCollator,
 )
+from training.batches.sets import tokens, with_sets
 from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.trainer.reporting_trainer import ReportingTrainer
@@ -38,9 +39,9 @@ def objective(config: RunConfig) -> Objective:
         case Task.SFT | Task.PRETRAINING:
             return Objective(RunTrainer, Collator)
         case Task.SEQ2SEQ:
-            return Objective(RunTrainer, TargetCollator)
+            return Objective(RunTrainer, lambda pad: with_sets(TargetCollator(pad), tokens))
         case Task.CLASSIFICATION:
-            return Objective(ClassTrainer, ClassCollator)
+            return Objective(ClassTrainer, lambda pad: with_sets(ClassCollator(pad), lambda _: 1))
         case _:
             return _preference(config)
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerState
 
 from training.batches.samplers import EpochSampler, RankBatches
+from training.batches.sets import SETS, Sets
 from training.batches.streaming import Stream
 from training.config.choices import Checkpointing, Interval
 from training.config.run_config import RunConfig
@@ -22,7 +23,7 @@ from training.reports.memory_limit import counter
 from training.reports.report import Report, used_bytes
 from training.reports.step_position import StepTracker
 from training.run_folder import checkpoints
-from training.run_folder.events import CheckpointSaved, Metrics, Note, Planned
+from training.run_folder.events import LOSS_OF, CheckpointSaved, Metrics, Note, Planned
 from training.run_folder.paths import checkpoint_dir
 from training.tokens.order import Shuffled, steps_per_epoch
 from training.trainer.best_checkpoint import (
@@ -33,6 +34,7 @@ from training.trainer.best_checkpoint import (
     evaluations,
     stops_early,
 )
+from training.trainer.evaluation import SetLosses
 from training.trainer.global_batch import GlobalBatchTrainer
 from training.trainer.method_callbacks import callbacks, loraplus
 from training.trainer.optimizers import optimizer_factory, scheduler_arguments
@@ -76,6 +78,9 @@ class ReportingTrainer(GlobalBatchTrainer):
     """A Trainer that writes its metrics to the run's report. In a subclass it precedes trl's trainer among the bases."""
 
     optimizer: torch.optim.Optimizer | None
+    set_losses: SetLosses | None = None
+    item_sets: torch.Tensor | None = None
+    """The data set of each item of the current micro batch; None with one data set, and in an evaluation."""
     _resumed_from: str | None = None  # until the first step of the attempt
 
     def __init__(self, *, context: TrainerContext, train_dataset: Any, eval_dataset: Any, **arguments: Any) -> None:
@@ -106,6 +111,9 @@ class ReportingTrainer(GlobalBatchTrainer):
     def place_data(self, train: Any, held_out: Any) -> None:
         """Sets the prepared rows, in Lathe's order."""
         self.train_dataset, self.eval_dataset = train, held_out
+        self.held_out_sets = getattr(held_out, "sets", None)
+        sets: Sets | None = getattr(train, "sets", None)
+        self.set_losses = SetLosses(sets, self.args.device) if sets and sets.several else None
         self._stream = train if isinstance(train, Stream) else None
         self._sampler = self._batches = None
         if self._stream is None:
@@ -217,6 +225,7 @@ class ReportingTrainer(GlobalBatchTrainer):
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any) -> torch.Tensor:
         """Trainer's forward and backward pass; also counts tokens, without synchronizing with the device."""
         self.throughput.add(*self.count(inputs))
+        self.item_sets = inputs.pop(SETS, None)
         self.context.tracker.train(self.state.global_step + 1, inputs)
         loss: torch.Tensor = super().training_step(model, inputs, *arguments)
         return loss
@@ -250,6 +259,9 @@ class ReportingTrainer(GlobalBatchTrainer):
         if "loss" in values:
             self.last_loss = values["loss"]
             values |= self.throughput.since_last()
+            if self.set_losses:
+                values |= {f"{LOSS_OF}{name}": loss for name, loss in self.set_losses.take().items()}
+        values |= {name: float(value) for name, value in logs.items() if name.startswith(f"eval_{LOSS_OF}")}
         if values:
             self.context.report.for_run(Metrics(step=self.state.global_step, values=values))
             self.context.report.memory(self.state.global_step)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 from transformers import TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 
@@ -14,7 +15,7 @@ from training.config.choices import Packing
 from training.errors import UserError
 from training.ranks.sequence_parallel import scale_gradient
 from training.run_folder.events import Note
-from training.trainer.evaluation import Means, perplexity, predicted, token_loss
+from training.trainer.evaluation import Means, item_losses, perplexity, predicted, token_loss
 from training.trainer.global_batch import divides_by_count
 from training.trainer.reporting_trainer import ReportingTrainer
 
@@ -83,6 +84,12 @@ class RunTrainer(ReportingTrainer):
 
         Under sequence parallelism the gradient is scaled, see `scale_gradient`.
         """
+        if model.training and self.set_losses and self.item_sets is not None and self.step_weights:
+            weight = self.step_weights.peek()
+            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+            losses = item_losses(outputs["logits"], inputs, shifted=not self.model.config.is_encoder_decoder)
+            self.set_losses.add(losses, self.item_sets.to(losses.device), weight)
+            return (loss, outputs) if return_outputs else loss
         if model.training:
             result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             size = self.sequence_shares
@@ -110,7 +117,11 @@ class ClassTrainer(ReportingTrainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         """Returns the model's own loss; in an evaluation also stores the accuracy."""
+        weight = self.step_weights.peek() if model.training and self.step_weights else None
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if self.set_losses and self.item_sets is not None and weight is not None:
+            losses = cross_entropy(outputs["logits"].detach().float(), inputs["labels"], reduction="none")
+            self.set_losses.add(losses, self.item_sets.to(losses.device), weight)
         if not model.training:
             correct = outputs["logits"].argmax(-1) == inputs["labels"].to(outputs["logits"].device)
             self._accuracy = correct.float().mean()

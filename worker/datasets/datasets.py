@@ -9,6 +9,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, or_
 from sqlmodel import Session, col, select
 
+from training.config.data_sets import FIELDS
 from training.data.inspection import Inspection
 from training.data.issues import Issue
 from training.errors import DataError, UserError
@@ -154,7 +155,7 @@ def delete(*, session: Session, dataset_id: str) -> None:
         message = f"is in use by {', '.join(waiting)}."
         raise DatasetInUse("dataset", dataset.name, message, "Stop these runs before you delete it.")
     for run in users:
-        run.dataset_id = None
+        run.dataset_id = None if run.dataset_id == dataset_id else run.dataset_id
         session.add(run)
     session.flush()
     session.delete(dataset)
@@ -171,8 +172,9 @@ def clear_tokens() -> None:
 
 
 def _uses(dataset_id: str) -> ColumnElement[bool]:
-    held_out = cast(Any, col(Run.config))["validation_data"].as_string() == dataset_id
-    return or_(col(Run.dataset_id) == dataset_id, held_out)
+    config = cast(Any, col(Run.config))  # several data sets are a text that contains their ids
+    named = (config[field].as_string().contains(dataset_id) for field in FIELDS)
+    return or_(col(Run.dataset_id) == dataset_id, *named)
 
 
 def _known(digest: str) -> Dataset | None:

@@ -4,12 +4,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sqlmodel import Session
 
+from training.config import data_sets
 from training.config.choices import Task
+from training.config.data_sets import Source
 from training.config.fields import ConfigError
 from training.config.run_config import Changes, RunConfig
 from training.data.mapping import format_of, parse_mapping
@@ -23,33 +25,63 @@ from worker.datasets.datasets import DatasetNotFound
 from worker.store import database
 from worker.store.tables import LOCAL, Dataset
 
-FIELDS = ("data", "validation_data")
+FIELDS = data_sets.FIELDS
 DATASET_ID = re.compile(r"[0-9a-f]{16}")
 _FIX = "Give a JSON, JSONL, CSV, TSV, text or Parquet file, or pick an uploaded data set."
 _UPLOAD_FIX = "Upload the file first, then pick it. Only files in the folders of LATHE_DATA_FOLDERS can be named."
 
 
 @dataclass(frozen=True)
-class RunData:
-    """The data sets of a run by setting, `data` and perhaps `validation_data`, and the mapping of their columns."""
+class RunSet:
+    """A stored data set of a run: the setting that names it, how much of it is used, and the mapping of its columns."""
 
-    datasets: dict[str, Dataset]
+    field: str
+    source: Source
+    dataset: Dataset
+    columns: str | None
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The data sets of a run, and the run's mapping of columns."""
+
+    sets: tuple[RunSet, ...]
     columns: str | None
 
     @property
     def training(self) -> Dataset:
-        return self.datasets["data"]
+        """The first training data set."""
+        return self.sets[0].dataset
+
+    @property
+    def title(self) -> str:
+        """The names of the training data sets."""
+        return " + ".join(one.dataset.name for one in self.sets if one.field == "data")
 
     @property
     def settings(self) -> Changes:
         """The run's settings that name its data, with ids in the place of paths."""
-        ids = {field: item.id for field, item in self.datasets.items()}
-        return {field: ids.get(field) for field in FIELDS} | {"columns": self.columns}
+        named = {field: [self._stored(one) for one in self.sets if one.field == field] for field in FIELDS}
+        values = {field: data_sets.written(found) if found else None for field, found in named.items()}
+        return values | {"columns": self.columns}
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The SHA-256 of each data set."""
-        return {field: item.sha256 for field, item in self.datasets.items()}
+        """The SHA-256 of each data set, by setting; of several in one setting the further ones as `data 2` and so on."""
+        found: dict[str, str] = {}
+        for field in FIELDS:
+            mine = [one for one in self.sets if one.field == field]
+            found |= {
+                f"{field} {number}" if number > 1 else field: one.dataset.sha256 for number, one in enumerate(mine, 1)
+            }
+        return found
+
+    def _stored(self, one: RunSet) -> Source:
+        """The source with the data set's id, its mapping if that is not the run's, and where it is one of several its name."""
+        several = len([other for other in self.sets if other.field == one.field]) > 1
+        name = one.source.name or (one.dataset.name if several else "")
+        columns = one.columns if one.columns != self.columns else None
+        return replace(one.source, path=one.dataset.id, name=name, columns=columns)
 
 
 @contextmanager
@@ -64,22 +96,30 @@ def taken_in(
     Raises:
         ConfigError: `problems`, and one for each data set that is missing, cannot be read or cannot train the task.
     """
-    sources = {field: _find(field, value, reach) for field in FIELDS if (value := getattr(config, field))}
-    problems = [*problems, *(source for source in sources.values() if isinstance(source, Problem))]
+    named = [(field, source, _find(field, source.path, reach)) for field, source in sources_of(config)]
+    problems = [*problems, *(found for _, _, found in named if isinstance(found, Problem))]
     if problems:
         raise ConfigError(problems)
-    stored: dict[str, Dataset] = {}
+    stored: list[RunSet] = []
     new: list[str] = []
+    common = config.columns or (config.sources[0].columns if len(config.sources) == 1 else None)
     try:
-        for field, source in sources.items():
-            if isinstance(source, Path):
-                added = _add(field, source, config.columns, owner)
-                stored[field] = added.dataset
+        for field, source, found in named:
+            dataset = found
+            if isinstance(found, Path):
+                added = _add(field, found, source.columns or common, owner)
+                dataset = added.dataset
                 new += [added.dataset.id] if added.new else []
-            elif isinstance(source, Dataset):
-                stored[field] = source
-        data = RunData(stored, config.columns or stored["data"].columns_map)
-        if problems := list(_misfits(data, config.task)):
+            assert isinstance(dataset, Dataset)
+            if field == "data" and len(config.sources) == 1:
+                common = (
+                    common or dataset.columns_map
+                )  # validation data without a mapping has that of the training data
+            stored.append(
+                RunSet(field, source, dataset, source.columns or config.columns or dataset.columns_map or common)
+            )
+        data = RunData(tuple(stored), common)
+        if problems := [*_misfits(data, config.task), *_twice(data)]:
             raise ConfigError(problems)
         yield data
     except BaseException:
@@ -87,6 +127,13 @@ def taken_in(
             for dataset_id in new:
                 datasets.delete(session=session, dataset_id=dataset_id)
         raise
+
+
+def sources_of(config: RunConfig) -> Iterator[tuple[str, Source]]:
+    """Every data set that a configuration names, with its setting."""
+    for field in FIELDS:
+        for source in data_sets.sources(getattr(config, field)):
+            yield field, source
 
 
 def _find(field: str, value: str, reach: AllowedPaths) -> Dataset | Path | Problem:
@@ -113,30 +160,42 @@ def _add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Ad
 def problems(config: RunConfig, reach: AllowedPaths) -> list[Problem]:
     """What is wrong with the data of a run, as far as it can be said without reading it. Stores nothing."""
     found: list[Problem] = []
-    for field in FIELDS:
-        source = _find(field, value, reach) if (value := getattr(config, field)) else None
+    for field, named in sources_of(config):
+        source = _find(field, named.path, reach)
         if isinstance(source, Problem):
             found.append(source)
         elif isinstance(source, Dataset):
             try:
-                _check_format(source, config.columns or source.columns_map, config.task)
+                _check_format(source, named.columns or config.columns or source.columns_map, config.task)
             except DataError as error:
                 found.append(_problem(field, source, error))
         elif isinstance(source, Path) and not os.access(source, os.R_OK):
             found.append(
-                Problem(field, value, "cannot be read: permission denied.", "Change its permissions (chmod o+r).")
+                Problem(field, named.path, "cannot be read: permission denied.", "Change its permissions (chmod o+r).")
             )
     return found
 
 
 def _misfits(data: RunData, task: Task) -> Iterator[Problem]:
     """One problem for each data set that cannot train the task under the run's mapping."""
-    for field, item in data.datasets.items():
+    for one in data.sets:
         try:
-            datasets.check_mapping(item, data.columns)
-            _check_format(item, data.columns, task)
+            datasets.check_mapping(one.dataset, one.columns)
+            _check_format(one.dataset, one.columns, task)
         except DataError as error:
-            yield _problem(field, item, error)
+            yield _problem(one.field, one.dataset, error)
+
+
+def _twice(data: RunData) -> Iterator[Problem]:
+    """A problem for two training files with the same content: one data set in the store."""
+    seen: set[tuple[str, str | None]] = set()
+    for one in data.sets:
+        key = one.dataset.id, one.columns
+        if one.field == "data" and key in seen:
+            yield Problem(
+                "data", one.source.path, "has the same content as another data set of the run.", "Remove one."
+            )
+        seen.add(key)
 
 
 def _check_format(item: Dataset, columns: str | None, task: Task) -> None:
@@ -157,9 +216,14 @@ def resolve(config: RunConfig, session: Session) -> RunConfig:
     problems: list[Problem] = []
     paths: dict[str, str | None] = {}
     for field in FIELDS:
-        value = getattr(config, field)
-        if value and DATASET_ID.fullmatch(value):
-            paths[field] = _path(session, field, value, problems)
+        found = [
+            replace(source, path=_path(session, field, source.path, problems))
+            if DATASET_ID.fullmatch(source.path)
+            else source
+            for source in data_sets.sources(getattr(config, field))
+        ]
+        if found:
+            paths[field] = data_sets.written(found)
     if problems:
         raise ConfigError(problems)
     return config.model_copy(update=paths)
@@ -176,13 +240,13 @@ def _problem(field: str, data: Dataset | Path, error: DataError) -> Problem:
     return Problem(field, data.name, message, error.fix)
 
 
-def _path(session: Session, field: str, dataset_id: str, problems: list[Problem]) -> str | None:
+def _path(session: Session, field: str, dataset_id: str, problems: list[Problem]) -> str:
     """The path of a stored data set; adds to `problems` if it was deleted or its file is missing."""
     try:
         path = datasets.path_of(datasets.get(session=session, dataset_id=dataset_id))
     except DatasetNotFound:
         problems.append(Problem(field, dataset_id, "was deleted.", "Clone the run and choose another data set."))
-        return None
+        return dataset_id
     if not path.is_file():
         message = f"is not on this machine ({path})."
         problems.append(

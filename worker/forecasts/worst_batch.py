@@ -5,13 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from training.config.choices import Packing, Task
+from training.config.data_sets import Source
 from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.forecast.activations import Batch
+from training.tokens.joined import joined
 from training.tokens.order import Integers, padded, worst_batches
 from training.tokens.packing import order_of
-from training.tokens.selection import select
-from training.tokens.store import open_store
+from training.tokens.selection import SetRows, select
+from training.tokens.store import TokenStore, open_store
 from worker.datasets import run_data, token_counts
 from worker.store import database
 from worker.store.tables import Dataset
@@ -19,15 +21,19 @@ from worker.store.tables import Dataset
 
 @dataclass(frozen=True)
 class RowLengths:
-    """The tokens of each row, untruncated, and the index of the first token with loss (-1: none)."""
+    """The tokens of each row, untruncated, and the index of the first token with loss (-1: none).
+
+    `sets` are the data sets whose rows these are, one after another.
+    """
 
     lengths: Integers
     first_trained: Integers
+    sets: tuple[SetRows, ...] = ()
 
 
 @dataclass(frozen=True)
 class Worst:
-    """The largest batch and its position: step from 1, rank and epoch from 0, rows from 1.
+    """The largest batch and its position: step from 1, rank and epoch from 0, rows from 1 (of several data sets together).
 
     `lengths` are the tokens of its rows, `answers` those with loss (seq2seq: the target's)."""
 
@@ -36,7 +42,7 @@ class Worst:
     step: int
     rank: int
     rows: list[int]
-    longest_row: int
+    longest_row: str
     longest: int
     lengths: list[int]
     answers: list[int]
@@ -44,31 +50,38 @@ class Worst:
     @property
     def words(self) -> str:
         return (
-            f"The largest batch is at step {self.step:,} on rank {self.rank}; its longest row is {self.longest_row:,} "
+            f"The largest batch is at step {self.step:,} on rank {self.rank}; its longest row is {self.longest_row} "
             f"with {self.longest:,} tokens."
         )
 
 
 def counted(config: RunConfig, model: str) -> RowLengths | None:
-    """The token counts of the run's data set; None if it is not tokenized for this model yet."""
-    if not run_data.DATASET_ID.fullmatch(config.data):
+    """The token counts of the run's data sets; None if one is not tokenized for this model yet."""
+    stores = [store for source in config.sources if (store := _store(config, source, model))]
+    if len(stores) < len(config.sources):
+        return None
+    together = joined(stores)
+    sets = tuple(
+        SetRows(store.rows, source.max_rows, source.name) for store, source in zip(stores, config.sources, strict=True)
+    )
+    return RowLengths(together.lengths, together.first_trained_with(train_on_prompt=config.train_on_prompt), sets)
+
+
+def _store(config: RunConfig, source: Source, model: str) -> TokenStore | None:
+    if not run_data.DATASET_ID.fullmatch(source.path):
         return None
     with database.read() as session:
-        item = session.get(Dataset, config.data)
+        item = session.get(Dataset, source.path)
     if item is None:
         return None
     state = token_counts.state(
         item.sha256,
         model,
-        config.columns or item.columns_map,
+        source.columns or config.columns or item.columns_map,
         revision=config.revision,
         template_kwargs=config.chat_template_kwargs,
     )
-    if state.store is None:
-        return None
-    store = open_store(state.store)
-    first = store.first_trained_with(train_on_prompt=config.train_on_prompt)
-    return RowLengths(store.lengths, first)
+    return open_store(state.store) if state.store else None
 
 
 def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
@@ -86,7 +99,7 @@ def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
         try:
             chosen = select(
                 lengths, first_trained, max_length=config.max_length, seed=config.seed, eval_split=config.eval_split,
-                data_slice=config.data_slice, max_samples=config.max_samples,
+                data_slice=config.data_slice, max_samples=config.max_samples, sets=known.sets,
             )  # fmt: skip
         except DataError:
             return []
@@ -94,15 +107,18 @@ def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
         target, kinds = np.maximum(source - np.maximum(first_trained, 1), 0), [source]
     if not len(rows):
         return []
-    return [_worst(config, kind[rows], rows, source, target) for kind in kinds]
+    return [_worst(config, kind[rows], rows, source, target, known.sets) for kind in kinds]
 
 
-def _worst(config: RunConfig, sizes: Integers, rows: Integers, source: Integers, target: Integers) -> Worst:
+def _worst(
+    config: RunConfig, sizes: Integers, rows: Integers, source: Integers, target: Integers, sets: tuple[SetRows, ...]
+) -> Worst:
     flat = lies_flat(config)
+    ends = np.searchsorted(rows, np.cumsum([one.rows for one in sets])).tolist()
     (worst,) = worst_batches(
         sizes, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps,
         world=config.num_processes // config.sequence_parallel_size, seed=config.seed, epochs=config.epochs,
-        max_steps=config.max_steps, count=1, pads=not flat, order=order_of(config, sizes),
+        max_steps=config.max_steps, count=1, pads=not flat, order=order_of(config, sizes, ends),
     )  # fmt: skip
     mine = rows[worst.rows]
     count, longest, answer = len(mine), int(source[mine].max()), int(target[mine].max())
@@ -115,8 +131,19 @@ def _worst(config: RunConfig, sizes: Integers, rows: Integers, source: Integers,
         batch = Batch(count, padded(longest), count * padded(longest), count * padded(longest))
     top = int(worst.rows[int(np.argmax(sizes[worst.rows]))])
     tokens = int(sizes[top])
-    return Worst(batch, worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in mine], int(rows[top]) + 1, tokens,
-                 source[mine].tolist(), target[mine].tolist())  # fmt: skip
+    place = worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in mine]
+    return Worst(batch, *place, _row_words(int(rows[top]), sets), tokens, source[mine].tolist(), target[mine].tolist())
+
+
+def _row_words(row: int, sets: tuple[SetRows, ...]) -> str:
+    """A row (from 0) as text; of several data sets with the name of its own."""
+    for one in sets[:-1]:
+        if row < one.rows:
+            break
+        row -= one.rows
+    else:
+        one = sets[-1] if sets else SetRows(0)
+    return f"{row + 1:,}" + (f" of {one.name}" if len(sets) > 1 else "")
 
 
 def lies_flat(config: RunConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from sqlmodel import Session
 
+from training.config.data_sets import sources
 from training.run_folder.lineage import DataSource, Lineage
 from worker.store.tables import Dataset, Run
 
@@ -10,8 +11,11 @@ _ROLES = {"data": "Training data", "validation_data": "Held-out data"}
 
 def lineage_of(*, session: Session, run: Run) -> Lineage:
     """The run's origin: its parent, its attempts, and its data sets with their names."""
-    sources = []
-    for field, sha256 in run.fingerprints.items():
-        known = session.get(Dataset, str(run.config.get(field)))
-        sources.append(DataSource(_ROLES.get(field, field), known.name if known else "", sha256))
-    return Lineage(run.id, run.name, run.parent_id or "", run.attempt, sources)
+    origins = []
+    for field, role in _ROLES.items():
+        for number, source in enumerate(sources(run.config.get(field)), start=1):
+            sha256 = run.fingerprints.get(f"{field} {number}" if number > 1 else field)
+            known = session.get(Dataset, source.path)
+            if sha256:
+                origins.append(DataSource(role, known.name if known else source.name, sha256))
+    return Lineage(run.id, run.name, run.parent_id or "", run.attempt, origins)

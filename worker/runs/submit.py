@@ -52,7 +52,7 @@ def submit(
             fingerprints=data.fingerprints,
             parent_id=parent_id,
             owner=owner,
-            name=config.name or f"{Path(config.model).name} on {data.training.name}",
+            name=config.name or f"{Path(config.model).name} on {data.title}"[:200],
         )
     celery_app.notify(run.id)
     return run

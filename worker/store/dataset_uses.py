@@ -7,6 +7,7 @@ from typing import Any, cast
 import sqlalchemy
 from sqlmodel import Session, col
 
+from training.config.data_sets import FIELDS, sources
 from worker.store.tables import Run, Status
 
 
@@ -26,13 +27,14 @@ class DatasetUse:
 
 def users(*, session: Session) -> dict[str, list[DatasetUse]]:
     """The runs that use each data set, by its id, the newest first; unused data sets are missing."""
-    held_out = cast(Any, col(Run.config))["validation_data"].as_string()
+    config = cast(Any, col(Run.config))
     run: Any = Run
-    asked = sqlalchemy.select(run.id, run.name, run.status, run.dataset_id, held_out).order_by(
-        run.created_at.desc(), run.id
-    )
+    asked = sqlalchemy.select(
+        run.id, run.name, run.status, run.dataset_id, *(config[field].as_string() for field in FIELDS)
+    ).order_by(run.created_at.desc(), run.id)
     found: defaultdict[str, list[DatasetUse]] = defaultdict(list)
-    for run_id, name, status, *data in session.connection().execute(asked):
-        for dataset_id in {value for value in data if value}:
+    for run_id, name, status, first, *named in session.connection().execute(asked):
+        ids = {source.path for value in named for source in sources(value)}
+        for dataset_id in ids | ({first} if first else set()):
             found[dataset_id].append(DatasetUse(run_id, name, status))
     return dict(found)

@@ -34,9 +34,10 @@ def facts(report: OutOfMemory) -> list[tuple[str, str]]:
 
 
 def rows(batch: dict[str, Any]) -> str:
-    """The rows of a rank's batch, the longest first: "row 24 (409 tokens), row 3 (19 tokens)"."""
-    longest = sorted(zip(batch["tokens"], batch["rows"], strict=True), reverse=True)
-    named = [f"row {row} ({tokens:,} tokens)" for tokens, row in longest[:_ROWS_NAMED]]
+    """The rows of a rank's batch, the longest first: "row 24 (409 tokens), row 3 of chat.jsonl (19 tokens)"."""
+    sets = [f" of {name}" for name in batch.get("sets", ())] or [""] * len(batch["rows"])
+    longest = sorted(zip(batch["tokens"], batch["rows"], sets, strict=True), reverse=True)
+    named = [f"row {row}{name} ({tokens:,} tokens)" for tokens, row, name in longest[:_ROWS_NAMED]]
     more = len(longest) - _ROWS_NAMED
     return ", ".join(named + ([f"{more} shorter ones"] if more > 0 else []))
 

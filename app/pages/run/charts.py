@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from app.pages.run import chart_layout
 from app.pages.run.chart_layout import BOTTOM, GAP, TOP, Mark, suffix
+from training.run_folder.events import LOSS_OF
 
 GIB = 1024**3
 _RANK_SHAPES = (
@@ -100,6 +101,18 @@ PANELS = (
 )
 
 METRICS = tuple(trace.metric for panel in PANELS for trace in panel.traces)
+_SET_PANELS = ((LOSS_OF, "Training loss of each data set"), (f"eval_{LOSS_OF}", "Evaluation loss of each data set"))
+_COLORS = tuple(f"--chart-{number}" for number in range(1, 6))
+
+
+def is_set_loss(name: str) -> bool:
+    """True for the losses of one of several data sets."""
+    return name.startswith(tuple(prefix for prefix, _ in _SET_PANELS))
+
+
+def is_drawn(name: str) -> bool:
+    """True for metrics that the charts show."""
+    return name in METRICS or is_set_loss(name)
 
 
 def figure(
@@ -116,7 +129,9 @@ def figure(
     past in an exponential moving average, drawn over the pale raw line.
     """
     by_metric = _by_metric(series)
-    panels = [panel for panel in PANELS if any(trace.metric in by_metric for trace in panel.traces)]
+    loss, *others = PANELS
+    possible = (loss, *_set_panels(by_metric), *others)
+    panels = [panel for panel in possible if any(trace.metric in by_metric for trace in panel.traces)]
     if not panels:
         return None
     height = TOP + sum(panel.height for panel in panels) + GAP * (len(panels) - 1) + BOTTOM
@@ -162,9 +177,27 @@ def rounded(values: Iterable[float | None], scale: float = 1.0) -> list[float | 
 def _by_metric(series: Sequence[Line]) -> dict[str, list[Line]]:
     by_metric: dict[str, list[Line]] = {}
     for line in sorted(series, key=lambda line: line.rank):
-        if line.name in METRICS and line.step:
+        if is_drawn(line.name) and line.step:
             by_metric.setdefault(line.name, []).append(line)
     return by_metric
+
+
+def _set_panels(by_metric: dict[str, list[Line]]) -> list[Panel]:
+    """The losses of several data sets; a set has the same color in both panels."""
+    names = sorted({name.partition(LOSS_OF)[2] for name in by_metric if is_set_loss(name)})
+    colors = {name: _COLORS[number % len(_COLORS)] for number, name in enumerate(names)}
+    return [
+        Panel(
+            title,
+            150,
+            tuple(
+                Trace(f"{prefix}{name}", name, color, markers=prefix != LOSS_OF, smooth=prefix == LOSS_OF)
+                for name, color in colors.items()
+            ),
+            logarithmic=True,
+        )
+        for prefix, title in _SET_PANELS
+    ]
 
 
 def _panel_traces(

@@ -12,7 +12,9 @@ from app.pages.common.diagnosis import comparison_html, diagnosis_html
 from app.pages.common.form import applying, from_config
 from app.pages.common.html import ago, bar, clock, each, facts, panel, rows, share_done, status_word, took
 from app.words import numbers
+from app.words.datasets import data_words, digest_label
 from app.words.runs import eta, exact_match, scores, strategy
+from training.config.data_sets import FIELDS
 from training.config.fields import settings
 from training.units import NONE, byte_size
 from worker.store.tables import LogLine, Run, RunEvent, Status
@@ -95,14 +97,20 @@ def configuration(run: Run, dataset_names: dict[str, str]) -> Markup:
     values = applying(from_config(run.config))
     known = settings()
     changed = [name for name in values if known[name].required or run.config.get(name) != _default(name)]
-    texts = {name: dataset_names.get(values[name], _value(name, values[name])) for name in changed}
+    texts = {
+        name: data_words(values[name], dataset_names) if name in FIELDS else _value(name, values[name])
+        for name in changed
+    }
     pairs = [(known[name].label, Markup('<b title="{}">{}</b>').format(values[name], texts[name])) for name in changed]
     usual = [(known[name].label, _value(name, value)) for name, value in values.items() if name not in changed]
     folded = Markup('<details><summary>{} at default</summary><table class="pairs">{}</table></details>').format(
         numbers.plural(len(usual), "setting"), rows(usual)
     )
     digest = Markup('<span class="mono" title="{}">{}…</span>')
-    pairs += [(f"{known[name].label}, SHA-256", digest.format(sha, sha[:16])) for name, sha in run.fingerprints.items()]
+    pairs += [
+        (f"{digest_label(name, known[name.partition(' ')[0]].label)}, SHA-256", digest.format(sha, sha[:16]))
+        for name, sha in run.fingerprints.items()
+    ]
     return panel("Configuration", Markup('<table class="pairs">{}</table>{}').format(rows(pairs), folded))
 
 

@@ -12,6 +12,7 @@ from app.access import callers, changes
 from app.pages.common.html import QUIET, database_unreachable, each, html
 from app.pages.run import html as parts_html
 from app.pages.run import snapshot as snapshots
+from app.pages.run.data_sets import data_sets
 from app.pages.run.memory import attempts_html, proposal
 from app.pages.run.snapshot import Drawing, Snapshot
 from app.web.downloads import adapter_path
@@ -225,7 +226,7 @@ def _parts(snapshot: Snapshot) -> list[Any]:
         parts_html.progress(run, snapshot.queue),
         parts_html.failure(run, snapshot.log),
         attempts_html(snapshot.attempts),
-        parts_html.results(run),
+        parts_html.results(run) + data_sets(run, snapshot.set_losses),
         parts_html.event_list(snapshot.events),
         parts_html.configuration(run, snapshot.dataset_names),
         parts_html.log_tail(snapshot.log),

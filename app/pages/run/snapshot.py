@@ -3,6 +3,8 @@
 import json
 from dataclasses import dataclass, field
 
+from sqlmodel import Session
+
 from app.documents.run import place
 from app.pages.common.cache import TimedCache
 from app.pages.run import charts
@@ -28,6 +30,8 @@ class Snapshot:
     log: list[LogLine]
     dataset_names: dict[str, str]
     attempts: list[Attempt] = field(default_factory=list)
+    set_losses: dict[str, float | None] = field(default_factory=dict)
+    """The newest losses of each of several data sets, by metric."""
 
     @property
     def version(self) -> str:
@@ -101,13 +105,23 @@ def _read(run_id: str) -> Snapshot:
             log=logs.tail(session=session, run_id=run.id, limit=LOG_LINES),
             attempts=runs.attempts(session=session, run_id=run.id),
             dataset_names={item.id: item.name for item in datasets.listing(session=session)},
+            set_losses=_set_losses(session, run),
         )
+
+
+def _set_losses(session: Session, run: Run) -> dict[str, float | None]:
+    plan = run.plan or {}
+    if not plan.get("sets") and not plan.get("eval_sets"):
+        return {}
+    latest = series.latest(session=session, run_id=run.id)
+    return {name: value for (name, _), (_, value) in latest.items() if charts.is_set_loss(name)}
 
 
 def _read_series(run_id: str) -> list[Series]:
     """The charts' series. The memory series of all ranks share a number of points, so many ranks stay few bytes."""
-    general = [name for name in charts.METRICS if name not in _MEMORY]
     with database.read() as session:
+        reported = {name for name, _ in series.extents(session=session, run_id=run_id)}
+        general = [name for name in reported if charts.is_drawn(name) and name not in _MEMORY]
         lines_of_run = series.series(session=session, run_id=run_id, names=general, points=_POINTS)
         lines = sum(1 for name, _ in series.latest(session=session, run_id=run_id) if name in _MEMORY)
         points = max(60, min(_POINTS, _MEMORY_POINTS // max(lines, 1)))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from training.config.data_sets import sources
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.data.inspection import inspect
@@ -192,10 +193,18 @@ def test_data_that_cannot_train_is_refused_and_not_stored(database, config, colu
 
 
 def test_validation_data_without_a_needed_mapping_is_refused(database, config, nested, tmp_path):
-    datasets.save_mapping(datasets.add_file(path=nested, name="nested.jsonl").id, COLUMNS)
+    datasets.add_file(path=nested, name="nested.jsonl")
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     problem = problem_of(config(data=str(tmp_path / "rows.jsonl"), validation_data=str(nested)))
     assert problem.field == "validation_data" and "no known format" in problem.message
+
+
+def test_validation_data_keeps_its_own_saved_mapping(database, config, nested, tmp_path):
+    datasets.save_mapping(datasets.add_file(path=nested, name="nested.jsonl").id, COLUMNS)
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    run = submit.submit(config(data=str(tmp_path / "rows.jsonl"), validation_data=str(nested)))
+    [held_out] = sources(run.config["validation_data"])
+    assert (run.config["columns"], held_out.columns) == (None, COLUMNS)
 
 
 def test_validation_data_is_checked_with_the_same_mapping(database, config, tmp_path):

@@ -160,7 +160,7 @@ def test_a_single_long_seq2seq_target_is_reported_with_its_step(ranks):
     )  # fmt: skip
     estimate = forecast_run(asked, shape_of(MT0_XXL), V100, rows=RowLengths(lengths, first))
     assert not estimate.forecast.fits
-    assert estimate.worst.longest_row == long + 1
+    assert estimate.worst.longest_row == f"{long + 1:,}"
     usual = forecast_run(asked, shape_of(MT0_XXL), V100, rows=RowLengths(np.full(rows, 96), first))
     assert usual.forecast.fits
     half = forecast_run(
@@ -294,7 +294,7 @@ def test_a_tokenized_data_set_gives_its_largest_batch():
     lengths = np.array([10] * 99 + [900])
     rows, h100 = RowLengths(lengths, lengths - 5), cards.CARDS["h100"]
     estimate = forecast_run(config(eval_split=0, packing="none"), shape_of(LLAMA_2_7B), h100, rows=rows)
-    assert (estimate.worst.longest_row, estimate.worst.longest) == (100, 900)
+    assert (estimate.worst.longest_row, estimate.worst.longest) == ("100", 900)
     assert estimate.forecast.batch.length == 904  # padded
     flat = forecast_run(config(eval_split=0), shape_of(LLAMA_2_7B), h100, rows=rows)
     assert flat.forecast.batch.tokens == 900 + 3 * 10

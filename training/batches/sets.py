@@ -1,0 +1,112 @@
+"""The data sets behind the rows of a view, the held-out batches of each, and the set of each item in a training batch."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Sampler
+
+from training.batches.views import IGNORED, TokenList, View, rows_behind
+from training.data.data_files import DataRows
+
+SETS = "data_sets"
+"""The entry of a training batch with the set of each item (token with loss, or row), of shape (items,)."""
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The names of data sets, and the indexes at which the rows of each end in a view."""
+
+    names: tuple[str, ...]
+    ends: tuple[int, ...]
+
+    @property
+    def several(self) -> bool:
+        return len(self.names) > 1
+
+    @property
+    def counts(self) -> list[int]:
+        """The rows (in pretraining: chunks) of each set."""
+        return [int(count) for count in np.diff(self.ends, prepend=0)]
+
+    def index(self, row: int) -> int:
+        """The set of a row."""
+        return int(np.searchsorted(self.ends, row, side="right"))
+
+
+def sets_of(view: View | TokenList, numbered: DataRows) -> Sets:
+    """Returns the data sets of a view's rows."""
+    names = tuple(file.name for file in numbered.files)
+    if isinstance(view, TokenList) or len(names) == 1:
+        return Sets(names[:1], (view.num_rows,))
+    return Sets(names, tuple(int(end) for end in np.searchsorted(rows_behind(view), numbered.ends)))
+
+
+class HeldOutBatches(Sampler[list[int]]):
+    """Yields one rank's batches of the held-out rows, in order; consecutive batches go to consecutive ranks.
+
+    Each batch has rows of one data set. All ranks get the same number of batches; a rank without one at the end (`ends_empty`)
+    gets the first row again, which must have weight 0.
+    """
+
+    def __init__(self, sets: Sets, size: int, rank: int = 0, world: int = 1) -> None:
+        starts = (0, *sets.ends[:-1])
+        self._batches = [
+            (number, range(first, min(first + size, end)))
+            for number, (start, end) in enumerate(zip(starts, sets.ends, strict=True))
+            for first in range(start, end, size)
+        ]
+        self._rank, self._world = rank, world
+
+    @property
+    def ends_empty(self) -> bool:
+        """True if no rows are left for this rank in its last batch."""
+        return (len(self) - 1) * self._world + self._rank >= len(self._batches)
+
+    def set_of(self, turn: int) -> int:
+        """The data set of this rank's batch number `turn`, from 0."""
+        return self._batch(turn)[0]
+
+    def rows(self, turn: int) -> list[int]:
+        """The rows of this rank's batch number `turn`; empty where none is left."""
+        return list(self._batch(turn)[1])
+
+    def __len__(self) -> int:
+        return ceil(len(self._batches) / self._world)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for turn in range(len(self)):
+            yield self.rows(turn) or [0]
+
+    def _batch(self, turn: int) -> tuple[int, range]:
+        index = turn * self._world + self._rank
+        return self._batches[index] if index < len(self._batches) else (0, range(0))
+
+
+def item_sets(rows: list[Any], items: Callable[[Any], int]) -> dict[str, torch.Tensor]:
+    """Returns the entry SETS of a batch of rows, or of packs of rows; nothing if they are from one data set.
+
+    `items` counts the items of a row. They must be in the order of the rows, as in the labels of every layout.
+    """
+    flat = [row for item in rows for row in (item if isinstance(item, list) else [item])]
+    if SETS not in flat[0]:
+        return {}
+    return {SETS: torch.from_numpy(np.repeat([row[SETS] for row in flat], [items(row) for row in flat]))}
+
+
+def tokens_after_first(row: Any) -> int:
+    """The tokens of a row that a causal model predicts with loss."""
+    return int(np.count_nonzero(row["labels"][1:] != IGNORED))
+
+
+def tokens(row: Any) -> int:
+    """The tokens of a target that an encoder-decoder predicts with loss."""
+    return int(np.count_nonzero(row["labels"] != IGNORED))
+
+
+def with_sets(collate: Any, items: Callable[[Any], int]) -> Any:
+    """Returns `collate` with the entry SETS added to its batches."""
+    return lambda rows: collate(rows) | item_sets(rows, items)
