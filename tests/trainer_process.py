@@ -110,17 +110,17 @@ class Trained:
         return (self.run_dir / "output.log").read_text(errors="replace")[-6000:]
 
 
-def start(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
+def start(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
     """Starts training in `run_dir` (or goes on there): the launcher and the ranks are forks of one warm process."""
     return _start(run_dir, model, data, ["--module", "training.train"], settings)
 
 
-def start_recorded(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
+def start_recorded(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
     """The same with every batch that a rank trains on written down (programs/recorded_train.py)."""
     return _start(run_dir, model, data, [str(PROGRAMS / "recorded_train.py")], settings)
 
 
-def start_cold(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
+def start_cold(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
     """The same with interpreters of its own, as the supervisor starts them."""
     argv, env = _command(run_dir, model, data, ["--module", "training.train"], settings)
     with (run_dir / "output.log").open("ab") as log:
@@ -130,7 +130,7 @@ def start_cold(run_dir: Path, model: Path, data: Path, **settings: Any) -> Train
     return Trained(run_dir, process, _reported(run_dir))
 
 
-def _start(run_dir: Path, model: Path, data: Path, program: list[str], settings: dict[str, Any]) -> Trained:
+def _start(run_dir: Path, model: Path, data: Path | str, program: list[str], settings: dict[str, Any]) -> Trained:
     argv, env = _command(run_dir, model, data, program, settings)
     launcher, exit_code = _warm_launcher(), _folder() / f"exit-code-{time.monotonic_ns()}"
     request = {"arguments": argv[2:], "env": env, "folder": str(run_dir), "log": str(run_dir / "output.log")}
@@ -144,7 +144,7 @@ def _start(run_dir: Path, model: Path, data: Path, program: list[str], settings:
 
 
 def _command(
-    run_dir: Path, model: Path, data: Path, program: list[str], settings: dict[str, Any]
+    run_dir: Path, model: Path, data: Path | str, program: list[str], settings: dict[str, Any]
 ) -> tuple[list[str], dict[str, str]]:
     """The arguments and the environment of a launcher, with one CPU thread a rank."""
     run_dir.mkdir(exist_ok=True)
@@ -203,7 +203,7 @@ class Forked:
         return code
 
 
-def train_here(run_dir: Path, model: Path, data: Path, **settings: Any) -> Trained:
+def train_here(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
     """The training program from first to last line within this process: one rank, and no interpreter to start."""
     from accelerate.state import AcceleratorState
 

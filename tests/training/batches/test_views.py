@@ -12,6 +12,7 @@ from training.batches.task_rows import TaskRows, open_rows
 from training.batches.views import IGNORED
 from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.data.data_files import DataFile, data_files
 from training.tokens.make_store import find_or_make
 from training.tokens.task_parts import StoredText
 from training.tokens.tokenizer import load
@@ -31,10 +32,10 @@ def rows(home: Path) -> Any:
         tokenizer = load(model)
         config = RunConfig.model_validate({"model": model, "data": str(data[task]), "task": task.value} | settings)
 
-        def find(file: Path, part: StoredText) -> Any:
-            return find_or_make(file, home / "tokens", tokenizer, model, None, None, lambda *_: None, part)
+        def find(file: DataFile, part: StoredText) -> Any:
+            return find_or_make(file.path, home / "tokens", tokenizer, model, None, None, lambda *_: None, part)
 
-        return open_rows(config, data[task], find)
+        return open_rows(config, data_files(config.sources, None), find)
 
     return open_for
 

@@ -9,7 +9,7 @@ import torch
 from tiny import make_data, make_model
 from trainer_process import start
 
-from training.batches.samplers import InOrder, RankBatches
+from training.batches.sets import HeldOutBatches, Sets
 from training.trainer.evaluation import EvenRows, ItemMean
 
 
@@ -17,25 +17,40 @@ def test_batches_count_by_their_items() -> None:
     mean = ItemMean(torch.device("cpu"), batches=2)
     mean.add({"loss": (torch.tensor(2.0), torch.tensor(3))})
     mean.add({"loss": (torch.tensor(6.0), torch.tensor(1))})
-    assert mean.values() == {"loss": pytest.approx(3.0)}
+    assert mean.values()[0] == {"loss": pytest.approx(3.0)}
 
 
 def test_a_batch_without_items_does_not_count() -> None:
     mean = ItemMean(torch.device("cpu"), batches=2)
     mean.add({"loss": (torch.tensor(1.5), torch.tensor(1))})
     mean.add({"loss": (torch.tensor(float("nan")), torch.tensor(0))})
-    assert mean.values() == {"loss": pytest.approx(1.5)}
+    assert mean.values()[0] == {"loss": pytest.approx(1.5)}
 
 
 def test_a_rank_s_repeated_row_does_not_count() -> None:
-    share = RankBatches(InOrder(5), 4, rank=1, world=2)
+    share = HeldOutBatches(Sets(("",), (5,)), 4, rank=1, world=2)
     mean = ItemMean(torch.device("cpu"), len(share), share)
     assert list(share) == [[4]]
     assert not share.ends_empty
-    share = RankBatches(InOrder(4), 4, rank=1, world=2)
+    share = HeldOutBatches(Sets(("",), (4,)), 4, rank=1, world=2)
     mean = ItemMean(torch.device("cpu"), len(share), share)
     mean.add({"loss": (torch.tensor(7.0), torch.tensor(1))})
-    assert math.isnan(mean.values()["loss"])
+    assert math.isnan(mean.values()[0]["loss"])
+
+
+def test_a_batch_has_rows_of_one_set() -> None:
+    shares = [HeldOutBatches(Sets(("a", "b"), (5, 8)), 2, rank, world=2) for rank in range(2)]
+    assert [list(share) for share in shares] == [[[0, 1], [4], [7]], [[2, 3], [5, 6], [0]]]
+    assert [share.ends_empty for share in shares] == [False, True]
+    assert [[share.set_of(turn) for turn in range(2)] for share in shares] == [[0, 0], [0, 1]]
+
+
+def test_means_of_each_set_and_of_all() -> None:
+    held_out = HeldOutBatches(Sets(("a", "b"), (2, 4)), 2)
+    mean = ItemMean(torch.device("cpu"), 2, held_out, num_sets=2)
+    mean.add({"loss": (torch.tensor(2.0), torch.tensor(3)), "loss_of_pairs": (torch.tensor(1.0), torch.tensor(1))})
+    mean.add({"loss": (torch.tensor(6.0), torch.tensor(1)), "loss_of_pairs": (torch.tensor(3.0), torch.tensor(1))})
+    assert mean.values() == [{"loss": 5.0}, {"loss": 3.0}, {"loss": 9.0}]
 
 
 def test_rows_are_padded_with_rows_without_loss() -> None:

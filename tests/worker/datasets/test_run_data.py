@@ -1,0 +1,108 @@
+"""Several data sets of a run in the store: taken in, found again, checked, kept while a run needs them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from training.config.data_sets import sources
+from training.config.fields import ConfigError, parse
+from training.config.run_config import RunConfig
+from worker.allowed_paths import EVERYTHING
+from worker.datasets import datasets, run_data
+from worker.datasets.datasets import DatasetInUse
+from worker.runs import submit
+from worker.runs.lineage import lineage_of
+from worker.settings import ROOT
+from worker.store import database as db
+from worker.store import dataset_uses
+
+MODEL = str(ROOT / "static" / "starter")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    rows = {
+        "chat": {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+        "pairs": {"prompt": "a", "completion": "b"},
+        "nested": {"qa": {"question": "a", "answers": [{"text": "b"}]}},
+    }
+    for name, row in rows.items():
+        (tmp_path / f"{name}.jsonl").write_text((json.dumps(row) + "\n") * 4)
+    return {name: tmp_path / f"{name}.jsonl" for name in rows}
+
+
+def mixture(files: dict[str, Path], *names: str, **more: object) -> RunConfig:
+    found = [{"path": str(files[name]), "weight": number + 1} for number, name in enumerate(names)]
+    return parse({"model": MODEL, "data": found, "eval_split": 0} | more)
+
+
+def test_every_set_is_stored_with_its_name(database: str, files: dict[str, Path]) -> None:
+    run = submit.submit(mixture(files, "chat", "pairs", validation_data=str(files["pairs"])))
+    chat, pairs = sources(run.config["data"])
+    assert (chat.name, chat.weight, pairs.name, pairs.weight) == ("chat.jsonl", 1, "pairs.jsonl", 2)
+    assert run.config["validation_data"] == pairs.path and run.dataset_id == chat.path
+    assert list(run.fingerprints) == ["data", "data 2", "validation_data"]
+    assert run.name == "starter on chat.jsonl + pairs.jsonl"
+    with db.read() as session:
+        resolved = run_data.resolve(RunConfig.model_validate(run.config), session)
+        assert [Path(source.path).read_bytes() for source in resolved.sources] == [
+            files["chat"].read_bytes(), files["pairs"].read_bytes()
+        ]  # fmt: skip
+        roles = [(source.role, source.name) for source in lineage_of(session=session, run=run).data]
+    assert roles == [
+        ("Training data", "chat.jsonl"), ("Training data", "pairs.jsonl"), ("Held-out data", "pairs.jsonl")
+    ]  # fmt: skip
+
+
+def test_the_second_set_cannot_be_deleted_while_a_run_waits(database: str, files: dict[str, Path]) -> None:
+    run = submit.submit(mixture(files, "chat", "pairs"))
+    second = sources(run.config["data"])[1].path
+    with db.read() as session:
+        assert [use.id for use in dataset_uses.users(session=session)[second]] == [run.id]
+    with pytest.raises(DatasetInUse), db.write() as session:
+        datasets.delete(session=session, dataset_id=second)
+
+
+def test_a_deleted_set_is_named_at_the_start(database: str, files: dict[str, Path]) -> None:
+    run = submit.submit(mixture(files, "chat", "pairs"))
+    submit.stop(run.id)
+    second = sources(run.config["data"])[1].path
+    with db.write() as session:
+        datasets.delete(session=session, dataset_id=second)
+    with db.read() as session, pytest.raises(ConfigError, match="was deleted"):
+        run_data.resolve(RunConfig.model_validate(run.config), session)
+
+
+def test_each_set_has_its_own_mapping(database: str, files: dict[str, Path]) -> None:
+    columns = "prompt=qa.question, completion=qa.answers.0.text"
+    data = [{"path": str(files["chat"])}, {"path": str(files["nested"]), "columns": columns}]
+    run = submit.submit(parse({"model": MODEL, "data": data, "eval_split": 0}))
+    assert [source.columns for source in sources(run.config["data"])] == [None, columns]
+    assert run.config["columns"] is None
+
+
+def test_every_wrong_set_is_named(database: str, files: dict[str, Path]) -> None:
+    data = [str(files["chat"]), "nowhere.jsonl", "gone.jsonl"]
+    config = parse({"model": MODEL, "data": data})
+    found = run_data.problems(config, EVERYTHING)
+    assert [problem.value for problem in found] == ["nowhere.jsonl", "gone.jsonl"]
+    with pytest.raises(ConfigError) as caught:
+        submit.submit(config)
+    assert [problem.value for problem in caught.value.problems] == ["nowhere.jsonl", "gone.jsonl"]
+    with pytest.raises(ConfigError, match="no known format"):
+        submit.submit(mixture(files, "chat", "nested"))
+    with db.read() as session:
+        assert datasets.listing(session=session) == []
+
+
+def test_the_same_content_twice_is_refused(database: str, files: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "copy.jsonl").write_bytes(files["chat"].read_bytes())
+    config = mixture(files | {"copy": tmp_path / "copy.jsonl"}, "chat", "copy")
+    with pytest.raises(ConfigError, match="same content"):
+        submit.submit(config)
+
+
+def test_streaming_takes_one_set(database: str, files: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="Streaming reads one data set"):
+        submit.submit(mixture(files, "chat", "pairs", streaming=True))
