@@ -110,6 +110,27 @@
     updateTimes();
   }
 
+  // The data of a new run: clicks, and fields of the table of several data sets. A new table keeps the focus and what was typed.
+  function mixture(element, trigger, watch) {
+    let focused = null;
+    sendClicks(element, trigger);
+    element.addEventListener("focusin", (event) => {
+      focused = event.target.closest("input[data-key]");
+    });
+    element.addEventListener("change", (event) => {
+      const field = event.target.closest("[data-key]");
+      if (field) trigger("select", { set: Number(field.dataset.set), key: field.dataset.key, value: field.value });
+    });
+    watch("value", () => {
+      if (!focused || document.activeElement !== document.body) return;
+      const { set, key } = focused.dataset;
+      const again = element.querySelector(`input[data-set="${set}"][data-key="${key}"]`);
+      if (!again) return;
+      again.value = focused.value;
+      again.focus();
+    });
+  }
+
   // The list of data sets: the address holds the search.
   function sets(element, trigger, watch) {
     function keep() {
@@ -127,5 +148,5 @@
   });
   setInterval(updateTimes, 1000);
 
-  window.lathe = Object.assign(window.lathe ?? {}, { follow, problems, runs, sendClicks, sets, updateTimes });
+  window.lathe = Object.assign(window.lathe ?? {}, { follow, mixture, problems, runs, sendClicks, sets, updateTimes });
 })();

@@ -162,5 +162,5 @@ def test_a_data_set_page_does_not_tokenize_with_a_model_outside_the_folders(home
 def test_new_run_does_not_show_tokens_of_a_model_outside_the_folders(home, folders):
     added = datasets.add_file(path=folders / "shared/rows.jsonl", name="rows.jsonl")
     arguments = (added.id, str(folders / "private"), "1024", "")
-    assert "private" in new_run_page.described(*arguments)
-    assert "private" not in as_bob(new_run_page.described, *arguments)
+    assert "private" in new_run_page.described(*arguments)[0]
+    assert "private" not in as_bob(new_run_page.described, *arguments)[0]

@@ -48,6 +48,12 @@ def sources(text: str | None) -> tuple[Source, ...]:
     return tuple(Source(**(asdict(source) | {"weight": source.weight or 1.0})) for source in found)
 
 
+def entries(text: str | None) -> list[dict[str, Any]] | None:
+    """The entries of a JSON list of data sets as they are, valid or not; None for one data set."""
+    listed = _list_in(text or "")
+    return None if listed is None else [dict(one) for one in listed if isinstance(one, Mapping)]
+
+
 def written(found: Sequence[Source]) -> str:
     """The value of the setting for these data sets."""
     first = found[0]

@@ -123,15 +123,15 @@ def shared_between(hashes: NDArray[np.uint64], ends: Sequence[int] | Integers) -
 
     The rows of all sets are one after another; `ends` are the indexes at which each ends.
     """
-    starts = [0, *[int(end) for end in ends[:-1]]]
-    sets = [np.unique(hashes[start:end]) for start, end in zip(starts, ends, strict=True)]
-    found = []
-    for second, start in enumerate(starts):
-        mine = hashes[start : ends[second]]
-        for first in range(second):
-            count = int(np.count_nonzero(np.isin(mine, sets[first]) & (mine != 0)))
-            found += [(first, second, count)] if count else []
-    return found
+    sets = np.split(hashes, [int(end) for end in ends[:-1]])
+    pairs = [(first, second) for second in range(len(sets)) for first in range(second)]
+    counted = [(first, second, count_shared(sets[first], sets[second])) for first, second in pairs]
+    return [(first, second, count) for first, second, count in counted if count]
+
+
+def count_shared(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> int:
+    """The number of rows of the second data set that are also in the first; rows without tokens do not count."""
+    return int(np.count_nonzero(np.isin(second, first) & (second != 0)))
 
 
 def _mark_similar(rows: Integers, others: Integers, values: NDArray[np.uint16], earlier: NDArray[np.int32]) -> None:

@@ -57,17 +57,18 @@ class Worst:
 
 def counted(config: RunConfig, model: str) -> RowLengths | None:
     """The token counts of the run's data sets; None if one is not tokenized for this model yet."""
-    stores = [store for source in config.sources if (store := _store(config, source, model))]
-    if len(stores) < len(config.sources):
+    found = [one for source in config.sources if (one := _store(config, source, model))]
+    if len(found) < len(config.sources):
         return None
-    together = joined(stores)
+    together = joined([store for store, _ in found])
     sets = tuple(
-        SetRows(store.rows, source.max_rows, source.name) for store, source in zip(stores, config.sources, strict=True)
+        SetRows(store.rows, source.max_rows, name) for (store, name), source in zip(found, config.sources, strict=True)
     )
     return RowLengths(together.lengths, together.first_trained_with(train_on_prompt=config.train_on_prompt), sets)
 
 
-def _store(config: RunConfig, source: Source, model: str) -> TokenStore | None:
+def _store(config: RunConfig, source: Source, model: str) -> tuple[TokenStore, str] | None:
+    """The tokens of a data set and its name; None if it is not tokenized."""
     if not run_data.DATASET_ID.fullmatch(source.path):
         return None
     with database.read() as session:
@@ -81,7 +82,7 @@ def _store(config: RunConfig, source: Source, model: str) -> TokenStore | None:
         revision=config.revision,
         template_kwargs=config.chat_template_kwargs,
     )
-    return open_store(state.store) if state.store else None
+    return (open_store(state.store), source.name or item.name) if state.store else None
 
 
 def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from app.access import callers
 from app.pages.common.html import ago, each, facts, table
 from app.pages.common.issues import issues_html
 from app.pages.common.upload_box import samples
-from app.pages.new_run import data_cost
+from app.pages.new_run import data_cost, data_mix
 from app.words import numbers
 from app.words.datasets import problems_of
+from training.config.data_sets import FIELDS, Source, entries, sources, written
 from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.units import byte_size
@@ -25,22 +27,31 @@ from worker.store.tables import Dataset
 _ROWS_SHOWN, _CELL_CHARACTERS = 3, 240
 
 
-def choices() -> list[tuple[str, str]]:
-    """Label and value of each choice: data sets, newest first, then the starter samples."""
-    stored = [(_label(item), item.id) for item in _stored()]
-    return stored + [(f"Starter sample: {path.name}", str(path)) for path in samples()]
+def choices(*values: str) -> list[tuple[str, str]]:
+    """Label and value of each choice: data sets, newest first, the starter samples, and those of `values` that name several."""
+    stored = _stored()
+    named = [(data_mix.label(value, stored), value) for value in dict.fromkeys(values) if entries(value) is not None]
+    return (
+        named
+        + [(_label(item), item.id) for item in stored.values()]
+        + [(f"Starter sample: {path.name}", str(path)) for path in samples()]
+    )
 
 
 def with_samples_stored(config: RunConfig) -> RunConfig:
     """The configuration with sample files stored as data sets, which callers who may not read files can use too."""
-    sample_paths, owner = {str(path): path for path in samples()}, callers.current().name
-    used = {
-        name: sample_paths[value]
-        for name in ("data", "validation_data")
-        if (value := getattr(config, name)) in sample_paths
-    }
+    known = {str(path): path for path in samples()}
+
+    def stored(source: Source) -> Source:
+        path = known.get(source.path)
+        if path is None:
+            return source
+        item = datasets.add_file(path=path, name=path.name, owner=callers.current().name)
+        return replace(source, path=item.id)
+
+    found = {name: sources(getattr(config, name)) for name in FIELDS}
     return config.model_copy(
-        update={name: datasets.add_file(path=path, name=path.name, owner=owner).id for name, path in used.items()}
+        update={name: written([stored(source) for source in named]) for name, named in found.items() if named}
     )
 
 
@@ -59,15 +70,38 @@ def store_upload(path: Path) -> tuple[str | None, Markup]:
     return item.id, description_html(item)
 
 
-def describe(value: str, model: str = "", max_length: str = "", columns: str = "") -> Markup:
-    """The data set or file that a setting names, with its truncated rows; nothing for an empty setting."""
+def describe(
+    value: str, model: str = "", max_length: str = "", columns: str = "", validation: str = ""
+) -> tuple[Markup, bool]:
+    """The data that the settings name, with truncated and repeated rows; True while data sets are being tokenized.
+
+    Nothing for an empty setting.
+    """
     if not value:
-        return Markup("")
-    item = next((item for item in _stored() if item.id == value), None)
-    if item is not None:
-        return description_html(item, data_cost.cost(item, model, max_length, columns))
-    source = "Sample data that comes with Lathe" if value in map(str, samples()) else "File on the server"
-    return Markup('<p class="note">{}. Lathe checks it when you press Start.</p>').format(source)
+        return Markup(""), False
+    stored = _stored()
+    found = entries(value)
+    if found is None and value not in stored:
+        source = "Sample data that comes with Lathe" if value in map(str, samples()) else "File on the server"
+        return Markup('<p class="note">{}. Lathe checks it when you press Start.</p>').format(source), False
+    named = [(str(entry.get("path")), str(entry.get("columns") or columns)) for entry in found or [{"path": value}]]
+    items = [(stored[path], mapping) for path, mapping in named if path in stored]
+    costs = [data_cost.cost(item, model, max_length, mapping, named=found is not None) for item, mapping in items]
+    held_out = [stored[path] for path in _paths(validation) if path in stored]
+    more = Markup("").join(text for text, _ in costs) + data_cost.repeated(
+        [item for item, _ in items], held_out, model, columns
+    )
+    waits = any(running for _, running in costs)
+    others = [item for item in stored.values() if item.id not in dict(named)]
+    if found is None:
+        return description_html(items[0][0], more + data_mix.add_html(others)), waits
+    parts = data_mix.mix_html(found, stored), more, data_mix.add_html(others)
+    return Markup('<div class="found">{}{}{}</div>').format(*parts), waits
+
+
+def _paths(value: str) -> list[str]:
+    found = entries(value)
+    return [value] if found is None else [str(entry.get("path")) for entry in found]
 
 
 def description_html(item: Dataset, cost: Markup | str = "") -> Markup:
@@ -94,13 +128,13 @@ def error_html(error: DataError, name: str) -> Markup:
     )
 
 
-def _stored() -> list[Dataset]:
-    """All data sets; none while the database is unreachable, so that the form stays usable."""
+def _stored() -> dict[str, Dataset]:
+    """All data sets by id, the newest first; none while the database is unreachable, so that the form stays usable."""
     try:
         with database.read() as session:
-            return datasets.listing(session=session)
+            return {item.id: item for item in datasets.listing(session=session)}
     except UNREACHABLE:
-        return []
+        return {}
 
 
 def _label(item: Dataset) -> str:

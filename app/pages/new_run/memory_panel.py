@@ -76,9 +76,22 @@ def wire(panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
     def simulated(card: str, count: str, *typed: Any) -> Markup:
         return step_html(dict(zip(names, typed, strict=True)), card, count)
 
-    fields: list[Any] = [panel.card, panel.count, *inputs]
+    fields = _fields(panel, inputs)
     gr.on([field.change for field in fields], forecast, fields, panel.answer, trigger_mode="always_last", **QUIET)
     panel.simulate.click(lambda: _SIMULATING, None, panel.step, **QUIET).then(simulated, fields, panel.step, **QUIET)
+
+
+def refresh_after(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
+    """Forecasts again after an event, for example when the data set is tokenized."""
+
+    def forecast(card: str, count: str, *typed: Any) -> Markup:
+        return memory_html(dict(zip(names, typed, strict=True)), card, count)
+
+    event.then(forecast, _fields(panel, inputs), panel.answer, **QUIET)
+
+
+def _fields(panel: MemoryPanel, inputs: list[Any]) -> list[Any]:
+    return [panel.card, panel.count, *inputs]
 
 
 def memory_html(values: Values, card: str, count: str) -> Markup:

@@ -15,12 +15,13 @@ from app.access import callers
 from app.pages.common import form, upload_box
 from app.pages.common.form import Draft
 from app.pages.common.html import QUIET, database_unreachable, html, title
-from app.pages.new_run import data_chooser, memory_panel, method_panel
+from app.pages.new_run import data_chooser, data_mix, memory_panel, method_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
 from app.pages.new_run.review import NO_ZERO, problems_html, processes_here, review, summary_html
 from training.config.applies import APPLIES
 from training.config.choices import Group, Strategy
+from training.config.data_sets import FIELDS, entries
 from training.config.fields import ConfigError, Setting, settings
 from training.config.yaml_file import read_config
 from training.errors import DataError, Problem
@@ -34,6 +35,8 @@ STARTER = ROOT / "static" / "starter"
 EXAMPLE = STARTER / "quickstart.yaml"
 HUB_SUGGESTION = "Qwen/Qwen3-0.6B"
 _NAMES = tuple(settings())
+_ABOUT_DATA = ("data", "model", "max_length", "columns", "validation_data")
+TOKENIZING_SECONDS = 2.0
 _HIDEABLE = tuple(name for name in _NAMES if name in APPLIES)
 _GO = "(address) => { if (address) window.location.assign(address) }"
 _KEEP_ONLY_CLONE = """() => {
@@ -81,10 +84,13 @@ def build(demo: gr.Blocks) -> None:
         reset = gr.Button("Reset", size="sm", scale=0)
     page = _components()
 
+    about = [page.fields[name] for name in _ABOUT_DATA]
+    tokenizing = gr.Timer(TOKENIZING_SECONDS, active=False)
+    shown = [page.dataset, tokenizing]
     checked = [draft, visible, page.summary, page.problems, page.start, *page.previews, *page.hideable]
     typed = [*page.inputs, parent, visible]
     filled = [*page.inputs, parent, page.banner]
-    loaded = demo.load(opened, [draft, earlier], [*filled, page.dataset, earlier], **QUIET).then(
+    loaded = demo.load(opened, [draft, earlier], [*filled, *shown, earlier], **QUIET).then(
         refreshed, typed, checked, **QUIET
     )
     loaded.then(None, None, None, js=_KEEP_ONLY_CLONE)
@@ -92,12 +98,14 @@ def build(demo: gr.Blocks) -> None:
     data, held_out, strategy, processes = (
         page.fields[name] for name in ("data", "validation_data", "strategy", "num_processes")
     )
-    about = [page.fields[name] for name in ("data", "model", "max_length", "columns")]
-    gr.on([field.change for field in about], described, about, page.dataset, trigger_mode="always_last", **QUIET)
+    gr.on([field.change for field in about], described, about, shown, trigger_mode="always_last", **QUIET)
+    ticked = tokenizing.tick(described, about, shown, **QUIET)
+    memory_panel.refresh_after(ticked, page.memory, page.inputs, _NAMES)
+    page.dataset.select(mixed, data, data, **QUIET)
     method_panel.wire(page.method, page.fields["method"], page.inputs, _NAMES)
     memory_panel.wire(page.memory, page.inputs, _NAMES)
     strategy.input(propose_processes, [strategy, processes], processes, **QUIET)
-    page.upload.upload(uploaded, page.upload, [page.upload, data, held_out, page.dataset], **QUIET)
+    page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **QUIET)
     page.problems.select(apply_fix, None, page.inputs, **QUIET)
     page.memory.answer.select(apply_fix, None, page.inputs, **QUIET)
     example.click(starter_example, None, filled, **QUIET)
@@ -121,8 +129,8 @@ def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:
         draft = Draft(form.defaults() | given)
     elif given:
         draft = replace(draft, values=draft.values | given)
-    dataset = described(*(draft.values[name] for name in ("data", "model", "max_length", "columns")))
-    return [*_filled(draft, data_chooser.choices()), draft.parent, banner, dataset, keep]
+    dataset, timer = described(*(draft.values[name] for name in _ABOUT_DATA))
+    return [*_filled(draft), draft.parent, banner, dataset, timer, keep]
 
 
 def refreshed(*inputs: Any) -> list[Any]:
@@ -144,12 +152,21 @@ def refreshed(*inputs: Any) -> list[Any]:
     ]
 
 
-def described(data: Any, model: Any, max_length: Any, columns: Any) -> str:
-    """The chosen data set, and how many of its rows the maximum length truncates for the model."""
-    texts = [str(value or "").strip() for value in (data, model, max_length, columns)]
+def described(data: Any, model: Any, max_length: Any, columns: Any, validation: Any = "") -> list[Any]:
+    """The chosen data sets, with the rows that the maximum length truncates; the timer runs while they are tokenized."""
+    texts = [str(value or "").strip() for value in (data, model, max_length, columns, validation)]
     if texts[1] and callers.current().reach.model(texts[1]):
         texts[1] = ""  # the caller may not read this model; the list of problems says why
-    return data_chooser.describe(*texts)
+    description, waits = data_chooser.describe(*texts)
+    return [description, gr.Timer(active=waits)]
+
+
+def mixed(data: Any, event: gr.EventData) -> Any:
+    """The data with the change made in the table of data sets: one added or removed, a weight or a cap."""
+    change = event._data if isinstance(event._data, dict) else {}
+    change = {"add": change.get("value")} if change.get("key") == "add" else change
+    value = data_mix.changed(str(data or ""), change)
+    return gr.update(value=value, choices=data_chooser.choices(value))
 
 
 def propose_processes(strategy: str, processes: str) -> Any:
@@ -159,13 +176,16 @@ def propose_processes(strategy: str, processes: str) -> Any:
     return str(processes_here())
 
 
-def uploaded(path: str | None) -> list[Any]:
-    """Stores the file as a data set and picks it, or shows why the file cannot be used."""
+def uploaded(path: str | None, data: Any, held_out: Any) -> list[Any]:
+    """Stores the file as a data set and picks it, or adds it to several; or shows why the file cannot be used."""
     if path is None:
         return [gr.skip()] * 4
     dataset_id, description = data_chooser.store_upload(Path(path))
-    choices = data_chooser.choices()
-    picked = gr.update(choices=choices, value=dataset_id) if dataset_id else gr.skip()
+    value = str(data or "")
+    if dataset_id:
+        value = dataset_id if entries(value) is None else data_mix.changed(value, {"add": dataset_id})
+    choices = data_chooser.choices(value, str(held_out or ""))
+    picked = gr.update(choices=choices, value=value) if dataset_id else gr.skip()
     return [None, picked, gr.update(choices=choices), description]
 
 
@@ -181,12 +201,12 @@ def starter_example() -> list[Any]:
     config = read_config(EXAMPLE)
     values = form.from_config(config.model_dump(mode="json"))
     paths = {name: _absolute(values[name]) for name in ("model", "data", "validation_data")}
-    return [*_filled(Draft(values | paths), data_chooser.choices()), "", ""]
+    return [*_filled(Draft(values | paths)), "", ""]
 
 
 def cleared() -> list[Any]:
     """The form with every setting at its default."""
-    return [*_filled(Draft(form.defaults()), data_chooser.choices()), "", ""]
+    return [*_filled(Draft(form.defaults())), "", ""]
 
 
 def start(*inputs: Any) -> list[Any]:
@@ -237,11 +257,11 @@ def _from_link(given: dict[str, Any], draft: Draft) -> Markup:
     return Markup('<div class="banner">The link set {}; everything else is at its default.{}</div>').format(names, back)
 
 
-def _filled(draft: Draft, datasets: list[tuple[str, str]]) -> list[Any]:
-    """The draft as updates of the settings' components; `datasets` are the choices of the data fields."""
-    data_fields = {"data", "validation_data"}
+def _filled(draft: Draft) -> list[Any]:
+    """The draft as updates of the settings' components."""
+    choices = data_chooser.choices(*(draft.values[name] for name in FIELDS))
     return [
-        gr.update(value=draft.values[name], choices=datasets) if name in data_fields else draft.values[name]
+        gr.update(value=draft.values[name], choices=choices) if name in FIELDS else draft.values[name]
         for name in _NAMES
     ]
 
@@ -274,7 +294,7 @@ def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML]:
             fields |= form.build_group(group, choosers)
             if group is Group.MODEL:
                 upload = upload_box.upload_box()
-                dataset = html(classes="found-place")
+                dataset = html(script="lathe.mixture(element, trigger, watch)", classes="found-place")
             if group is Group.METHOD:
                 panel = method_panel.build()
     return fields, upload, panel, dataset

@@ -122,14 +122,21 @@ def test_a_mapping_that_cannot_train_is_explained_and_not_saved(odd):
 
 
 def test_new_run_counts_truncated_rows_once_the_data_set_is_tokenized(item):
-    assert "Not tokenized for this model yet." in data_chooser.describe(item.id, MODEL, "64")
+    description, waits = data_chooser.describe(item.id, MODEL, "64")
+    assert waits and "Tokenizing for this model." in description
     tokenized(View(id=item.id, model=MODEL, tab="lengths"))
     data_cost._states.clear()
-    description = data_chooser.describe(item.id, MODEL, "64")
+    description, waits = data_chooser.describe(item.id, MODEL, "64")
+    assert not waits
     assert "At 64 tokens, 1 of 40 rows is truncated; <b" in description
     assert "1 row has no tokens with loss" in description and f"/dataset?id={item.id}" in description
-    assert "every row has tokens with loss" in data_chooser.describe(item.id, MODEL, "2048")
-    assert "tokens" not in data_chooser.describe(item.id, MODEL, "abc")
+    assert "every row has tokens with loss" in data_chooser.describe(item.id, MODEL, "2048")[0]
+    assert "tokens" not in data_chooser.describe(item.id, MODEL, "abc")[0]
+
+
+def test_new_run_does_not_tokenize_for_a_model_that_is_not_here(item):
+    description, waits = data_chooser.describe(item.id, "somebody/some-model", "64")
+    assert not waits and "Not tokenized for this model yet." in description
 
 
 def settled(own):
