@@ -193,7 +193,6 @@ TABLE: Table = {
     "device_map": ignored(IN_LATHE),
     "plugins": refused("Lathe has no plugins of axolotl; kernels do not change the numbers."),
     "pretraining_dataset": refused("set task to pretraining, and data to the file."),
-    "test_datasets": refused("set validation_data to the file."),
     "gptq": refused("Lathe quantizes with bitsandbytes (quantization 4bit)."),
     "qat": refused("Lathe has no training for quantization."),
     "reward_model": flag({"task": "reward"}),

@@ -1,9 +1,11 @@
 """The data sets that a configuration of LLaMA-Factory or axolotl names, as files with a column mapping."""
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from training.config.data_sets import Source, canonical, written
 from training.data.mapping import parse_mapping, write_mapping
 from training.errors import DataError
 from training.foreign.entries import Answer, Values, is_off
@@ -17,59 +19,109 @@ _USUAL = {"instruction": "instruction", "input": "input", "output": "output", "m
 _AXOLOTL = {"field_messages": "messages", "field_instruction": "instruction", "field_input": "input", "field_output": "output",
             "field_system": "system", "field": "text", "field_chosen": "chosen", "field_rejected": "rejected"}  # fmt: skip
 _ON_HUB = "{0} is a data set of the hub: import it on the page Data sets, then pick it."
-_FIRST = " Lathe trains on one data set: the first one is taken; join the files to train on all of them."
+_LEFT_OUT = "{0} Training leaves it out."
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A data set: the entry of Lathe's setting, or None and the reason."""
+
+    source: Source | None
+    note: str = ""
 
 
 def of_llamafactory(value: Any, values: Values, folder: Path, setting: str) -> Answer:
-    """The first of LLaMA-Factory's data sets, as its dataset_info.json describes it."""
+    """LLaMA-Factory's data sets, as its dataset_info.json describes them, with the weights of interleave_probs."""
     wanted = [
         name.strip()
-        for name in (value if isinstance(value, list) else str(value or "").split(","))
-        if str(name).strip()
+        for name in (map(str, value) if isinstance(value, list) else str(value or "").split(","))
+        if name.strip()
     ]
     if not wanted:
         return Answer({}, "is empty.")
-    more = _FIRST if len(wanted) > 1 else ""
-    if _is_file(folder / wanted[0]):
-        return Answer({setting: str(folder / wanted[0])}, more.strip())
     info = _info(folder, str(values.get("dataset_dir") or "data"))
+    found = [_llamafactory_set(name, folder, info, setting) for name in wanted]
+    weights = _weights(values, len(wanted)) if setting == "data" else [None] * len(wanted)
+    return _answer(
+        [
+            replace(one, source=one.source and replace(one.source, weight=weight))
+            for one, weight in zip(found, weights, strict=True)
+        ],
+        setting,
+    )
+
+
+def _llamafactory_set(name: str, folder: Path, info: Path | None, setting: str) -> _Found:
+    if _is_file(folder / name):
+        return _Found(Source(str(folder / name)))
     if info is None:
-        return Answer(
-            None, f"{_INFO}, which names the file of {wanted[0]}, is not here. Set {setting} to the file." + more
-        )
-    described = _entry(info, wanted[0])
+        return _Found(None, f"{_INFO}, which names the file of {name}, is not here. Set {setting} to the file.")
+    described = _entry(info, name)
     if described is None:
-        return Answer(None, f"{info} has no entry {wanted[0]}." + more)
+        return _Found(None, f"{info} has no entry {name}.")
     if "file_name" not in described:
-        hub = described.get("hf_hub_url") or described.get("ms_hub_url") or wanted[0]
-        return Answer(None, _ON_HUB.format(hub) + more)
-    found = {setting: str(info.parent / described["file_name"])}
+        return _Found(None, _ON_HUB.format(described.get("hf_hub_url") or described.get("ms_hub_url") or name))
     named = described.get("columns")
     listed = named.items() if isinstance(named, dict) else ()
-    columns = {_ROLES[name]: str(path) for name, path in listed if name in _ROLES and path}
-    return Answer(found | _mapping(columns, setting), more.strip())
+    columns = {_ROLES[column]: str(path) for column, path in listed if column in _ROLES and path}
+    rows = described.get("num_samples")
+    most = rows if isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 else None
+    return _Found(Source(str(info.parent / str(described["file_name"])), max_rows=most, columns=_mapping(columns)))
 
 
-def of_axolotl(value: Any, folder: Path) -> Answer:
-    """The first of axolotl's data sets."""
+def _weights(values: Values, count: int) -> list[float | None]:
+    """The weights of interleaved data sets; without probabilities they alternate."""
+    if not str(values.get("mix_strategy") or "").startswith("interleave") or count < 2:
+        return [None] * count
+    given = values.get("interleave_probs")
+    listed = given if isinstance(given, list) else str(given or "").split(",")
+    try:
+        weights = [float(one) for one in listed if str(one).strip()]
+    except (TypeError, ValueError):
+        weights = []
+    return [*weights] if len(weights) == count and min(weights) > 0 else [1.0] * count
+
+
+def of_axolotl(value: Any, folder: Path, setting: str) -> Answer:
+    """axolotl's data sets, each with its format and columns."""
     listed = value if isinstance(value, list) else []
-    if not listed or not isinstance(listed[0], dict):
+    if not listed or not all(isinstance(one, dict) for one in listed):
         return Answer({}, "is empty.") if is_off(value) else Answer(None, "is not a list of data sets.")
-    first, more = listed[0], _FIRST if len(listed) > 1 else ""
-    files = first.get("data_files")
-    name = str((files[0] if isinstance(files, list) else files) or first.get("path") or "")
-    kind = first.get("type")
-    fields = {**first, **kind} if isinstance(kind, dict) else first
+    kinds = {str(one.get("type")) for one in listed}
+    plain = setting == "data" and kinds <= {"completion", "pretrain"}
+    return _answer([_axolotl_set(one, folder) for one in listed], setting, {"task": "pretraining"} if plain else {})
+
+
+def _axolotl_set(described: Values, folder: Path) -> _Found:
+    files = described.get("data_files")
+    name = str((files[0] if isinstance(files, list) and files else files) or described.get("path") or "")
+    kind = described.get("type")
+    fields = {**described, **kind} if isinstance(kind, dict) else described
     columns = {role: str(fields[field]) for field, role in _AXOLOTL.items() if fields.get(field)}
-    settings: Values = {"task": "pretraining"} if kind in ("completion", "pretrain") else {}
-    if not _is_file(folder / name):
-        note = (
-            _ON_HUB.format(name)
-            if name.count("/") == 1 and "." not in name.split("/")[1][-6:]
-            else f"{name} is not here."
-        )
-        return Answer(settings | _mapping(columns, "data") or None, note + more)
-    return Answer(settings | {"data": str(folder / name)} | _mapping(columns, "data"), more.strip())
+    if _is_file(folder / name):
+        return _Found(Source(str(folder / name), columns=_mapping(columns)))
+    on_hub = name.count("/") == 1 and "." not in name.split("/")[1][-6:]
+    return _Found(Source("", columns=_mapping(columns)), _ON_HUB.format(name) if on_hub else f"{name} is not here.")
+
+
+def _answer(found: list[_Found], setting: str, more: Values | None = None) -> Answer:
+    """The setting for the data sets that are here; names the others."""
+    settings = more or {}
+    here = [one.source for one in found if one.source and one.source.path]
+    missing = [one.note for one in found if one.note]
+    if not here:  # of a single data set the mapping is known all the same
+        first = found[0].source
+        known = {"columns": first.columns} if len(found) == 1 and first and first.columns and setting == "data" else {}
+        return Answer(settings | known or None, " ".join(missing))
+    note = " ".join(_LEFT_OUT.format(reason) for reason in missing)
+    if len(here) == 1:
+        here = [replace(here[0], weight=None)]
+    if len(here) == 1 and setting == "data" and here[0].columns:
+        return Answer(settings | {setting: written([replace(here[0], columns=None)]), "columns": here[0].columns}, note)
+    try:
+        return Answer(settings | {setting: canonical([vars(one) for one in here])}, note)
+    except ValueError as error:
+        return Answer(None, f"{error}.")
 
 
 def _is_file(path: Path) -> bool:
@@ -96,15 +148,15 @@ def _info(folder: Path, named: str) -> Path | None:
     return next((place for place in places if _is_file(place)), None)
 
 
-def _mapping(columns: dict[str, str], setting: str) -> Values:
-    """The mapping as a setting, unless the columns have the names that Lathe detects."""
-    if setting != "data" or all(_USUAL.get(role) == path or role == path for role, path in columns.items()):
-        return {}
+def _mapping(columns: dict[str, str]) -> str | None:
+    """The mapping as text, unless the columns have the names that Lathe detects."""
+    if all(_USUAL.get(role) == path or role == path for role, path in columns.items()):
+        return None
     if set(columns) == {"instruction"}:  # a single column is plain text
         columns = {"text": columns["instruction"]}
     text = write_mapping(columns)
     try:
         parse_mapping(text)
     except DataError:
-        return {}
-    return {"columns": text}
+        return None
+    return text

@@ -116,6 +116,16 @@ def _distributed(value: Any, _: Values) -> Answer:
     return Answer(None, "Lathe has ddp, ZeRO and FSDP.")
 
 
+def _mix(value: Any, _: Values) -> Answer:
+    """mix_strategy: the weights come with dataset."""
+    until = {"interleave_under": "first_exhausted", "interleave_over": "all_exhausted"}.get(str(value))
+    if until:
+        return Answer({"mix_until": until})
+    if value in ("concat", None):
+        return Answer({}, "is how Lathe joins data sets without weights.")
+    return Answer(None, "Lathe has concat, interleave_under and interleave_over.")
+
+
 def _quantized(value: Any, _: Values) -> Answer:
     """quant_config of LLaMA-Factory 1."""
     bits = value.get("quantization_bit") if isinstance(value, dict) else None
@@ -162,6 +172,8 @@ TABLE: Table = {
     "freeze_trainable_modules": refused("Lathe trains whole layers (trainable_layers)."),
     "cutoff_len": to("max_length"),
     "max_samples": to("max_samples"),
+    "mix_strategy": _mix,
+    "interleave_probs": ignored("are the weights of dataset, with mix_strategy interleave_under or interleave_over."),
     "val_size": to("eval_split"),
     "packing": _packing,
     "neat_packing": ignored("belongs to packing."),

@@ -22,7 +22,10 @@ from training.foreign.sharding_files import from_deepspeed, from_fsdp, looks_lik
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
 _NOT_GIVEN = "is not given: {0}'s default."
 _UNKNOWN = "Lathe does not know this key of {0}."
-_DATA_KEYS = {LLAMAFACTORY.name: ("dataset", "train_dataset", "eval_dataset"), AXOLOTL.name: ("datasets",)}
+_DATA_KEYS = {
+    LLAMAFACTORY.name: ("dataset", "train_dataset", "eval_dataset"),
+    AXOLOTL.name: ("datasets", "test_datasets"),
+}
 _PARTS = ("", "..", "../..", "../../..")
 
 
@@ -116,9 +119,10 @@ def _special(program: Program, key: str, value: Any, values: Values, folder: Pat
         return None
     if folder is None:
         return Answer(None, "upload the file on the page Data sets, then pick it.")
+    setting = "validation_data" if key in ("eval_dataset", "test_datasets") else "data"
     if program is AXOLOTL:
-        return of_axolotl(value, folder)
-    return of_llamafactory(value, values, folder, "validation_data" if key == "eval_dataset" else "data")
+        return of_axolotl(value, folder, setting)
+    return of_llamafactory(value, values, folder, setting)
 
 
 def _deepspeed(value: Any, folder: Path | None) -> Answer:

@@ -1,6 +1,7 @@
 """Other programs' configuration files become settings of a run, key by key."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -154,9 +155,41 @@ def test_dataset_info_gives_file_and_columns(tmp_path):
     result = imported(LLAMAFACTORY | {"dataset": "mine,theirs"}, tmp_path)
     assert result.config().data == str(tmp_path / "data" / "mine.json")
     assert result.config().columns == "instruction=question, output=answer"
-    assert "the first one is taken" in outcome(result, "dataset").note
+    note = outcome(result, "dataset").note
+    assert "owner/theirs is a data set of the hub" in note and "Training leaves it out." in note
     on_hub = outcome(imported(LLAMAFACTORY | {"dataset": "theirs"}, tmp_path), "dataset")
     assert (on_hub.outcome, "owner/theirs is a data set of the hub" in on_hub.note) == (Outcome.UNSUPPORTED, True)
+
+
+def test_interleaved_data_sets_have_their_weights_caps_and_columns(tmp_path):
+    described = {
+        "plain": {"file_name": "plain.json", "num_samples": 500},
+        "mapped": {"file_name": "mapped.json", "columns": {"prompt": "question", "response": "answer"}},
+    }
+    (tmp_path / "dataset_info.json").write_text(json.dumps(described))
+    mixed = {"dataset": "plain,mapped", "mix_strategy": "interleave_over", "interleave_probs": "0.7,0.3"}
+    config = imported(LLAMAFACTORY | mixed, tmp_path).config()
+    plain, mapped = config.sources
+    assert (Path(plain.path).name, plain.weight, plain.max_rows, plain.columns) == ("plain.json", 0.7, 500, None)
+    columns = "instruction=question, output=answer"
+    assert (Path(mapped.path).name, mapped.weight, mapped.columns) == ("mapped.json", 0.3, columns)
+    assert (config.mix_until, config.columns) == ("all_exhausted", None)
+    together = imported(LLAMAFACTORY | {"dataset": ["plain", "mapped"], "mix_strategy": "concat"}, tmp_path).config()
+    assert len(together.sources) == 2 and not together.mixes
+
+
+def test_every_data_set_of_axolotl_is_taken(tmp_path):
+    for name in ("rows", "chat", "held_out"):
+        (tmp_path / f"{name}.jsonl").write_text("{}")
+    listed = [
+        {"path": "rows.jsonl", "type": {"field_instruction": "question", "field_output": "answer"}},
+        {"path": "json", "data_files": ["chat.jsonl"], "type": "chat_template"},
+    ]
+    more = {"datasets": listed, "test_datasets": [{"path": "held_out.jsonl", "type": "alpaca"}]}
+    config = imported(AXOLOTL | more, tmp_path).config()
+    assert [Path(source.path).name for source in config.sources] == ["rows.jsonl", "chat.jsonl"]
+    assert [source.columns for source in config.sources] == ["instruction=question, output=answer", None]
+    assert Path(config.validation_data).name == "held_out.jsonl"
 
 
 def test_without_a_folder_no_file_is_read(tmp_path):
