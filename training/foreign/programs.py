@@ -24,7 +24,9 @@ def _has(*some: str, all_of: tuple[str, ...] = ()) -> Callable[[Values], bool]:
     return lambda values: any(name in values for name in some) and all(name in values for name in all_of)
 
 
-DEEPSPEED = Program("DeepSpeed", looks_like_deepspeed, DEEPSPEED_KEYS, DEEPSPEED_OTHERS, {})
+DEEPSPEED = Program(
+    "DeepSpeed", looks_like_deepspeed, DEEPSPEED_KEYS, DEEPSPEED_OTHERS, {"zero_optimization": {"stage": 0}}
+)
 ACCELERATE = Program("accelerate", _has("distributed_type", "compute_environment"), other_programs.ACCELERATE, {}, {})
 ADAPTER = Program("PEFT", _has("peft_type"), other_programs.ADAPTER, {}, {})
 AXOLOTL = Program(

@@ -5,6 +5,7 @@ from typing import Any
 from training.foreign.entries import Answer, Rule, Table, Values, ignored, is_on
 
 _IN_LATHE = "Lathe sets this itself."
+_USUAL_IN_OTHERS = {"model", "model_name_or_path", "base_model", "learning_rate", "lr"}  # and never in a DeepSpeed JSON
 _BY_FILE = "to keep it, give the whole file as deepspeed_config."
 
 
@@ -65,7 +66,7 @@ DEEPSPEED_OTHERS: Table = {"": lambda _, __: Answer(None, _BY_FILE)}
 
 def from_deepspeed(file: Values) -> Values:
     """The settings that a DeepSpeed JSON gives; "auto" gives none."""
-    settings: Values = {}
+    settings: Values = {"strategy": "zero0"}  # unless it has a section zero_optimization
     for key, rule in DEEPSPEED_KEYS.items():
         if key in file:
             settings |= rule(file[key], file).settings or {}
@@ -85,7 +86,10 @@ def from_fsdp(section: Values) -> Values:
 
 def looks_like_deepspeed(values: Any) -> bool:
     """True if the values are a DeepSpeed JSON."""
-    return isinstance(values, dict) and ("zero_optimization" in values or "train_micro_batch_size_per_gpu" in values)
+    if not isinstance(values, dict):
+        return False
+    sized = "train_batch_size" in values and not _USUAL_IN_OTHERS & values.keys()
+    return sized or "zero_optimization" in values or "train_micro_batch_size_per_gpu" in values
 
 
 def _section(value: Any) -> Values:

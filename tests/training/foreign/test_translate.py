@@ -192,6 +192,14 @@ def test_every_data_set_of_axolotl_is_taken(tmp_path):
     assert Path(config.validation_data).name == "held_out.jsonl"
 
 
+@pytest.mark.parametrize(
+    "text", ['{"train_batch_size": 64, "steps_per_print": 10}', '{"train_micro_batch_size_per_gpu": 8}']
+)
+def test_a_deepspeed_json_without_a_zero_section_is_stage_0(text):
+    result = import_text(text, None)
+    assert (result.programs, result.settings["strategy"]) == (("DeepSpeed",), "zero0")
+
+
 def test_without_a_folder_no_file_is_read(tmp_path):
     secret = tmp_path / "zero3.json"
     secret.write_text(json.dumps({"zero_optimization": {"stage": 3}}))
