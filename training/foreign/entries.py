@@ -86,6 +86,11 @@ def ignored(note: str) -> Rule:
     return lambda _, __: Answer({}, note)
 
 
+def usual(value: Any, note: str) -> Rule:
+    """A key that Lathe has only with this value, the program's default."""
+    return lambda given, _: Answer({}, note) if given in (value, None) else Answer(None, note)
+
+
 def refused(note: str) -> Rule:
     """A key that Lathe does not support, unless it is off or empty."""
     return lambda value, _: Answer({}, "is off.") if is_off(value) else Answer(None, note)

@@ -2,10 +2,26 @@
 
 from typing import Any
 
-from training.foreign.entries import Answer, Table, Values, choice, flag, ignored, is_off, is_on, names, refused, to
+from training.foreign.entries import (
+    Answer,
+    Table,
+    Values,
+    choice,
+    flag,
+    ignored,
+    is_off,
+    is_on,
+    names,
+    refused,
+    to,
+    usual,
+)
 from training.foreign.trainer_keys import ATTENTION, IN_LATHE, TRAINER
 
 _STRATEGIES = {"NO": "single", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "FSDP": "fsdp"}
+_LOSSES = {
+    name: name for name in ("sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "sppo_hard", "nca_pair", "bco_pair")
+}
 _ONE_MACHINE = "Lathe starts a run on one machine."
 
 
@@ -35,6 +51,32 @@ def _bias(value: Any, _: Values) -> Answer:
     return Answer({}, "is off.") if value in (None, "none") else Answer(None, "Lathe trains no biases with LoRA.")
 
 
+def _loss(value: Any, _: Values) -> Answer:
+    """loss_type of trl's preference trainers, one or a list, and of its other trainers."""
+    name = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if name in _LOSSES:
+        return Answer({"dpo_loss": _LOSSES[name]})
+    own = name in ("kto", "nll", "apo_zero_unpaired")
+    return Answer({}, "belongs to the task.") if own else Answer(None, f"Lathe has {', '.join(_LOSSES)}.")
+
+
+def _divergence(value: Any, _: Values) -> Answer:
+    """f_divergence_type, which only DPO's arguments have."""
+    task: Values = {"task": "dpo"}
+    return (
+        Answer(task, "only DPO has it.")
+        if value == "reverse_kl"
+        else Answer(None, "Lathe has the reverse KL divergence.")
+    )
+
+
+def _reward(value: Any, _: Values) -> Answer:
+    """center_rewards_coefficient, which only reward models have."""
+    if is_off(value):
+        return Answer({"task": "reward"}, "only reward models have it.")
+    return Answer(None, "Lathe does not center rewards.")
+
+
 TRL_DEFAULTS: Values = {"use_peft": None, "learning_rate": 2e-5, "per_device_train_batch_size": 8, "logging_steps": 10,
                         "save_steps": 500, "warmup_ratio": 0.0, "gradient_checkpointing": True}  # fmt: skip
 TRL: Table = {
@@ -54,9 +96,17 @@ TRL: Table = {
     "completion_only_loss": flag({"train_on_prompt": False}, {"train_on_prompt": True}),
     "assistant_only_loss": flag({"train_on_prompt": False}),
     "beta": to("beta"),
-    "loss_type": choice(
-        "dpo_loss", {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo", "nll": "sigmoid"}, "sigmoid"
-    ),
+    "loss_type": _loss,
+    "disable_dropout": ignored("the reference model never has dropout."),
+    "truncation_mode": usual("keep_start", "Lathe truncates at the end."),
+    "packing_strategy": usual("bfd", "Lathe packs by best fit."),
+    "f_divergence_type": _divergence,
+    "f_alpha_divergence_coef": ignored("belongs to f_divergence_type."),
+    "discopop_tau": ignored("belongs to loss_type discopop."),
+    "sync_ref_model": usual(False, "Lathe keeps the reference model as it is."),
+    "ref_model_mixup_alpha": ignored("belongs to sync_ref_model."),
+    "ref_model_sync_steps": ignored("belongs to sync_ref_model."),
+    "center_rewards_coefficient": _reward,
     "use_peft": _adapter,
     "lora_r": to("lora_r"),
     "lora_alpha": to("lora_alpha"),
@@ -73,7 +123,7 @@ TRL: Table = {
     "attn_implementation": choice("attention", ATTENTION, "auto"),
     "torch_dtype": ignored("precision and weights_precision say this."),
     "dtype": ignored("precision and weights_precision say this."),
-    "desirable_weight": to("desirable_weight"),
+    "desirable_weight": lambda value, _: Answer({"task": "kto", "desirable_weight": value}),
     "undesirable_weight": to("undesirable_weight"),
 }
 ACCELERATE: Table = {

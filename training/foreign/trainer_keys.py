@@ -72,6 +72,19 @@ def deepspeed_values(value: Any) -> Values | None:
     return value if isinstance(value, dict) else None
 
 
+def _sampling(value: Any, _: Values) -> Answer:
+    return Answer(
+        {"batch_order": "by_length"} if value == "group_by_length" else {}, "Lathe shuffles the rows of each epoch."
+    )
+
+
+def _own_token(value: Any, _: Values) -> Answer:
+    """A token of one's own; a dump of the arguments has a stand-in where none is given."""
+    if is_off(value) or str(value).startswith("<"):
+        return Answer({}, "is the tokenizer's.")
+    return Answer(None, "Lathe uses the tokenizer's own; change it in tokenizer_config.json.")
+
+
 TRAINER: Table = {
     "learning_rate": to("learning_rate"),
     "num_train_epochs": to("epochs"),
@@ -103,6 +116,7 @@ TRAINER: Table = {
     "fp16": flag({"precision": "fp16"}),
     "tf32": flag({"tf32": True}, {"tf32": False}),
     "gradient_checkpointing": checkpointing,
+    "activation_checkpointing": checkpointing,
     "gradient_checkpointing_kwargs": ignored("Lathe always checkpoints without reentry."),
     "torch_compile": flag({"torch_compile": True}),
     "group_by_length": flag({"batch_order": "by_length"}),
@@ -138,6 +152,20 @@ TRAINER: Table = {
     "dataset_num_proc": ignored(IN_LATHE),
     "remove_unused_columns": ignored(IN_LATHE),
     "include_num_input_tokens_seen": ignored(TRACKERS),
+    "log_on_each_node": ignored(TRACKERS),
+    "log_level_replica": ignored(TRACKERS),
+    "logging_nan_inf_filter": ignored("Lathe logs every loss as it is."),
+    "project": ignored(TRACKERS),
+    "skip_memory_metrics": ignored("Lathe always measures memory."),
+    "eval_do_concat_batches": ignored(IN_LATHE),
+    "hub_token": ignored("the worker's environment has the token: HF_TOKEN or LATHE_HUB_TOKEN."),
+    "hub_strategy": ignored("Lathe pushes the result at the end."),
+    "accelerator_config": ignored(IN_LATHE),
+    "dataloader_in_order": ignored(IN_LATHE),
+    "length_column_name": ignored("Lathe knows the lengths from the tokens."),
+    "train_sampling_strategy": _sampling,
+    "pad_token": _own_token,
+    "eos_token": _own_token,
     "use_cpu": ignored("the worker decides on which devices a run trains."),
     "local_rank": ignored(IN_LATHE),
     "average_tokens_across_devices": ignored("Lathe always weighs tokens alike on all devices."),
