@@ -53,7 +53,7 @@ def _bias(value: Any, _: Values) -> Answer:
 
 def _loss(value: Any, _: Values) -> Answer:
     """loss_type of trl's preference trainers, one or a list, and of its other trainers."""
-    name = value[0] if isinstance(value, list) and len(value) == 1 else value
+    name = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
     if name in _LOSSES:
         return Answer({"dpo_loss": _LOSSES[name]})
     own = name in ("kto", "nll", "apo_zero_unpaired")
