@@ -12,12 +12,27 @@ from typing import Any
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """Answers with headers and a body, and logs nothing."""
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for key, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @contextmanager
 def serve(files: dict[str, bytes], name: str = "owner/set") -> Iterator[tuple[str, list[Any]]]:
     """A context that serves a data set. Yields the address, and the headers of all requests."""
     heard: list[Any] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(_Handler):
         def do_GET(self) -> None:
             heard.append(self.headers)
             path = self.path.partition("?")[0]
@@ -40,17 +55,6 @@ def serve(files: dict[str, bytes], name: str = "owner/set") -> Iterator[tuple[st
                 return self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
             return self._answer(200, files[path], {"ETag": f'"{abs(hash(path)):x}"', "X-Repo-Commit": COMMIT})
 
-        def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-            self.send_response(status)
-            for key, value in (headers | {"Content-Length": str(len(body))}).items():
-                self.send_header(key, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
     with _served(Handler) as address:
         yield address, heard
 
@@ -69,7 +73,7 @@ def receive(name: str = "owner/model", token: str = "hf_good") -> Iterator[tuple
     """A context that accepts uploads with the token to a model's repository. Yields the address and the uploads."""
     received = Received()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(_Handler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -131,3 +135,23 @@ def _served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def serve_model(files: dict[str, bytes], name: str = "owner/model") -> Iterator[str]:
+    """A context that serves the files of a model. Yields the address."""
+
+    class Handler(_Handler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            _, found, file = path.partition(f"/{name}/resolve/main/")
+            if found and file in files:
+                body, headers = files[file], {"ETag": f'"{len(files[file]):x}"', "X-Repo-Commit": COMMIT}
+                self._answer(200, body, headers)
+            else:
+                self._answer(404, b"", {"X-Error-Code": "EntryNotFound" if found else "RepoNotFound"})
+
+        do_HEAD = do_GET  # noqa: N815
+
+    with _served(Handler) as address:
+        yield address

@@ -114,6 +114,7 @@ def targets(config: Path | None, as_json: bool, overrides: dict[str, Any]) -> No
 )
 @click.option("--gpus", metavar="N", type=click.IntRange(1, 1024), help="Number of GPUs, one process each.")
 @click.option("--simulate", is_flag=True, help="Also simulate a training step (up to a minute).")
+@click.option("--fetch-config", is_flag=True, help="First download the model's config.json from the hub.")
 @click.option("--host-memory", metavar="GIB", type=click.FloatRange(min=0.5), help="Host memory of the machine.")
 @json_option
 def forecast(config: Path | None, overrides: dict[str, Any], **asked: Any) -> None:

@@ -17,7 +17,7 @@ from training.forecast.gpus import Card
 from training.units import byte_size
 from worker.datasets import run_data
 from worker.forecasts import forecast as forecasting
-from worker.forecasts import requested, targeting
+from worker.forecasts import hub_config, requested, targeting
 from worker.forecasts.forecast import Found
 
 _PARTS = {"matched": "With an adapter", "whole": "Fully trained", "others": "Linear, not trained"}
@@ -31,6 +31,7 @@ def show(
     gpus: int | None,
     host_memory: float | None,
     simulate: bool,
+    fetch_config: bool,
     as_json: bool,
 ) -> None:
     """Prints the memory of a run on each rank, a verdict, and settings that fit.
@@ -42,6 +43,8 @@ def show(
     config = requested.on_gpus(read_config(path, values) if path else parse(values), gpus, overrides)
     if any(run_data.DATASET_ID.fullmatch(source.path) for source in config.sources):
         ready()  # the data set may be tokenized
+    if fetch_config:
+        hub_config.fetch(config.model, config.revision)
     found, card = requested.forecast(config, gpu, host_memory)
     simulated = requested.simulate(config, found, card) if simulate else None
     if as_json:

@@ -20,19 +20,22 @@ from training.model_info.families import read_shape
 from training.model_info.folder import count_parameters
 from training.model_info.shape import ModelShape
 from training.tokens.lengths import lost_tokens, truncated
-from worker.forecasts import simulating
+from worker.forecasts import hub_config, simulating
 from worker.forecasts.calibration import Calibration
 from worker.forecasts.worst_batch import RowLengths, Worst, worst_batches_of
 
 
-def shape_at(model: str) -> ModelShape:
-    """The shape of a model from its folder (weights are optional) or from its config.json.
+def shape_at(model: str, revision: str | None = None) -> ModelShape:
+    """The shape of a model from its folder (weights are optional), from its config.json, or from that of a hub model if it was
+    fetched.
 
     Raises:
         ModelError: there is no config.json, or it lacks values.
     """
     path = Path(model).expanduser()
     config = path / "config.json" if path.is_dir() else path
+    if not config.is_file() and (fetched := hub_config.known(model, revision)):
+        return read_shape(fetched)
     if not config.is_file():
         fix = "Download its config.json (the weights are not needed) and give the folder or the file."
         raise ModelError(model, "the model is not on this machine.", fix)

@@ -9,7 +9,6 @@ from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.forecast import gpus as cards
 from training.forecast.gpus import GIB, Card
-from training.model_info.shape import ModelShape
 from training.rules import check
 from worker.allowed_paths import find_path
 from worker.forecasts import calibration, worst_batch
@@ -41,7 +40,7 @@ def forecast(config: RunConfig, gpu: str | None, host_gib: float | None) -> tupl
     model = str(find_path(config.model) or config.model)
     return forecasting.forecast_run(
         config,
-        _shape(model),
+        forecasting.shape_at(model, config.revision),
         card,
         rows=worst_batch.counted(config, model),
         host_bytes=host,
@@ -74,10 +73,6 @@ def _refuse(config: RunConfig, card: Card | None) -> None:
     ]
     if problems:
         raise ConfigError(problems)
-
-
-def _shape(model: str) -> ModelShape:
-    return forecasting.shape_at(model)
 
 
 def simulate(config: RunConfig, found: Found, card: Card | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def of_run(config: RunConfig, machine: Machine) -> dict[str, Any] | None:
         return None
     model = str(find_path(config.model) or config.model)
     try:
-        shape = forecasting.shape_at(model)
+        shape = forecasting.shape_at(model, config.revision)
     except ModelError:
         return None
     rows, known = worst_batch.counted(config, model), calibration.known(card)

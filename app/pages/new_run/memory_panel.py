@@ -23,7 +23,8 @@ from training.forecast.strategy_table import Combination, strategy_table
 from training.model_info.config_json import ModelError
 from training.model_info.shape import ModelShape
 from training.units import byte_size
-from worker.forecasts import calibration, worst_batch
+from worker.allowed_paths import HUB_ID, find_path
+from worker.forecasts import calibration, hub_config, worst_batch
 from worker.forecasts import forecast as forecasting
 from worker.forecasts.forecast import Found
 
@@ -31,7 +32,8 @@ HERE = "here"
 _COUNTS = ("1", "2", "4", "8")
 _SIMULATING = Markup('<p class="note looking">Simulating a step. A large model takes up to a minute.</p>')
 _steps: TimedCache[str, dict[str, Any]] = TimedCache(seconds=600, size=16)
-_shapes: TimedCache[str, ModelShape | ModelError] = TimedCache(seconds=30)
+_shapes: TimedCache[tuple[str, str | None], ModelShape | ModelError] = TimedCache(seconds=30)
+_FETCHING = Markup('<p class="note looking">Fetching config.json from the hub.</p>')
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,13 @@ def wire(panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
     def simulated(card: str, count: str, *typed: Any) -> Markup:
         return step_html(dict(zip(names, typed, strict=True)), card, count)
 
-    fields = _fields(panel, inputs)
+    def fetched(asked: dict[str, Any], *typed: Any) -> Any:
+        return (_fetch(asked) or forecast(*typed)) if asked else gr.skip()
+
+    fields, asked = _fields(panel, inputs), gr.State({})
+    panel.answer.select(_asked, None, [panel.answer, asked], **QUIET).then(
+        fetched, [asked, *fields], panel.answer, **QUIET
+    )
     gr.on([field.change for field in fields], forecast, fields, panel.answer, trigger_mode="always_last", **QUIET)
     panel.simulate.click(lambda: _SIMULATING, None, panel.step, **QUIET).then(simulated, fields, panel.step, **QUIET)
 
@@ -126,17 +134,17 @@ class Question:
     found: Found
 
 
-def _question(values: Values, card: str, count: str) -> Question | str:
+def _question(values: Values, card: str, count: str) -> Question | Markup | str:
     """The run to forecast, or what the form still needs."""
     if not values.get("model"):
         return "Choose a model to see the memory forecast."
     typed = form.check({**values, "data": values.get("data") or "none"})
     if isinstance(typed, list):
         return "Fix the problems above to see the memory forecast."
-    model = typed.model
-    shape = _shapes.get(model, lambda: _shape(model))
+    model, revision = typed.model, typed.revision
+    shape = _shapes.get((model, revision), lambda: _shape(model, revision))
     if isinstance(shape, ModelError):
-        return f"{shape.message[0].upper()}{shape.message[1:]} {shape.fix}"
+        return _unknown_shape(shape, revision)
     config = forecasting.spread(typed, int(count)) if count else typed
     place = forecasting.card_of(review.machine()) if card == HERE else CARDS[card]
     host = forecasting.host_memory() if card == HERE else None
@@ -145,11 +153,39 @@ def _question(values: Values, card: str, count: str) -> Question | str:
     return Question(typed, config, shape, place, host, found)
 
 
-def _shape(model: str) -> ModelShape | ModelError:
+def _shape(model: str, revision: str | None) -> ModelShape | ModelError:
     try:
-        return forecasting.shape_at(local_model(model))
+        return forecasting.shape_at(local_model(model), revision)
     except ModelError as error:
         return error
+
+
+def _unknown_shape(error: ModelError, revision: str | None) -> Markup:
+    """Why there is no forecast; for a hub model with a button that fetches its config.json."""
+    sentence = Markup("{}{}").format(error.message[0].upper(), error.message[1:])
+    if not HUB_ID.fullmatch(str(error.problem.value)) or find_path(str(error.problem.value)):
+        return Markup("{} {}").format(sentence, error.fix)
+    send = json.dumps({"fetch": error.problem.value, "revision": revision})
+    button = Markup('<button type="button" class="fix" data-send="{}">Fetch its config.json</button>').format(send)
+    return Markup("{} The forecast needs its config.json, a few kB. {}").format(sentence, button)
+
+
+def _asked(event: gr.EventData) -> list[Any]:
+    """The model whose config.json a button asks for, and a note while it is fetched."""
+    asked = event._data if isinstance(event._data, dict) else {}
+    return [_FETCHING, asked] if asked.get("fetch") else [gr.skip(), {}]
+
+
+def _fetch(asked: dict[str, Any]) -> Markup | None:
+    """Fetches the config.json of a hub model. Returns why it cannot be had."""
+    try:
+        hub_config.fetch(str(asked["fetch"]), str(asked.get("revision") or "") or None)
+    except ModelError as error:
+        return Markup('<p class="alert" role="alert"><b>{}</b> {} <em>{}</em></p>').format(
+            error.problem.value, error.message, error.fix
+        )
+    _shapes.clear()
+    return None
 
 
 def _verdict(found: Found, place: Card | None) -> Markup:
@@ -248,5 +284,5 @@ def _cell(rung: Combination) -> Markup:
     )
 
 
-def _note(text: str) -> Markup:
+def _note(text: Markup | str) -> Markup:
     return Markup('<p class="note">{}</p>').format(text)
