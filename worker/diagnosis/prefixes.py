@@ -15,6 +15,7 @@ _EVERY_LINE = (
     re.compile(r"[A-Za-z0-9][\w.-]*(?:\[\w+\])? +\| "),  # docker compose, foreman
     re.compile(r"\[pod/[^\]]+\] "),  # kubectl logs --prefix
     re.compile(r"[a-z][\w.-]{0,63}: "),  # pdsh and DeepSpeed's launcher: the host
+    re.compile(r"\[(?:INFO|ERROR|WARNING|DEBUG|STDOUT|STDERR)\] ?", re.I),  # programs that show another's output
     re.compile(r"> "),  # quoted in an e-mail or an issue
 )
 """Prefixes that count only if nearly every line has them."""

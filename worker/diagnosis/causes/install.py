@@ -139,6 +139,7 @@ CAUSES = (
                 0.7,
                 inside=r"-packages|unsloth",
             ),
+            sign(r"AttributeError: 'AdamW' object has no attribute '(?P<argument>train|eval)'", 0.9),
             sign(r"TypeError: .* got multiple values for (?:keyword )?argument '(?P<argument>\w+)'", 0.7),
             sign(r"AttributeError: '\w*(?:Arguments|Config|Trainer)' object has no attribute '(?P<argument>\w+)'", 0.7),
             sign(
@@ -192,6 +193,7 @@ CAUSES = (
         (
             sign(r"Internal Triton PTX codegen error|PTXASError|ptxas (?:fatal|error)|Command '\S*ptxas", 0.93),
             sign(r"error: '\w+\.\w+' op requires ", 0.85),
+            sign(r"LLVM ERROR: ", 0.85),
             sign(r"triton\.compiler\.errors\.\w+|triton\.runtime\.errors\.\w+", 0.9),
             sign(r"BackendCompilerFailed|InductorError|LoweringException: ", 0.8),
             sign(r"torch\._dynamo\.exc\.\w+: ", 0.75),

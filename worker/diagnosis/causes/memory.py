@@ -56,6 +56,7 @@ CAUSES = (
                 r"Out of memory: Killed process (?P<pid>\d+)|oom-kill:|[Oo]om[-_ ][Kk]ill event|invoked oom-killer",
                 0.98,
             ),
+            sign(r"slurmstepd: error: .*[Ee]xceeded (?:job )?memory limit", 0.97),
             sign(r"DefaultCPUAllocator: (?:not enough memory|can't allocate memory)", 0.97),
             sign(r"^(?:\w+\.)*(?:_ArrayMemoryError|MemoryError)\b|OSError: \[Errno 12\] Cannot allocate memory", 0.95),
             sign(r"failed \(exitcode: -9\)|died with <Signals\.SIGKILL: 9>", 0.75),

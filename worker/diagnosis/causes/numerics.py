@@ -111,4 +111,17 @@ CAUSES = (
         ("Set precision to fp16 on V100, T4 and older cards, or to fp32.",),
         changes={"precision": "fp16"},
     ),
+    Cause(
+        "fp16_unsupported",
+        "fp16 mixed precision was asked for on a device without it: a CPU, or an Apple GPU with older versions of torch.",
+        (
+            sign(r"fp16 mixed precision requires a GPU", 0.96),
+            sign(r"FP16 Mixed precision training with AMP.*can only be used on", 0.96),
+        ),
+        (
+            "Set precision to bf16 or fp32 (transformers: remove fp16=True).",
+            "If the machine has a GPU, torch does not see it: check with `python -c 'import torch; print(torch.cuda.is_available())'`.",
+        ),
+        changes={"precision": "fp32"},
+    ),
 )

@@ -1,0 +1,177 @@
+"""Takes the pictures of README.md and docs/: new-run, run, tokens, lengths, datasets, mapping, mixing.
+
+    .venv/bin/python docs/pictures.py [NAME ...] [--to FOLDER]
+
+It starts `lathe up` in a temporary folder, adds data sets, trains the starter model for a minute, and drives a real Chromium.
+"""
+
+import argparse
+import json
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+from demo import ROOT, SECONDS, SELECTORS, STARTER, lathe_up, settings, settle
+from playwright.sync_api import Page, sync_playwright
+
+MODEL = "static/starter"
+# Shows paths relative to the checkout.
+_RELATIVE = """(root) => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(root, '');
+}"""
+
+
+@dataclass(frozen=True)
+class Studio:
+    """An open page, the address of the server, and the ids of its data sets by file name."""
+
+    page: Page
+    address: str
+    ids: dict[str, str]
+
+    def open(self, path: str, **query: object) -> None:
+        self.page.goto(f"{self.address}{path}?{urlencode(query)}")
+
+    def dataset(self, name: str, tab: str, **query: object) -> None:
+        self.open("/dataset", id=self.ids[name], tab=tab, **query)
+
+
+def make_files(folder: Path) -> list[Path]:
+    """Data sets of several formats and lengths."""
+    generator = random.Random(7)  # noqa: S311 - no secret
+    words = (
+        "the",
+        "a",
+        "river",
+        "stone",
+        "report",
+        "order",
+        "table",
+        "quiet",
+        "early",
+        "market",
+        "harbor",
+        "because",
+        "green",
+    )
+
+    def text(most: float) -> str:
+        return " ".join(generator.choice(words) for _ in range(max(3, int(generator.lognormvariate(most, 0.9)))))
+
+    rows = {
+        "articles.jsonl": [{"instruction": f"Summarize: {text(4.2)}", "output": text(3.2)} for _ in range(400)],
+        "chat.jsonl": [
+            {"messages": [{"role": "user", "content": text(2.5)}, {"role": "assistant", "content": text(3.0)}]}
+            for _ in range(250)
+        ],
+        "questions.jsonl": [
+            {"id": number, "question": {"text": question}, "answers": [{"text": answer}]}
+            for number, (question, answer) in enumerate(
+                [("What is the capital of Peru?", "Lima"), ("How many legs does a spider have?", "Eight"),
+                 ("What is 12 times 12?", "144"), ("Which planet is closest to the sun?", "Mercury")]
+            )
+        ],
+    }  # fmt: skip
+    for name, made in rows.items():
+        (folder / name).write_text("\n".join(json.dumps(row) for row in made), encoding="utf-8")
+    shutil.copy(STARTER / "train.jsonl", folder / "orders.jsonl")
+    return [folder / name for name in (*rows, "orders.jsonl")]
+
+
+def add(page: Page, address: str, files: list[Path]) -> dict[str, str]:
+    """Uploads the files on the page Data sets; their ids by name."""
+    page.goto(f"{address}/datasets")
+    for file in files:
+        page.locator(SELECTORS["upload"]).set_input_files(file)
+        page.locator("a[href*='/dataset?id=']", has_text=file.name).first.wait_for()
+        settle(page)
+    links = page.locator("a[href*='/dataset?id=']")
+    found = [(link.inner_text(), str(link.get_attribute("href"))) for link in links.all()]
+    return {name: match[1] for name, href in found if (match := re.search(r"id=([0-9a-f]{16})", href))}
+
+
+def datasets(studio: Studio) -> None:
+    studio.open("/datasets")
+
+
+def mapping(studio: Studio) -> None:
+    studio.dataset("questions.jsonl", "columns")
+
+
+def tokens(studio: Studio) -> None:
+    studio.dataset("orders.jsonl", "tokens", model=MODEL)
+
+
+def lengths(studio: Studio) -> None:
+    studio.dataset("articles.jsonl", "lengths", model=MODEL, max_length=512)
+
+
+def new_run(studio: Studio) -> None:
+    studio.open("/new", data=studio.ids["articles.jsonl"], model=MODEL)
+    studio.page.locator(SELECTORS["forecast"]).first.wait_for()
+
+
+def mixing(studio: Studio) -> None:
+    page = studio.page
+    new_run(studio)
+    for count, name in enumerate(("chat.jsonl", "orders.jsonl"), start=2):
+        page.locator(".add-set select").select_option(studio.ids[name])
+        page.locator("table.mix tbody tr").nth(count - 1).wait_for()
+    for row, weight in enumerate(("2", "1", "1")):
+        page.locator(f'input[data-set="{row}"][data-key="weight"]').fill(weight)
+        page.keyboard.press("Tab")
+        settle(page)
+    page.locator("table.mix").scroll_into_view_if_needed()
+
+
+def run(studio: Studio) -> None:
+    query = settings() | {"model": MODEL, "data": studio.ids["orders.jsonl"]}
+    studio.open("/new", **query)
+    page = studio.page
+    page.wait_for_function(f"() => !document.querySelector({SELECTORS['start']!r})?.disabled")
+    page.locator(SELECTORS["start"]).click()
+    page.wait_for_url(re.compile(r"/run\?id="))
+    page.locator(SELECTORS["download"]).first.wait_for(timeout=5 * SECONDS * 1000)
+
+
+PICTURES: dict[str, tuple[Callable[[Studio], None], int]] = {
+    "datasets": (datasets, 720), "mapping": (mapping, 760), "tokens": (tokens, 760), "lengths": (lengths, 980),
+    "new-run": (new_run, 900), "mixing": (mixing, 900), "run": (run, 1000),
+}  # fmt: skip
+"""The scene and the height in pixels of each picture."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", choices=[*PICTURES, []], help="default: all")
+    parser.add_argument("--to", type=Path, default=ROOT / "docs", metavar="FOLDER", help="where the pictures go")
+    given = parser.parse_args()
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        sys.exit("No Chromium on the PATH. On Debian: sudo apt-get install -y chromium")
+    with tempfile.TemporaryDirectory() as folder, lathe_up() as address, sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(SECONDS * 1000)
+        studio = Studio(page, address, add(page, address, make_files(Path(folder))))
+        for name in given.names or PICTURES:
+            scene, height = PICTURES[name]
+            page.set_viewport_size({"width": 1280, "height": height})
+            scene(studio)
+            settle(page)
+            page.evaluate(_RELATIVE, f"{ROOT}/")
+            page.screenshot(path=given.to / f"{name}.png", animations="disabled")
+            print(given.to / f"{name}.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
