@@ -99,10 +99,18 @@ def add(page: Page, address: str, files: list[Path]) -> dict[str, str]:
 
 def datasets(studio: Studio) -> None:
     studio.open("/datasets")
+    dismiss = studio.page.get_by_role("button", name="Dismiss")
+    settle(studio.page)
+    while dismiss.count():
+        dismiss.first.click()
+        settle(studio.page)
 
 
 def mapping(studio: Studio) -> None:
     studio.dataset("questions.jsonl", "columns")
+    for role, path in (("prompt", "question.text"), ("completion", "answers.0.text")):
+        studio.page.locator(f"#field-{role}").select_option(path)
+        settle(studio.page)
 
 
 def tokens(studio: Studio) -> None:
@@ -111,6 +119,7 @@ def tokens(studio: Studio) -> None:
 
 def lengths(studio: Studio) -> None:
     studio.dataset("articles.jsonl", "lengths", model=MODEL, max_length=512)
+    studio.page.locator("figure.histogram").first.wait_for()
 
 
 def new_run(studio: Studio) -> None:
@@ -128,7 +137,7 @@ def mixing(studio: Studio) -> None:
         page.locator(f'input[data-set="{row}"][data-key="weight"]').fill(weight)
         page.keyboard.press("Tab")
         settle(page)
-    page.locator("table.mix").scroll_into_view_if_needed()
+    settle(page)
 
 
 def run(studio: Studio) -> None:
@@ -146,6 +155,8 @@ PICTURES: dict[str, tuple[Callable[[Studio], None], int]] = {
     "new-run": (new_run, 900), "mixing": (mixing, 900), "run": (run, 1000),
 }  # fmt: skip
 """The scene and the height in pixels of each picture."""
+ONLY = {"mixing": ".found-place"}
+"""Pictures of a part of the page."""
 
 
 def main() -> None:
@@ -168,7 +179,8 @@ def main() -> None:
             scene(studio)
             settle(page)
             page.evaluate(_RELATIVE, f"{ROOT}/")
-            page.screenshot(path=given.to / f"{name}.png", animations="disabled")
+            subject = page.locator(ONLY[name]).first if name in ONLY else page
+            subject.screenshot(path=given.to / f"{name}.png", animations="disabled")
             print(given.to / f"{name}.png")
         browser.close()
 

@@ -179,8 +179,8 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
             whole, *of_sets = mean.values()
             output.metrics.update({f"eval_{name}": value for name, value in whole.items()})
             if self.held_out_sets and self.held_out_sets.several:
-                for name, part in zip(self.held_out_sets.names, of_sets, strict=True):
-                    output.metrics[f"eval_{LOSS_OF}{name}"] = part["loss"]
+                sets = zip(self.held_out_sets.names, self.held_out_sets.counts, of_sets, strict=True)
+                output.metrics.update({f"eval_{LOSS_OF}{name}": part["loss"] for name, rows, part in sets if rows})
         return output
 
     def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:

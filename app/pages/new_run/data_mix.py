@@ -12,6 +12,10 @@ from training.config.data_sets import entries, last_part
 from training.units import NONE
 from worker.store.tables import Dataset
 
+_HINT = Markup(
+    '<p class="note">Under More, <i>Mix by</i> says whether the weights divide rows or tokens, '
+    "and <i>Epoch of a mixture</i> when an epoch ends.</p>"
+)
 Sets = Mapping[str, Dataset]
 """Stored data sets by id."""
 
@@ -64,7 +68,8 @@ def mix_html(found: Sequence[Mapping[str, Any]], stored: Sets) -> Markup:
     shares, weighted = _shares(found, stored), any(entry.get("weight") for entry in found)
     rows = zip(found, shares, strict=True)
     cells = [(_row(index, entry, stored, share, weighted=weighted),) for index, (entry, share) in enumerate(rows)]
-    return table("sets mix", heads + Markup("<th></th>"), each("<tr>{}</tr>", cells))
+    listed = table("mix", heads + Markup("<th></th>"), each("<tr>{}</tr>", cells))
+    return listed + (_HINT if weighted else Markup(""))
 
 
 def add_html(others: Sequence[Dataset]) -> Markup:

@@ -36,7 +36,7 @@ def data_sets(run: Run, latest: Mapping[str, float | None]) -> Markup:
     body = each(
         "<tr>{}</tr>", [(_row(name, training.get(name), held_out.get(name), totals, latest),) for name in names]
     )
-    return panel("Data sets", table("sets", heads, body))
+    return panel("Data sets", table("mix", heads, body))
 
 
 def _row(
