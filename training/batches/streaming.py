@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from training.batches.views import Tokens, labeled
 from training.config.name_values import template_arguments
 from training.data.example import Example
-from training.data.file_formats import file_format, open_bytes
+from training.data.files.formats import file_format, open_bytes
 from training.data.rows import read_numbered
 from training.errors import DataError
 from training.tokens.encoding import Encoder

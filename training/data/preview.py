@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from training.data.example import Example, Message
-from training.data.file_formats import file_format
-from training.data.readers import read_rows
+from training.data.files.formats import file_format
+from training.data.files.readers import read_rows
 from training.data.rows import reader
 from training.errors import DataError
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from training.data.example import EmptyRow, Example, Row
-from training.data.file_formats import file_format
+from training.data.files.formats import file_format
+from training.data.files.readers import read_rows
 from training.data.mapping import apply, format_of, in_file, parse_mapping
-from training.data.readers import read_rows
 from training.data.row_formats import find_format
 from training.data.to_examples import to_example
 from training.errors import DataError

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from training.data.files.join import REFUSED
 from training.data.inspection import Inspection
 from training.data.issues import Issue
-from training.data.join_files import REFUSED
 from training.errors import DataError
 from worker.machine import programs
 from worker.machine.programs import Limits, Result

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from training.data.file_formats import ENDINGS
+from training.data.files.formats import ENDINGS
 from training.errors import DataError
 from worker.settings import get_settings
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from training.data.file_formats import ENDINGS
+from training.data.files.formats import ENDINGS
 from training.errors import DataError
 from worker.datasets import incoming
 from worker.settings import get_settings

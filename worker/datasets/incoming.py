@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from training.data.file_formats import GIVE
+from training.data.files.formats import GIVE
 from training.errors import DataError
 from training.units import byte_size
 from worker.datasets.checking import joined

@@ -14,7 +14,7 @@ from worker.settings import ROOT
 
 # Every program that is started by the name of its module, besides the training itself.
 INSPECTION = "training.data.inspection"
-JOIN_FILES = "training.data.join_files"
+JOIN_FILES = "training.data.files.join"
 PREVIEW = "training.data.preview"
 MAKE_STORE = "training.tokens.make_store"
 TARGETS = "training.models.target_modules"

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from app.access import uploads
-from training.data.file_formats import FORMATS
+from training.data.files.formats import FORMATS
 from worker.settings import ROOT
 
 FILE_TYPES = [f".{name}" for name in (*FORMATS, "gz")]

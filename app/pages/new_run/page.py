@@ -18,6 +18,7 @@ from app.pages.common.html import QUIET, database_unreachable, html, title
 from app.pages.new_run import data_chooser, data_mix, memory_panel, method_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
+from app.pages.new_run.opening import draft_or_clone, from_link
 from app.pages.new_run.review import NO_ZERO, problems_html, processes_here, review, summary_html
 from training.config.applies import APPLIES
 from training.config.choices import Group, Strategy
@@ -27,9 +28,7 @@ from training.config.yaml_file import read_config
 from training.errors import DataError, Problem
 from worker.runs import submit
 from worker.settings import ROOT
-from worker.store import database, runs
 from worker.store.database import UNREACHABLE
-from worker.store.runs import RunNotFound
 
 STARTER = ROOT / "static" / "starter"
 EXAMPLE = STARTER / "quickstart.yaml"
@@ -121,11 +120,11 @@ def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:
     """
     query = request.query_params
     given = form.from_query(query)
-    draft, banner = _draft_or_clone(Draft.of(earlier if "earlier" in query else stored), str(query.get("clone", "")))
+    draft, banner = draft_or_clone(Draft.of(earlier if "earlier" in query else stored), str(query.get("clone", "")))
     keep = gr.skip()
     if given and not query.get("clone"):
         if draft.values | given != draft.values:
-            keep, banner = stored, _from_link(given, draft)
+            keep, banner = stored, from_link(given, draft)
         draft = Draft(form.defaults() | given)
     elif given:
         draft = replace(draft, values=draft.values | given)
@@ -226,35 +225,6 @@ def start(*inputs: Any) -> list[Any]:
     except UNREACHABLE:
         return ["", database_unreachable(), gr.skip()]
     return [f"/run?id={run.id}", gr.skip(), gr.update(interactive=False)]
-
-
-def _draft_or_clone(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:
-    """The form's content and a banner: the run to clone, unless the draft is already an edited clone of it."""
-    if not clone:
-        return Draft(draft.values), ""
-    try:
-        with database.read() as session:
-            run = runs.get(session=session, run_id=clone)
-    except UNREACHABLE:
-        return draft, database_unreachable()
-    except RunNotFound as error:
-        return draft, Markup('<div class="alert" role="alert"><b>Could not clone the run.</b> {}</div>').format(
-            str(error)
-        )
-    banner = Markup(
-        '<div class="banner">Cloned from <a href="/run?id={}">{}</a>. Edit any setting, then press Start.</div>'
-    )
-    banner = banner.format(run.id, run.name)
-    return (draft if draft.parent == run.id else Draft(form.from_config(run.config), run.id)), banner
-
-
-def _from_link(given: dict[str, Any], draft: Draft) -> Markup:
-    """What the link set, and the way back to a draft that differs from the defaults."""
-    names = ", ".join(form.label(name) for name in given)
-    back = Markup("")
-    if draft.values != form.defaults():
-        back = Markup(' Your draft is kept: <a href="/new?earlier=1">open it again</a>.')
-    return Markup('<div class="banner">The link set {}; everything else is at its default.{}</div>').format(names, back)
 
 
 def _filled(draft: Draft) -> list[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from training.data.example import Row, kind_of
-from training.data.file_formats import line_fault, open_text
+from training.data.files.formats import line_fault, open_text
 from training.errors import DataError
 
 LONGEST_ROW = 16 * 2**20  # characters; a row of a million tokens has about 4 million

@@ -1,4 +1,4 @@
-"""`python -m training.data.join_files FILE NAME [FILE NAME ...]` prints the rows of several checked files as one JSONL. No torch.
+"""`python -m training.data.files.join FILE NAME [FILE NAME ...]` prints the rows of several checked files as one JSONL. No torch.
 
 Like the inspection it runs with limits and writes no file; the worker stores its output.
 """
@@ -8,9 +8,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from training.data.file_formats import file_format
+from training.data.files.formats import file_format
+from training.data.files.readers import read_rows
 from training.data.issues import Issue
-from training.data.readers import read_rows
 from training.errors import DataError
 
 REFUSED = 3

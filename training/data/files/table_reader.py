@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TextIO
 
 from training.data.example import Row
-from training.data.file_formats import line_fault, open_text
-from training.data.json_reader import LONGEST_ROW
+from training.data.files.formats import line_fault, open_text
+from training.data.files.json_reader import LONGEST_ROW
 from training.errors import DataError
 
 _DELIMITERS = ",;\t"

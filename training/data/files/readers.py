@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from training.data.example import Row
-from training.data.file_formats import EXPANDED_BYTES, EXPANSION, check_expansion, line_fault, open_text
-from training.data.json_reader import LONGEST_ROW, read_json, read_jsonl
-from training.data.table_reader import read_table
+from training.data.files.formats import EXPANDED_BYTES, EXPANSION, check_expansion, line_fault, open_text
+from training.data.files.json_reader import LONGEST_ROW, read_json, read_jsonl
+from training.data.files.table_reader import read_table
 from training.errors import DataError
 
 _BATCH_ROWS = 256

@@ -1,0 +1,41 @@
+"""What the form of New run shows when it is opened: a draft, the clone of a run, or the settings of a link. No components."""
+
+from typing import Any
+
+from markupsafe import Markup
+
+from app.pages.common import form
+from app.pages.common.form import Draft
+from app.pages.common.html import database_unreachable
+from worker.store import database, runs
+from worker.store.database import UNREACHABLE
+from worker.store.runs import RunNotFound
+
+
+def draft_or_clone(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:
+    """The form's content and a banner: the run to clone, unless the draft is already an edited clone of it."""
+    if not clone:
+        return Draft(draft.values), ""
+    try:
+        with database.read() as session:
+            run = runs.get(session=session, run_id=clone)
+    except UNREACHABLE:
+        return draft, database_unreachable()
+    except RunNotFound as error:
+        return draft, Markup('<div class="alert" role="alert"><b>Could not clone the run.</b> {}</div>').format(
+            str(error)
+        )
+    banner = Markup(
+        '<div class="banner">Cloned from <a href="/run?id={}">{}</a>. Edit any setting, then press Start.</div>'
+    )
+    banner = banner.format(run.id, run.name)
+    return (draft if draft.parent == run.id else Draft(form.from_config(run.config), run.id)), banner
+
+
+def from_link(given: dict[str, Any], draft: Draft) -> Markup:
+    """What the link set, and the way back to a draft that differs from the defaults."""
+    names = ", ".join(form.label(name) for name in given)
+    back = Markup("")
+    if draft.values != form.defaults():
+        back = Markup(' Your draft is kept: <a href="/new?earlier=1">open it again</a>.')
+    return Markup('<div class="banner">The link set {}; everything else is at its default.{}</div>').format(names, back)
