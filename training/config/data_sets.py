@@ -13,6 +13,7 @@ from typing import Any
 
 FIELDS = ("data", "validation_data")
 MOST_SETS = 64
+_LARGEST_NUMBER = 1e9
 _LONGEST_NAME = 48  # with its prefix, the name of a metric has at most 60 characters
 _OPTIONS = re.compile(r',\s*(\w+)\s*=\s*("[^"]*"|[^,]*?)\s*(?=,|$)')
 
@@ -157,8 +158,8 @@ def _source(entry: Any, place: str) -> Source:
     return Source(
         path.strip(),
         (values.get("name") or "").strip(),
-        _number(values.get("weight"), f"{place}: weight must be a number above 0"),
-        _integer(values.get("max_rows"), f"{place}: max_rows must be an integer from 1 up"),
+        _number(values.get("weight"), f"{place}: weight must be a number above 0, at most 1e9"),
+        _integer(values.get("max_rows"), f"{place}: max_rows must be an integer from 1 to 1e9"),
         (values.get("columns") or "").strip() or None,
     )
 
@@ -179,7 +180,7 @@ def _number(value: Any, message: str) -> float | None:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not 0 < number < math.inf:
+    if not 0 < number <= _LARGEST_NUMBER:
         raise ValueError(message)
     return number
 
@@ -188,6 +189,6 @@ def _integer(value: Any, message: str) -> int | None:
     number = _number(value, message)
     if number is None:
         return None
-    if number < 1 or number != int(number):
+    if number < 1 or not number.is_integer():
         raise ValueError(message)
     return int(number)

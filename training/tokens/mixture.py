@@ -18,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.config.choices import MixUntil
+from training.errors import DataError
 from training.tokens.order import Integers, Order
 
 _MIX = 6  # differs from the other seeds (order.py, packing.py, selection.py, training/batches/streaming.py)
 _SEEDS = 2**32
+_MOST_ROWS = 200_000_000  # in an epoch
 _NEXT_SEED = 0x9E3779B1  # two sets with equally many rows get different permutations
 
 
@@ -44,7 +46,11 @@ class _Pass:
 
 class Mixed:
     """The order of a mixture. `sizes` are the amounts of all rows, 1 each to mix by rows, their tokens to mix by tokens;
-    `together` is the number of units of a step."""
+    `together` is the number of units of a step.
+
+    Raises:
+        DataError: an epoch has too many rows, because a set has a very small weight.
+    """
 
     def __init__(self, parts: Sequence[Part], sizes: Integers, seed: int, together: int, until: MixUntil) -> None:
         self._parts, self._sizes, self._seed, self._together = parts, sizes.astype(np.float64), seed, together
@@ -57,6 +63,9 @@ class Mixed:
         first = until is MixUntil.FIRST_EXHAUSTED
         self._duration = min(self._durations) if first else max(self._durations)
         self._length = max(1, sum(self._taken(number, self._duration) for number in range(len(parts))))
+        if self._length > _MOST_ROWS:
+            fix = "Raise the smallest weights, or set mix_until to first_exhausted."
+            raise DataError(f"with these weights has {self._length:,} rows in an epoch.", fix, field="data")
 
     def __len__(self) -> int:
         return self._length

@@ -108,7 +108,10 @@ def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
         target, kinds = np.maximum(source - np.maximum(first_trained, 1), 0), [source]
     if not len(rows):
         return []
-    return [_worst(config, kind[rows], rows, source, target, known.sets) for kind in kinds]
+    try:
+        return [_worst(config, kind[rows], rows, source, target, known.sets) for kind in kinds]
+    except DataError:  # the weights make no epoch
+        return []
 
 
 def _worst(

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from markupsafe import escape
+
 from app.pages.run import chart_layout
 from app.pages.run.chart_layout import BOTTOM, GAP, TOP, Mark, suffix
 from training.run_folder.events import LOSS_OF
@@ -191,7 +193,7 @@ def _set_panels(by_metric: dict[str, list[Line]]) -> list[Panel]:
             title,
             150,
             tuple(
-                Trace(f"{prefix}{name}", name, color, markers=prefix != LOSS_OF, smooth=prefix == LOSS_OF)
+                Trace(f"{prefix}{name}", str(escape(name)), color, markers=prefix != LOSS_OF, smooth=prefix == LOSS_OF)
                 for name, color in colors.items()
             ),
             logarithmic=True,

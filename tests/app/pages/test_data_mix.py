@@ -108,6 +108,13 @@ def test_each_set_has_a_line_of_the_same_color_in_both_charts():
     assert not any(group == "loss_scale" for group, _ in lines)
 
 
+def test_markup_in_a_name_is_escaped_in_charts_and_tables():
+    name = "<a href='x'>b</a>"
+    figure = charts.figure([Series(f"loss/{name}", -1, [1, 2], [0, 0], [2.0, 1.0])])
+    assert [line["name"] for line in figure["data"]] == ["&lt;a href=&#39;x&#39;&gt;b&lt;/a&gt;"]
+    assert "<a href='x'>" not in data_mix.mix_html([{"path": "p", "name": name}, {"path": "q"}], {})
+
+
 @IN_BROWSER[0]
 @IN_BROWSER[1]
 def test_sets_are_mixed_and_the_run_has_their_weights(page, tmp_path):

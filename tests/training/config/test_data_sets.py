@@ -61,6 +61,7 @@ def test_names_of_stored_sets_give_the_title():
         ([{"path": "a", "weight": 0}, "b"], "data set 1: weight must be a number above 0"),
         (["a", {"path": "b", "weight": True}], "data set 2: weight"),
         (["a", "b, max_rows=2.5"], "data set 2: max_rows must be an integer"),
+        (["a, weight=1e300", "b"], "at most 1e9"),
         (["a", "a"], "has a twice"),
         ([{"path": "a", "wieght": 1}, "b"], "unknown key 'wieght'"),
         (["a", 3], "data set 2 is neither text nor a mapping"),

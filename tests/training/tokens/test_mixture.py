@@ -5,6 +5,7 @@ import pytest
 
 from training.config.choices import MixUntil
 from training.config.fields import parse
+from training.errors import DataError
 from training.tokens.mixture import Mixed, mixture
 from training.tokens.order import Shuffled, covering, steps_per_epoch, worst_batches
 from training.tokens.packing import order_of
@@ -128,3 +129,10 @@ def test_batches_by_length_keep_the_rows_of_the_epoch():
     )
     assert len(plain) == len(sorted_)
     assert sorted(plain.epoch(1)) == sorted(sorted_.epoch(1))
+
+
+def test_an_epoch_without_end_is_refused():
+    with pytest.raises(DataError, match="rows in an epoch") as caught:
+        mixed((1000, 1000), [1e9, 1], until=MixUntil.ALL_EXHAUSTED)
+    assert "mix_until" in caught.value.fix
+    assert len(mixed((1000, 1000), [1e9, 1])) == 1000
