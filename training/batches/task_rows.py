@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from training.batches.views import ChunkView, LabelView, PairView, TargetView, TokenView, View
 from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.data.classes import check_classes
 from training.data.data_files import DataFile, read_files
 from training.data.example import Example
 from training.errors import DataError
@@ -136,6 +137,11 @@ def _label(file: DataFile, row: int, example: Example | None) -> int:
 def _classes(files: Sequence[DataFile], known: tuple[str, ...] | None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Returns each row's class as an index into the classes (-1 for a row without one), and the classes."""
     found = list(_class_names(files))
+    if not known:
+        try:
+            check_classes([name for _, _, name in found])
+        except DataError as error:
+            raise DataError(error.message, error.fix, file=files[0].path.name, field=error.field) from None
     classes = known or _ordered({name for _, _, name in found if name})
     if len(classes) < 2:
         message = f"has {len(classes)} classes: {', '.join(classes) or 'none'}."

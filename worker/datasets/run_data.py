@@ -14,8 +14,10 @@ from training.config.choices import Task
 from training.config.data_sets import Source
 from training.config.fields import ConfigError
 from training.config.run_config import Changes, RunConfig
+from training.data.classes import check_classes
 from training.data.mapping import format_of, parse_mapping
 from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
+from training.data.rows import reader
 from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem
 from training.tokens.task_parts import misfit, tasks_of
@@ -205,6 +207,18 @@ def _check_format(item: Dataset, columns: str | None, task: Task) -> None:
     if message := misfit(task, row_format):
         fitting = ", ".join(fit.value for fit in tasks_of(row_format))
         raise DataError(message, f"Choose another data set, or a task that it fits: {fitting}.")
+    if task is Task.CLASSIFICATION:
+        check_classes(list(_first_answers(item, columns)))
+
+
+def _first_answers(item: Dataset, columns: str | None) -> Iterator[str]:
+    """The answers of the data set's first rows; empty for a row without one."""
+    read = reader(columns)
+    for row in item.sample:
+        try:
+            yield read(row)[1].answer.strip()
+        except DataError:  # the row is empty, or too long for the sample
+            yield ""
 
 
 def resolve(config: RunConfig, session: Session) -> RunConfig:

@@ -106,3 +106,22 @@ def test_the_same_content_twice_is_refused(database: str, files: dict[str, Path]
 def test_streaming_takes_one_set(database: str, files: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="Streaming reads one data set"):
         submit.submit(mixture(files, "chat", "pairs", streaming=True))
+
+
+CHAT = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"text": "a", "label": "b" * 300}] * 4, "answers of up to 300 characters in the place of classes"),
+        ([CHAT] * 4, "no row with a class"),
+        ([{"text": "a", "label": "good"}, {"text": "b", "label": "bad"}], ""),
+    ],
+)
+def test_free_text_is_refused_as_classes(database: str, tmp_path: Path, rows: list[object], words: str) -> None:
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    item = datasets.add_file(path=tmp_path / "rows.jsonl", name="rows.jsonl")
+    config = parse({"model": MODEL, "data": item.id, "task": "classification", "eval_split": 0})
+    found = [problem.message for problem in run_data.problems(config, EVERYTHING)]
+    assert [words in message for message in found] == ([True] if words else [])
