@@ -35,6 +35,10 @@ AUTO = frozenset(
 _SWITCHES = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
 _MAX_CHARACTERS = 1_000_000
 _MAX_FAULTS = 12
+TOLERANT = frozenset(
+    {"", "activation_checkpointing", "aio", "data_types", "flops_profiler", "optimizer", "scheduler", "torch_autocast"}
+)
+"""Sections in which DeepSpeed ignores keys that it does not know; the empty name is the outermost object."""
 
 
 def canonical(value: Any) -> str | None:
@@ -116,8 +120,11 @@ def _fault(path: str, value: Any) -> str:
     known = keys().get(path)
     if path in removed():
         return f'"{name}" was removed from DeepSpeed: delete it.'
-    if known is None and "." not in path and (name.startswith(("_", "comment")) or not _nearest(path)):
-        return ""  # DeepSpeed ignores it: a comment, or another program's section
+    section = path.rpartition(".")[0]
+    if known is None and section in TOLERANT and (name.startswith(("_", "comment")) or not _nearest(path)):
+        return ""  # DeepSpeed ignores it: a comment, another program's section, or a key of an older version
+    if path == "steps_per_print" and value == "inf":
+        return ""  # accelerate's value for never
     if known is None:
         return f'"{name}" is not a DeepSpeed key{_place(path)}.{_nearest(path)}'
     if known.instead:
