@@ -22,7 +22,7 @@ from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem
 from training.tokens.task_parts import misfit, tasks_of
 from worker.allowed_paths import AllowedPaths
-from worker.datasets import datasets
+from worker.datasets import datasets, named_files
 from worker.datasets.datasets import DatasetNotFound
 from worker.store import database
 from worker.store.tables import LOCAL, Dataset
@@ -160,22 +160,30 @@ def _add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Ad
 
 
 def problems(config: RunConfig, reach: AllowedPaths) -> list[Problem]:
-    """What is wrong with the data of a run, as far as it can be said without reading it. Stores nothing."""
+    """What is wrong with the data of a run, as far as it can be said without reading large files. Stores nothing."""
     found: list[Problem] = []
     for field, named in sources_of(config):
         source = _find(field, named.path, reach)
         if isinstance(source, Problem):
             found.append(source)
-        elif isinstance(source, Dataset):
-            try:
-                _check_format(source, named.columns or config.columns or source.columns_map, config.task)
-            except DataError as error:
-                found.append(_problem(field, source, error))
         elif isinstance(source, Path) and not os.access(source, os.R_OK):
             found.append(
                 Problem(field, named.path, "cannot be read: permission denied.", "Change its permissions (chmod o+r).")
             )
+        else:
+            found += _unfit(field, source, named.columns or config.columns, config.task)
     return found
+
+
+def _unfit(field: str, source: Dataset | Path, columns: str | None, task: Task) -> Iterator[Problem]:
+    """The problem of a data set, or of a file that is small enough to be read now, if it cannot train the task."""
+    item: Dataset | None = None
+    try:
+        item = named_files.as_dataset(source, columns) if isinstance(source, Path) else source
+        if item is not None:
+            _check_format(item, columns or item.columns_map, task)
+    except DataError as error:
+        yield _problem(field, item or source, error)
 
 
 def _misfits(data: RunData, task: Task) -> Iterator[Problem]:

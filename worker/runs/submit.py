@@ -59,7 +59,7 @@ def submit(
 
 
 def problems(config: RunConfig, reach: AllowedPaths = EVERYTHING) -> list[Problem]:
-    """Why `submit` would refuse a run, as far as it can be said without reading the data; conflicts of settings not included."""
+    """Why `submit` would refuse a run, as far as it can be said without reading large files; conflicts of settings not included."""
     if unprintable := list(_unprintable(config)):
         return unprintable
     _, found = _checked(config, reach)

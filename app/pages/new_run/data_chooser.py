@@ -83,7 +83,9 @@ def describe(
     found = entries(value)
     if found is None and value not in stored:
         source = "Sample data that comes with Lathe" if value in map(str, samples()) else "File on the server"
-        return Markup('<p class="note">{}. Lathe checks it when you press Start.</p>').format(source), False
+        return Markup(
+            '<p class="note">{}. Lathe checks it here up to 20 MiB, and a larger one when you press Start.</p>'
+        ).format(source), False
     named = [(str(entry.get("path")), str(entry.get("columns") or columns)) for entry in found or [{"path": value}]]
     items = [(stored[path], mapping) for path, mapping in named if path in stored]
     costs = [data_cost.cost(item, model, max_length, mapping, named=found is not None) for item, mapping in items]

@@ -9,7 +9,7 @@ from training.config.data_sets import sources
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from worker.allowed_paths import EVERYTHING
-from worker.datasets import datasets, run_data
+from worker.datasets import datasets, named_files, run_data
 from worker.datasets.datasets import DatasetInUse
 from worker.runs import submit
 from worker.runs.lineage import lineage_of
@@ -125,3 +125,43 @@ def test_free_text_is_refused_as_classes(database: str, tmp_path: Path, rows: li
     config = parse({"model": MODEL, "data": item.id, "task": "classification", "eval_split": 0})
     found = [problem.message for problem in run_data.problems(config, EVERYTHING)]
     assert [words in message for message in found] == ([True] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "words"),
+    [
+        ('{"prompt": "a", "completion": 5}\n', None, "completion is a number (5), not text"),
+        ('{"question": "a", "reply_text": 1}\n', None, "known format"),
+        ('{"prompt": "a", "completion": "b"}\n', "prompt=none, completion=completion", "none is missing"),
+        ('{"prompt": "a", "completion": "b"}\n', None, ""),
+    ],
+)
+def test_a_file_is_refused_before_start_as_at_start(
+    database: str, tmp_path: Path, text: str, columns: str | None, words: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(text * 3)
+    config = parse({"model": MODEL, "data": str(tmp_path / "rows.jsonl"), "columns": columns, "eval_split": 0})
+    before = run_data.problems(config, EVERYTHING)
+    if not words:
+        assert before == []
+        return
+    with pytest.raises(ConfigError) as caught:
+        submit.submit(config)
+    assert words in before[0].message
+    assert [problem.message for problem in caught.value.problems] == [problem.message for problem in before]
+
+
+def test_a_changed_file_is_read_again(database: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "a", "completion": 5}\n' * 3)
+    config = parse({"model": MODEL, "data": str(path), "eval_split": 0})
+    assert run_data.problems(config, EVERYTHING)
+    path.write_text('{"prompt": "a", "completion": "5"}\n' * 3)
+    assert run_data.problems(config, EVERYTHING) == []
+
+
+def test_a_large_file_is_left_for_start(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_files, "MOST_BYTES", 10)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": 5}\n')
+    config = parse({"model": MODEL, "data": str(tmp_path / "rows.jsonl"), "eval_split": 0})
+    assert run_data.problems(config, EVERYTHING) == []
