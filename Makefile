@@ -2,6 +2,7 @@
 # make test   runs every check and every test, in WORKERS=3 processes, and prints the ten slowest tests.
 # make quick  runs every check and the unit tests that do not import torch.
 # make check  runs lint, format, types and the direction of imports.
+# make screenshots takes the pictures of README.md and docs/ again.
 # make chaos  makes random faults for MINUTES=10 and looks for what is lost; also SEED=, DATABASE=postgresql, BROKER=redis.
 # The first of each installs what it needs into .venv; afterwards only what has changed. PYTHON=python3.12 takes another Python.
 
@@ -11,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: up test quick check chaos chromium faketime
+.PHONY: up test quick check chaos screenshots chromium faketime
 .DEFAULT_GOAL := up
 
 # A file's tests stay in one process and share its runs. tests/conftest.py puts the files that train first.
@@ -35,6 +36,9 @@ check: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+screenshots: $(VENV)/.installed-dev chromium
+	@$(BIN)/python docs/pictures.py
 
 MINUTES ?= 10
 DATABASE ?= sqlite

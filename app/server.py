@@ -29,14 +29,28 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
-    from app.web import api, authentication, downloads, gradio_calls, security, serving
+    from app.web import (
+        api,
+        authentication,
+        comparing,
+        downloads,
+        feeds,
+        gradio_calls,
+        live,
+        order,
+        security,
+        serving,
+    )
+    from app.web.rest import datasets, openapi, records, reference, stream, users
 
-    app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
+    openapi.install(app)
     app.state.uploads = uploads
     app.state.settings = settings
+    app.state.feeds = feeds.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
-    app.include_router(api.router)
-    app.include_router(downloads.router)
+    for part in (api, comparing, downloads, order, live, datasets, records, stream, users, reference):
+        app.include_router(part.router, responses=openapi.ERRORS)
     app.include_router(api.rest)
     api.install_error_handlers(app)
     rules = security.Rules.of(settings)
@@ -44,8 +58,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(
         CORSMiddleware,
         allow_origins=sorted(rules.origins),
-        allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type"],
+        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_headers=["Authorization", "Content-Type", "Idempotency-Key"],
     )
     app.state.leaving = asyncio.Event()
     app.add_middleware(serving.Streams, leaving=app.state.leaving)

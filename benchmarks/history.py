@@ -8,6 +8,7 @@ it measures the usual way: select all rows of a series, and keep every n-th.
 """
 
 import argparse
+import gzip
 import json
 import math
 import os
@@ -26,7 +27,9 @@ from sqlmodel import select
 from training.config.run_config import RunConfig
 from training.run_folder.events import CheckpointSaved, Event, Metrics, PhaseStarted
 from worker.settings import get_settings
-from worker.store import claims, database, history, logs, runs, series
+from worker.store import claims, database, history, logs, runs
+from worker.store.listed import run_list
+from worker.store.measured import series
 from worker.store.tables import Metric
 
 SERIES = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
@@ -68,7 +71,7 @@ def main() -> None:
         from app.pages.run import page as _  # noqa: F401 - a server has its modules before the first viewer comes
 
         with database.read() as session:
-            runs.listing(session=session)
+            run_list.listing(session=session)
         print(json.dumps(asdict(measure(lambda: page(arguments.once), 1))))
         return
     with tempfile.TemporaryDirectory(prefix="lathe-benchmark-") as folder:
@@ -141,13 +144,16 @@ def reports(steps: range, total: int) -> Iterator[Event]:
 
 
 def page(run_id: str) -> str:
-    """Returns all data of the Run page, without caches: charts, events, log and so on."""
+    """Returns all data of the Run page, without caches: plots, events and so on."""
+    from app.documents.live import plots
     from app.pages.run import page as run
     from app.pages.run import snapshot
 
     snapshot.forget()
-    outputs = run.show(run_id, False, 0.0, run.Sent())
-    return json.dumps([item for item in outputs if isinstance(item, (str, dict))], default=str)
+    outputs = run.show(run_id, run.Sent())
+    with database.read() as session:
+        drawn = plots.plots(session, runs.get(session=session, run_id=run_id), plots.View())
+    return json.dumps([drawn, *[item for item in outputs if isinstance(item, (str, dict))]], default=str)
 
 
 def every_nth_row(run_id: str) -> str:
@@ -176,7 +182,8 @@ def measure(answer: Callable[[], str], repeat: int) -> Timing:
         busy.append(round((time.process_time() - began_busy) * 1000, 1))
     taken, busy = taken[-repeat:], busy[-repeat:]
     spike = str(SPIKE) in text
-    return Timing(statistics.median(taken), min(taken), max(taken), statistics.median(busy), len(text), spike)
+    sent = len(gzip.compress(text.encode(), compresslevel=5))  # as the server sends it
+    return Timing(statistics.median(taken), min(taken), max(taken), statistics.median(busy), sent, spike)
 
 
 def once(run_id: str) -> Timing:
@@ -198,7 +205,7 @@ def middle(timings: list[Timing]) -> Timing:
 def told(figures: dict[str, Any]) -> str:
     speed = f"written at {figures['rows_per_second_written']:,} rows/s"
     lines = [f"{figures['rows']:,} metric rows in a run ({figures['database']}), {speed}", ""]
-    lines.append(f"{'':28}{'median':>10}{'min':>10}{'max':>10}{'processor':>12}{'payload':>12}   spike of the loss")
+    lines.append(f"{'':28}{'median':>10}{'min':>10}{'max':>10}{'processor':>12}{'gzipped':>12}   spike of the loss")
     for name in ("cold", "warm", "select_all_keep_every_nth"):
         item = figures[name]
         times = (

@@ -39,14 +39,14 @@ SELECTORS = {
     "option": "[role=option]",
     "forecast": ".memory-card .memory .parts",
     "start": "#start",
-    "chart": "#chart .chart",
+    "chart": "#plots .plot-canvas",
     "download": "a[href*='adapter.zip']",
 }
 CARD = "T4"  # the GPU for which the forecast is shown: part of its name
 LIVE_FRAMES = 26
 MOVE_FRAMES = 5
 
-POINTS = f"() => document.querySelector({SELECTORS['chart']!r})?.data?.[0].x.length ?? 0"
+POINTS = "() => window.lathe?.plotsOfRun?.()?.panels[0]?.lines[0]?.x.length ?? 0"
 # A caption and a pointer, laid over the page: a screenshot has no pointer of its own. Paths are shown relative to the checkout.
 OVERLAY = """([text, x, y, pressed, root]) => {
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

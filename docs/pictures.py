@@ -1,4 +1,4 @@
-"""Takes the pictures of README.md and docs/: new-run, run, tokens, lengths, datasets, mapping, mixing.
+"""Takes the pictures of README.md and docs/, and notes the navigation that they show in docs/pictures.json.
 
     .venv/bin/python docs/pictures.py [NAME ...] [--to FOLDER]
 
@@ -20,7 +20,10 @@ from urllib.parse import urlencode
 from demo import ROOT, SECONDS, SELECTORS, STARTER, lathe_up, settings, settle
 from playwright.sync_api import Page, sync_playwright
 
+from app.web.addresses import PAGES
+
 MODEL = "static/starter"
+NAVIGATION = "pictures.json"
 # Shows paths relative to the checkout.
 _RELATIVE = """(root) => {
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -150,9 +153,46 @@ def run(studio: Studio) -> None:
     page.locator(SELECTORS["download"]).first.wait_for(timeout=5 * SECONDS * 1000)
 
 
+def compare(studio: Studio) -> None:
+    ids = [_trained(studio, rate) for rate in (0.001, 0.003, 0.01)]
+    studio.open("/compare", runs=",".join(ids))
+    studio.page.locator(".plots canvas").first.wait_for()
+
+
+def _trained(studio: Studio, rate: float) -> str:
+    """A finished run with this learning rate."""
+    values = settings() | {"model": MODEL, "data": studio.ids["orders.jsonl"], "name": f"learning rate {rate}"}
+    request = studio.page.request
+    answer = request.post(f"{studio.address}/api/runs", data=values | {"learning_rate": rate})
+    run_id = str(answer.json()["id"])
+    while request.get(f"{studio.address}/api/runs/{run_id}").json()["status"] in ("queued", "running"):
+        studio.page.wait_for_timeout(500)
+    return run_id
+
+
+def runs(studio: Studio) -> None:
+    for number in range(2):
+        _waiting(studio, f"next {number + 1}")
+    studio.open("/")
+    studio.page.locator("table.queue td.name").first.wait_for()
+
+
+def _waiting(studio: Studio, name: str) -> None:
+    """A queued run: the queue is paused first."""
+    studio.page.request.post(f"{studio.address}/api/queue", data={"paused": True})
+    values = settings() | {"model": MODEL, "data": studio.ids["orders.jsonl"], "name": name}
+    studio.page.request.post(f"{studio.address}/api/runs", data=values)
+
+
+def system(studio: Studio) -> None:
+    studio.open("/system")
+    studio.page.locator("section.panel table").first.wait_for()
+
+
 PICTURES: dict[str, tuple[Callable[[Studio], None], int]] = {
     "datasets": (datasets, 720), "mapping": (mapping, 760), "tokens": (tokens, 760), "lengths": (lengths, 980),
     "new-run": (new_run, 900), "mixing": (mixing, 900), "run": (run, 1000),
+    "compare": (compare, 1000), "runs": (runs, 760), "system": (system, 1000),
 }  # fmt: skip
 """The scene and the height in pixels of each picture."""
 ONLY = {"mixing": ".found-place"}
@@ -183,6 +223,9 @@ def main() -> None:
             subject.screenshot(path=given.to / f"{name}.png", animations="disabled")
             print(given.to / f"{name}.png")
         browser.close()
+    if not given.names:
+        note = {"navigation": [address.name for address in PAGES if address.in_header]}
+        (given.to / NAVIGATION).write_text(json.dumps(note) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
   "use strict";
   // Sends links and fields of a component to the server; keeps the address and the focus.
   function view(element, trigger, watch) {
-    let focused = null;
+    let focused = null, shownRow;
     const send = (values) => {
       focused = document.activeElement?.id || null;
       trigger("select", values);
@@ -22,14 +22,30 @@
     choosers(element);
     function drawn() {
       const query = element.querySelector("[data-query]")?.dataset.query;
-      if (query) history.replaceState(null, "", `/dataset?${query}`);
+      if (query) remember(query);
+      const marked = element.querySelector("tr.marked");
+      if (marked && marked.id !== shownRow) marked.scrollIntoView({ block: "center" });
+      shownRow = marked?.id;
       for (const box of element.querySelectorAll("figure.histogram")) window.lathe.histogram(box, send);
       if (focused) element.querySelector(`#${CSS.escape(focused)}`)?.focus({ preventScroll: true });
       focused = null;
       window.lathe.updateTimes();
     }
+    // Back and Forward: the server shows the view in the address.
+    window.addEventListener("popstate", () => {
+      if (element.isConnected && element.querySelector("[data-query]")) send({ address: location.search.slice(1) });
+    });
     watch("value", drawn);
     drawn();
+  }
+
+  // The address holds the view. Another tab, page, row or search is a step back in the browser's history; another number is not.
+  const STEPS = ["id", "tab", "row", "match", "search", "whole"];
+  function remember(query) {
+    const old = new URLSearchParams(location.search), now = new URLSearchParams(query);
+    const step = remember.shown && STEPS.some((name) => old.get(name) !== now.get(name));
+    if (location.search !== `?${query}`) history[step ? "pushState" : "replaceState"](null, "", `/dataset?${query}`);
+    remember.shown = true;
   }
 
   // A text field with suggestions lists all of them on focus, not only those that match its text.

@@ -3,7 +3,7 @@
 (() => {
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
-  const HEIGHT = 240, LEFT = 24, RIGHT = 24, TOP = 28, BOTTOM = 34;
+  const HEIGHT = 260, LEFT = 64, RIGHT = 24, TOP = 30, BOTTOM = 40, ROW_TICKS = 4;
   const number = (value) => value.toLocaleString("en-US");
   const known = new WeakMap();
 
@@ -40,6 +40,13 @@
     return best;
   }
 
+  // Round numbers of rows for the y axis, from 0 to at least `most`.
+  function rowTicks(most) {
+    const rough = most / ROW_TICKS, power = 10 ** Math.floor(Math.log10(rough));
+    const step = Math.max(1, [1, 2, 5, 10].find((times) => times * power >= rough) * power);
+    return Array.from({ length: Math.ceil(most / step) + 1 }, (_, index) => index * step);
+  }
+
   class Histogram {
     constructor(box) {
       this.box = box;
@@ -47,7 +54,9 @@
       box.addEventListener("pointerdown", (event) => this.grab(event));
       box.addEventListener("pointermove", (event) => {
         if (box.hasPointerCapture(event.pointerId)) this.move(this.under(event));
+        else this.tell(this.barAt(this.tokensAt(event)));
       });
+      box.addEventListener("pointerleave", () => this.tell(this.barAt(this.curve.stops[this.place])));
       box.addEventListener("pointerup", () => this.settle());
       box.addEventListener("keydown", (event) => this.step(event));
       new ResizeObserver(() => this.paint()).observe(box);
@@ -77,6 +86,7 @@
       const floor = HEIGHT - BOTTOM;
       const svg = document.createElementNS(SVG, "svg");
       for (const [key, value] of [["width", this.width], ["height", HEIGHT], ["aria-hidden", "true"]]) svg.setAttribute(key, value);
+      this.rowAxis(svg, floor);
       for (let tick = 1; tick <= this.curve.stops.at(-1); tick *= 2) {
         if (tick < this.curve.stops[0]) continue;
         const x = this.scale(tick);
@@ -87,6 +97,7 @@
       this.beyond = draw("rect", { y: TOP, height: floor - TOP, class: "beyond" }, svg);
       draw("line", { x1: LEFT, x2: this.width - RIGHT, y1: floor, y2: floor, class: "axis" }, svg);
       draw("text", { x: this.width - RIGHT, y: HEIGHT - 2, class: "axis-name" }, svg).textContent = "tokens per row";
+      this.readout = draw("text", { x: LEFT, y: HEIGHT - 2, class: "readout" }, svg);
       this.line = draw("g", { class: "cut-off" }, svg);
       draw("line", { y1: TOP - 4, y2: floor }, this.line);
       draw("rect", { x: -5, y: TOP - 4, width: 10, height: 18, rx: 3 }, this.line);
@@ -95,19 +106,44 @@
       this.move(this.place);
     }
 
+    rowAxis(svg, floor) {
+      const ticks = rowTicks(Math.max(...this.curve.counts, 1));
+      this.most = ticks.at(-1);
+      for (const rows of ticks) {
+        const y = floor - (rows / this.most) * (floor - TOP);
+        if (rows) draw("line", { x1: LEFT, x2: this.width - RIGHT, y1: y, y2: y, class: "grid" }, svg);
+        draw("text", { x: LEFT - 8, y: y + 4, class: "tick rows" }, svg).textContent = number(rows);
+      }
+      draw("text", { x: LEFT - 8, y: TOP - 15, class: "tick rows" }, svg).textContent = "rows";
+    }
+
     bars(svg, floor) {
       const { counts, edges, stops } = this.curve;
-      const most = Math.max(...counts, 1);
+      this.rects = [];
       counts.forEach((count, index) => {
         if (!count) return;
         const left = this.scale(Math.max(edges[index], stops[0]));
         const wide = Math.max(1, this.scale(edges[index + 1]) - left - 1);
-        const tall = Math.max(2, (count / most) * (floor - TOP));
-        const bar = draw("rect", { x: left, y: floor - tall, width: wide, height: tall, class: "bar-of" }, svg);
-        const last = edges[index + 1] - 1;
-        const span = edges[index] === last ? number(last) : `${number(edges[index])} to ${number(last)}`;
-        draw("title", {}, bar).textContent = `${span} tokens: ${number(count)} ${count === 1 ? "row" : "rows"}`;
+        const tall = Math.max(2, (count / this.most) * (floor - TOP));
+        this.rects[index] = draw("rect", { x: left, y: floor - tall, width: wide, height: tall, class: "bar-of" }, svg);
       });
+    }
+
+    // What a bar holds, as a sentence.
+    bar(index) {
+      const { counts, edges } = this.curve, last = edges[index + 1] - 1;
+      const span = edges[index] === last ? number(last) : `${number(edges[index])} to ${number(last)}`;
+      return `${span} tokens: ${number(counts[index])} ${counts[index] === 1 ? "row" : "rows"}`;
+    }
+
+    // The bar that holds rows of this length; -1 if the axis has none there.
+    barAt(tokens) {
+      return this.curve.edges.findIndex((edge, index) => edge <= tokens && tokens < this.curve.edges[index + 1]);
+    }
+
+    tell(index) {
+      this.rects.forEach((rect, place) => rect.classList.toggle("chosen", place === index));
+      this.readout.textContent = index < 0 ? "" : this.bar(index);
     }
 
     move(to) {
@@ -118,16 +154,22 @@
       this.beyond.setAttribute("x", x);
       this.beyond.setAttribute("width", Math.max(0, this.width - RIGHT - x));
       this.label.textContent = `${number(limit)} tokens`;
-      this.label.setAttribute("x", Math.max(44, Math.min(this.width - 44, x)));
+      this.label.setAttribute("x", Math.max(LEFT + 44, Math.min(this.width - 44, x)));
       const sentence = this.box.parentElement.querySelector(".cost");
       sentence.innerHTML = cost(this.curve, this.place); // contains only our own numbers
       this.box.setAttribute("aria-valuenow", limit);
-      this.box.setAttribute("aria-valuetext", sentence.textContent);
+      const bar = this.barAt(limit);
+      this.tell(bar);
+      this.box.setAttribute("aria-valuetext", `${sentence.textContent} ${bar < 0 ? "" : `Bar at the line: ${this.bar(bar)}.`}`.trim());
+    }
+
+    tokensAt(event) {
+      const share = (event.clientX - this.box.getBoundingClientRect().left - LEFT) / (this.width - LEFT - RIGHT);
+      return Math.exp(this.low + share * (this.high - this.low));
     }
 
     under(event) {
-      const share = (event.clientX - this.box.getBoundingClientRect().left - LEFT) / (this.width - LEFT - RIGHT);
-      return nearest(this.curve.stops, Math.exp(this.low + share * (this.high - this.low)));
+      return nearest(this.curve.stops, this.tokensAt(event));
     }
 
     grab(event) {

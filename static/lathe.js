@@ -1,4 +1,4 @@
-// Scripts that need no server: relative times, the log that scrolls to its end, dialogs that close on Escape, marks on invalid
+// Scripts that need no server: relative times, dialogs that close on Escape, marks on invalid
 // fields. Components call them from `js_on_load`.
 (() => {
   "use strict";
@@ -51,25 +51,6 @@
     }
   }
 
-  // A scrolling box that shows its end until the user scrolls up.
-  function follow(element, watch) {
-    let box = null;
-    let atEnd = true;
-    function hold() {
-      const found = element.querySelector("[data-follow]");
-      if (found && found !== box) {
-        box = found;
-        box.addEventListener("scroll", () => {
-          atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 24;
-        });
-      }
-      if (box && atEnd) box.scrollTop = box.scrollHeight;
-      updateTimes();
-    }
-    watch("value", hold);
-    hold();
-  }
-
   // Sends the data-send value of a pressed element to the component's select event.
   function sendClicks(element, trigger) {
     element.addEventListener("click", (event) => {
@@ -89,6 +70,7 @@
     element.addEventListener("click", (event) => {
       const item = event.target.closest("[data-goto]");
       if (!item) return;
+      lathe.reveal(item.dataset.goto);
       const field = document.getElementById(`setting-${item.dataset.goto}`);
       field?.scrollIntoView({ behavior: "smooth", block: "center" });
       field?.querySelector("input, textarea, select")?.focus({ preventScroll: true });
@@ -96,18 +78,6 @@
     sendClicks(element, trigger);
     watch("value", mark);
     mark();
-  }
-
-  // The table of runs: the address holds its filter and order, so that a refresh and a shared link show the same.
-  function runs(element, trigger, watch) {
-    function keep() {
-      const query = element.querySelector("[data-query]")?.dataset.query;
-      if (query !== undefined) history.replaceState(null, "", query ? `/?${query}` : "/");
-      updateTimes();
-    }
-    sendClicks(element, trigger);
-    watch("value", keep);
-    updateTimes();
   }
 
   // The data of a new run: clicks, and fields of the table of several data sets. A new table keeps the focus and what was typed.
@@ -148,5 +118,24 @@
   });
   setInterval(updateTimes, 1000);
 
-  window.lathe = Object.assign(window.lathe ?? {}, { follow, mixture, problems, runs, sendClicks, sets, updateTimes });
+  // Buttons that copy their data-copy. Without HTTPS a browser has no clipboard object, so the text is selected and copied.
+  function copies(element) {
+    element.addEventListener("click", async (event) => {
+      const button = event.target.closest("[data-copy]");
+      if (!button) return;
+      if (navigator.clipboard) await navigator.clipboard.writeText(button.dataset.copy);
+      else {
+        const box = Object.assign(document.createElement("textarea"), { value: button.dataset.copy });
+        element.append(box);
+        box.select();
+        document.execCommand("copy");
+        box.remove();
+        button.focus();
+      }
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = "Copy"), 1500);
+    });
+  }
+
+  window.lathe = Object.assign(window.lathe ?? {}, { copies, mixture, problems, sendClicks, sets, updateTimes });
 })();

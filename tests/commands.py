@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from app.cli.__main__ import main
 from worker.store import database as db
-from worker.store import runs
+from worker.store.listed import run_list
 
 
 def lathe(*arguments):
@@ -22,4 +22,4 @@ def answer(*arguments, exit_code=0):
 
 def all_runs():
     with db.read() as session:
-        return runs.listing(session=session)
+        return run_list.listing(session=session)

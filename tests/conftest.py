@@ -129,6 +129,8 @@ def _empty(url: str) -> None:
         connection.execute(others)
         connection.execute("DELETE FROM run")  # cascades; faster than TRUNCATE on small tables
         connection.execute("DELETE FROM dataset")
+        connection.execute("DELETE FROM machine")
+        connection.execute("DELETE FROM idempotency_key")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,8 @@ from training.config.run_config import RunConfig
 from training.run_folder.events import Event, Failed, Finished, Metrics, Placed, RankStarted, decode
 from worker.supervision.launcher import launch
 
+# Packages may be installed beside the environment.
+PYTHONPATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 SMALL = {
     "max_steps": 6,
     "micro_batch_size": 4,
@@ -153,7 +155,7 @@ def _command(
     command = launch(config, run_dir, ["here/cpu"])
     place = command.argv.index("--module")
     argv = [*command.argv[:place], *program, *command.argv[place + 2 :]]
-    return argv, os.environ | command.env | {"PYTHONPATH": str(ROOT)}
+    return argv, os.environ | command.env | {"PYTHONPATH": PYTHONPATH}
 
 
 def _reported(run_dir: Path) -> int:
@@ -173,7 +175,7 @@ def _folder() -> Path:
 @cache
 def _warm_launcher() -> "subprocess.Popen[str]":
     """The process that all launchers and ranks are forked from; it ends with the tests."""
-    env = os.environ | launch(RunConfig(model="any", data="any"), Path(), ["here/cpu"]).env | {"PYTHONPATH": str(ROOT)}
+    env = os.environ | launch(RunConfig(model="any", data="any"), Path(), ["here/cpu"]).env | {"PYTHONPATH": PYTHONPATH}
     argv = [sys.executable, str(PROGRAMS / "warm_launcher.py")]
     with (_folder() / "output.log").open("wb") as log:
         started = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)

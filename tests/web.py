@@ -116,5 +116,12 @@ def _free_port() -> int:
 
 
 def field(page, name):
-    """The input of a setting on New run."""
+    """The input of a setting on New run, in its opened group."""
+    reveal(page, name)
     return page.locator(f"#setting-{name} textarea, #setting-{name} input").first
+
+
+def reveal(page, name):
+    """Opens the group of a setting on New run."""
+    page.wait_for_function("window.lathe?.reveal && document.querySelector('.group .fold')")
+    page.evaluate("name => lathe.reveal(name)", name)

@@ -135,13 +135,14 @@ def run_steps(
     elif rejected:
         message = f"No checkpoint is complete, so training restarts from step 0: {'; '.join(rejected)}"
         report.for_run(Note(message=message, level="warning"))
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if (
-        trainer.eval_dataset is not None
-        and not stop.agreed()
-        and trainer.last_evaluation.step != trainer.state.global_step
-    ):
-        trainer.evaluate()
+    with trainer.context.trackers.closed_at_end(hurried=lambda: stop.requested):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if (
+            trainer.eval_dataset is not None
+            and not stop.agreed()
+            and trainer.last_evaluation.step != trainer.state.global_step
+        ):
+            trainer.evaluate()
     if not stop.agreed():
         trainer.load_best_weights()
 

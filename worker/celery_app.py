@@ -27,6 +27,11 @@ def current_app() -> Celery:
     return _app(get_settings().celery_broker_url, WORKER_SECONDS)
 
 
+def quick_app() -> Celery:
+    """The application for requests of users: it gives up after a second if the broker is unreachable."""
+    return _app(get_settings().celery_broker_url, NOTIFY_SECONDS)
+
+
 def notify(run_id: str) -> bool:
     """Tells a worker to check the queued runs, `run_id` among them. Does not raise if the broker is unreachable.
 
@@ -34,7 +39,7 @@ def notify(run_id: str) -> bool:
         False if the broker is unreachable (after about a second); the run is queued anyway.
     """
     try:
-        _app(get_settings().celery_broker_url, NOTIFY_SECONDS).send_task(START_RUN, args=[run_id], retry=False)
+        quick_app().send_task(START_RUN, args=[run_id], retry=False)
     except (OperationalError, RedisError) as error:
         log.warning(
             "the broker is unreachable (%s); run %s waits until a worker checks the queue by itself", error, run_id

@@ -1,5 +1,6 @@
-"""Redacts secrets in texts: hub tokens, keys, and credentials in headers and URLs. Pure."""
+"""Redacts secrets in texts: hub tokens, keys, credentials in headers and URLs, and this process's own keys of trackers."""
 
+import os
 import re
 from typing import Any
 
@@ -18,6 +19,8 @@ _SECRETS = [
         rf"\1{REDACTED}",
     ),
 ]
+_VARIABLES = ("WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "HF_TOKEN")
+_SHORTEST_SECRET = 6  # characters; a shorter value is part of other words
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 
@@ -25,6 +28,9 @@ def redact(text: str) -> str:
     """The text without secrets (hub tokens, keys, credentials in headers and URLs) and without characters that databases refuse."""
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
+    for name in _VARIABLES:
+        if len(secret := os.environ.get(name, "")) >= _SHORTEST_SECRET:
+            text = text.replace(secret, REDACTED)
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 

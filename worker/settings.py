@@ -70,6 +70,15 @@ class Settings(BaseSettings):
         gt=0,
         description="Maximum disk space for tokenized data sets, in bytes; the least recently used are deleted first.",
     )
+    keep_checkpoints: int | None = Field(
+        None, ge=1, description="Checkpoints to keep of a run that has ended, the newest ones. Default: all."
+    )
+    checkpoint_days: float | None = Field(
+        None, gt=0, description="Days after which the checkpoints of a finished run are deleted. Default: never."
+    )
+    archive_days: float | None = Field(
+        None, gt=0, description="Days after which an ended run is archived, unless it is pinned. Default: never."
+    )
     lease_seconds: float = Field(
         150, gt=0, description="A run is requeued if its supervisor does not renew the lease for this many seconds."
     )

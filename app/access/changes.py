@@ -1,12 +1,18 @@
-"""Changes by users: stopping and resuming runs, removing and mapping data sets, each with a permission check.
+"""Changes by users to runs, the queue and data sets, each with a permission check.
 
 Pages and REST use these functions, which also raise the errors of the worker functions that they call.
 """
 
-from app.access.permissions import check_change
+from collections.abc import Collection
+
+from app.access import callers
+from app.access.permissions import Forbidden, check_admin, check_change
 from worker.datasets import datasets
-from worker.runs import submit
-from worker.store import database, runs
+from worker.disk import background
+from worker.disk.offers import Freeable
+from worker.runs import shared_diagnoses, submit
+from worker.store import database, machines, runs, waiting
+from worker.store.tables import Run
 
 
 def stop(run_id: str) -> None:
@@ -25,6 +31,83 @@ def resume(run_id: str, *, step_down: bool = False) -> None:
         Forbidden: another user owns it.
     """
     submit.resume(_own_run(run_id), step_down=step_down)
+
+
+def edit(
+    run_id: str,
+    *,
+    name: str | None = None,
+    notes: str | None = None,
+    tags: Collection[str] | None = None,
+    add_tags: Collection[str] = (),
+    remove_tags: Collection[str] = (),
+    pinned: bool | None = None,
+    archived: bool | None = None,
+    held: bool | None = None,
+    priority: int | None = None,
+) -> None:
+    """Changes what users set about a run: all of it, or nothing if a part is refused. None leaves a value as it is.
+
+    Raises:
+        Forbidden: another user owns it, or a user who is no admin asks for more than the normal priority.
+    """
+    own = _own_run(run_id)
+    if priority is not None and priority > waiting.NORMAL:
+        check_admin("priority", waiting.priority_word(priority), "lets the run start before those of others.")
+    with database.write() as session:
+        run = runs.locked(session=session, run_id=own)
+        if add_tags or remove_tags:
+            removed = {tag.strip().lower() for tag in remove_tags}
+            tags = [*(tag for tag in (run.tags if tags is None else tags) if tag not in removed), *add_tags]
+        runs.describe(session=session, run_id=own, name=name, notes=notes, tags=tags, pinned=pinned)
+        if archived is not None:
+            runs.set_archived(session=session, run_id=own, archived=archived)
+        if held is not None:
+            waiting.hold(session=session, run_id=own, held=held)
+        if priority is not None:
+            waiting.set_priority(session=session, run_id=own, priority=priority)
+    if held is False:
+        submit.notify(own)
+
+
+def delete(run_id: str) -> None:
+    """Deletes an ended run with its folder.
+
+    Raises:
+        Forbidden: another user owns it.
+    """
+    own = _own_run(run_id)
+    with database.write() as session:
+        runs.delete(session=session, run_id=own)
+
+
+def move(run_id: str, before: str | None) -> None:
+    """Moves a queued run before another one, or to the end of the queue.
+
+    Raises:
+        Forbidden: another user owns it, or it would pass another user's run.
+    """
+    own = _own_run(run_id)
+    with database.write() as session:
+        passed = waiting.move(session=session, run_id=own, before=before)
+        _check_passing(own, passed)
+
+
+def pause_queue(*, paused: bool) -> None:
+    """Pauses the queue for everybody, or lets runs start again.
+
+    Raises:
+        Forbidden: the caller is no admin.
+    """
+    check_admin("queue", None, "is paused and resumed by an admin.")
+    with database.write() as session:
+        if paused:
+            waiting.pause(session=session, by=callers.current().name)
+        else:
+            waiting.unpause(session=session)
+        queued = [] if paused else waiting.startable(session=session)
+    if queued:
+        submit.notify(queued[0].id)
 
 
 def remove_dataset(dataset_id: str) -> None:
@@ -46,6 +129,52 @@ def save_mapping(dataset_id: str, columns: str | None) -> None:
     """
     _own_dataset(dataset_id)
     datasets.save_mapping(dataset_id, columns)
+
+
+def delete_shared_diagnosis(diagnosis_id: str) -> None:
+    """Deletes a shared diagnosis with its log.
+
+    Raises:
+        DiagnosisNotFound: there is none.
+        Forbidden: another user shared it.
+    """
+    shared = shared_diagnoses.get(diagnosis_id)
+    check_change("diagnosis", shared.id, shared.owner)
+    shared_diagnoses.delete(shared.id)
+
+
+def _check_passing(run_id: str, passed: list[Run]) -> None:
+    caller = callers.current()
+    others = [run for run in passed if not caller.may_change(run.owner)]
+    if others:
+        message = f"would start before {others[0].name!r} of {others[0].owner}."
+        error = Forbidden("run", run_id, message, "Ask an admin to move it.")
+        callers.refuse(error.problem)
+        raise error
+
+
+def free_disk(kinds: Collection[Freeable]) -> None:
+    """Starts to free disk space; checkpoints only of runs that the caller may change.
+
+    Raises:
+        Forbidden: a kind belongs to the whole installation, and the caller is no admin.
+    """
+    for kind in kinds:
+        if not kind.of_runs:
+            check_admin("kinds", kind.value)
+    caller = callers.current()
+    background.disk().free(tuple(kinds), caller.may_change, caller.name)
+
+
+def remove_machine(name: str) -> None:
+    """Removes a machine that no longer reports.
+
+    Raises:
+        Forbidden: the caller is no admin.
+    """
+    check_admin("machine", name)
+    with database.write() as session:
+        machines.remove(session=session, name=name)
 
 
 def _own_run(run_id: str) -> str:

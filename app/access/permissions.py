@@ -21,3 +21,17 @@ def check_change(field: str, value: str, owner: str) -> None:
     error = Forbidden(field, value, f"belongs to {name}.", f"Ask {name} or an admin to change it.")
     callers.refuse(error.problem)
     raise error
+
+
+def check_admin(field: str, value: str | None, message: str = "concerns the whole installation.") -> None:
+    """Checks that the caller may change what concerns all users; `message` says what that is.
+
+    Raises:
+        Forbidden: the caller is neither an admin nor the user who runs the server.
+    """
+    caller = callers.current()
+    if caller.is_local or caller.admin:
+        return
+    error = Forbidden(field, value, message, "Ask an admin.")
+    callers.refuse(error.problem)
+    raise error

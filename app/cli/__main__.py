@@ -8,17 +8,17 @@ import click
 from app.cli.dataset.commands import dataset
 from app.cli.errors import Command
 from app.cli.options import Group, config_type, count_type, json_option, path_type
+from app.cli.results import archive, export, push, restore
+from app.cli.runs.edit import delete, edit
+from app.cli.runs.queue import queue
+from app.cli.services import system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
 from app.cli.user import token, user
 
 STATUSES = ("queued", "running", "finished", "failed", "stopped")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
-host_option = click.option("--host", help="Address to listen on.  [default: LATHE_HOST or 127.0.0.1]")
-port_type = click.IntRange(1, 65535)
-port_option = click.option("--port", type=port_type, help="Port to listen on.  [default: LATHE_PORT or 7860]")
 run_argument = click.argument("run_id", metavar="RUN")
-merged_option = click.option("--merged", is_flag=True, help="The adapter merged into its base model.")
 
 
 @click.group(cls=Group, context_settings=CONTEXT)
@@ -30,51 +30,8 @@ def main() -> None:
     """
 
 
-@main.command(cls=Command)
-@host_option
-@port_option
-@click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
-@click.pass_context
-def up(ctx: click.Context, host: str | None, port: int | None, open_browser: bool) -> None:
-    """Start everything on this machine.
-
-    Starts the database, the queue, one worker and the web server. Ctrl-C stops them all: running runs save a checkpoint
-    and continue at the next start.
-    """
-    from app.cli import serve
-
-    ctx.exit(serve.up(host, port, open_browser=open_browser))
-
-
-@main.command(cls=Command)
-@host_option
-@port_option
-def web(host: str | None, port: int | None) -> None:
-    """Start only the web server."""
-    from app.cli import serve
-
-    serve.web(host, port)
-
-
-@main.command(cls=Command)
-@click.option(
-    "--drain", is_flag=True, help="On stop, wait until the runs here have saved a checkpoint and are requeued."
-)
-@click.pass_context
-def worker(ctx: click.Context, drain: bool) -> None:
-    """Start only a worker.
-
-    It trains queued runs on this machine's devices, or on those in LATHE_DEVICES. Without --drain, runs continue while
-    the worker restarts. Use --drain in a container, which stops all its processes at once.
-    """
-    from app.cli import serve
-
-    ctx.exit(serve.worker(drain=drain))
-
-
-main.add_command(dataset)
-main.add_command(user)
-main.add_command(token)
+for command in (up, web, worker, system, dataset, edit, delete, queue, user, token):
+    main.add_command(command)
 
 
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})
@@ -89,7 +46,7 @@ def run(ctx: click.Context, config: Path | None, follow: bool, as_json: bool, ov
 
     Flags override the settings in CONFIG.yaml.
     """
-    from app.cli import run as cli_run
+    from app.cli.runs import run as cli_run
 
     ctx.exit(cli_run.run(config, overrides, follow=follow, as_json=as_json))
 
@@ -129,12 +86,17 @@ def forecast(config: Path | None, overrides: dict[str, Any], **asked: Any) -> No
 
 @main.command(cls=Command)
 @click.option("--status", type=click.Choice(STATUSES), help="Only runs with this status.")
-@click.option("--search", default="", metavar="TEXT", help="Only runs with this text in name, model or data.")
+@click.option(
+    "--search",
+    default="",
+    metavar="TEXT",
+    help="A filter: words, or conditions such as method:lora loss<1.5 tag:paper.",
+)
 @click.option("--limit", default=50, show_default=True, metavar="N", type=count_type, help="At most N runs.")
 @json_option
 def runs(status: str | None, search: str, limit: int, as_json: bool) -> None:
-    """List the runs, newest first."""
-    from app.cli import show as cli_show
+    """List the runs: pinned ones first, then the newest."""
+    from app.cli.runs import show as cli_show
 
     cli_show.listing(status, search, limit, as_json=as_json)
 
@@ -144,20 +106,23 @@ def runs(status: str | None, search: str, limit: int, as_json: bool) -> None:
 @json_option
 def show(run_id: str, as_json: bool) -> None:
     """Show one run: progress, results, configuration and events."""
-    from app.cli import show as cli_show
+    from app.cli.runs import show as cli_show
 
     cli_show.show(run_id, as_json=as_json)
 
 
 @main.command(cls=Command)
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print a Markdown table.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown tables.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a row for each run, numbers without units.")
+@click.option("--all-settings", is_flag=True, help="Also the settings that do not differ.")
 @json_option
-def compare(run_ids: tuple[str, ...], as_markdown: bool, as_json: bool) -> None:
-    """Compare runs: parameters, memory, speed, losses, and the settings that differ."""
-    from app.cli import show as cli_show
+def compare(run_ids: tuple[str, ...], as_markdown: bool, as_csv: bool, all_settings: bool, as_json: bool) -> None:
+    """Compare up to 50 runs: parameters, memory, speed, losses, and the settings that differ."""
+    from app.cli.runs import show as cli_show
 
-    cli_show.table(list(run_ids), as_json=as_json, as_markdown=as_markdown)
+    form = "json" if as_json else "csv" if as_csv else "markdown" if as_markdown else ""
+    cli_show.table(list(run_ids), form, all_settings=all_settings)
 
 
 @main.command(cls=Command)
@@ -168,7 +133,7 @@ def compare(run_ids: tuple[str, ...], as_markdown: bool, as_json: bool) -> None:
 @click.pass_context
 def logs(ctx: click.Context, run_id: str, follow: bool, tail: int, as_json: bool) -> None:
     """Print the log of a run's training process."""
-    from app.cli import logs as cli_logs
+    from app.cli.runs import logs as cli_logs
 
     ctx.exit(cli_logs.logs(run_id, follow=follow, tail=tail, as_json=as_json))
 
@@ -216,7 +181,7 @@ def stop(run_id: str, as_json: bool) -> None:
 
     A running run saves a checkpoint first; `lathe resume` continues from it.
     """
-    from app.cli import run as cli_run
+    from app.cli.runs import run as cli_run
 
     cli_run.stop(run_id, as_json=as_json)
 
@@ -227,42 +192,13 @@ def stop(run_id: str, as_json: bool) -> None:
 @json_option
 def resume(run_id: str, step_down: bool, as_json: bool) -> None:
     """Resume a failed or stopped run from its last complete checkpoint."""
-    from app.cli import run as cli_run
+    from app.cli.runs import run as cli_run
 
     cli_run.resume(run_id, step_down=step_down, as_json=as_json)
 
 
-@main.command(cls=Command)
-@run_argument
-@click.option("--output", "-o", metavar="FILE", type=path_type, help="Write a zip, or the GGUF file.")
-@click.option("--to", metavar="FOLDER", type=path_type, help="Write to a folder.")
-@merged_option
-@click.option("--gguf", is_flag=True, help="A GGUF file for llama.cpp (Llama, Mistral, Qwen2, Qwen3, GPT-2).")
-@click.option("--force", is_flag=True, help="Replace an existing FILE or FOLDER.")
-@json_option
-def export(
-    run_id: str, output: Path | None, to: Path | None, merged: bool, gguf: bool, force: bool, as_json: bool
-) -> None:
-    """Export a finished run's adapter or model as a zip, a folder or a GGUF file."""
-    from app.cli import export as cli_export
-
-    cli_export.export(run_id, output, to, merged=merged, gguf=gguf, force=force, as_json=as_json)
-
-
-@main.command(cls=Command)
-@run_argument
-@click.argument("repo", metavar="OWNER/NAME")
-@merged_option
-@click.option("--public", is_flag=True, help="Create a new repository as public (default: private).")
-@json_option
-def push(run_id: str, repo: str, merged: bool, public: bool, as_json: bool) -> None:
-    """Upload a finished run's adapter or model to a model hub.
-
-    Set HF_TOKEN or LATHE_HUB_TOKEN to your token, and HF_ENDPOINT for a hub other than huggingface.co.
-    """
-    from app.cli import export as cli_export
-
-    cli_export.push(run_id, repo, merged=merged, public=public, as_json=as_json)
+for command in (export, push, archive, restore):
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import click
 
 from app.cli.errors import CommandError
 from app.words import numbers
-from training.model_info.dimensions import Dimensions, read_dimensions
+from training.model_info.dimensions import read_dimensions
 from worker.diagnosis.diagnosis import Diagnosis, diagnose
 from worker.diagnosis.log_file import Excerpt, read_log
 
@@ -28,8 +28,7 @@ def diagnosis(
     """
     if (log is None) == (run_id is None):
         raise CommandError("LOG", log, "expected either a log or a run.", "Give LOG or --run RUN.")
-    shape = read_dimensions(model) if model else None
-    document = _of_run(run_id, shape, micro_batch) if run_id else _of_log(_read(log or STDIN), shape, micro_batch)
+    document = _of_run(run_id, model, micro_batch) if run_id else _of_log(_read(log or STDIN), model, micro_batch)
     click.echo(json.dumps(document) if as_json else page(document))
 
 
@@ -60,17 +59,16 @@ def _list(heading: str, items: list[str]) -> list[str]:
     return [f"{heading}\n" + "\n".join(f"  - {item}" for item in items)] if items else []
 
 
-def _of_log(parts: list[Excerpt], shape: Dimensions | None, micro_batch: int | None) -> dict[str, Any]:
+def _of_log(parts: list[Excerpt], model: str | None, micro_batch: int | None) -> dict[str, Any]:
+    shape = read_dimensions(model) if model else None
     diagnosis: Diagnosis = diagnose(parts, dimensions=shape, micro_batch=micro_batch)
     return diagnosis.document()
 
 
-def _of_run(run_id: str, shape: Dimensions | None, micro_batch: int | None) -> dict[str, Any]:
-    from app.cli.options import ready
-    from worker.supervision import run_diagnosis
+def _of_run(run_id: str, model: str | None, micro_batch: int | None) -> dict[str, Any]:
+    from app.cli.sources import logs
 
-    ready()
-    return run_diagnosis.of_run(run_id, dimensions=shape, micro_batch=micro_batch)
+    return logs.diagnosis(run_id, model, micro_batch)
 
 
 def _read(log: str) -> list[Excerpt]:

@@ -5,6 +5,8 @@ from typing import Any, NoReturn
 
 import click
 
+from app.cli.options import Group
+from app.cli.sources.server import check_command
 from app.errors import database_problem
 from training.errors import DataError, Problem, UserError
 
@@ -13,17 +15,26 @@ class CommandError(UserError):
     """A command that was called wrongly. `field` is an argument or option, or empty."""
 
 
-class Command(click.Command):
+class Reporting(click.Command):
     """A command that prints user errors on stderr, or with --json as {"error": [...]} on stdout, and exits with 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            check_command(ctx.command_path.split()[1:])
             return super().invoke(ctx)
         except Exception as error:
             problems = explain(error)
             if problems is None:
                 raise
             fail(ctx, problems)
+
+
+class Command(Reporting):
+    """A command of `lathe`."""
+
+
+class ReportingGroup(Reporting, Group):
+    """A group that does something itself if no command of it is given."""
 
 
 def fail(ctx: click.Context, problems: list[Problem]) -> NoReturn:
@@ -41,19 +52,13 @@ def explain(error: Exception) -> list[Problem] | None:
     if isinstance(error, (click.exceptions.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError)):
         return None
     if isinstance(error, DataError):
-        return _data(error)
+        from app.words.datasets import data_problems
+
+        return data_problems(error)
     if isinstance(error, UserError):
         return error.problems
     problem = database_problem(error) or _system(error)
     return [problem] if problem else None
-
-
-def _data(error: DataError) -> list[Problem]:
-    """All problems of a refused file, each with its place as the field."""
-    from app.words.datasets import problems_of, where
-
-    errors = [issue for issue in problems_of(error) if issue["level"] == "error"]
-    return [Problem(where(issue), None, issue["message"], issue["fix"]) for issue in errors]
 
 
 def _system(error: Exception) -> Problem | None:

@@ -27,11 +27,16 @@ def brief(item: Dataset, users: Sequence[DatasetUse]) -> dict[str, Any]:
     )
 
 
-def listing(session: Session, search: str, limit: int) -> list[dict[str, Any]]:
-    """The matching data sets, newest first, each as in `brief`."""
+def listing(session: Session, search: str, limit: int, offset: int = 0) -> list[dict[str, Any]]:
+    """The matching data sets from `offset` on, newest first, each as in `brief`."""
     users = dataset_uses.users(session=session)
     matching = (item for item in datasets.listing(session=session) if matches(item, search))
-    return [brief(item, users.get(item.id, ())) for item in islice(matching, limit)]
+    return [brief(item, users.get(item.id, ())) for item in islice(matching, offset, offset + limit)]
+
+
+def count(session: Session, search: str) -> int:
+    """The number of matching data sets."""
+    return sum(matches(item, search) for item in datasets.listing(session=session))
 
 
 def matches(item: Dataset, search: str) -> bool:

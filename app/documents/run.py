@@ -6,16 +6,18 @@ from sqlmodel import Session
 
 from worker.forecasts import run_forecast
 from worker.machine import overload
-from worker.store import history, runs, series
+from worker.store import history, runs, waiting
+from worker.store.measured import series
 from worker.store.tables import Run, Status
 
 BRIEF = (
     "id", "name", "owner", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
-    "finished_at", "devices", "final_loss", "best_loss", "diverged", "peak_bytes", "seconds_per_step",
+    "finished_at", "devices",
+    "tags", "pinned", "archived_at", "held", "priority", "final_loss", "best_loss", "diverged", "peak_bytes", "seconds_per_step",
 )  # fmt: skip
 WHOLE = (
     *BRIEF, "config", "summary", "error", "plan", "stepped_down", "forecast", "request", "phase_done", "phase_total", "dataset_id",
-    "fingerprints", "parent_id",
+    "notes", "fingerprints", "parent_id",
 )  # fmt: skip
 ATTEMPT = (
     "number",
@@ -69,8 +71,8 @@ def place(session: Session, run: Run) -> dict[str, Any] | None:
     """
     if run.status is not Status.QUEUED:
         return None
-    ids = [waiting.id for waiting in runs.waiting(session=session)]
+    ids = [other.id for other in waiting.waiting(session=session)]
     position = ids.index(run.id) + 1 if run.id in ids else len(ids) + 1
-    running = runs.listing(session=session, status=Status.RUNNING)
+    running = runs.with_status(session=session, status=Status.RUNNING)
     numbers = {"place": position, "waiting": max(len(ids), position), "running": len(running)}
     return numbers | {"overloaded": overload.in_words()}

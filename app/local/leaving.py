@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 def in_progress() -> list[Run]:
     """The runs that are running on this machine."""
     with database.read() as session:
-        running = runs.listing(session=session, status=Status.RUNNING, limit=100_000)
+        running = runs.with_status(session=session, status=Status.RUNNING)
     return [run for run in running if (run.lease_owner or "").partition(":")[0] == hostname()]
 
 

@@ -5,11 +5,15 @@ from collections.abc import Callable
 import gradio as gr
 from gradio.components import Navbar
 
-from app.pages import diagnose, import_file, runs
+from app.pages import import_file
+from app.pages.compare import page as compare
 from app.pages.dataset import page as dataset
 from app.pages.datasets import page as datasets
+from app.pages.diagnose import page as diagnose
 from app.pages.new_run import page as launch
 from app.pages.run import page as run
+from app.pages.runs import page as runs
+from app.pages.system import page as system
 from app.web.addresses import PAGES
 
 BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
@@ -17,8 +21,10 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/datasets": datasets.build,
     "/new": launch.build,
     "/diagnose": diagnose.build,
+    "/system": system.build,
     "/import": import_file.build,
     "/run": run.build,
+    "/compare": compare.build,
     "/dataset": dataset.build,
 }
 

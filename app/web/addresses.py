@@ -17,7 +17,9 @@ PAGES = (
     Address("/datasets", "Data sets"),
     Address("/new", "New run"),
     Address("/diagnose", "Diagnose"),
+    Address("/system", "System"),
     Address("/import", "Import a configuration", in_header=False),
     Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
+    Address("/compare", "Compare", in_header=False),  # of several runs: /compare?runs=ID,ID
     Address("/dataset", "Data set", in_header=False),  # of one data set: /dataset?id=ID
 )

@@ -1,39 +1,68 @@
 """The REST API. Every error is {"error": {field, value, message, fix}}; a user error also lists all its `problems`."""
 
 import io
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, FastAPI, Query, Request
+from fastapi import APIRouter, Body, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from app.access import callers, changes
 from app.access.permissions import Forbidden
-from app.documents import dataset as dataset_document
+from app.documents import system as system_document
 from app.documents.run import brief, document
 from app.web import log_diagnosis
+from app.web.rest.openapi import RUN_BODY, raw_body
 from app.web.security import error
+from app.words import forecast as forecast_words
+from app.words.datasets import data_problems
 from training.config.fields import ConfigError, parse
-from training.errors import Problem, UserError
+from training.errors import DataError, Problem, UserError
 from training.foreign.translate import import_text
-from worker.datasets.datasets import DatasetNotFound
-from worker.forecasts import forecast, requested
+from worker.datasets.datasets import DatasetInUse, DatasetNotFound
+from worker.disk.background import AlreadyFreeing
+from worker.disk.offers import Freeable
+from worker.forecasts import forecast, hub_config, requested
 from worker.runs import submit
-from worker.store import database, runs, series
+from worker.store import database, runs, submissions
+from worker.store.accounts import AccountNotFound
 from worker.store.database import UNREACHABLE
-from worker.store.runs import NotResumable, NotRunning, RunNotFound
+from worker.store.listed import run_list
+from worker.store.machines import MachineNotFound, MachineReports
+from worker.store.measured import series
+from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
+from worker.store.submissions import KeyReused, Submission
 from worker.store.tables import Status
+from worker.store.waiting import NotWaiting
 from worker.supervision import run_diagnosis
 
 _STATUS: dict[type[UserError], int] = {
     RunNotFound: 404,
     DatasetNotFound: 404,
+    DatasetInUse: 409,
+    AccountNotFound: 404,
     NotRunning: 409,
     NotResumable: 409,
+    NotEnded: 409,
+    NotWaiting: 409,
+    MachineNotFound: 404,
+    MachineReports: 409,
+    AlreadyFreeing: 409,
+    KeyReused: 409,
     Forbidden: 403,
 }
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias=submissions.HEADER,
+        min_length=1,
+        max_length=submissions.LONGEST_KEY,
+        description="Any text of your choice. A repeated request with the same key answers the first run, for a day.",
+    ),
+]
 
 router = APIRouter()
 rest = APIRouter()
@@ -49,24 +78,29 @@ def health() -> dict[str, str]:
 
 @router.get("/api/runs")
 def list_runs(
-    status: Status | None = None, search: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200
+    status: Status | None = None,
+    search: str = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    offset: Annotated[int, Query(ge=0)] = 0,
 ) -> dict[str, Any]:
-    """The runs, newest first."""
+    """The runs that match, pinned ones first, then the newest, and how many there are in all."""
     with database.read() as session:
-        return {
-            "runs": [brief(run) for run in runs.listing(session=session, status=status, search=search, limit=limit)]
-        }
+        found = run_list.listing(session=session, status=status, search=search, limit=limit, offset=offset)
+        total = run_list.count(session=session, status=status, search=search)
+    return {"runs": [brief(run) for run in found], "total": total}
 
 
-@router.post("/api/runs", status_code=201)
-def create_run(values: Annotated[Any, Body()]) -> dict[str, Any]:
+@router.post("/api/runs", status_code=201, openapi_extra=RUN_BODY)
+def create_run(values: Annotated[Any, Body()], key: Key = None) -> dict[str, Any]:
     """Queues a run; the body is a JSON object of settings (docs/configuration.md).
 
     Raises:
         ConfigError: settings are invalid; answered with 422 and all problems.
+        KeyReused: the key was sent before with another body; answered with 409.
     """
-    caller = callers.current()
-    return _document(submit.submit(parse(_settings(values)), reach=caller.reach, owner=caller.name).id)
+    caller, config = callers.current(), parse(_settings(values))
+    submission = Submission.of(key, caller.name, values) if key else None
+    return _document(submit.submit(config, reach=caller.reach, owner=caller.name, submission=submission).id)
 
 
 @router.get("/api/runs/{run_id}")
@@ -110,21 +144,25 @@ def resume_run(run_id: str, step_down: bool = False) -> dict[str, Any]:
 
 
 @router.get("/api/runs/{run_id}/diagnosis")
-def diagnose_run(run_id: str) -> dict[str, Any]:
+def diagnose_run(
+    run_id: str, model: str | None = None, micro_batch: Annotated[int | None, Query(ge=1)] = None
+) -> dict[str, Any]:
     """Why a run failed: cause, evidence and fix, from its log (docs/diagnosis.md)."""
-    return run_diagnosis.of_run(run_id)
+    shape = log_diagnosis.dimensions(model)
+    return run_diagnosis.of_run(run_id, dimensions=shape, micro_batch=micro_batch)
 
 
-@router.post("/api/forecasts")
+@router.post("/api/forecasts", response_model=None, openapi_extra=RUN_BODY)
 def forecast_run(
     values: Annotated[Any, Body()],
     gpu: str | None = None,
     gpus: Annotated[int | None, Query(ge=1, le=1024)] = None,
     host_memory: Annotated[float | None, Query(ge=0.5)] = None,
-) -> dict[str, Any]:
+    simulate: Annotated[bool, Query(description="Also simulate a training step, which takes up to a minute.")] = False,
+    fetch_config: Annotated[bool, Query(description="First download the model's config.json from the hub.")] = False,
+    form: Annotated[Literal["json", "text"], Query(description="json, or text for people.")] = "json",
+) -> dict[str, Any] | PlainTextResponse:
     """The memory forecast of a run, and settings that fit. The body is a JSON object of settings; data is optional.
-
-    `gpu` is a GPU's name or memory in GiB (default: this machine's), `host_memory` the host's memory in GiB.
 
     Raises:
         ConfigError: settings, GPU or model are invalid; answered with 422.
@@ -133,10 +171,17 @@ def forecast_run(
     config = requested.on_gpus(parse({"data": "none"} | typed), gpus, typed)
     if problems := callers.current().reach.problems(config):
         raise ConfigError(problems)
-    return forecast.as_document(requested.forecast(config, gpu, host_memory)[0])
+    if fetch_config:
+        hub_config.fetch(config.model, config.revision)
+    found, card = requested.forecast(config, gpu, host_memory)
+    simulated = requested.simulate(config, found, card) if simulate else None
+    if form == "text":
+        return PlainTextResponse(forecast_words.page(config, found, card, simulated))
+    document = forecast.as_document(found)
+    return document | {"simulated": simulated} if simulated else document
 
 
-@router.post("/api/diagnoses")
+@router.post("/api/diagnoses", openapi_extra=raw_body("text/plain", "The log of the training run."))
 async def diagnose_log(
     request: Request, model: str | None = None, micro_batch: Annotated[int | None, Query(ge=1)] = None
 ) -> dict[str, Any]:
@@ -150,7 +195,7 @@ async def diagnose_log(
     return await run_in_threadpool(log_diagnosis.of_stream, log, model, micro_batch)
 
 
-@router.post("/api/imports")
+@router.post("/api/imports", openapi_extra=raw_body("text/plain", "The text of the configuration."))
 async def import_configuration(request: Request) -> dict[str, Any]:
     """A configuration of another program, in the body, as the settings of a run, key by key. Files that it names are not read.
 
@@ -161,24 +206,36 @@ async def import_configuration(request: Request) -> dict[str, Any]:
     return await run_in_threadpool(lambda: import_text(text, None, "body").document())
 
 
-@router.get("/api/datasets")
-def list_datasets(search: str = "", limit: Annotated[int, Query(ge=1, le=1000)] = 200) -> dict[str, Any]:
-    """The data sets, newest first."""
-    with database.read() as session:
-        return {"datasets": dataset_document.listing(session, search, limit)}
+@router.get("/api/system")
+def show_system(
+    wait: Annotated[
+        bool, Query(description="Wait for the measurement, and for disk space that is being freed.")
+    ] = False,
+) -> dict[str, Any]:
+    """Machines, devices, disk, queue and services (docs/system.md). The disk use is measured in the background."""
+    return system_document.document(callers.current().may_change, wait=wait)
 
 
-@router.get("/api/datasets/{dataset_id}")
-def show_dataset(dataset_id: str) -> dict[str, Any]:
-    """One data set with its warnings, its first rows and the runs that use it."""
-    with database.read() as session:
-        return dataset_document.document(session, dataset_id)
+@router.post("/api/system/free", status_code=202)
+def free_disk(kinds: Annotated[list[Freeable], Body(embed=True, min_length=1)]) -> dict[str, Any]:
+    """Starts to free the `kinds` of files; `disk.freeing` of the answer and of `GET /api/system` is the progress."""
+    changes.free_disk(kinds)
+    return system_document.document(callers.current().may_change)
 
 
-@rest.api_route("/api/{path:path}", methods=["GET", "POST"], response_model=None)
+@router.post("/api/system/machines/{name}/remove")
+def remove_machine(name: str) -> dict[str, Any]:
+    """Removes a machine that no longer reports."""
+    changes.remove_machine(name)
+    return {"name": name, "removed": True}
+
+
+@rest.api_route(
+    "/api/{path:path}", methods=["GET", "POST", "PATCH", "DELETE"], response_model=None, include_in_schema=False
+)
 def unknown_path(path: str) -> JSONResponse:
     """The answer to unknown paths under /api/, which would otherwise reach the pages."""
-    fix = "Use /api/runs, /api/datasets, /api/forecasts, /api/diagnoses or /api/imports."
+    fix = "The page /api/docs lists all routes."
     return error(404, "path", f"/api/{path}", "is not part of the API.", fix)
 
 
@@ -187,15 +244,16 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(UserError)
     async def refused(_: Request, refused: UserError) -> JSONResponse:
-        problems = [vars(problem) for problem in refused.problems]
+        found = data_problems(refused) if isinstance(refused, DataError) else refused.problems
+        problems = [vars(problem) for problem in found]
         return JSONResponse({"error": problems[0], "problems": problems}, _STATUS.get(type(refused), 422))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, problem: RequestValidationError) -> JSONResponse:
         first = problem.errors()[0]
         place, *rest = (str(part) for part in first["loc"])
-        field = "body" if place == "body" or not rest else rest[-1]
-        value = str(first["input"]) if field != "body" else None
+        whole = not rest or first["type"] == "json_invalid"
+        field, value = (place, None) if whole else (rest[0], str(first["input"])[:200])
         return error(422, field, value, f"{first['msg']}.", "Correct it and send the request again.")
 
     async def database_unreachable(_: Request, problem: Exception) -> JSONResponse:

@@ -2,29 +2,38 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, StreamingResponse
 
+from app.documents import outputs as output_documents
+from app.web.assets import SERVED, STATIC_PATH
 from app.web.security import error
-from app.web.theme import SERVED, STATIC, STATIC_PATH
+from app.words.runs import result_noun
 from training.config.fields import parse
 from training.config.yaml_file import to_yaml
-from training.run_folder.paths import ARCHIVE_FILE, GGUF_FILE, MERGED_FILE
+from training.run_folder.paths import ANSWERS_FILE, ARCHIVE_FILE, CARD_FILE, GGUF_FILE, MERGED_FILE, saved_result
+from worker.runs import run_archive
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import Run, Status
 
 router = APIRouter()
+_MEDIA = {".zip": "application/zip", ".md": "text/markdown; charset=utf-8", ".jsonl": "application/jsonl"}
 
 
 @router.get("/api/runs/{run_id}/adapter.zip", response_model=None)
+@router.get("/api/runs/{run_id}/model.zip", response_model=None)
 def adapter(run_id: str) -> Response:
-    """The run's adapter or model as a zip, also in ranges, so that an interrupted download can resume."""
+    """The run's adapter or, after full fine-tuning, model as a zip, also in ranges, so that an interrupted download can resume.
+
+    Both names work for both.
+    """
     run = _run(run_id)
     elsewhere = "Download it from the machine that trained it, or resume the run."
     fix = elsewhere if run.status.ended else "Wait until it has finished."
-    return _file(run, adapter_path(run), "adapter", ".zip", fix)
+    return _file(run, adapter_path(run), result_noun(run.config), ".zip", fix)
 
 
 @router.get("/api/runs/{run_id}/merged.zip", response_model=None)
@@ -45,11 +54,44 @@ def gguf(run_id: str) -> Response:
     return _file(run, adapter_path(run, GGUF_FILE), "GGUF file", ".gguf", fix)
 
 
+@router.get("/api/runs/{run_id}/card.md", response_model=None)
+def card(run_id: str) -> Response:
+    """The model card of the result, as Markdown."""
+    run = _run(run_id)
+    folder = saved_result(get_settings().runs_dir / run.id)
+    path = folder / CARD_FILE if folder and (folder / CARD_FILE).is_file() else None
+    return _file(run, path, "model card", "-card.md", "The machine that trained it has the card.")
+
+
+@router.get("/api/runs/{run_id}/answers.jsonl", response_model=None)
+def answers(run_id: str) -> Response:
+    """The answers to held-out rows before and after training, one JSON object a row."""
+    run = _run(run_id)
+    path = get_settings().runs_dir / run.id / ANSWERS_FILE
+    fix = "Set answer_rows in the next run."
+    return _file(run, path if path.is_file() else None, "answers", "-answers.jsonl", fix)
+
+
+@router.get("/api/runs/{run_id}/archive.zip", response_model=None)
+def archive(run_id: str) -> Response:
+    """The whole run as one file for `lathe restore`."""
+    run = _run(run_id)
+    headers = {"Content-Disposition": f'attachment; filename="{slug(run.name)}-{run.id}.lathe.zip"'}
+    return StreamingResponse(run_archive.packed(run.id), media_type="application/zip", headers=headers)
+
+
+@router.get("/api/runs/{run_id}/outputs")
+def outputs(run_id: str) -> dict[str, Any]:
+    """Every form of the run's result, and snippets that use it."""
+    with database.read() as session:
+        return output_documents.document(session, runs.get(session=session, run_id=run_id))
+
+
 def _file(run: Run, path: Path | None, what: str, ending: str, fix: str) -> Response:
     """The file of a run under a name that tells the run, or 404 with the fix."""
     if path is None:
         return error(404, "run", run.id, f"Run {run.id} is {run.status.value} and has no {what} here.", fix)
-    media = "application/zip" if ending.endswith(".zip") else "application/octet-stream"
+    media = _MEDIA.get(path.suffix, "application/octet-stream")
     return FileResponse(path, media_type=media, filename=f"{slug(run.name)}-{run.id}{ending}")
 
 
@@ -61,12 +103,12 @@ def configuration(run_id: str) -> Response:
     return Response(to_yaml(parse(run.config)), media_type="application/yaml", headers=headers)
 
 
-@router.get(STATIC_PATH + "/{name}", response_model=None)
+@router.get(STATIC_PATH + "/{name}", response_model=None, include_in_schema=False)
 def static(name: str) -> Response:
     """One of our style sheets, scripts or images. Its address changes with its content, so browsers can cache it."""
     if name not in SERVED:
         return error(404, "path", name, "is not served here.", "")
-    return FileResponse(STATIC / name, headers={"Cache-Control": "public, max-age=31536000, immutable"})
+    return FileResponse(SERVED[name], headers={"Cache-Control": "public, max-age=31536000, immutable"})
 
 
 def adapter_path(run: Run, name: str = ARCHIVE_FILE) -> Path | None:

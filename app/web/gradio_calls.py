@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.uploads import NotUploaded, check_paths
-from app.web.security import UPLOAD_PATH, error
+from app.web.security import UPLOAD_PATHS, error
 
 _PREFIX = "/gradio_api/"
 _HANDLERS = ("/gradio_api/run/predict", "/gradio_api/queue/join")
@@ -29,7 +29,7 @@ class GradioCalls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "").rstrip("/")
-        if scope["type"] != "http" or scope["method"] != "POST" or not path.startswith(_PREFIX) or path == UPLOAD_PATH:
+        if scope["type"] != "http" or scope["method"] != "POST" or not path.startswith(_PREFIX) or path in UPLOAD_PATHS:
             return await self.app(scope, receive, send)
         messages = await _whole(receive)
         refusal = self._refusal(path, b"".join(message.get("body", b"") for message in messages))

@@ -17,13 +17,25 @@ def of_stream(log: BinaryIO, model: str | None = None, micro_batch: int | None =
         ConfigError: the log is empty, or the caller may not read `model`.
         ModelError: `model` is not a readable model folder or config.json.
     """
+    return with_log(log, model, micro_batch)[0]
+
+
+def with_log(log: BinaryIO, model: str | None = None, micro_batch: int | None = None) -> tuple[dict[str, Any], str]:
+    """As `of_stream`, with the text of the log as far as it was read."""
     parts = read_log(log)
     if not any(part.text.strip() for part in parts):
         raise ConfigError([Problem("log", None, "is empty.", "Send the output of the training run.")])
-    return diagnose(parts, dimensions=_dimensions(model), micro_batch=micro_batch).document()
+    text = "\n... lines left out ...\n".join(part.text for part in parts)
+    return diagnose(parts, dimensions=dimensions(model), micro_batch=micro_batch).document(), text
 
 
-def _dimensions(model: str | None) -> Dimensions | None:
+def dimensions(model: str | None) -> Dimensions | None:
+    """The dimensions of a model; None without one.
+
+    Raises:
+        ConfigError: the caller may not read it.
+        ModelError: it is not a readable model folder or config.json.
+    """
     if not model:
         return None
     if problem := callers.current().reach.model(model):

@@ -20,7 +20,7 @@ from app.web.addresses import PAGES
 from app.web.theme import frame
 from worker.settings import Settings
 
-UPLOAD_PATH = "/gradio_api/upload"
+UPLOAD_PATHS = ("/gradio_api/upload", "/api/datasets", "/api/datasets/check", "/api/archives")
 BODY_LIMIT = 4 * 1024**2
 """Maximum bytes of a request that is not an upload."""
 
@@ -130,7 +130,7 @@ class BodyLimit:
         if scope["type"] != "http" or scope["method"] in _SAFE_METHODS:
             await self.app(scope, receive, send)
             return
-        upload = scope["path"].rstrip("/") == UPLOAD_PATH
+        upload = scope["path"].rstrip("/") in UPLOAD_PATHS
         limit = self.upload_limit + 1024**2 if upload else BODY_LIMIT  # the form around the file is small
         declared = Headers(scope=scope).get("content-length", "0")
         if not declared.isdigit() or int(declared) > limit:

@@ -1,12 +1,13 @@
 """The uvicorn server, which ends the endless responses of open pages when it stops."""
 
 import asyncio
+import re
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_ENDLESS = ("/gradio_api/heartbeat/", "/gradio_api/queue/data")
+_ENDLESS = re.compile(r"/gradio_api/(heartbeat/|queue/data).*|/api/runs/[^/]+/live")
 
 
 class Streams:
@@ -16,7 +17,7 @@ class Streams:
         self.app, self.leaving = app, leaving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endless = scope["type"] == "http" and scope["path"].startswith(_ENDLESS)
+        endless = scope["type"] == "http" and bool(_ENDLESS.fullmatch(scope["path"]))
         await self.app(scope, self._until_leaving(receive) if endless else receive, send)
 
     def _until_leaving(self, receive: Receive) -> Receive:

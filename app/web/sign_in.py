@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope
 from app.access import server_token
 from app.access.identity import BadToken, Identity
 from app.web.addresses import PAGES
+from app.web.assets import STATIC
 from app.web.security import Rules, error
-from app.web.theme import STATIC
 from worker.settings import Settings
 
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"

@@ -3,21 +3,15 @@
 The server writes the frame into its HTML, so that the browser paints it before Gradio has started.
 """
 
-import hashlib
 import inspect
 import re
-from functools import cache
-from pathlib import Path
 
 import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers
+from app.web import assets
 from app.web.addresses import PAGES
-
-STATIC = Path(__file__).resolve().parents[2] / "static"
-STATIC_PATH = "/static/lathe"
-SERVED = ("lathe.css", "data.css", "lathe.js", "charts.js", "dataset.js", "histogram.js", "logo.svg", "favicon.svg")
 
 _BOTH_SCHEMES = {
     "body_background_fill": "var(--page)",
@@ -157,27 +151,9 @@ def theme() -> gr.themes.Base:
 
 def frame(html: str, path: str, nonce: str) -> str:
     """A Gradio page with our head and header, and with `nonce` on every script, as the CSP requires."""
-    head = Markup(
-        '<link rel="stylesheet" href="{css}"><link rel="stylesheet" href="{data_css}">'
-        '<link rel="icon" type="image/svg+xml" href="{icon}">'
-        '<meta name="color-scheme" content="light dark"><meta name="lathe-plotly" content="{plotly}">'
-        '<script nonce="{nonce}" src="{script}"></script><script nonce="{nonce}" src="{charts}" defer></script>'
-        '<script nonce="{nonce}" src="{dataset}" defer></script><script nonce="{nonce}" src="{histogram}" defer></script>'
-    ).format(
-        css=static_url("lathe.css"),
-        data_css=static_url("data.css"),
-        icon=static_url("favicon.svg"),
-        plotly=plotly_url(),
-        nonce=nonce,
-        script=static_url("lathe.js"),
-        charts=static_url("charts.js"),
-        dataset=static_url("dataset.js"),
-        histogram=static_url("histogram.js"),
-    )
-    if path == "/run":  # load Plotly together with the page
-        head += Markup('<link rel="modulepreload" href="{}">').format(plotly_url())
     html = re.sub(r"<script(?=[\s>])", f'<script nonce="{nonce}"', html)
-    html = html.replace("</head>", f"{head}</head>", 1)
+    html = re.sub(r"<head(?:\s[^>]*)?>", lambda tag: f"{tag[0]}{assets.scripts(path, nonce)}", html, count=1)
+    html = html.replace("</head>", f"{assets.head(path)}</head>", 1)
     return html.replace("<gradio-app", f"{header(path)}<gradio-app", 1)
 
 
@@ -192,7 +168,7 @@ def header(path: str) -> Markup:
     return Markup(
         '<header class="top"><a class="brand" href="/"><img src="{logo}" alt="" width="22" height="22">Lathe</a>'
         "<nav>{links}</nav>{who}</header>"
-    ).format(logo=static_url("favicon.svg"), links=links, who=_who())
+    ).format(logo=assets.static_url("favicon.svg"), links=links, who=_who())
 
 
 def _who() -> Markup:
@@ -204,17 +180,3 @@ def _who() -> Markup:
         '<form class="who" method="post" action="/sign-out"><span>{}</span>'
         '<button type="submit" class="button small">Sign out</button></form>'
     ).format(caller.name)
-
-
-@cache
-def static_url(name: str) -> str:
-    """The address of one of our files; it changes with the content, so browsers can cache it forever."""
-    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:10]
-    return f"{STATIC_PATH}/{name}?v={digest}"
-
-
-@cache
-def plotly_url() -> str:
-    """The address of the Plotly that Gradio includes."""
-    assets = Path(gr.__file__).parent / "templates" / "frontend" / "assets"
-    return f"/assets/{next(assets.glob('PlotlyPlot-*.js')).name}"

@@ -7,7 +7,7 @@ from typing import Any
 from app.words import numbers
 from training.config.data_sets import Source, sources
 from training.data.issues import Issue
-from training.errors import DataError
+from training.errors import DataError, Problem
 from worker.datasets.datasets import Refused
 
 
@@ -50,6 +50,12 @@ def problems_of(error: DataError) -> list[dict[str, Any]]:
     if isinstance(error, Refused):
         return [asdict(problem) for problem in error.issues]
     return [asdict(Issue.of(error, error.file))]
+
+
+def data_problems(error: DataError) -> list[Problem]:
+    """All problems of a refused file, each with its place as the field, as REST and the command line report them."""
+    errors = [issue for issue in problems_of(error) if issue["level"] == "error"]
+    return [Problem(where(issue), None, issue["message"], issue["fix"]) for issue in errors] or error.problems
 
 
 def issue_lines(issues: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -23,6 +23,14 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def coarse(seconds: float) -> str:
+    """A forecast of a time, rounded so that it is no countdown: "20 s", "40 min", "3 h", "2 d"."""
+    for unit, word, step in ((86400, "d", 1), (3600, "h", 1), (60, "min", 1 if seconds < 600 else 5)):
+        if seconds >= 2 * unit or (word == "min" and seconds >= 90):
+            return f"{max(round(seconds / unit / step), 1) * step} {word}"
+    return f"{max(round(seconds / 10), 1) * 10} s"
+
+
 def count(number: float | None) -> str:
     """A whole number with separators: "1,234"."""
     return NONE if number is None or not math.isfinite(number) else f"{number:,.0f}"

@@ -1,9 +1,17 @@
 """Texts about a run for pages and commands, from the values of its row. Pure."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from app.words import numbers
+from training.config.choices import Method
+from training.config.fields import settings
 from training.units import NONE
+
+
+def result_noun(config: Mapping[str, Any]) -> str:
+    """What a run with this configuration trains: "adapter", or "model" after full fine-tuning."""
+    return "model" if config.get("method") == Method.FULL else "adapter"
 
 
 def progress(values: dict[str, Any]) -> str:
@@ -37,6 +45,12 @@ def strategy(values: dict[str, Any]) -> str:
     name = f"{kind} ({used['engine']})" if kind else used["engine"]
     processes = "1 process" if used["world_size"] == 1 else f"{used['world_size']} processes"
     return f"{name}, {processes}, {used['precision']}"
+
+
+def method(config: Mapping[str, Any]) -> str:
+    """The method and how the run is distributed: "LoRA", "QLoRA, ZeRO stage 2"."""
+    name, strategy = settings()["method"].in_words(config.get("method")), config.get("strategy", "single")
+    return name if strategy == "single" else f"{name}, {settings()['strategy'].in_words(strategy)}"
 
 
 def exact_match(answers: dict[str, Any] | None) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from paths import ROOT
 from playwright.sync_api import Page, expect, sync_playwright
-from web import CHROMIUM, CHROMIUM_FLAGS, _free_port, _wait_for
+from web import CHROMIUM, CHROMIUM_FLAGS, _free_port, _wait_for, reveal
 
 pytestmark = [
     pytest.mark.train,
@@ -79,7 +79,11 @@ def page(tmp_path: Path) -> Iterator[Page]:
 
 
 def field(page: Page, name: str) -> Any:
+    reveal(page, name)
     return page.locator(f"#setting-{name}")
+
+
+POINTS = "window.lathe?.plotsOfRun?.()?.panels[0]?.lines[0]?.x.length"
 
 
 def fill(page: Page, name: str, value: object) -> None:
@@ -90,8 +94,7 @@ def fill(page: Page, name: str, value: object) -> None:
 
 def points(page: Page) -> int:
     """Points of the training loss that the page shows."""
-    drawn = "() => { return document.querySelector('#chart .chart')?.data?.[0].x.length ?? 0 }"
-    return int(page.evaluate(drawn))
+    return int(page.evaluate(f"{POINTS} ?? 0"))
 
 
 def test_a_run_started_in_the_browser_under_zero_2_learns_the_skill_of_the_quickstart(
@@ -116,15 +119,11 @@ def test_a_run_started_in_the_browser_under_zero_2_learns_the_skill_of_the_quick
     page.locator("#start").click()
     page.wait_for_url(re.compile(r"/run\?id="), timeout=MINUTE)
 
-    page.wait_for_function("() => document.querySelector('#chart .chart')?.data?.[0].x.length > 2", timeout=4 * MINUTE)
+    page.wait_for_function(f"{POINTS} > 2", timeout=4 * MINUTE)
     before = points(page)
-    page.wait_for_function(
-        f"() => document.querySelector('#chart .chart')?.data?.[0].x.length > {before}", timeout=MINUTE
-    )
+    page.wait_for_function(f"{POINTS} > {before}", timeout=MINUTE)
     page.reload()
-    page.wait_for_function(
-        f"() => document.querySelector('#chart .chart')?.data?.[0].x.length > {before}", timeout=MINUTE
-    )
+    page.wait_for_function(f"{POINTS} > {before}", timeout=MINUTE)
 
     download = page.get_by_role("link", name="Download adapter")
     expect(download).to_be_visible(timeout=5 * MINUTE)

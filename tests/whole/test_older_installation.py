@@ -17,7 +17,8 @@ from web import CHROMIUM, CHROMIUM_FLAGS, client, says, server
 
 from worker.queue import starting
 from worker.settings import get_settings
-from worker.store import database, runs
+from worker.store import database
+from worker.store.listed import run_list
 from worker.store.tables import Run, Status
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ def old_home(bare_home: Path) -> Path:
     get_settings().make_folders()
     database.migrate()
     with database.write() as session:
-        for run in runs.listing(session=session):
+        for run in run_list.listing(session=session):
             run.config = run.config | {"model": run.config["model"].replace("/srv/lathe", str(ROOT))}
             session.add(run)
     return bare_home
@@ -42,7 +43,7 @@ def old_home(bare_home: Path) -> Path:
 
 def run_named(name: str) -> Run:
     with database.read() as session:
-        return next(run for run in runs.listing(session=session) if run.name == name)
+        return next(run for run in run_list.listing(session=session) if run.name == name)
 
 
 def test_its_runs_are_listed_with_their_results_and_the_adapter_can_be_downloaded(old_home):

@@ -119,6 +119,7 @@ APPLIES: dict[str, Applies] = {
     ),
     "merge_adapter": _adapters,
     "push_private": _to_runs_with("push_to_hub"),
+    "report_project": _to_runs_with("report_to"),
     "eval_steps": _to("eval_strategy", Interval.STEPS),
     "save_steps": _to("save_strategy", Interval.STEPS),
     "early_stopping_threshold": _to_runs_with("early_stopping_patience"),

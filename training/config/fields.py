@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from training.config.choice_help import CHOICE_HELP
 from training.config.choices import Group
 from training.config.labels import choice_label
 from training.config.names_elsewhere import ELSEWHERE
@@ -27,6 +28,7 @@ class Setting:
     label: str
     sentence: str
     group: Group
+    basic: int
     advanced: bool
     kind: Kind
     default: Any
@@ -34,6 +36,7 @@ class Setting:
     optional: bool
     choices: tuple[str, ...] = ()
     choice_labels: tuple[str, ...] = ()
+    choice_sentences: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
     open_minimum: bool = False
@@ -101,6 +104,7 @@ def _setting(name: str, field: FieldInfo) -> Setting:
         label=str(extra["label"] or name.replace("_", " ").capitalize()),
         sentence=field.description or "",
         group=Group(str(extra["group"])),
+        basic=int(str(extra["basic"])),
         advanced=bool(extra["advanced"]),
         kind=_kind(types),
         default=None if required else field.default,
@@ -108,6 +112,9 @@ def _setting(name: str, field: FieldInfo) -> Setting:
         optional=optional,
         choices=tuple(choice.value for choice in types[0]) if issubclass(types[0], StrEnum) else (),
         choice_labels=tuple(choice_label(choice) for choice in types[0]) if issubclass(types[0], StrEnum) else (),
+        choice_sentences=tuple(CHOICE_HELP[name][choice.value] for choice in types[0])
+        if issubclass(types[0], StrEnum)
+        else (),
         minimum=bounds.get("ge", bounds.get("gt")),
         maximum=bounds.get("le", bounds.get("lt")),
         open_minimum="gt" in bounds,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from training.config import data_sets
+from training.config import data_sets, trackers
 from training.config.choices import (
     Attention,
     BatchOrder,
@@ -37,9 +37,10 @@ from training.deepspeed_file.check import canonical
 Changes = dict[str, Any]
 
 
-def setting(default: Any, sentence: str, group: Group, *, advanced: bool = False, label: str = "", **bounds: Any) -> Any:
-    """A field of RunConfig. The form folds `advanced` settings; `label` defaults to one made from the name."""
-    extra: dict[str, Any] = {"group": group.value, "advanced": advanced, "label": label}
+def setting(default: Any, sentence: str, group: Group, *, basic: int = 0, advanced: bool = False, label: str = "", **bounds: Any) -> Any:
+    """A field of RunConfig. `basic` is its place among the settings that the form shows first; the others are in folded groups,
+    `advanced` ones last. `label` defaults to one made from the name."""
+    extra: dict[str, Any] = {"group": group.value, "basic": basic, "advanced": advanced, "label": label}
     return Field(default, description=sentence, json_schema_extra=extra, **bounds)
 
 
@@ -99,6 +100,7 @@ Slice = Annotated[str | None, BeforeValidator(_slice)]
 OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
 OptionalAmount = Annotated[int | float | None, BeforeValidator(_steps_or_fraction), BeforeValidator(_blank_to_none)]
 Options = Annotated[str | None, BeforeValidator(_options)]
+Trackers = Annotated[str | None, BeforeValidator(trackers.canonical)]
 
 
 class RunConfig(BaseModel):
@@ -107,10 +109,10 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
 
     name: str = setting("", "Run name. Default: the names of model and data.", Group.MODEL, max_length=120)
-    model: str = setting(..., "Local folder with config.json and safetensors weights, or a hub id such as Qwen/Qwen3-0.6B.", Group.MODEL, min_length=1)
+    model: str = setting(..., "Local folder with config.json and safetensors weights, or a hub id such as Qwen/Qwen3-0.6B.", Group.MODEL, basic=2, min_length=1)
     revision: Text = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True)
-    task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text.", Group.MODEL)
-    data: DataText = setting(..., "Training data: a file (JSON, JSONL, CSV, TSV, Parquet, text, .gz) or a data set id. To mix several, a list of them (docs/mixing.md).", Group.MODEL, min_length=1)
+    task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text.", Group.MODEL, basic=3)
+    data: DataText = setting(..., "Training data: a file (JSON, JSONL, CSV, TSV, Parquet, text, .gz) or a data set id. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1)
     columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True)
     validation_data: OptionalData = setting(None, "Evaluation data: a file, a data set id or a list of them. If empty, a share of the training data is held out (see Eval split).", Group.MODEL)
     eval_split: Amount = setting(0.05, "Rows held out for evaluation if there is no validation data: a share below 1 or a number of rows. 0: none.", Group.MODEL, ge=0)
@@ -120,12 +122,12 @@ class RunConfig(BaseModel):
     data_slice: Slice = setting(None, "Use only the first rows of the training data (of each data set): a percentage such as 1%, a share below 1, or a number of rows. Default: all.", Group.MODEL, advanced=True)
     max_samples: OptionalInt = setting(None, "Maximum number of training rows (of each data set), sampled with the seed. Default: all.", Group.MODEL, advanced=True, ge=1)
     streaming: bool = setting(False, "Tokenize rows during training, for JSONL and Parquet files too large to tokenize first. Shuffles through a buffer of 10,000 rows; the first rows are held out.", Group.MODEL, advanced=True)
-    max_length: int = setting(1024, "Maximum sequence length in tokens; longer rows are truncated.", Group.MODEL, ge=8, le=1_048_576)
+    max_length: int = setting(1024, "Maximum sequence length in tokens; longer rows are truncated.", Group.MODEL, basic=8, ge=8, le=1_048_576)
     max_target_length: OptionalInt = setting(None, "seq2seq: maximum length of the target in tokens; max length then applies to the source only. Default: max length.", Group.MODEL, advanced=True, ge=2, le=1_048_576)
     chat_template_kwargs: Options = setting(None, "Arguments of the model's chat template. Example: enable_thinking=false. Use the same ones for inference.", Group.MODEL, label="Chat template arguments", advanced=True)
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt tokens too, not only on the answer.", Group.MODEL, advanced=True)
 
-    method: Method = setting(Method.LORA, "Training method. lora: trains low-rank matrices, the base model is frozen. qlora: LoRA on a base model quantized to 4 or 8 bits. full: trains all weights. docs/methods.md lists PEFT's other methods.", Group.METHOD)
+    method: Method = setting(Method.LORA, "Training method. lora: trains low-rank matrices, the base model is frozen. qlora: LoRA on a base model quantized to 4 or 8 bits. full: trains all weights. docs/methods.md lists PEFT's other methods.", Group.METHOD, basic=4)
     method_options: Options = setting(None, "Options of the method. Example: r=8, layers_to_transform=[0, 1]. docs/methods.md lists them.", Group.METHOD)
     quantization: Quantization = setting(Quantization.NONE, "Format of the frozen weights: 4bit (NF4) takes 1/8 of the memory of fp32, 8bit (LLM.int8) 1/4. With qlora, none means 4bit.", Group.METHOD)
     double_quantization: bool = setting(True, "4bit: quantize the scales too; saves another 0.4 bits per weight.", Group.METHOD, advanced=True)
@@ -140,8 +142,8 @@ class RunConfig(BaseModel):
     modules_to_save: Text = setting(None, "Modules that train fully and are saved with the adapter, separated by commas. Example: embed_tokens, lm_head.", Group.METHOD, advanced=True)
     trainable_layers: OptionalInt = setting(None, "full: train only this many of the last transformer layers; all other weights are frozen. Default: train everything.", Group.METHOD, advanced=True, ge=1, le=10_000)
 
-    strategy: Strategy = setting(Strategy.SINGLE, "Distribution across devices. single: one device. ddp: a copy on each. zero1, zero2, zero3 shard the optimizer state, then gradients, then parameters; zero0: DeepSpeed without sharding. fsdp: PyTorch FSDP2, shards all three.", Group.STRATEGY)
-    num_processes: int = setting(1, "Number of training processes, one per device.", Group.STRATEGY, label="Processes", ge=1, le=1024)
+    strategy: Strategy = setting(Strategy.SINGLE, "Distribution across devices. single: one device. ddp: a copy on each. zero1, zero2, zero3 shard the optimizer state, then gradients, then parameters; zero0: DeepSpeed without sharding. fsdp: PyTorch FSDP2, shards all three.", Group.STRATEGY, basic=5)
+    num_processes: int = setting(1, "Number of training processes, one per device.", Group.STRATEGY, basic=9, label="Processes", ge=1, le=1024)
     offload_optimizer: Offload = setting(Offload.NONE, "Keep the optimizer state in host memory (cpu, with ZeRO 1 to 3) or on a fast disk (nvme, with ZeRO-3). Saves device memory, slower.", Group.STRATEGY)
     offload_param: Offload = setting(Offload.NONE, "Keep the parameters in host memory (cpu, with ZeRO-3; with FSDP also gradients and optimizer state) or on a fast disk (nvme, with ZeRO-3). Least device memory, slowest.", Group.STRATEGY, label="Offload parameters")
     nvme_path: Text = setting(None, "Folder on a fast local disk for NVMe offload.", Group.STRATEGY, label="NVMe folder", advanced=True)
@@ -165,9 +167,9 @@ class RunConfig(BaseModel):
 
     optimizer: OptimizerName = setting(OptimizerName.ADAMW, "Optimizer. adamw stores two fp32 moments per weight. 8bit, torchao and paged variants save most of that memory, adafactor nearly all; sgd and lion store one moment. anyprecision stores everything in bf16 with Kahan summation. muon orthogonalizes the updates of matrices.", Group.OPTIMIZATION)
     lr_scheduler: Scheduler = setting(Scheduler.LINEAR, "Learning rate schedule after the warmup.", Group.OPTIMIZATION, label="Scheduler")
-    learning_rate: float = setting(2e-4, "Peak learning rate. Typical: 1e-4 to 1e-3 for LoRA, 1e-5 to 5e-5 for full fine-tuning.", Group.OPTIMIZATION, gt=0, le=1)
+    learning_rate: float = setting(2e-4, "Peak learning rate. Typical: 1e-4 to 1e-3 for LoRA, 1e-5 to 5e-5 for full fine-tuning.", Group.OPTIMIZATION, basic=6, gt=0, le=1)
     warmup: Amount = setting(0.03, "Warmup of the learning rate from 0: a share of the run below 1, or a number of steps. Typical: 0.03 to 0.1.", Group.OPTIMIZATION, ge=0)
-    epochs: float = setting(3.0, "Number of passes over the training data. Ignored if max steps is set.", Group.OPTIMIZATION, gt=0, le=10_000)
+    epochs: float = setting(3.0, "Number of passes over the training data. Ignored if max steps is set.", Group.OPTIMIZATION, basic=7, gt=0, le=10_000)
     max_steps: OptionalInt = setting(None, "Number of optimizer steps. Default: as many as the epochs take.", Group.OPTIMIZATION, ge=1)
     micro_batch_size: int = setting(4, "Rows per device in one forward pass. Lower it first if memory is short.", Group.OPTIMIZATION, ge=1, le=65_536)
     gradient_accumulation_steps: int = setting(1, "Forward passes per optimizer step. Global batch size = micro batch size x accumulation x processes.", Group.OPTIMIZATION, label="Gradient accumulation", ge=1, le=65_536)
@@ -191,6 +193,8 @@ class RunConfig(BaseModel):
     undesirable_weight: float = setting(1.0, "kto: weight of bad answers.", Group.OPTIMIZATION, advanced=True, gt=0, le=1000)
 
     logging_steps: Amount = setting(1, "Interval between logged metrics: steps, or a share of the run below 1.", Group.REPORTING, gt=0)
+    report_to: Trackers = setting(None, "Experiment trackers that also receive the metrics, separated by commas: tensorboard, wandb, mlflow, trackio. docs/trackers.md says how the worker signs in to them. Default: none.", Group.REPORTING, label="Report to", advanced=True)
+    report_project: str = setting("lathe", "Project (mlflow: experiment) of the run in these trackers.", Group.REPORTING, label="Tracker project", advanced=True, min_length=1, max_length=120)
     eval_strategy: Interval = setting(Interval.STEPS, "Evaluate every eval steps, or at the end of each epoch.", Group.REPORTING, label="Evaluate by", advanced=True)
     eval_steps: Amount = setting(0.1, "Interval between evaluations: steps, or a share of the run below 1. 0: only at the end.", Group.REPORTING, ge=0)
     save_strategy: Interval = setting(Interval.STEPS, "Save a checkpoint every save steps, or at the end of each epoch.", Group.REPORTING, label="Save by", advanced=True)

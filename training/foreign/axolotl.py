@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from training.config.trackers import TRACKERS
 from training.foreign.entries import (
     Answer,
     Rule,
@@ -19,14 +20,15 @@ from training.foreign.entries import (
 from training.foreign.trainer_keys import (
     ATTENTION,
     IN_LATHE,
+    LOGGING,
     OPTIMIZERS,
     SCHEDULERS,
-    TRACKERS,
     TRAINER,
     checkpointing,
 )  # fmt: skip
 
 _TASKS = {"dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo"}
+_SIGN_IN = "the run's name is the tracker's; the worker's environment has server and key (docs/trackers.md)."
 _KERNELS = "Lathe does not use these kernels; the numbers are the same without."
 DEFAULTS: Values = {
     "adapter": None, "sequence_len": 512, "micro_batch_size": 1, "num_epochs": 1, "val_set_size": 0, "lr_scheduler": "cosine",
@@ -52,6 +54,25 @@ def _task(value: Any, values: Values) -> Answer:
     if value == "ipo":
         return Answer({"task": "dpo", "dpo_loss": "ipo"})
     return choice("task", _TASKS, "dpo")(value, values)
+
+
+def _trackers(values: Values) -> str:
+    """The trackers that the file turns on, by use_... or by their project."""
+    projects = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name", "trackio": "trackio_project_name"}
+    named = {name for name, key in projects.items() if values.get(key)}
+    return ", ".join(name for name in TRACKERS if is_on(values.get(f"use_{name}", name in named)))
+
+
+def _use_tracker(value: Any, values: Values) -> Answer:
+    return Answer({"report_to": _trackers(values)}) if is_on(value) else Answer({}, "is off.")
+
+
+def _tracker_project(value: Any, values: Values) -> Answer:
+    """The project of a tracker, which axolotl reports to if it is given."""
+    names = _trackers(values)
+    if is_off(value) or not names:
+        return Answer({}, "is off.")
+    return Answer({"report_to": names, "report_project": str(value)})
 
 
 def _per_epoch(what: str) -> Rule:
@@ -187,7 +208,7 @@ TABLE: Table = {
     "loss_watchdog_threshold": ignored("Lathe stops a run whose loss is not a number, and names the cause."),
     "loss_watchdog_patience": ignored("Lathe stops a run whose loss is not a number, and names the cause."),
     "auto_resume_from_checkpoints": ignored("Lathe resumes from the newest checkpoint by itself."),
-    "debug": ignored(TRACKERS),
+    "debug": ignored(LOGGING),
     "torchdistx_path": ignored(IN_LATHE),
     "low_cpu_mem_usage": ignored(IN_LATHE),
     "device_map": ignored(IN_LATHE),
@@ -206,18 +227,20 @@ TABLE: Table = {
     "tokenizer_config": refused("Lathe takes the tokenizer from the model's folder."),
     "quantize_moe_experts": ignored("Lathe quantizes the experts that bitsandbytes can quantize."),
     "max_packed_sequence_len": ignored("sequence_len says this."),
+    **{f"use_{name}": _use_tracker for name in TRACKERS},
+    "wandb_project": _tracker_project,
+    "mlflow_experiment_name": _tracker_project,
+    "trackio_project_name": _tracker_project,
 }
 PREFIXES: Table = {
-    "wandb_": ignored(TRACKERS),
-    "use_wandb": ignored(TRACKERS),
-    "mlflow_": ignored(TRACKERS),
-    "comet_": ignored(TRACKERS),
-    "trackio_": ignored(TRACKERS),
-    "swanlab_": ignored(TRACKERS),
-    "use_swanlab": ignored(TRACKERS),
-    "use_tensorboard": ignored(TRACKERS),
-    "use_otel": ignored(TRACKERS),
-    "otel_": ignored(TRACKERS),
+    "wandb_": ignored(_SIGN_IN),
+    "mlflow_": ignored(_SIGN_IN),
+    "comet_": ignored(LOGGING),
+    "trackio_": ignored(_SIGN_IN),
+    "swanlab_": ignored(LOGGING),
+    "use_swanlab": ignored(LOGGING),
+    "use_otel": ignored(LOGGING),
+    "otel_": ignored(LOGGING),
     "use_scattermoe": refused(_KERNELS),
     "use_sonicmoe": refused(_KERNELS),
     "use_dsv4_kernels": refused(_KERNELS),

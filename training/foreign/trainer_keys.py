@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from training.config.trackers import TRACKERS
 from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, ignored, is_off, is_on, refused, to
 
 SCHEDULERS = {
@@ -23,7 +24,7 @@ ATTENTION = {
     "flash_attention_3": "flash_attention_3", "fa3": "flash_attention_3", "flex_attention": "flex_attention", "disabled": "eager",
 }  # fmt: skip
 
-TRACKERS = "Lathe keeps every metric and log line itself; see the Run page."
+LOGGING = "Lathe keeps every metric and log line itself; see the Run page."
 OWN_FOLDERS = "Lathe keeps runs in its data folder; `lathe export` copies a result."
 IN_LATHE = "Lathe decides this itself."
 _MINUTE = "Lathe has no time limit on a collective."
@@ -76,6 +77,24 @@ def _sampling(value: Any, _: Values) -> Answer:
     return Answer(
         {"batch_order": "by_length"} if value == "group_by_length" else {}, "Lathe shuffles the rows of each epoch."
     )
+
+
+def report_to(value: Any, _: Values) -> Answer:
+    """report_to: the trackers that Lathe has."""
+    given = [str(name).strip().lower() for name in (value if isinstance(value, list) else str(value or "").split(","))]
+    known = [name for name in given if name in TRACKERS]
+    others = ", ".join(name for name in given if name not in (*TRACKERS, "none", ""))
+    note = f"Lathe does not report to {others}." if others and others != "all" else ""
+    if others == "all":
+        return Answer({}, "means every installed tracker; name those that you use.")
+    if not known:
+        return Answer(None, note) if note else Answer({}, "is off.")
+    return Answer({"report_to": ", ".join(known)}, note)
+
+
+def _project(value: Any, _: Values) -> Answer:
+    """The project, which in a dump of the arguments has transformers' default."""
+    return Answer({}, "is the default.") if value in (None, "", "huggingface") else Answer({"report_project": value})
 
 
 def _own_token(value: Any, _: Values) -> Answer:
@@ -134,12 +153,12 @@ TRAINER: Table = {
     "overwrite_output_dir": ignored(OWN_FOLDERS),
     "logging_dir": ignored(OWN_FOLDERS),
     "run_name": to("name"),
-    "report_to": ignored(TRACKERS),
-    "logging_first_step": ignored(TRACKERS),
-    "logging_strategy": ignored(TRACKERS),
-    "disable_tqdm": ignored(TRACKERS),
-    "log_level": ignored(TRACKERS),
-    "plot_loss": ignored(TRACKERS),
+    "report_to": report_to,
+    "logging_first_step": ignored(LOGGING),
+    "logging_strategy": ignored(LOGGING),
+    "disable_tqdm": ignored(LOGGING),
+    "log_level": ignored(LOGGING),
+    "plot_loss": ignored(LOGGING),
     "save_only_model": ignored("Lathe needs the optimizer's state to resume."),
     "save_safetensors": ignored("Lathe always saves safetensors."),
     "ddp_timeout": ignored(_MINUTE),
@@ -151,11 +170,11 @@ TRAINER: Table = {
     "preprocessing_num_workers": ignored(IN_LATHE),
     "dataset_num_proc": ignored(IN_LATHE),
     "remove_unused_columns": ignored(IN_LATHE),
-    "include_num_input_tokens_seen": ignored(TRACKERS),
-    "log_on_each_node": ignored(TRACKERS),
-    "log_level_replica": ignored(TRACKERS),
+    "include_num_input_tokens_seen": ignored(LOGGING),
+    "log_on_each_node": ignored(LOGGING),
+    "log_level_replica": ignored(LOGGING),
     "logging_nan_inf_filter": ignored("Lathe logs every loss as it is."),
-    "project": ignored(TRACKERS),
+    "project": _project,
     "skip_memory_metrics": ignored("Lathe always measures memory."),
     "eval_do_concat_batches": ignored(IN_LATHE),
     "hub_token": ignored("the worker's environment has the token: HF_TOKEN or LATHE_HUB_TOKEN."),

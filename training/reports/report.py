@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from training.errors import UserError, is_out_of_memory
+from training.reports.gpu_sensors import GpuSensors
 from training.run_folder import full_disk
 from training.run_folder.events import Event, EventWriter, Failed, Metrics, PhaseStarted, Progress, RankStarted
 from training.run_folder.paths import EVENTS_FILE
@@ -38,6 +39,7 @@ class Report:
         self._writer = EventWriter(run_dir / EVENTS_FILE)
         self._process = psutil.Process()
         self._sampled = 0.0
+        self._sensors: GpuSensors | None = None
 
     def started(self, device: str) -> None:
         self._writer.write(RankStarted(rank=self.rank, pid=os.getpid(), device=device))
@@ -69,11 +71,13 @@ class Report:
         self.for_run(Progress(done=done, total=total))
 
     def memory(self, step: int, *, always: bool = False) -> None:
-        """Writes this rank's memory at a step, at most once per second unless `always`."""
+        """Writes this rank's memory, and the sensors of its GPU, at a step, at most once per second unless `always`."""
         now = time.monotonic()
         if always or now - self._sampled >= _SECONDS_BETWEEN_SAMPLES:
             self._sampled = now
-            self._writer.write(Metrics(step=step, rank=self.rank, values=self.memory_now()))
+            self._sensors = self._sensors or GpuSensors()  # only now: the rank has its device
+            values = self.memory_now() | self._sensors.read()
+            self._writer.write(Metrics(step=step, rank=self.rank, values=values))
 
     def memory_now(self) -> dict[str, float | None]:
         """Returns, in bytes, the process's host memory and torch's allocated, reserved and peak memory of a GPU.

@@ -35,7 +35,7 @@ def only_adapters_can_be_merged(config: RunConfig, machine: Machine) -> Iterator
             "Set merge_adapter to false; the result is a complete model.",
             {"merge_adapter": False},
         )
-    elif config.merge_adapter and (config.method in CANNOT_MERGE or _trains_virtual_tokens(config.method)):
+    elif config.merge_adapter and not can_merge(config.method):
         yield Conflict(
             ("merge_adapter", "method"),
             f"Adapters of {config.method.value} do not change the model's weights and cannot be merged into them.",
@@ -65,6 +65,11 @@ def evaluation_needs_held_out_rows(config: RunConfig, machine: Machine) -> Itera
             {"eval_split": 0.05},
             blocking=False,
         )
+
+
+def can_merge(method: Method) -> bool:
+    """True if the method's adapters can be merged into the base model."""
+    return method.adapts and method not in CANNOT_MERGE and not _trains_virtual_tokens(method)
 
 
 def _trains_virtual_tokens(method: Method) -> bool:

@@ -90,7 +90,10 @@ class Placed(Event):
 class Metrics(Event):
     """Metrics at a step by name: loss, learning_rate, grad_norm, tokens_per_second, samples_per_second, eval_loss, ...
 
-    `rank` is set for metrics of one rank: memory_allocated, memory_reserved, memory_peak, host_rss (bytes).
+    `tokens` are those of the run so far (without padding, of all ranks), `epoch` the epochs so far.
+
+    `rank` is set for metrics of one rank: memory_allocated, memory_reserved, memory_peak, host_rss (bytes), and where NVML
+    answers gpu_utilization (percent), gpu_temperature (°C) and gpu_power (watts).
     """
 
     kind: ClassVar[str] = "metrics"

@@ -20,6 +20,7 @@ from training.models.freezing import modules_without_text
 from training.models.loading import load_model, parameter_counts, weights_dtype
 from training.ranks.sequence_parallel import check_attention_heads, with_position_ids
 from training.ranks.stopping import StopSignal
+from training.reports.experiment_trackers import ExperimentTrackers
 from training.reports.report import Report
 from training.reports.step_position import StepTracker
 from training.run_folder.events import Note
@@ -76,7 +77,9 @@ def make_trainer(
     )
     return objective.trainer(
         **reference,
-        context=TrainerContext(run_dir, report, stop, config, plan, tracker),
+        context=TrainerContext(
+            run_dir, report, stop, config, plan, tracker, ExperimentTrackers(config, run_dir, report)
+        ),
         model=model,
         args=arguments,
         processing_class=tokenizer,

@@ -19,7 +19,9 @@ from training.errors import StopRequested
 from training.models.activation_checkpointing import checkpoint_every_second_layer, saved_activations
 from training.ranks.distributed import main_rank_works
 from training.ranks.stopping import StopSignal
+from training.reports.experiment_trackers import ExperimentTrackers
 from training.reports.memory_limit import counter
+from training.reports.metric_names import recorded
 from training.reports.report import Report, used_bytes
 from training.reports.step_position import StepTracker
 from training.run_folder import checkpoints
@@ -41,27 +43,10 @@ from training.trainer.optimizers import optimizer_factory, scheduler_arguments
 from training.trainer.step_callback import StepCallback
 from training.trainer.throughput import Throughput
 
-# Names in trainers' logs, and the names of the metrics they are stored as; evaluations prefix both with eval_.
-_METRICS = {
-    "loss": "loss",
-    "accuracy": "accuracy",
-    "margin": "margin",
-    "rewards/accuracies": "accuracy",
-    "rewards/margins": "margin",
-    "rewards/chosen": "reward_chosen",
-    "rewards/rejected": "reward_rejected",
-    "kl": "kl",
-}
-_LOGGED = (
-    {"learning_rate": "learning_rate", "grad_norm": "grad_norm", "eval_perplexity": "eval_perplexity"}
-    | _METRICS
-    | {f"eval_{name}": f"eval_{metric}" for name, metric in _METRICS.items()}
-)
-
 
 @dataclass(frozen=True)
 class TrainerContext:
-    """The run that a trainer belongs to: its folder, report, stop signal, configuration, plan and step tracker.
+    """The run that a trainer belongs to: its folder, report, stop signal, configuration, plan, step tracker, experiment trackers.
 
     `plan` holds the values of the `Planned` record that are known before the model is wrapped.
     """
@@ -72,6 +57,7 @@ class TrainerContext:
     config: RunConfig
     plan: dict[str, Any]
     tracker: StepTracker
+    trackers: ExperimentTrackers
 
 
 class ReportingTrainer(GlobalBatchTrainer):
@@ -96,6 +82,7 @@ class ReportingTrainer(GlobalBatchTrainer):
         self.last_evaluation = Evaluation(step=-1)
         self.add_callback(StepCallback(self, context.report, context.stop))
         self.add_callback(BestCheckpointCallback(context.config, context.report))
+        self.add_callback(context.trackers)
         for callback in callbacks(context.config):
             self.add_callback(callback)
 
@@ -253,18 +240,18 @@ class ReportingTrainer(GlobalBatchTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Reports losses and rates; called on every rank at the same step."""
         super().log(logs, start_time)  # trl's trainers add their own metrics to `logs`
-        values: dict[str, float | None] = {
-            metric: float(logs[name]) for name, metric in _LOGGED.items() if name in logs
-        }
+        values, extra = recorded(logs), dict[str, float | None]()
         if "loss" in values:
             self.last_loss = values["loss"]
-            values |= self.throughput.since_last()
+            extra = self.throughput.since_last() | {"epoch": self.state.epoch}
             if self.set_losses:
-                values |= {f"{LOSS_OF}{name}": loss for name, loss in self.set_losses.take().items()}
+                extra |= {f"{LOSS_OF}{name}": loss for name, loss in self.set_losses.take().items()}
+        values |= extra
         values |= {name: float(value) for name, value in logs.items() if name.startswith(f"eval_{LOSS_OF}")}
         if values:
             self.context.report.for_run(Metrics(step=self.state.global_step, values=values))
             self.context.report.memory(self.state.global_step)
+        self.context.trackers.log(self.state, logs | extra)
 
     def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
         """Evaluates. If a stop is requested meanwhile, it aborts the evaluation, and the run saves a checkpoint and stops."""
@@ -309,6 +296,7 @@ class ReportingTrainer(GlobalBatchTrainer):
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         self.throughput.pause()
+        self.state.num_input_tokens_seen = self.throughput.tokens()  # saved with the checkpoint
         with self.context.report.during("saving"):
             checkpoint = checkpoint_dir(self.context.run_dir, self.state.global_step)
             super()._save_checkpoint(model, trial)

@@ -12,12 +12,14 @@ from training.reports.report import Report
 from training.rules.probe import wants_probe
 from training.run_folder.events import Placed
 from training.trainer.probe import probe
+from training.trainer.throughput import Throughput
 
 
 class CallbackTrainer(Protocol):
     """The members of a trainer that the callback uses."""
 
     model_wrapped: torch.nn.Module
+    throughput: Throughput
 
     @property
     def context(self) -> Any: ...
@@ -37,6 +39,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._stop.training_begins()
+        self._trainer.throughput.before = state.num_input_tokens_seen
         placement = describe(self._trainer.model_wrapped)
         shards = {
             name: placement.pop(name) for name in ("parameter_shard", "parameters", "optimizer_shard", "optimized")

@@ -28,14 +28,14 @@ def check_file(path: Path, name: str, columns: str | None = None, file_format: s
     reported as a problem of the file.
     """
     try:
-        limits = _limits(path.stat().st_size)
+        limits = limits_for(path.stat().st_size)
     except OSError as error:
         return _failed(name, DataError(f"cannot be read: {error.strerror}.", "Check the path and its permissions."))
     options = {"--name": name, "--columns": columns, "--file-format": file_format}
     arguments = [str(path.absolute()), *(f"{option}={value}" for option, value in options.items() if value)]
     result = programs.run_limited(READER, arguments, limits)
     if result.code or not result.output or len(result.output) > LARGEST_OUTPUT:
-        return _failed(name, _crash(limits, result))
+        return _failed(name, crash_error(limits, result))
     return Inspection.from_json(json.loads(result.output))
 
 
@@ -46,7 +46,7 @@ def joined(paths: Sequence[Path], names: Sequence[str]) -> Iterator[IO[bytes]]:
     Raises:
         DataError: at the end, if that process failed.
     """
-    limits = _limits(sum(path.stat().st_size for path in paths))
+    limits = limits_for(sum(path.stat().st_size for path in paths))
     pairs = [part for path, name in zip(paths, names, strict=True) for part in (str(path.absolute()), name)]
     with programs.running_limited(JOINER, pairs, limits) as process:
         assert process.stdout and process.stderr
@@ -56,11 +56,12 @@ def joined(paths: Sequence[Path], names: Sequence[str]) -> Iterator[IO[bytes]]:
         issue = Issue(**json.loads(errors))
         raise DataError(issue.message, issue.fix, file=issue.file, line=issue.line, field=issue.field)
     if process.returncode:
-        error = _crash(limits, Result(process.returncode, errors=errors))
+        error = crash_error(limits, Result(process.returncode, errors=errors))
         raise DataError(error.message, error.fix, file=" + ".join(names))
 
 
-def _limits(length: int) -> Limits:
+def limits_for(length: int) -> Limits:
+    """The limits for a program that reads a file of `length` bytes."""
     return Limits(MEMORY_BYTES + length, SECONDS + length // BYTES_PER_SECOND)
 
 
@@ -68,7 +69,8 @@ def _failed(name: str, error: DataError) -> Inspection:
     return Inspection(problems=[Issue.of(error, name)])
 
 
-def _crash(limits: Limits, result: Result) -> DataError:
+def crash_error(limits: Limits, result: Result) -> DataError:
+    """The error for a program that a limit or a crash ended."""
     if len(result.output) > LARGEST_OUTPUT:
         return DataError("has far too many columns.", "Give each row a few texts, or a list of messages.")
     if result.too_slow:

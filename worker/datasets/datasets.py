@@ -13,7 +13,7 @@ from training.config.data_sets import FIELDS
 from training.data.inspection import Inspection
 from training.data.issues import Issue
 from training.errors import DataError, UserError
-from worker.datasets import incoming, token_cache
+from worker.datasets import incoming, row_pages, token_cache
 from worker.datasets.checking import check_file
 from worker.datasets.incoming import plain_name
 from worker.settings import get_settings
@@ -161,6 +161,7 @@ def delete(*, session: Session, dataset_id: str) -> None:
     session.delete(dataset)
     path, sha256 = path_of(dataset), dataset.sha256
     database.after_commit(session, lambda: path.unlink(missing_ok=True))
+    database.after_commit(session, lambda: row_pages.drop(path))
     database.after_commit(session, lambda: token_cache.drop(sha256))
 
 

@@ -3,9 +3,19 @@
 import re
 
 from worker.diagnosis.cause import Detail, Known
+from worker.diagnosis.known_arguments import OF_LORA, OF_TRAINERS, OF_TRAINING_ARGUMENTS
 from worker.diagnosis.log_text import Log
+from worker.diagnosis.parsing.frames import raised_by_package
 
-_GIVEN = re.compile(r"(?:(?P<callee>\w+)\**\.)?\w+\(\) got an unexpected keyword argument\s*'(?P<argument>\w+)'")
+_GIVEN = re.compile(
+    r"(?:(?P<callee>\w+)\**\.)?(?P<function>\w+)\(\) got an unexpected keyword argument\s*'(?P<argument>\w+)'"
+)
+_CALLED = re.compile(r"(?:^|= *|\.|return |\()(?P<callee>[A-Z]\w+)\(")
+_ARGUMENT_CLASSES = re.compile(r"(?:Seq2Seq|)TrainingArguments")
+_TRAINERS = re.compile(
+    r"(?:Seq2Seq|)Trainer|(?:SFT|DPO|KTO|ORPO|CPO|GRPO|PPO|PPOv2|RLOO|Reward|Online\w+)(?:Trainer|Config)"
+)
+_OF_TRAINING = re.compile(r"(?:Lora|\w+Peft|BitsAndBytes|Model)Config|Accelerator|DataCollator\w+|\w+LanguageModeling")
 
 _OVERRIDE = (
     "Add num_items_in_batch=None to the parameters of your own compute_loss: transformers 4.46 and later pass it."
@@ -39,17 +49,97 @@ _RENAMED = {
 }  # fmt: skip
 
 
-def analyze_argument(log: Log, place: int, known: Known) -> Detail:
-    """Names the argument, and for a known one the version that renamed it and its new name."""
+# arguments that older versions do not have: the version that has them
+_NEWER = {
+    "eval_strategy": "transformers 4.41",
+    "processing_class": "transformers 4.46 and trl 0.12",
+    "attn_implementation": "transformers 4.36",
+    "use_flash_attention_2": "transformers 4.34, and in 5 attn_implementation replaces it",
+    "num_logits_to_keep": "a newer transformers",
+    "logits_to_keep": "a newer transformers",
+    "cache_position": "a newer transformers",
+    "position_embeddings": "a newer transformers",
+    "gradient_checkpointing_kwargs": "transformers 4.35",
+    "torch_dtype": "a newer transformers",
+    "dtype": "transformers 4.56",
+    "proxies": "an openai that knows the installed httpx",
+    "line_terminator": "pandas before 2, which calls it lineterminator",
+}  # fmt: skip
+
+
+def _given(log: Log, place: int) -> tuple[str, str, str] | None:
+    """The class or object that is called, its function, and the argument that it does not have."""
     found = _GIVEN.search(log.following(place, 3))
     if found is None:
+        return None
+    trace = log.traceback_at(place)
+    code = trace.frames[-1].code if trace and trace.frames else ""
+    called = _CALLED.search(code) if found["function"] == "__init__" else None
+    return found["callee"] or (called["callee"] if called else ""), found["function"], found["argument"]
+
+
+def _renamed(callee: str, argument: str) -> tuple[str, str] | None:
+    """The library's version that renamed the argument, and what to write instead."""
+    for (pattern, name), renamed in _RENAMED.items():
+        if name == argument and (not callee or re.fullmatch(pattern, callee)):
+            return renamed
+    return None
+
+
+def is_renamed(log: Log, place: int) -> bool:
+    """True for an argument that is known to differ between versions."""
+    given = _given(log, place)
+    if given is None:
+        return False
+    callee, _, argument = given
+    return argument == "num_items_in_batch" or argument in _NEWER or _renamed(callee, argument) is not None
+
+
+def is_unknown_setting(log: Log, place: int) -> bool:
+    """True for an argument that no version of TrainingArguments, a trainer, its configuration or LoraConfig has."""
+    given, trace = _given(log, place), log.traceback_at(place)
+    if given is None or (trace and raised_by_package(trace.frames)):
+        return False
+    return _is_of_settings(given[0]) and not _existed(given[0], given[2])
+
+
+def _is_of_settings(callee: str) -> bool:
+    return callee == "LoraConfig" or bool(_ARGUMENT_CLASSES.fullmatch(callee) or _TRAINERS.fullmatch(callee))
+
+
+def _existed(callee: str, argument: str) -> bool:
+    """True if a version of the class had, or has, the argument."""
+    if callee == "LoraConfig":
+        return argument in OF_LORA
+    if argument in OF_TRAINING_ARGUMENTS:
+        return not callee.endswith("Trainer")
+    return argument in OF_TRAINERS and not _ARGUMENT_CLASSES.fullmatch(callee)
+
+
+def is_between_packages(log: Log, place: int) -> bool:
+    """True if a package's code gives the argument, or if a class of the training libraries has it in another version."""
+    given, trace = _given(log, place), log.traceback_at(place)
+    callee, function, argument = given or ("", "", "")
+    by_library = trace is not None and raised_by_package(trace.frames)
+    if _is_of_settings(callee) and not by_library:
+        return _existed(callee, argument)
+    unplaced = trace is None or not trace.frames
+    return function != "forward" and (by_library or unplaced or bool(_OF_TRAINING.fullmatch(callee)))
+
+
+def analyze_argument(log: Log, place: int, known: Known) -> Detail:
+    """Names the argument, and for a known one the version that renamed it and its new name."""
+    given = _given(log, place)
+    if given is None:
         return Detail()
-    callee, argument = found["callee"] or "", found["argument"]
+    callee, _, argument = given
     named = f"{callee or 'The function'} has no argument {argument}."
     if argument == "num_items_in_batch":
         return Detail(explanation=named, fix=(_OVERRIDE,))
-    for (pattern, name), (version, instead) in _RENAMED.items():
-        if name == argument and (not callee or re.fullmatch(pattern, callee)):
-            fix = f"Write {instead} instead of {argument}, which is gone since {version}; or install an older version."
-            return Detail(explanation=named, fix=(fix,))
+    if renamed := _renamed(callee, argument):
+        version, instead = renamed
+        fix = f"Write {instead} instead of {argument}, which is gone since {version}; or install an older version."
+        return Detail(explanation=named, fix=(fix,))
+    if argument in _NEWER:
+        return Detail(explanation=named, fix=(f"{argument} needs {_NEWER[argument]}.",))
     return Detail(explanation=named)

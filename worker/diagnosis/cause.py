@@ -17,22 +17,28 @@ class Kind(IntEnum):
     """What a sign proves, the strongest first."""
 
     ERROR = 0
-    CONSEQUENCE = 1  # printed by other ranks after one failed
-    SYMPTOM = 2  # ends nothing by itself
+    OUTCOME = 1  # says what could not be done; an exception before it in the same chain says why
+    CONSEQUENCE = 2  # printed by other ranks after one failed
+    SYMPTOM = 3  # ends nothing by itself
+
+
+When = Callable[[Log, int], bool]
+"""A condition of a sign: from the log and the index of the line in `Log.lines`."""
 
 
 @dataclass(frozen=True)
 class Sign:
     """A pattern that shows a cause, with a confidence from 0 to 1.
 
-    `inside` must match a frame of the traceback that ends in the pattern. `notice` is true if a program prints it as a warning
-    although it ends. `lasting` is true for values that are a failure if they last to the log's end.
+    `inside` must match a frame of the traceback that ends in the pattern, and `when` must hold. `notice` is true if a program
+    prints it as a warning although it ends. `lasting` is true for values that are a failure if they last to the log's end.
     """
 
     pattern: re.Pattern[str]
     confidence: float = 0.95
     kind: Kind = Kind.ERROR
     inside: re.Pattern[str] | None = None
+    when: When | None = None
     notice: bool = False
     lasting: bool = False
 
@@ -43,11 +49,14 @@ def sign(
     kind: Kind = Kind.ERROR,
     *,
     inside: str = "",
+    when: When | None = None,
     notice: bool = False,
     lasting: bool = False,
 ) -> Sign:
     """A sign whose pattern is matched in each line; its named groups fill `Cause.explanation`."""
-    return Sign(re.compile(pattern, re.M), confidence, kind, re.compile(inside) if inside else None, notice, lasting)
+    return Sign(
+        re.compile(pattern, re.M), confidence, kind, re.compile(inside) if inside else None, when, notice, lasting
+    )
 
 
 @dataclass(frozen=True)

@@ -4,25 +4,22 @@ The log may come from any training program. The launcher's own traceback is neve
 (a lost connection, a collective that timed out) count only if nothing else is found.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import Any
 
 from training.model_info.dimensions import Dimensions
-from worker.diagnosis.cause import Cause, Detail, Kind, Known, Sign
+from worker.diagnosis.cause import Detail, Kind, Known
 from worker.diagnosis.causes import CAUSES
 from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.log_text import Line, Log
-from worker.diagnosis.roles import Role
-from worker.diagnosis.tracebacks import Traceback
+from worker.diagnosis.matches import Match, ending, explaining_matches, is_of_root
 from worker.redaction import redact_all
 
 UNKNOWN = "unknown"
 _MOST_EVIDENCE = 8
-_PER_SIGN = 200  # matches of one sign; a warning may be printed a million times
+_MUCH = 0.15  # a sign whose confidence is lower by this much makes another one no less sure
 _ERROR_WORDS = ("error", "exception", "fatal", "abort", "failed", "killed", "cannot", "not found", "denied")
 
 
@@ -31,8 +28,8 @@ class Diagnosis:
     """The result of a diagnosis.
 
     `confidence`, 0 to 1, is that of the sign (0.9 and more: a message of this cause only; about 0.7: other causes print it too;
-    0.5: a symptom). It is lower if training continued or another cause was found too, and 0 for an unknown cause. `changes` are
-    settings (RunConfig) that fix the run; `inferred` are values computed from sizes.
+    0.5: a symptom). It is lower if training continued, if another cause was found too, or if the run ended with a later exception
+    that is unknown; 0 for an unknown cause. `changes` are settings (RunConfig) that fix the run; `inferred` values are computed.
     """
 
     cause: str
@@ -56,26 +53,6 @@ class Diagnosis:
         return redacted
 
 
-@dataclass(frozen=True)
-class _Match:
-    """A sign found in the log, at the index `place` of its lines."""
-
-    cause: Cause
-    sign: Sign
-    kind: Kind
-    place: int
-    words: dict[str, str]
-    role: Role
-    continued: bool
-    """True if training continued after it."""
-    elsewhere: bool
-    """True if another rank printed it than the one that failed first, according to the launcher."""
-
-    @property
-    def order(self) -> tuple[bool, int, bool, int, int, float]:
-        return self.continued, self.kind, self.elsewhere, self.role, self.place, -self.sign.confidence
-
-
 def diagnose(
     log: str | Sequence[Excerpt],
     *,
@@ -91,55 +68,18 @@ def diagnose(
     read = Log([Excerpt(1, log)] if isinstance(log, str) else log)
     if not read.text.strip():
         return Diagnosis(UNKNOWN, "The log is empty.", 0.0, "It contains no text.", fix=(_ASK,))
-    matches = sorted((found for cause in CAUSES for found in _matches(cause, read)), key=lambda match: match.order)
-    if not matches:
-        return _unknown(read)
-    best = matches[0]
-    if (best.continued and not read.failed) or (best.kind is Kind.SYMPTOM and not _is_failure(best, read)):
+    matches = explaining_matches(read, CAUSES)
+    if not matches or (matches[0].continued and not read.failed) or _is_unknown_of_root(read, matches[0]):
         return _unknown(read)
     return _known(read, matches, Known(dimensions, micro_batch, config or {}))
 
 
-def _is_failure(symptom: _Match, log: Log) -> bool:
-    """True if the symptom alone explains why the run failed: it is in the first error, or there is no traceback."""
-    first = _first_error(log)
-    if first and not log.training_continued_after(first.last):
-        return first.first <= symptom.place <= first.end
-    return log.failed or (symptom.sign.lasting and log.ends_not_finite)
+def _is_unknown_of_root(log: Log, best: Match) -> bool:
+    """True if the best match only shows that another rank ended, and that rank's own exception is in the log."""
+    return best.kind is Kind.CONSEQUENCE and best.elsewhere and is_of_root(log)
 
 
-def _matches(cause: Cause, log: Log) -> list[_Match]:
-    return [
-        _match(cause, one, log, place, match)
-        for one in cause.signs
-        for place, match in _occurrences(one.pattern, log)
-        if one.inside is None or log.raised_inside(place, one.inside)
-    ]
-
-
-def _occurrences(pattern: re.Pattern[str], log: Log) -> Iterator[tuple[int, re.Match[str]]]:
-    """Where a pattern matches outside of code: in a line, or in an exception's message that a console has wrapped."""
-    found = set()
-    for match in islice(pattern.finditer(log.text), _PER_SIGN):
-        place = log.place(max(match.start(), match.end() - 1))  # of several lines the last, which is the error
-        found.add(place)
-        if log.roles[place] is not Role.CODE:
-            yield place, match
-    for place, message in log.wrapped_messages:
-        if place not in found and (in_message := pattern.search(message)):
-            yield place, in_message
-
-
-def _match(cause: Cause, one: Sign, log: Log, place: int, match: re.Match[str]) -> _Match:
-    role, rank = log.roles[place], log.lines[place].rank
-    words = {name: word for name, word in match.groupdict().items() if word}
-    kind = Kind.SYMPTOM if role is Role.NOTICE and not one.notice else one.kind
-    survived = kind is not Kind.SYMPTOM and log.training_continued_after(place)
-    elsewhere = None not in (log.root_rank, rank) and rank != log.root_rank
-    return _Match(cause, one, kind, place, words, role, survived, elsewhere)
-
-
-def _known(log: Log, matches: list[_Match], known: Known) -> Diagnosis:
+def _known(log: Log, matches: list[Match], known: Known) -> Diagnosis:
     best = matches[0]
     cause = best.cause
     own = [match for match in matches if match.cause is cause]
@@ -152,7 +92,7 @@ def _known(log: Log, matches: list[_Match], known: Known) -> Diagnosis:
     return Diagnosis(
         cause=cause.name,
         title=cause.title,
-        confidence=_confidence(best, matches),
+        confidence=_confidence(log, best, matches),
         explanation=f"{cause.title} {more}".strip(),
         evidence=_evidence(log, own, detail.evidence),
         first_failed_rank=rank,
@@ -169,26 +109,21 @@ def _filled(template: str, words: dict[str, str]) -> str:
     return filled if groups.keys() == words.keys() else ""
 
 
-def _confidence(best: _Match, matches: list[_Match]) -> float:
-    alike = [match for match in matches if match.order[:2] == best.order[:2]]
+def _confidence(log: Log, best: Match, matches: list[Match]) -> float:
+    alike = [match for match in matches if match.order[:2] == best.order[:2] and match.decides is best.decides]
     sure = max(match.sign.confidence for match in alike if match.cause is best.cause)
-    rivals = any(match.cause is not best.cause for match in alike) and best.kind is Kind.ERROR
-    return round(sure * (0.6 if best.continued else 1.0) * (0.9 if rivals else 1.0), 2)
+    others = [match for match in alike if match.cause is not best.cause and match.sign.confidence > sure - _MUCH]
+    rivals = bool(others) and best.kind is Kind.ERROR
+    first = any(one.handled and one.contains(best.place) and best.place < one.links[-1].first for one in log.endings)
+    return round(sure * (0.6 if best.continued else 1.0) * (0.9 if rivals else 1.0) * (0.9 if first else 1.0), 2)
 
 
-def _evidence(log: Log, own: list[_Match], more: tuple[Line, ...]) -> tuple[Line, ...]:
+def _evidence(log: Log, own: list[Match], more: tuple[Line, ...]) -> tuple[Line, ...]:
     """The lines that show the cause, in the log's order; of equal lines the first."""
     seen: dict[str, Line] = {}
     for line in [log.lines[own[0].place], *more, *(log.lines[match.place] for match in own)]:
         seen.setdefault(line.shown.strip(), line)
     return tuple(sorted(list(seen.values())[:_MOST_EVIDENCE], key=lambda line: line.number))
-
-
-def _first_error(log: Log) -> Traceback | None:
-    """The first traceback of the rank that failed first; of any rank if that has none."""
-    fatal = [one for one in log.tracebacks if not log.training_continued_after(one.last)] or log.tracebacks
-    of_root = [one for one in fatal if log.lines[one.first].rank == log.root_rank]
-    return next(iter(of_root or fatal), None)
 
 
 _ASK = (
@@ -197,12 +132,13 @@ _ASK = (
 
 
 def _unknown(log: Log) -> Diagnosis:
-    error = _first_error(log)
+    ended = ending(log)
+    error = ended.links[-1] if ended else next(iter(log.tracebacks), None)
     if error:
         lines = [log.lines[error.last]]
         frame = error.frames[-1] if error.frames else None
-        found = f"The first error is: {lines[0].text.strip()}"
-        found += f" (in {frame.function}, {frame.file.rsplit('/', 1)[-1]})" if frame else ""
+        found = f"{'It ended with' if ended else 'The first error is'}: {lines[0].text.strip()}"
+        found += f" (in {', '.join(filter(None, (frame.function, frame.file.rsplit('/', 1)[-1])))})" if frame else ""
     else:
         lines = [line for line in log.lines if any(word in line.text.lower() for word in _ERROR_WORDS)][:1]
         found = (

@@ -9,29 +9,37 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from worker.diagnosis import prefixes
 from worker.diagnosis.log_file import Excerpt
-from worker.diagnosis.roles import Role, roles
-from worker.diagnosis.tracebacks import Traceback, tracebacks, wrapped_messages
+from worker.diagnosis.parsing import prefixes
+from worker.diagnosis.parsing.chains import Chain, chains
+from worker.diagnosis.parsing.needles import Haystack
+from worker.diagnosis.parsing.roles import Role, roles
+from worker.diagnosis.parsing.tracebacks import Traceback, tracebacks, wrapped_messages
 from worker.redaction import ESCAPES
 
 LONGEST_LINE = 4000  # characters
-_REPEATS = 500
+_REPEATS = 50
+_WRAPPED = 200
 _DIGITS = re.compile(r"\d+")
 _BAR = re.compile(r"\d+%\|")
 _LAUNCHERS = re.compile(r"torch/distributed/(run|launcher|elastic)|accelerate/commands/launch|deepspeed/launcher")
+_SEVERAL = re.compile(
+    r"torch[./]distributed[./](?:elastic|run|launcher)|deepspeed[./]launcher|\b(?:torchrun|mpirun|srun) "
+)
 _WRAPPERS = ("ChildFailedError", "CalledProcessError", "SignalException")
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d{1,5})", re.S | re.M)
 _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
-_VALUE = re.compile(r"(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
+_VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 _STARTED = re.compile(
     r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
-    r")|'train_runtime': ",
+    r")|'train_runtime': "
+    r"|^(?!Traceback)\S[^\n]*\n+(?=  File \"[^\"\n]+\", line \d+\n(?:[^\n]*\n){1,7}?[^\n]*(?:Syntax|Indentation|Tab)Error)",
     re.M,
 )
+"""Training began or ended. A script that Python cannot parse, shown without the header of a traceback, ends before it begins."""
 
 
 @dataclass(frozen=True)
@@ -107,21 +115,45 @@ class Log:
         return [one for one in self._all_tracebacks if not self.of_launcher(one)]
 
     @cached_property
+    def endings(self) -> list[Chain]:
+        """For each rank and child process the exception that ended it, with its causes.
+
+        If the lines do not show which of several ranks printed them, every exception is one.
+        """
+        texts = [line.text for line in self.lines]
+        found: list[Chain] = []
+        for rank, places in self._places_by_rank.items():
+            own = [one for one in self.tracebacks if self.lines[one.first].rank == rank]
+            joined = [
+                one for one in chains(texts, places, own) if not self.training_continued_after(one.links[-1].last)
+            ]
+            fatal = [one for one in joined if not one.beside] or joined
+            unmarked = rank is None and (self.ranks > 1 or _SEVERAL.search(self.text) is not None)
+            found += [one for one in fatal if unmarked or one.child or one is fatal[-1]]
+        return found
+
+    @cached_property
     def roles(self) -> list[Role]:
         """The role of each line."""
         found = [(one, self.of_launcher(one)) for one in self._all_tracebacks]
         return roles([line.text for line in self.lines], [line.rank for line in self.lines], found)
 
     @cached_property
-    def wrapped_messages(self) -> list[tuple[int, str]]:
-        """Exceptions whose message takes several lines: the index of the first, and all of them in one."""
+    def wrapped_messages(self) -> tuple[str, list[int]]:
+        """Exceptions whose message takes several lines, each joined into one line, and the index of the first line of each."""
         texts = [line.text for line in self.lines]
-        found = []
+        found: list[tuple[int, str]] = []
         for places in self._places_by_rank.values():
             for first, lines in wrapped_messages(texts, places):
                 if self.roles[first] is Role.ERROR:
                     found += [(first, " ".join(lines)), (first, "".join(lines))]
-        return found
+        searched = [*found[:_WRAPPED], *found[_WRAPPED:][-_WRAPPED:]]
+        return "\n".join(text for _, text in searched), [first for first, _ in searched]
+
+    @cached_property
+    def haystack(self) -> Haystack:
+        """All texts in which signs are searched."""
+        return Haystack(self.text, self.wrapped_messages[0])
 
     @cached_property
     def _all_tracebacks(self) -> list[Traceback]:
@@ -161,7 +193,7 @@ class Log:
 
     @cached_property
     def _starts_and_ends(self) -> list[int]:
-        return [self.place(found.start()) for found in _STARTED.finditer(self.text)]
+        return [self.place(found.end()) for found in _STARTED.finditer(self.text)]
 
 
 def _without_repeats(texts: list[str]) -> list[str]:
@@ -187,4 +219,13 @@ def _printed(source: Excerpt) -> Iterator[tuple[int, str]]:
     for number, raw in enumerate(source.text.split("\n"), source.first_line):
         parts = [part for part in raw.split("\r") if part.strip()]
         for part in [*(one for one in parts[:-1] if not _BAR.search(one)), *parts[-1:]]:
-            yield number, ESCAPES.sub("", part[: 2 * LONGEST_LINE]).replace("\0", "")[:LONGEST_LINE].rstrip()
+            yield (
+                number,
+                _shortened(ESCAPES.sub("", _shortened(part, 2 * LONGEST_LINE)).replace("\0", ""), LONGEST_LINE),
+            )
+
+
+def _shortened(text: str, most: int) -> str:
+    """The text without its middle if it is too long: a message may begin with a long list and end with what is wrong."""
+    kept = text if len(text) <= most else f"{text[: most * 3 // 4]} ... {text[-most // 4 + 5 :]}"
+    return kept.rstrip()

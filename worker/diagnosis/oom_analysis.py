@@ -8,8 +8,8 @@ from training.units import byte_size
 from worker.diagnosis.cause import Detail, Known
 from worker.diagnosis.log_text import Log
 from worker.diagnosis.oom_numbers import Numbers, read_numbers
+from worker.diagnosis.parsing.tracebacks import Traceback
 from worker.diagnosis.tensor_guess import ACTIVATION, ATTENTION, KINDS, LOGITS, Guess, exact, guess
-from worker.diagnosis.tracebacks import Traceback
 
 _BATCH = re.compile(
     r"(?:micro_batch_size(?:_per_gpu)?|per_device_train_batch_size|train_batch_size|(?<![a-z_-])batch[_-]size"

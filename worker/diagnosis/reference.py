@@ -27,14 +27,22 @@ With `--json` the answer has `cause` (one of the names below, or `unknown`), `ti
 `inferred`.
 
 **Confidence** is a number from 0 to 1: 0.9 and more for a message of this cause only, about 0.7 for a message that other causes
-print too, 0.5 for a symptom. It is lower if training continued after the message, or if another cause was found too.
+print too, 0.5 for a symptom. It is lower if training continued after the message, if another cause was found too, or if the run
+ended with a later exception that Lathe does not know.
 
 **Several ranks**: Lathe assigns lines to ranks by the prefixes of torch, torchrun, Lightning, mpirun and srun. The launcher's own
 traceback is never the cause; it only shows which rank failed first. Follow-up errors of other ranks (a lost connection, a
 collective that timed out) count only if nothing else is found; for a collective that timed out, the diagnosis names the rank that
-did not join. Source code in a traceback is never the cause. A warning is a symptom: it counts only if the log shows that the run
-failed and has no traceback. If no known cause matches, the diagnosis says so and shows the first error of the rank that failed
-first.
+did not join.
+
+**The exception that ended the run decides**: of several exceptions of one process, the last. If it was raised because of another
+one, or while another was handled, the last of them that Lathe knows counts; one that only says what could not be done ("We couldn't
+connect", "Failed to import") gives way to its cause. An error that your own code was handling does not count if that code then
+failed by a mistake of its own (TypeError, SyntaxError). Other output before it counts only if the exception reports what happened
+elsewhere, such as a lost worker or a CUDA error. Source code in a traceback is never the cause. A warning is
+a symptom: it counts only if the log shows that the run failed and has no traceback. Python's tracebacks are read, and those of
+notebooks (IPython) and of rich. If no known cause matches, the diagnosis says so and shows the error that ended the rank that
+failed first.
 
 **Memory**: for a GPU that is out of memory, `inferred` contains the requested size (`bytes_requested`), the phase, and the memory
 in use. With the model's `config.json` (`--model`), the line of code and the size identify the tensor: an attention matrix (batch,
@@ -49,7 +57,7 @@ run printed. Numbers, paths and quoted texts do not make a line new.
 A log may have any size: Lathe reads its start, its end and the first traceback between them. Secrets in the evidence are redacted.
 
 Lathe knows {len(CAUSES)} causes. To add one, add an entry to the table of its subject (`worker/diagnosis/causes/`) and a log to
-`tests/logs`.
+`tests/logs`; further forms of a cause's log are in `tests/logs/more`.
 """
 
 

@@ -16,6 +16,7 @@ from worker.settings import ROOT
 INSPECTION = "training.data.inspection"
 JOIN_FILES = "training.data.files.join"
 PREVIEW = "training.data.preview"
+BROWSE = "training.data.files.browse"
 MAKE_STORE = "training.tokens.make_store"
 TARGETS = "training.models.target_modules"
 SIMULATE = "training.simulation.simulate"

@@ -1,18 +1,21 @@
-"""The worker's periodic rounds: requeues runs whose supervisor is gone, and starts waiting runs.
+"""The worker's periodic rounds: requeues runs whose supervisor is gone, starts waiting runs, reports the
+machine, and applies the retention rules.
 
 Celery messages only make it faster: without them, a waiting run is still found within seconds.
 """
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sqlmodel import Session
 
 from training.run_folder import full_disk
+from worker.disk import retention
 from worker.machine import overload, processes
 from worker.machine.process_identity import Identity, hostname, me
 from worker.queue import starting
+from worker.queue.reporting import Reporter
 from worker.settings import get_settings
 from worker.store import claims, database, logs, runs
 from worker.store.database import UNREACHABLE
@@ -26,7 +29,6 @@ from worker.supervision.training_process import end_left_behind
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 5.0
-_MANY = 100_000
 _ERROR_LINES = 60
 _RENEWALS = 3
 _CONTINUES = "It continues from its last complete checkpoint."
@@ -40,23 +42,28 @@ class Reaper(threading.Thread):
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        gauge = overload.Gauge()
+        gauge, reporter = overload.Gauge(), Reporter()
         while not self._stopping.is_set():
             starting.supervisor_ended.clear()
-            try:
-                run_round()
-                starting.prepare()
-            except UNREACHABLE as error:
-                log.warning("the database is unreachable: %s", error)
-            except Exception:
-                # The thread must go on: without a reaper, runs would wait forever.
-                log.exception("a round failed")
+            for action in (run_round, starting.prepare, reporter.report_if_due, retention.apply_if_due):
+                _attempt(action)
             gauge.sleep(starting.supervisor_ended, ROUND_SECONDS)
+        _attempt(reporter.leave)
 
     def stop(self) -> None:
         """Ends the rounds; afterwards no run is started, except one that is already being started."""
         self._stopping.set()
         starting.supervisor_ended.set()
+
+
+def _attempt(action: Callable[[], object]) -> None:
+    """Calls `action` and logs its failure. The thread must go on: without a reaper, runs would wait forever."""
+    try:
+        action()
+    except UNREACHABLE as error:
+        log.warning("the database is unreachable: %s", error)
+    except Exception:
+        log.exception("a round failed")
 
 
 def run_round() -> None:
@@ -70,7 +77,7 @@ def lost_runs() -> list[Run]:
     """Running runs without a holder: the lease has expired, or its owner on this machine is dead."""
     with database.read() as session:
         expired = {run.id for run in claims.lost(session=session)}
-        running = runs.listing(session=session, status=Status.RUNNING, limit=_MANY)
+        running = runs.with_status(session=session, status=Status.RUNNING)
     silent = _silence.of(run for run in running if run.id in expired and not starting.awaits_adoption(run))
     return [run for run in running if run.id in silent or _holder_is_dead(run)]
 

@@ -12,7 +12,7 @@ from sqlmodel import select
 from worker.machine import devices, overload, processes
 from worker.machine.process_identity import me
 from worker.settings import ROOT, get_settings
-from worker.store import claims, database, runs
+from worker.store import claims, database, waiting
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Run
 from worker.supervision.lease import steady
@@ -85,7 +85,7 @@ def _candidate() -> tuple[Run, list[str]] | None:
             return None
         now = session.exec(select(database.clock())).one()
         patience = get_settings().overtaking_seconds
-        return next_run(runs.waiting(session=session), free, devices.own_devices(), now, patience)
+        return next_run(waiting.startable(session=session), free, devices.own_devices(), now, patience)
 
 
 def _claim(run: Run, chosen: list[str]) -> Run | None:

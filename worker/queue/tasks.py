@@ -7,7 +7,7 @@ import logging
 import sys
 
 from celery import shared_task
-from celery.signals import celeryd_after_setup, worker_shutting_down
+from celery.signals import celeryd_after_setup, worker_shutdown, worker_shutting_down
 
 from worker.celery_app import START_RUN, current_app
 from worker.queue import compile_ahead
@@ -15,6 +15,8 @@ from worker.queue.reaper import Reaper
 from worker.queue.starting import start_waiting
 
 log = logging.getLogger(__name__)
+
+LAST_REPORT_SECONDS = 5.0
 
 app = current_app()
 _reaper = Reaper()
@@ -43,3 +45,9 @@ def _begin_rounds(**_: object) -> None:
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _end_rounds(**_: object) -> None:
     _reaper.stop()
+
+
+@worker_shutdown.connect  # type: ignore[untyped-decorator]
+def _last_report(**_: object) -> None:
+    if _reaper.is_alive():
+        _reaper.join(LAST_REPORT_SECONDS)

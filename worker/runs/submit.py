@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from training.config import own_deepspeed
+from training.config import own_deepspeed, trackers
 from training.config.choices import Method, Task
 from training.config.fields import ConfigError
 from training.config.machine import Machine
@@ -16,9 +16,10 @@ from training.rules import check
 from training.units import byte_size
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
 from worker.datasets import run_data
-from worker.datasets.run_data import resolve
+from worker.datasets.run_data import RunData, resolve
 from worker.settings import get_settings, hub_token
-from worker.store import database, runs
+from worker.store import database, runs, submissions
+from worker.store.submissions import Repeated, Submission
 from worker.store.tables import LOCAL, Run
 
 SPARE_BYTES = 256 * 2**20  # logs, events and answers of a run
@@ -26,25 +27,48 @@ ANY_MACHINE = Machine("cuda", devices=1024)
 
 
 def submit(
-    config: RunConfig, *, parent_id: str | None = None, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL
+    config: RunConfig,
+    *,
+    parent_id: str | None = None,
+    reach: AllowedPaths = EVERYTHING,
+    owner: str = LOCAL,
+    submission: Submission | None = None,
 ) -> Run:
     """Checks, stores and queues a run; if it is refused, nothing is stored. An unreachable broker is no error: the run waits.
 
     Data files are copied into the store, so that later changes do not affect the run. `reach` restricts the files of this machine
-    that may be named; run and data belong to `owner`.
+    that may be named; run and data belong to `owner`. A `submission` that was stored before returns its first run.
 
     Raises:
         ConfigError: one problem for each wrong setting.
+        KeyReused: the submission's key was sent with another body.
     """
-    from worker import celery_app  # Celery takes 0.3 s to import
-
-    config = _with_deepspeed_file(config, reach)
+    if submission and (first := _first(submission)):
+        return first
+    config = with_deepspeed_file(config, reach)
     if problems := list(_unprintable(config)):
         raise ConfigError(problems)  # no file is looked for by such a name
     config, problems = _checked(config, reach)
     if not reach.problems(config):  # a rule may read the model's folder
         problems += _blocking(config)
-    with run_data.taken_in(config, reach, owner, problems) as data, database.write() as session:
+    with run_data.taken_in(config, reach, owner, problems) as data:
+        try:
+            run = _create(config, data, parent_id, owner, submission)
+        except Repeated as repeated:  # caught here, so that the data, which the first run uses too, is kept
+            with database.read() as session:
+                return runs.get(session=session, run_id=repeated.run_id)
+    notify(run.id)
+    return run
+
+
+def _first(submission: Submission) -> Run | None:
+    with database.read() as session:
+        run_id = submissions.find(session=session, submission=submission)
+        return runs.get(session=session, run_id=run_id) if run_id else None
+
+
+def _create(config: RunConfig, data: RunData, parent_id: str | None, owner: str, submission: Submission | None) -> Run:
+    with database.write() as session:
         run = runs.create(
             session=session,
             config=config.model_copy(update=data.settings),
@@ -54,7 +78,8 @@ def submit(
             owner=owner,
             name=config.name or f"{Path(config.model).name} on {data.title}"[:200],
         )
-    celery_app.notify(run.id)
+        if submission:
+            submissions.add(session=session, submission=submission, run_id=run.id)
     return run
 
 
@@ -83,8 +108,6 @@ def resume(run_id: str, *, step_down: bool = False) -> Run:
         RunNotFound, NotResumable: as `runs.resume`.
         ConfigError: its model or data no longer exist.
     """
-    from worker import celery_app
-
     with database.write() as session:
         run = runs.resume(session=session, run_id=run_id, step_down=step_down)
         config = RunConfig.model_validate(run.config)
@@ -93,8 +116,15 @@ def resume(run_id: str, *, step_down: bool = False) -> Run:
         _describe(config.model, problems)
         if problems:
             raise ConfigError(problems)
-    celery_app.notify(run.id)
+    notify(run.id)
     return run
+
+
+def notify(run_id: str) -> None:
+    """Tells the workers that a run may start; they also look by themselves every few seconds."""
+    from worker import celery_app  # Celery takes 0.2 s to import
+
+    celery_app.notify(run_id)
 
 
 def machine() -> Machine:
@@ -104,7 +134,7 @@ def machine() -> Machine:
     return ANY_MACHINE if get_settings().broker_url else devices.machine()
 
 
-def _with_deepspeed_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
+def with_deepspeed_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
     """The configuration with the content of its DeepSpeed file in place of the path.
 
     Raises:
@@ -135,6 +165,8 @@ def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Pr
     if config.push_to_hub and not get_settings().broker_url and not hub_token():
         fix = "Set HF_TOKEN or LATHE_HUB_TOKEN to a token with write access and restart Lathe, or leave push_to_hub empty."
         problems.append(Problem("push_to_hub", config.push_to_hub, "needs a hub token, and none is set.", fix))
+    if not get_settings().broker_url:  # else the workers are elsewhere, and each run notes what is missing there
+        problems += trackers.missing(config.report_to)
     if facts is not None:
         problems += _wrong_kind(config.task, facts)
         if facts.path and not has_tokenizer(facts.path):

@@ -18,10 +18,14 @@ NAME_RULE = "1 to 64 letters, digits and . _ @ -, beginning with a letter or dig
 
 
 class AccountError(UserError):
-    """The account cannot be created or does not exist."""
+    """The account cannot be created."""
 
     def __init__(self, name: str, message: str, fix: str) -> None:
         super().__init__("NAME", name, message, fix)
+
+
+class AccountNotFound(AccountError):  # noqa: N818
+    """There is no such account."""
 
 
 def add(*, session: Session, name: str, admin: bool = False) -> str:
@@ -44,7 +48,7 @@ def rotate(*, session: Session, name: str) -> str:
     """Gives an account a new token and returns it; the old one stops working.
 
     Raises:
-        AccountError: there is no such account.
+        AccountNotFound: there is no such account.
     """
     account, token = get(session=session, name=name), new_token()
     account.token_hash = _hash(token)
@@ -56,7 +60,7 @@ def remove(*, session: Session, name: str) -> None:
     """Removes an account; its runs and data sets stay, and only admins may change them.
 
     Raises:
-        AccountError: there is no such account.
+        AccountNotFound: there is no such account.
     """
     session.delete(get(session=session, name=name))
 
@@ -65,11 +69,11 @@ def get(*, session: Session, name: str) -> Account:
     """The account of that name.
 
     Raises:
-        AccountError: there is none.
+        AccountNotFound: there is none.
     """
     found = session.get(Account, name)
     if found is None:
-        raise AccountError(name, "does not exist.", "`lathe user list` lists all accounts.")
+        raise AccountNotFound(name, "does not exist.", "`lathe user list` lists all accounts.")
     return found
 
 

@@ -13,6 +13,7 @@ from training.config.fields import in_words
 from worker.redaction import redact, redact_all
 from worker.store import database, history
 from worker.store.tables import Attempt, DeviceLease, Request, Run, RunEvent, Status
+from worker.store.waiting import counts_as_waiting
 
 NOT_HELD: dict[str, Any] = {
     "lease_owner": None,
@@ -41,7 +42,7 @@ def claim(*, session: Session, run_id: str, owner: str, devices: list[str], leas
         devices: `host/cuda:0`, ..., leased until the run ends or is requeued.
 
     Returns:
-        The run with its next attempt number, or None if it is not queued or a device is in use.
+        The run with its next attempt number, or None if it is not queued, is held, or a device is in use.
     """
     taken = NOT_HELD | {
         "status": Status.RUNNING,
@@ -56,7 +57,7 @@ def claim(*, session: Session, run_id: str, owner: str, devices: list[str], leas
         "summary": null(),
     }
     with session.begin_nested() as savepoint:
-        run = _change(session, col(Run.id) == run_id, col(Run.status) == Status.QUEUED, **taken)
+        run = _change(session, col(Run.id) == run_id, counts_as_waiting(), **taken)
         if run is None or not _lease(session, run, devices):
             savepoint.rollback()
             return None

@@ -10,9 +10,10 @@ from sqlmodel import Session, col, select
 from training.run_folder import events as trainer
 from training.units import byte_size
 from worker.redaction import redact
-from worker.store import database, metrics
+from worker.store import database
+from worker.store.measured import metrics
+from worker.store.measured.metrics import WHOLE_RUN, Point
 from worker.store.memory_words import summary
-from worker.store.metrics import WHOLE_RUN, Point
 from worker.store.tables import Attempt, Metric, Run, RunEvent
 
 LOSSES = ("loss", "eval_loss")
@@ -55,6 +56,18 @@ def events(*, session: Session, run_id: str, after_id: int = 0, limit: int = 500
     """The last `limit` events after `after_id`, the oldest first."""
     later = select(RunEvent).where(RunEvent.run_id == run_id, col(RunEvent.id) > after_id)
     return list(session.exec(later.order_by(col(RunEvent.id).desc()).limit(limit)))[::-1]
+
+
+def phases(*, session: Session, run_id: str, limit: int = 5000) -> list[RunEvent]:
+    """The first `limit` events at which a phase began, the oldest first."""
+    begun = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.kind == trainer.PhaseStarted.kind)
+    return list(session.exec(begun.order_by(col(RunEvent.id)).limit(limit)))
+
+
+def following(*, session: Session, run_id: str, after_id: int = 0, limit: int = 500) -> list[RunEvent]:
+    """The first `limit` events after `after_id`, the oldest first."""
+    later = select(RunEvent).where(RunEvent.run_id == run_id, col(RunEvent.id) > after_id)
+    return list(session.exec(later.order_by(col(RunEvent.id)).limit(limit)))
 
 
 def _store(run: Run, event: trainer.Event) -> list[Point]:

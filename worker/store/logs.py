@@ -27,7 +27,25 @@ def append(*, session: Session, run_id: str, attempt: int, lines: list[str], new
     return True
 
 
-def tail(*, session: Session, run_id: str, after_id: int = 0, limit: int = 500) -> list[LogLine]:
-    """The last `limit` lines after `after_id`, the oldest first."""
+def tail(
+    *, session: Session, run_id: str, after_id: int = 0, before_id: int | None = None, limit: int = 500
+) -> list[LogLine]:
+    """The last `limit` lines after `after_id` and before `before_id`, the oldest first."""
     later = select(LogLine).where(LogLine.run_id == run_id, col(LogLine.id) > after_id)
+    if before_id is not None:
+        later = later.where(col(LogLine.id) < before_id)
     return list(session.exec(later.order_by(col(LogLine.id).desc()).limit(limit)))[::-1]
+
+
+def head(*, session: Session, run_id: str, after_id: int = 0, limit: int = 500) -> list[LogLine]:
+    """The first `limit` lines after `after_id`, the oldest first."""
+    later = select(LogLine).where(LogLine.run_id == run_id, col(LogLine.id) > after_id)
+    return list(session.exec(later.order_by(col(LogLine.id)).limit(limit)))
+
+
+def last_with(*, session: Session, run_id: str, text: str, before_id: int | None = None) -> int | None:
+    """The id of the last line before `before_id` that contains `text`, whatever its case; None if no line does."""
+    matching = select(LogLine.id).where(LogLine.run_id == run_id, col(LogLine.text).icontains(text, autoescape=True))
+    if before_id is not None:
+        matching = matching.where(col(LogLine.id) < before_id)
+    return session.exec(matching.order_by(col(LogLine.id).desc()).limit(1)).first()

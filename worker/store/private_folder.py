@@ -10,7 +10,7 @@ from worker.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_FOLDERS = ("runs", "datasets", "uploads", "tokens", "broker", "logs")
+_FOLDERS = ("runs", "datasets", "uploads", "tokens", "broker", "logs", "diagnoses")
 
 
 def close(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Runs: create, find, list, stop, resume, delete. worker/store/claims.py takes them through the queue.
+"""Runs: create, find, describe, stop, resume, delete. worker/store/claims.py takes them through the queue.
 
 Every function takes a session, which the caller commits: `with database.write() as session: ...`.
 """
@@ -6,9 +6,9 @@ Every function takes a session, which the caller commits: `with database.write()
 import secrets
 import shutil
 import time
-from typing import Any, cast
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, func, or_, update
+from sqlalchemy import update
 from sqlmodel import Session, col, select
 from sqlmodel import delete as delete_from
 
@@ -17,12 +17,12 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from worker.settings import get_settings
 from worker.store import database, history
-from worker.store.tables import LOCAL, Attempt, Dataset, Request, Run, Status
+from worker.store.tables import LOCAL, Attempt, Request, Run, Status
 
 ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: they are misread
+ID_LENGTH = 12
 SHORTEST_PREFIX = 4
-TIMES = ("queued_at", "created_at", "started_at", "finished_at")
-SORTABLE_COLUMNS = (*TIMES, "name", "owner", "status", "step", "final_loss", "best_loss", "peak_bytes")
+LONGEST_NAME, LONGEST_TAG, LONGEST_NOTES = 200, 40, 20_000
 
 
 class RunNotFound(UserError):  # noqa: N818
@@ -38,7 +38,11 @@ class NotResumable(UserError):  # noqa: N818
 
 
 class NotEnded(UserError):  # noqa: N818
-    """The run is queued or running, so it cannot be deleted."""
+    """The run is queued or running, so it cannot be deleted or archived."""
+
+
+class BadDescription(UserError):  # noqa: N818
+    """The name, the notes or a tag of a run cannot be stored."""
 
 
 def create(
@@ -55,7 +59,7 @@ def create(
     now = database.now(session=session)
     run = Run(
         id=new_id(now),
-        name=(name or config.title)[:200],
+        name=(name or config.title)[:LONGEST_NAME],
         config=config.model_dump(mode="json"),
         dataset_id=dataset_id,
         fingerprints=fingerprints or {},
@@ -63,6 +67,7 @@ def create(
         owner=owner,
         created_at=now,
         queued_at=now,
+        position=now,
     )
     session.add(run)
     session.flush()
@@ -97,40 +102,10 @@ def get(*, session: Session, run_id: str) -> Run:
     raise RunNotFound("run", run_id, "does not exist.", "`lathe runs` and the page Runs list all runs.")
 
 
-def listing(
-    *,
-    session: Session,
-    status: Status | None = None,
-    search: str = "",
-    order_by: str = "queued_at",
-    descending: bool = True,
-    limit: int = 200,
-) -> list[Run]:
-    """Lists runs. `search` matches id, name, model, method and data; runs without a value in the sorted column come last.
-
-    Raises:
-        ValueError: `order_by` is not in `orders()`.
-    """
-    if order_by not in orders():
-        raise ValueError(f"Runs cannot be sorted by {order_by!r}. Choose {', '.join(orders())}.")
-    order = orders()[order_by]
-    statement = select(Run).order_by((order.desc() if descending else order.asc()).nulls_last(), col(Run.id).desc())
-    if status is not None:
-        statement = statement.where(Run.status == status)
-    for word in search.replace("\0", "").split():
-        statement = statement.where(_mentions(word))
-    return list(session.exec(statement.limit(limit)))
-
-
-def orders() -> dict[str, ColumnElement[Any]]:
-    """The columns that runs can be sorted by."""
-    return {name: cast(ColumnElement[Any], col(getattr(Run, name))) for name in SORTABLE_COLUMNS} | {
-        "model": _configured("model"),
-        "method": _configured("method"),
-        "data": _data_name(),
-        "progress": Run.step * 1.0 / func.nullif(Run.total_steps, 0),
-        "duration": func.coalesce(Run.finished_at, database.clock()) - col(Run.started_at),
-    }
+def with_status(*, session: Session, status: Status, limit: int | None = None) -> list[Run]:
+    """The runs with this status, archived ones too, newest first."""
+    newest_first = select(Run).where(Run.status == status).order_by(col(Run.queued_at).desc(), col(Run.id).desc())
+    return list(session.exec(newest_first.limit(limit)))
 
 
 def attempts(*, session: Session, run_id: str) -> list[Attempt]:
@@ -138,10 +113,11 @@ def attempts(*, session: Session, run_id: str) -> list[Attempt]:
     return list(session.exec(select(Attempt).where(Attempt.run_id == run_id).order_by(col(Attempt.number))))
 
 
-def waiting(*, session: Session) -> list[Run]:
-    """Queued runs, the oldest first."""
-    oldest_first = select(Run).where(Run.status == Status.QUEUED).order_by(col(Run.queued_at), col(Run.id))
-    return list(session.exec(oldest_first))
+def devices(*, session: Session, run_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The devices of the last attempt of each run; empty before its first."""
+    known: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
+    all_attempts = select(Attempt).where(col(Attempt.run_id).in_(run_ids)).order_by(col(Attempt.number))
+    return known | {attempt.run_id: attempt.devices for attempt in session.exec(all_attempts)}
 
 
 def request_stop(*, session: Session, run_id: str) -> Run:
@@ -151,7 +127,7 @@ def request_stop(*, session: Session, run_id: str) -> Run:
         RunNotFound: there is no such run.
         NotRunning: it has already ended.
     """
-    run = _locked(session, run_id)
+    run = locked(session=session, run_id=run_id)
     if run.status.ended:
         raise NotRunning("run", run.id, f"has already {_ended(run)}; there is nothing to stop.")
     if run.status is Status.QUEUED:
@@ -186,12 +162,13 @@ def resume(*, session: Session, run_id: str, step_down: bool = False) -> Run:
         RunNotFound: there is no such run.
         NotResumable: it is queued, running or finished, or nothing was proposed.
     """
-    run = _locked(session, run_id)
+    run = locked(session=session, run_id=run_id)
     if run.status not in (Status.FAILED, Status.STOPPED):
         finished = run.status is Status.FINISHED
         state = "has finished; clone it to train again." if finished else f"is {run.status.value} already."
         raise NotResumable("run", run.id, state, "Only failed or stopped runs can be resumed.")
     run.status, run.queued_at = Status.QUEUED, database.now(session=session)
+    run.position, run.archived_at = run.queued_at, None
     run.finished_at = run.request = None
     proposed = (run.error or {}).get("step_down") or {}
     if step_down and not proposed:
@@ -204,6 +181,58 @@ def resume(*, session: Session, run_id: str, step_down: bool = False) -> Run:
     return run
 
 
+def describe(
+    *,
+    session: Session,
+    run_id: str,
+    name: str | None = None,
+    notes: str | None = None,
+    tags: Collection[str] | None = None,
+    pinned: bool | None = None,
+) -> Run:
+    """Changes what users say about a run; None leaves a value as it is.
+
+    Raises:
+        RunNotFound: there is no such run.
+        BadDescription: the name is empty, or name, notes or a tag is too long.
+    """
+    run = locked(session=session, run_id=run_id)
+    if name is not None:
+        run.name = _within("name", name.strip(), LONGEST_NAME, required=True)
+    if notes is not None:
+        run.notes = _within("notes", notes.strip(), LONGEST_NOTES)
+    if tags is not None:
+        run.tags = sorted({_within("tags", tag.strip().lower(), LONGEST_TAG) for tag in tags if tag.strip()})
+    if pinned is not None:
+        run.pinned = pinned
+    session.flush()
+    return run
+
+
+def set_archived(*, session: Session, run_id: str, archived: bool) -> Run:
+    """Takes an ended run off the history's usual list, or puts it back; nothing is deleted.
+
+    Raises:
+        RunNotFound: there is no such run.
+        NotEnded: it is queued or running.
+    """
+    run = locked(session=session, run_id=run_id)
+    if archived and not run.status.ended:
+        raise NotEnded("run", run.id, f"is {run.status.value}.", "Stop it before you archive it.")
+    run.archived_at = (run.archived_at or database.now(session=session)) if archived else None
+    session.flush()
+    return run
+
+
+def archive_ended(*, session: Session, seconds: float) -> int:
+    """Archives the runs that ended more than `seconds` ago and are not pinned; returns their number."""
+    old = col(Run.finished_at) < database.clock() - seconds
+    listed = col(Run.archived_at).is_(None), col(Run.pinned).is_(False)
+    ended = col(Run.status).in_([status for status in Status if status.ended])
+    statement = update(Run).where(old, ended, *listed).values(archived_at=database.clock())
+    return len(session.exec(statement.returning(col(Run.id))).all())
+
+
 def delete(*, session: Session, run_id: str) -> None:
     """Deletes an ended run with its events, metrics and logs, and its folder after the commit.
 
@@ -211,7 +240,7 @@ def delete(*, session: Session, run_id: str) -> None:
         RunNotFound: there is no such run.
         NotEnded: it is queued or running.
     """
-    run = _locked(session, run_id)
+    run = locked(session=session, run_id=run_id)
     if not run.status.ended:
         raise NotEnded("run", run.id, f"is {run.status.value}.", "Stop it before you delete it.")
     folder = get_settings().runs_dir / run.id
@@ -220,11 +249,23 @@ def delete(*, session: Session, run_id: str) -> None:
     database.after_commit(session, lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-def _locked(session: Session, run_id: str) -> Run:
-    """The run, locked against other writers until the session ends."""
+def locked(*, session: Session, run_id: str) -> Run:
+    """The run, locked against other writers until the session ends.
+
+    Raises:
+        RunNotFound: there is no such run.
+    """
     found = get(session=session, run_id=run_id)
     session.refresh(found, with_for_update=True)
     return found
+
+
+def _within(field: str, text: str, most: int, *, required: bool = False) -> str:
+    if required and not text:
+        raise BadDescription(field, text, "is empty.", "Give a name.")
+    if len(text) > most:
+        raise BadDescription(field, f"{text[:40]}...", f"has {len(text):,} characters.", f"Use at most {most:,}.")
+    return text
 
 
 def _note(session: Session, run: Run, kind: str, message: str) -> None:
@@ -233,17 +274,3 @@ def _note(session: Session, run: Run, kind: str, message: str) -> None:
 
 def _ended(run: Run) -> str:
     return {Status.STOPPED: "been stopped"}.get(run.status, run.status.value)
-
-
-def _mentions(word: str) -> ColumnElement[bool]:
-    places: list[Any] = [col(Run.id), col(Run.name), _configured("model"), _configured("method"), _data_name()]
-    return or_(*(place.icontains(word, autoescape=True) for place in places))
-
-
-def _configured(name: str) -> ColumnElement[Any]:
-    return cast(Any, col(Run.config))[name].as_string()  # type: ignore[no-any-return]
-
-
-def _data_name() -> ColumnElement[Any]:
-    named = select(Dataset.name).where(Dataset.id == Run.dataset_id).scalar_subquery()
-    return func.coalesce(named, _configured("data"))

@@ -6,7 +6,7 @@ Times are seconds since the epoch (float), by the database's clock if anything d
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Enum, Index, String, Text
+from sqlalchemy import JSON, BigInteger, Column, Enum, Index, String, Text, false
 from sqlmodel import Field, SQLModel
 
 LOCAL = "local"
@@ -47,6 +47,8 @@ def _text(kind: type[StrEnum]) -> Enum:
 class Run(SQLModel, table=True):
     """One training run and its state."""
 
+    __table_args__ = (Index("ix_run_listed", "archived_at", "pinned", "queued_at", "id"),)
+
     id: str = Field(primary_key=True, max_length=32)
     name: str = Field(max_length=200)
     status: Status = Field(default=Status.QUEUED, sa_column=Column(_text(Status), nullable=False, index=True))
@@ -60,7 +62,22 @@ class Run(SQLModel, table=True):
     parent_id: str | None = Field(default=None, max_length=32, description="the run this one was cloned from")
     owner: str = Field(default=LOCAL, max_length=120, description="who queued it: an account, or the server's own user")
     created_at: float = Field(index=True)
-    queued_at: float = Field(index=True, description="its place in the queue")
+    queued_at: float = Field(index=True)
+    position: float = Field(
+        default=0.0,
+        sa_column_kwargs={"server_default": "0"},
+        description="its place among waiting runs of its priority: queued_at, unless it was moved",
+    )
+    priority: int = Field(default=0, sa_column_kwargs={"server_default": "0"}, description="higher starts first")
+    held: bool = Field(
+        default=False, sa_column_kwargs={"server_default": false()}, description="does not start while it is queued"
+    )
+    pinned: bool = Field(default=False, sa_column_kwargs={"server_default": false()}, description="listed first")
+    archived_at: float | None = Field(default=None, description="listed only on request")
+    tags: list[str] = Field(
+        default_factory=list, sa_column=Column(JSON, nullable=False, server_default="[]"), description="in lower case"
+    )
+    notes: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
     started_at: float | None = None
     finished_at: float | None = None
 
@@ -129,6 +146,16 @@ class Attempt(SQLModel, table=True):
         sa_column=Column(JSON(none_as_null=True)),
         description="events.OutOfMemory of the first rank to report one",
     )
+
+
+class QueueState(SQLModel, table=True):
+    """The queue as a whole: one row, or none while nobody has paused it."""
+
+    __tablename__ = "queue_state"
+
+    id: int = Field(default=1, primary_key=True)
+    paused_at: float | None = None
+    paused_by: str = Field(default="", max_length=120)
 
 
 class DeviceLease(SQLModel, table=True):
@@ -213,12 +240,9 @@ class Dataset(SQLModel, table=True):
     sha256: str = Field(max_length=64, unique=True)
     name: str = Field(max_length=200)
     format: str = Field(
-        max_length=20,
-        description="of the file: json, jsonl, csv, tsv, parquet or txt, with .gz behind it where compressed",
+        max_length=20, description="of the file: json, jsonl, csv, tsv, parquet or txt, or one with .gz"
     )
-    shape: str = Field(
-        max_length=40, description="format of the rows: alpaca, messages, prompt/completion, ..., mapped, or unknown"
-    )
+    shape: str = Field(max_length=40, description="format of the rows: alpaca, messages, ..., mapped, or unknown")
     reason: str = Field(
         default="", sa_column=Column(Text, nullable=False), description="why the rows have that format, as a sentence"
     )
@@ -254,3 +278,43 @@ class Account(SQLModel, table=True):
     token_hash: str = Field(max_length=64, unique=True, description="SHA-256 of the token, in hexadecimal")
     admin: bool = Field(default=False, description="may change runs and data sets of others")
     created_at: float
+
+
+class IdempotencyKey(SQLModel, table=True):
+    """A key that a client sent with a run, so that repeating the request queues no second run. Kept for a day."""
+
+    __tablename__ = "idempotency_key"
+
+    owner: str = Field(primary_key=True, max_length=120)
+    key: str = Field(primary_key=True, max_length=200)
+    digest: str = Field(max_length=64, description="SHA-256 of the request's body")
+    run_id: str = Field(max_length=32)
+    created_at: float = Field(index=True)
+
+
+class Machine(SQLModel, table=True):
+    """The latest report of a worker about its machine, measured by that worker."""
+
+    name: str = Field(primary_key=True, max_length=250, description="the host, with LATHE_DEVICES if that is set")
+    host: str = Field(max_length=200)
+    worker: str = Field(max_length=200, description="host:pid:start of the worker")
+    first_seen: float = 0.0
+    last_seen: float = Field(default=0.0, description="of the latest report, by the database's clock")
+    draining: bool = Field(default=False, description="the worker was told to stop and starts no runs")
+    overload: str = Field(
+        default="", sa_column=Column(Text, nullable=False), description="why it starts no runs now, or empty"
+    )
+    versions: dict[str, str] = Field(
+        default_factory=dict, sa_column=Column(JSON, nullable=False), description="of Lathe and the training packages"
+    )
+    cores: int
+    load: float = Field(description="load average of the last minute")
+    memory_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    memory_used_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    disk_bytes: int = Field(sa_column=Column(BigInteger, nullable=False), description="of the data folder's disk")
+    disk_free_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    devices: list[dict[str, Any]] = Field(
+        default_factory=list,
+        sa_column=Column(JSON, nullable=False),
+        description="as worker.machine.measurement.Device",
+    )

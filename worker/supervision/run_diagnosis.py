@@ -53,7 +53,7 @@ def compared(run_id: str) -> dict[str, Any] | None:
         run = runs.get(session=session, run_id=run_id)
         if run.status is not Status.FAILED:
             return None
-        finished = runs.listing(session=session, status=Status.FINISHED, limit=_MOST_COMPARED)
+        finished = runs.with_status(session=session, status=Status.FINISHED, limit=_MOST_COMPARED)
         alike = [(_shared(run.config, other.config), other) for other in finished]
         shared, best = max(alike, key=lambda one: len(one[0]), default=([], None))
         if best is None or not {"model", "data"} & set(shared):

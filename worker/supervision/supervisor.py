@@ -23,7 +23,7 @@ from worker.machine import processes
 from worker.runs import archive
 from worker.runs.lineage import lineage_of
 from worker.settings import get_settings
-from worker.store import claims, database, runs
+from worker.store import claims, database, runs, waiting
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Request, Run, Status
 from worker.supervision import closing, launcher, outcome, run_diagnosis, standby
@@ -262,13 +262,13 @@ class Supervisor:
         """Notifies the workers of the oldest queued run; they also check by themselves every few seconds."""
         try:
             with database.read() as session:
-                waiting = runs.waiting(session=session)
+                next_runs = waiting.startable(session=session)
         except UNREACHABLE:
             return
-        if waiting:
+        if next_runs:
             from worker import celery_app  # Celery takes 0.2 s to import
 
-            celery_app.notify(waiting[0].id)
+            celery_app.notify(next_runs[0].id)
 
 
 def _write_whole(path: Path, text: str) -> None:

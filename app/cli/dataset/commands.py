@@ -112,6 +112,19 @@ def show(dataset_id: str, as_json: bool) -> None:
 
 @dataset.command(cls=Command)
 @set_argument
+@_number("--offset", 0, click.IntRange(0), "Rows to leave out at the start.")
+@_number("--limit", 25, click.IntRange(1, 200), "Number of rows.")
+@click.option("--search", default="", metavar="TEXT", help="Only rows with this text in any column; case is ignored.")
+@json_option
+def rows(dataset_id: str, offset: int, limit: int, search: str, as_json: bool) -> None:
+    """Print rows of a data set, or those that contain a text."""
+    from app.cli.dataset import rows as cli_rows
+
+    cli_rows.rows(dataset_id, offset, limit, search, as_json=as_json)
+
+
+@dataset.command(cls=Command)
+@set_argument
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def remove(dataset_id: str, yes: bool, as_json: bool) -> None:

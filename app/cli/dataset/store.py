@@ -6,17 +6,11 @@ from typing import Any
 
 import click
 
-from app.cli.options import ready
-from app.documents import dataset as dataset_document
-from app.documents.dataset import document, find
+from app.cli.sources import datasets as source
 from app.words import numbers
 from app.words.datasets import issue_lines
 from training.data.row_formats import UNKNOWN
 from training.units import byte_size
-from worker.datasets import datasets
-from worker.settings import get_settings
-from worker.store import database, dataset_uses
-from worker.store.tables import Dataset
 
 
 def add(files: tuple[Path, ...], name: str | None, columns: str | None, *, as_json: bool) -> None:
@@ -25,19 +19,15 @@ def add(files: tuple[Path, ...], name: str | None, columns: str | None, *, as_js
     Raises:
         DataError: the file has errors; nothing is stored.
     """
-    ready()
-    get_settings().make_folders()
-    item = _store(files, name, columns)
-    if columns and item.columns_map != columns:  # the file was already stored
-        item = datasets.save_mapping(item.id, columns)
-    click.echo(json.dumps(_document(item.id)) if as_json else _added(item))
+    if len(files) > 1 and name:
+        raise click.UsageError("--name works with one file only; several files are named after their names.")
+    values = source.add(files, name, columns)
+    click.echo(json.dumps(values) if as_json else _added(values))
 
 
 def listing(search: str, limit: int, *, as_json: bool) -> None:
     """Prints the data sets, newest first."""
-    ready()
-    with database.read() as session:
-        listed = dataset_document.listing(session, search, limit)
+    listed = source.listing(search, limit)
     if as_json:
         click.echo(json.dumps(listed))
     elif listed:
@@ -52,8 +42,7 @@ def show(dataset_id: str, *, as_json: bool) -> None:
     Raises:
         DatasetNotFound: no data set has this id.
     """
-    ready()
-    values = _document(dataset_id)
+    values = source.document(dataset_id)
     click.echo(json.dumps(values) if as_json else page(values))
 
 
@@ -63,16 +52,13 @@ def remove(dataset_id: str, *, yes: bool, as_json: bool) -> None:
     Raises:
         DatasetNotFound, DatasetInUse: it does not exist, or a run still needs it.
     """
-    ready()
-    with database.read() as session:
-        item = find(session, dataset_id)
-        users = dataset_uses.users(session=session).get(item.id, [])
+    item = source.document(dataset_id)
     if not yes:
-        used = f", used by {numbers.plural(len(users), 'run')}" if users else ""
-        click.confirm(f"Delete {item.name} ({numbers.plural(item.rows, 'row')}{used})?", abort=True, err=True)
-    with database.write() as session:
-        datasets.delete(session=session, dataset_id=item.id)
-    click.echo(json.dumps({"removed": item.id}) if as_json else f"Deleted {item.name} ({item.id}).")
+        used = f", used by {numbers.plural(len(item['runs']), 'run')}" if item["runs"] else ""
+        rows = numbers.plural(item["rows"], "row")
+        click.confirm(f"Delete {item['name']} ({rows}{used})?", abort=True, err=True)
+    source.remove(item["id"])
+    click.echo(json.dumps({"removed": item["id"]}) if as_json else f"Deleted {item['name']} ({item['id']}).")
 
 
 def listing_table(rows: list[dict[str, Any]]) -> str:
@@ -115,23 +101,10 @@ def page(values: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _store(files: tuple[Path, ...], name: str | None, columns: str | None) -> Dataset:
-    if len(files) == 1:
-        return datasets.add(path=files[0], name=name or files[0].name, columns=columns).dataset
-    if name:
-        raise click.UsageError("--name works with one file only; several files are named after their names.")
-    return datasets.add_many(paths=list(files), names=[file.name for file in files])
-
-
-def _added(item: Dataset) -> str:
-    ready_to_train = ("Train", f"lathe run --data {item.id} --model MODEL")
+def _added(item: dict[str, Any]) -> str:
+    ready_to_train = ("Train", f"lathe run --data {item['id']} --model MODEL")
     unmapped = ("Map its columns", 'lathe dataset add FILE --columns "prompt=COLUMN, completion=COLUMN"')
-    facts = [("Show", f"lathe dataset show {item.id}"), unmapped if item.shape == UNKNOWN else ready_to_train]
-    added = f"Added {item.name} as {item.id}: {numbers.plural(item.rows, 'row')}, {item.shape}."
-    warnings = [f"  {line}" for line in issue_lines(item.warnings or [])]
+    facts = [("Show", f"lathe dataset show {item['id']}"), unmapped if item["format"] == UNKNOWN else ready_to_train]
+    added = f"Added {item['name']} as {item['id']}: {numbers.plural(item['rows'], 'row')}, {item['format']}."
+    warnings = [f"  {line}" for line in issue_lines(item["warnings"] or [])]
     return "\n".join([added, *warnings, numbers.pairs(facts)])
-
-
-def _document(dataset_id: str) -> dict[str, Any]:
-    with database.read() as session:
-        return document(session, dataset_id)

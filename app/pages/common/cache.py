@@ -25,12 +25,16 @@ class TimedCache(Generic[Key, Value]):
         if entry is not None and self._clock() - entry[0] < self._seconds:
             return entry[1]
         value = make()
+        self.put(key, value)
+        return value
+
+    def put(self, key: Key, value: Value) -> None:
+        """Sets the value of `key`."""
         with self._lock:
             self._entries[key] = (self._clock(), value)
             self._entries.move_to_end(key)
             while len(self._entries) > self._size:
                 self._entries.popitem(last=False)
-        return value
 
     def clear(self) -> None:
         """Removes all values."""

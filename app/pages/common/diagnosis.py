@@ -20,19 +20,24 @@ def diagnosis_html(diagnosis: dict[str, Any], run_id: str = "") -> Markup:
     pairs: list[tuple[str, Any]] = [("Cause", Markup("<code>{}</code>").format(diagnosis["cause"]))]
     pairs += [("Confidence", numbers.percent(diagnosis["confidence"], 0))] if diagnosis["cause"] != UNKNOWN else []
     pairs += [] if rank is None else [("First rank to fail", str(rank))]
-    evidence = zip(diagnosis["evidence_lines"], diagnosis["evidence"], strict=True)
-    lines = each(
-        "<li><i>{}</i><span>{}</span></li>", [(number, numbers.shorten(line, _SHOWN)) for number, line in evidence]
-    )
     fixes = each("<li>{}</li>", [(fix,) for fix in diagnosis["fix"]])
     body = Markup("<p>{}</p>{}{}{}{}").format(
         diagnosis["explanation"].removeprefix(diagnosis["title"]).strip() or diagnosis["explanation"],
         facts(pairs),
-        Markup('<ol class="evidence" aria-label="Evidence">{}</ol>').format(lines) if lines else "",
+        evidence_html(diagnosis),
         Markup('<ul class="fixes">{}</ul>').format(fixes) if fixes else "",
-        _button(diagnosis["changes"], run_id),
+        changes_link(diagnosis["changes"], run_id),
     )
     return panel(diagnosis["title"], body, classes="diagnosis")
+
+
+def evidence_html(diagnosis: dict[str, Any]) -> Markup:
+    """The numbered lines of the log that show the cause."""
+    evidence = zip(diagnosis["evidence_lines"], diagnosis["evidence"], strict=True)
+    lines = each(
+        "<li><i>{}</i><span>{}</span></li>", [(number, numbers.shorten(line, _SHOWN)) for number, line in evidence]
+    )
+    return Markup('<ol class="evidence" aria-label="Evidence">{}</ol>').format(lines) if lines else lines
 
 
 def comparison_html(compared: dict[str, Any] | None) -> Markup:
@@ -58,11 +63,7 @@ def comparison_html(compared: dict[str, Any] | None) -> Markup:
     return panel("What is different", lead + table + new, classes="diagnosis")
 
 
-def _value(name: str, value: Any) -> str:
-    return settings()[name].in_words(value) if name in settings() and value is not None else str(value)
-
-
-def _button(changes: dict[str, Any], run_id: str) -> Markup:
+def changes_link(changes: dict[str, Any], run_id: str) -> Markup:
     """A link to New run with the settings that fix the failure, as a clone of the run if Lathe knows it."""
     known = {name: form.shown(settings()[name], value) for name, value in changes.items() if name in settings()}
     if not known:
@@ -71,3 +72,7 @@ def _button(changes: dict[str, Any], run_id: str) -> Markup:
     clone = {"clone": run_id} if run_id else {}
     query = urlencode(clone | {name: numbers.plain(value) for name, value in known.items()})
     return Markup('<a class="button primary" href="/new?{}">New run with {}</a>').format(query, texts)
+
+
+def _value(name: str, value: Any) -> str:
+    return settings()[name].in_words(value) if name in settings() and value is not None else str(value)

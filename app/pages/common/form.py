@@ -4,7 +4,7 @@ The form keeps what a person types: numbers are text until training.config.field
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,14 @@ import gradio as gr
 
 from app.access import callers
 from training.config.applies import APPLIES, Values, applies
-from training.config.choices import Group
 from training.config.fields import ConfigError, Setting, parse, settings
 from training.config.run_config import RunConfig
 from training.errors import Problem
 
 Component = gr.components.Component
-MOST_BUTTONS = 8
+Chooser = Callable[[Setting], Component]
+"""Makes the component of a setting that offers what this installation has."""
+MOST_BUTTONS = 7
 """Up to this many choices are shown side by side; more become a dropdown."""
 _PASTED_LINES = 6  # the height of the field for a pasted JSON
 
@@ -106,24 +107,10 @@ def label(name: str) -> str:
     return known.label if known else name.replace("_", " ").capitalize()
 
 
-def build_group(group: Group, choosers: Mapping[str, Callable[[Setting], Component]]) -> dict[str, Component]:
-    """The components of a group: simple settings in a grid, advanced ones folded away.
-
-    `choosers` make the components of settings, by name, that offer what this installation has.
-    """
-    simple = [setting for setting in settings().values() if setting.group is group and not setting.advanced]
-    advanced = [setting for setting in settings().values() if setting.group is group and setting.advanced]
-
-    def built(members: list[Setting]) -> dict[str, Component]:
-        with gr.Row(elem_classes="settings"):
-            return {setting.name: choosers.get(setting.name, component)(setting) for setting in members}
-
-    components = built(simple)
-    if advanced:
-        names = ", ".join(setting.label for setting in advanced)
-        with gr.Accordion(f"More: {names}", open=False, elem_classes="more"):
-            components |= built(advanced)
-    return components
+def build(members: Iterable[Setting], choosers: Mapping[str, Chooser]) -> dict[str, Component]:
+    """The components of these settings in a grid; `choosers` make some of them, by name."""
+    with gr.Row(elem_classes="settings"):
+        return {setting.name: choosers.get(setting.name, component)(setting) for setting in members}
 
 
 def component(setting: Setting) -> Component:
@@ -139,16 +126,29 @@ def component(setting: Setting) -> Component:
 
 
 def attributes(setting: Setting) -> dict[str, Any]:
-    """What the component of every setting gets: label, help with bounds, id, style classes and visibility."""
-    bounds = f" ({setting.bounds})" if setting.bounds else ""
-    sentence = f"{setting.sentence.removesuffix('.')}{bounds}."
+    """What the component of every setting gets: label, help, id, style classes and visibility."""
+    chosen = setting.choices.index(setting.default) if setting.choices else 0
+    line = setting.choice_sentences[chosen] if setting.choices else in_short(setting)
     return {
         "label": setting.label,
-        "info": re.sub(r"([*\\])", r"\\\1", sentence),  # Gradio renders it as Markdown
+        "info": re.sub(r"([*\\])", r"\\\1", line),  # Gradio renders it as Markdown
         "elem_id": f"setting-{setting.name}",
-        "elem_classes": ["setting", _width(setting)],
+        "elem_classes": ["setting", *_width(setting).split()],
         "visible": applies(setting.name, defaults()),
     }
+
+
+def in_short(setting: Setting) -> str:
+    """The first statement of a setting's sentence, without the raw names of the choices to which it applies."""
+    sentence = re.sub(r"^[a-z0-9][\w, ()]*: ", "", setting.sentence)
+    first = re.split(r"[.;](?:\s|$)", sentence, maxsplit=1)[0]
+    return f"{first[:1].upper()}{first[1:]}."
+
+
+def in_full(setting: Setting) -> str:
+    """A setting's sentence with its bounds and its name in files, for a tooltip."""
+    bounds = f" ({setting.bounds})" if setting.bounds else ""
+    return f"{setting.sentence.removesuffix('.')}{bounds}. In files: {setting.name}."
 
 
 def _side_by_side(setting: Setting) -> bool:
@@ -157,9 +157,17 @@ def _side_by_side(setting: Setting) -> bool:
 
 def _width(setting: Setting) -> str:
     """The style class that sets the width of the setting's component."""
+    if _side_by_side(setting):
+        return f"buttons {_buttons_width(setting)}"
     if setting.kind == "choice":
-        return "buttons" if _side_by_side(setting) else "pick"
+        return "pick"
     return "number" if setting.kind == "integer" else setting.kind
+
+
+def _buttons_width(setting: Setting) -> str:
+    """The style class for the estimated width of the buttons: characters and padding."""
+    pixels = sum(7 * len(label) + 22 for label in setting.choice_labels)
+    return "short" if pixels < 225 else "long" if pixels < 445 else "whole"
 
 
 def _fits(setting: Setting, value: Any) -> bool:

@@ -1,21 +1,19 @@
 """The parts of the page of a data set as HTML: heading, facts, issues and rows. Pure functions."""
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, each, facts, panel, table
+from app.pages.common.html import ago, bar, facts, panel
 from app.pages.common.issues import issues_html, use_link
 from app.pages.dataset.links import combobox, field, to
+from app.pages.dataset.rows import row_tools_html
 from app.pages.dataset.view import MEASURED, TABS, View
 from app.words import numbers
 from training.data.row_formats import UNKNOWN
 from training.units import byte_size
 from worker.store.tables import Dataset
 
-_CELL_CHARACTERS = 400
 _FINGERPRINT_SHOWN = 16
 
 
@@ -80,6 +78,8 @@ def tabs_html(view: View) -> Markup:
 
 def tools_html(view: View, models: Sequence[tuple[str, str]]) -> Markup:
     """The settings behind a tab's numbers. `models` are (value, label)."""
+    if view.tab == "rows":
+        return row_tools_html(view)
     if view.tab not in MEASURED:
         return Markup("")
     boxes = [
@@ -122,52 +122,6 @@ def alert_html(heading: str, message: Markup | str, fix: str = "") -> Markup:
 def done_html(message: str) -> Markup:
     """The confirmation of a successful action."""
     return Markup('<div class="banner" role="status">{}</div>').format(message)
-
-
-def rows_html(item: Dataset) -> Markup:
-    """The first rows of the file, long texts shortened."""
-    columns = item.columns[:8]
-    heads = Markup("<th></th>") + each("<th>{}</th>", [(column,) for column in columns])
-    lines = [
-        Markup('<tr><td class="row-number">{}</td>{}</tr>').format(
-            number, each("<td>{}</td>", [(cell_html(row.get(name)),) for name in columns])
-        )
-        for number, row in enumerate(item.sample, 1)
-    ]
-    note = Markup('<p class="note">Rows 1 to {} of {}; long texts are shortened.</p>').format(
-        len(item.sample), numbers.count(item.rows)
-    )
-    return panel("First rows", table("sample calm", heads, Markup("").join(lines)) + note)
-
-
-def cell_html(value: Any) -> Markup:
-    """A value of a row: a text, a conversation for messages, else JSON."""
-    if value is None:
-        return Markup('<span class="faint">none</span>')
-    if isinstance(value, str):
-        return Markup('<div class="clamp">{}</div>').format(numbers.shorten(value, _CELL_CHARACTERS))
-    if _is_conversation(value):
-        turns = [
-            (turn.get("role", turn.get("from")), numbers.shorten(str(turn.get("content", turn.get("value"))), 200))
-            for turn in value[:4]
-        ]
-        more = (
-            Markup('<span class="faint">and {} more</span>').format(numbers.plural(len(value) - 4, "message"))
-            if len(value) > 4
-            else ""
-        )
-        return Markup('<div class="turns">{}{}</div>').format(each("<div><b>{}</b> {}</div>", turns), more)
-    document = json.dumps(value, ensure_ascii=False, indent=1 if isinstance(value, dict) else None)
-    return Markup('<div class="clamp mono">{}</div>').format(numbers.shorten(document, _CELL_CHARACTERS))
-
-
-def _is_conversation(value: Any) -> bool:
-    roles = ("role", "from")
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(turn, dict) and any(key in turn for key in roles) for turn in value)
-    )
 
 
 def _used(users: Sequence[tuple[str, str]]) -> Markup:

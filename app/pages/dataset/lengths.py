@@ -39,7 +39,7 @@ def histogram_html(curve: Curve, view: View, tokens: Mapping[str, float]) -> Mar
         view.max_length,
         cost(losses, curve),
     )
-    hint = Markup('<span class="hint">Drag the line, or use the arrow keys.</span>')
+    hint = Markup('<span class="hint">Drag the line, or use the arrow keys. Point at a bar for its rows.</span>')
     return panel("Row lengths", body, classes="lengths", aside=hint)
 
 

@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import parse_qsl
 
 import gradio as gr
 from markupsafe import Markup
@@ -22,6 +23,7 @@ from training.data.mapping import write_mapping
 from training.errors import DataError
 from worker.datasets.datasets import DatasetNotFound
 from worker.store.database import UNREACHABLE
+from worker.store.tables import Dataset
 
 WAITING_SECONDS, QUIET_SECONDS = 1.5, 10.0
 _SCRIPT = "lathe.view(element, trigger, watch)"
@@ -106,20 +108,38 @@ def act(view: View, action: dict[str, Any]) -> tuple[View, Markup | str]:
     if "save" in action or "forget" in action:
         return _save_mapping(view, keep="save" in action)
     if "again" in action:
-        snapshot.retry(item, replace(view, model=_readable(view.model)))
+        _again(view, item)
+    if "stop" in action and view.search:
+        snapshot.search(item, view).stop()
     if "random" in action:
         return replace(view, row=random.randint(1, max(item.rows, 1))), ""  # noqa: S311 not for security
     roles = {name.removeprefix("role."): str(path) for name, path in action.items() if name.startswith("role.")}
+    if "address" in action:
+        query = dict(parse_qsl(str(action["address"])))
+        return View.of(query | {"id": view.id}), ""
     if not roles:
-        return view.changed(action), invalid_number(view, action)
+        fresh = {"match": 1, "whole": 0} if "search" in action else {}
+        return view.changed(fresh | action), invalid_number(view, action)
     mapping = snapshot.mapping_of(view, item)
     for role, path in roles.items():
         mapping = with_role(mapping, role, path)
     return view.changed({"columns": write_mapping(mapping), "kind": snapshot.kind_shown(view, item)}), ""
 
 
+def _again(view: View, item: Dataset) -> None:
+    """Starts what the tab shows again: a search, or tokenizing."""
+    if view.tab == "rows":
+        snapshot.search(item, view, again=True)
+    else:
+        snapshot.retry(item, replace(view, model=_readable(view.model)))
+
+
 def invalid_number(view: View, action: dict[str, Any]) -> Markup | str:
     """Why a typed number is invalid; empty if none is."""
+    if not view.takes("row", action.get("row", 1)):
+        return parts_html.alert_html(
+            f"Row: {action['row']!r}", "is not a whole number from 1 up.", "The previous row is kept."
+        )
     for name, value in action.items():
         known = settings().get(name)
         if known and known.kind in ("integer", "number") and not view.takes(name, value):

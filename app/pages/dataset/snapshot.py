@@ -1,6 +1,6 @@
 """The data of a data set's page, read once for all viewers: the data set, its runs and its tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.models import local_model
 from app.pages.dataset.columns import KINDS, MappedRow, for_kind, kind_of, missing_roles, partial
 from app.pages.dataset.curve import Curve, curve
+from app.pages.dataset.rows import PAGE_ROWS, Row, first_row
 from app.pages.dataset.tokens import Stops, Token
 from app.pages.dataset.view import View
 from training.data.mapping import write_mapping
@@ -16,11 +17,13 @@ from training.data.row_formats import UNKNOWN
 from training.data.suggested_mapping import suggest
 from training.tokens.lengths import usual_limits
 from training.tokens.store import TokenStore, open_store
-from worker.datasets import datasets, previewing, token_counts, token_report
+from worker.datasets import datasets, previewing, row_pages, row_search, token_counts, token_report
+from worker.datasets.row_search import Search
 from worker.datasets.token_counts import TokenCount
 from worker.settings import ROOT
 from worker.store import database, dataset_uses, runs
 from worker.store.dataset_uses import DatasetUse
+from worker.store.listed import run_list
 from worker.store.tables import Dataset
 
 STARTER = "static/starter"
@@ -54,6 +57,7 @@ _previews: TimedCache[tuple[str, str], list[MappedRow]] = TimedCache(seconds=600
 _curves: TimedCache[tuple[str, int], Curve] = TimedCache(seconds=600.0, size=16)
 _reports: TimedCache[tuple[Any, ...], dict[str, Any]] = TimedCache(seconds=600.0, size=32)
 _most_cut: TimedCache[tuple[str, int], int | None] = TimedCache(seconds=600.0)
+_pages: TimedCache[tuple[str, int, int], list[Row]] = TimedCache(seconds=600.0, size=16)
 _models: TimedCache[None, list[str]] = TimedCache(seconds=10.0)
 
 
@@ -106,6 +110,41 @@ def preview(item: Dataset, mapping: dict[str, str], kind: str) -> list[MappedRow
         return []
     line = write_mapping(mapping)
     return _previews.get((item.id, line), lambda: _mapped_rows(item, line))
+
+
+def rows(item: Dataset, view: View) -> list[Row]:
+    """The page of rows that contains the view's row.
+
+    Raises:
+        DataError: they are out of reach, or cannot be read.
+    """
+    row_pages.prepare(datasets.path_of(item))
+    return [_whole(item, view, row) for row in _page(item, first_row(view), PAGE_ROWS)]
+
+
+def search(item: Dataset, view: View, *, again: bool = False) -> Search:
+    """The search for the view's text; with `again`, a stopped one starts anew."""
+    return row_search.search(datasets.path_of(item), view.search, again=again)
+
+
+def with_whole(item: Dataset, view: View, search: Search) -> Search:
+    """The search, with the view's row in full if it was found."""
+    return replace(search, matches=[dict(_whole(item, view, row)) for row in search.matches])
+
+
+def reachable(item: Dataset) -> int:
+    """The last row that pages show."""
+    return row_pages.reachable(item.format, item.rows)
+
+
+def _whole(item: Dataset, view: View, row: Row) -> Row:
+    """The row, in full if the view asks for it."""
+    return next(iter(_page(item, view.whole, 1)), row) if row["row"] == view.whole else row
+
+
+def _page(item: Dataset, first: int, count: int) -> list[Row]:
+    path = datasets.path_of(item)
+    return _pages.get((item.id, first, count), lambda: list(row_pages.page(path, first, count)))
 
 
 def quality(tokenized: Tokenized, view: View) -> dict[str, Any]:
@@ -181,7 +220,7 @@ def _read(dataset_id: str) -> Subject:
 
 def _trained_models() -> list[str]:
     with database.read() as session:
-        unique = {str(run.config.get("model")): None for run in runs.listing(session=session, limit=200)}
+        unique = {str(run.config.get("model")): None for run in run_list.listing(session=session, limit=200)}
     return [model for model in unique if model not in (STARTER, str(ROOT / STARTER))][:_MODELS_NAMED]
 
 

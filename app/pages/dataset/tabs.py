@@ -8,13 +8,15 @@ from app.pages.common.issues import place
 from app.pages.dataset import snapshot
 from app.pages.dataset.batches import batches_html, waste_html
 from app.pages.dataset.columns import columns_html, paths
-from app.pages.dataset.html import alert_html, progress_html, rows_html
+from app.pages.dataset.html import alert_html, progress_html
 from app.pages.dataset.lengths import histogram_html, longest_html, quality_html, scripts_html, untrained_html
 from app.pages.dataset.links import to
+from app.pages.dataset.rows import found_html, page_html
 from app.pages.dataset.snapshot import Tokenized
 from app.pages.dataset.tokens import tokens_html
 from app.pages.dataset.view import MEASURED, View
 from training.data.row_formats import UNKNOWN
+from training.errors import DataError
 from worker.datasets.token_counts import TokenCount
 from worker.store.tables import Dataset
 
@@ -24,13 +26,25 @@ def body(view: View, item: Dataset) -> tuple[Markup, bool]:
     if view.tab == "columns":
         return _columns(view, item), False
     if view.tab not in MEASURED:
-        return rows_html(item), False
+        return _rows(view, item)
     if item.shape == UNKNOWN and not item.columns_map:
         return _unmapped(view), False
     tokenized = snapshot.tokenized(item, view)
     if not isinstance(tokenized, Tokenized):
         return _not_tokenized(tokenized), tokenized.status != "failed"
     return {"tokens": _tokens, "lengths": _lengths, "batches": _batches}[view.tab](view, tokenized), False
+
+
+def _rows(view: View, item: Dataset) -> tuple[Markup, bool]:
+    try:
+        if not view.search:
+            return page_html(snapshot.rows(item, view), item.columns, view, item.rows, snapshot.reachable(item)), False
+        search = snapshot.search(item, view)
+        waiting = search.state == "running"  # asked before its rows are read: the last of them are not missed
+        return found_html(snapshot.with_whole(item, view, search), item.columns, view, item.rows), waiting
+    except DataError as error:
+        where = f"Row {error.line:,}" if error.line else "The file"
+        return alert_html("Could not read the rows.", f"{where} {error.message}", error.fix), False
 
 
 def _columns(view: View, item: Dataset) -> Markup:

@@ -13,6 +13,7 @@ MEASURED = ("tokens", "lengths", "batches")
 """Tabs that need the data set tokenized for a model."""
 
 _LONGEST_TEXT = 2000
+_FIRST_ROWS = {"row": 1, "match": 1, "whole": 0}
 
 
 def _default(name: str) -> Any:
@@ -23,6 +24,8 @@ def _default(name: str) -> Any:
 class View:
     """A data set, a tab, and the settings behind the tab's numbers; `row` counts from 1.
 
+    `search` is a text in the rows and `match` the first row found on the page, from 1; `whole` is the row whose values are shown
+    in full, 0 for none.
     `columns` is an unsaved mapping and `kind` its kind of rows (app/pages/dataset/columns.py). The other settings have the
     names and bounds of a run's settings (training/config/run_config.py).
     """
@@ -32,6 +35,9 @@ class View:
     model: str = ""
     max_length: int = _default("max_length")
     row: int = 1
+    search: str = ""
+    match: int = 1
+    whole: int = 0
     micro_batch_size: int = _default("micro_batch_size")
     gradient_accumulation_steps: int = _default("gradient_accumulation_steps")
     num_processes: int = _default("num_processes")
@@ -71,12 +77,12 @@ class View:
         if kind is str:
             word = str(value).strip()[:_LONGEST_TEXT]
             return word if name != "tab" or word in TABS else None
-        return _row(value) if name == "row" else _setting(name, kind, value)
+        return _row(value, _FIRST_ROWS[name]) if name in _FIRST_ROWS else _setting(name, kind, value)
 
 
-def _row(value: Any) -> int | None:
+def _row(value: Any, least: int) -> int | None:
     written = str(value).replace(",", "").strip()
-    return max(1, int(written)) if written.isdecimal() and len(written) < 12 else None
+    return max(least, int(written)) if written.isdecimal() and len(written) < 12 else None
 
 
 def _setting(name: str, kind: Any, value: Any) -> Any:

@@ -13,7 +13,7 @@ from training.units import NONE
 from worker.store.tables import Dataset
 
 _HINT = Markup(
-    '<p class="note">Under More, <i>Mix by</i> says whether the weights divide rows or tokens, '
+    '<p class="note">In the group Model and data, <i>Mix by</i> says whether the weights divide rows or tokens, '
     "and <i>Epoch of a mixture</i> when an epoch ends.</p>"
 )
 Sets = Mapping[str, Dataset]

@@ -1,6 +1,7 @@
 """Below the method on New run: its own options, and the parameters that it trains in the chosen model."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -8,18 +9,22 @@ from markupsafe import Markup
 
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
-from app.pages.common.html import QUIET, each, html, table
+from app.pages.common.html import QUIET, bar, each, html, table
+from app.pages.common.models import local_model
 from app.words import numbers
 from training.config.applies import Values
 from training.config.choices import Group
 from training.config.fields import settings
 from training.config.peft_methods import Option, method
+from training.config.run_config import RunConfig
 from worker.forecasts import targeting
 
 _PARTS = {"matched": "With an adapter", "whole": "Fully trained", "others": "Linear, not trained"}
-_LOADING = Markup('<p class="note looking">Building the model without its weights. This takes a few seconds.</p>')
+_LOADING = Markup(
+    '<p class="note looking">Building the model without its weights: about 10 s, once for these settings. {}</p>'
+).format(bar(None, label="Building the model"))
 _DECIDING = {"model", "revision", "task", *(name for name, item in settings().items() if item.group is Group.METHOD)}
-_answers: TimedCache[str, targeting.Answer] = TimedCache(seconds=300)
+_answers: TimedCache[str, targeting.Answer] = TimedCache(seconds=3600)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ def wire(panel: MethodPanel, chosen: Any, inputs: list[Any], names: tuple[str, .
     def targets(*typed: Any) -> Markup:
         return targets_html(dict(zip(names, typed, strict=True)))
 
-    chosen.change(options_html, chosen, panel.options, **QUIET)
+    chosen.change(lambda name: [options_html(name), ""], chosen, [panel.options, panel.targets], **QUIET)
     loading = panel.show_targets.click(lambda: _LOADING, None, panel.targets, **QUIET)
     loading.then(targets, inputs, panel.targets, **QUIET)
 
@@ -69,15 +74,34 @@ def targets_html(values: Values) -> Markup:
     config = form.check({**values, "data": values.get("data") or "none"})
     if isinstance(config, list):
         return _problem(form.label(config[0].field), config[0].message, config[0].fix)
-    answer = _answers.get(config.model_dump_json(include=_DECIDING), lambda: targeting.list_targets(config))
-    if "problem" in answer:
-        problem = answer["problem"]
+    try:
+        answer = _answers.get(_key(config), lambda: _listed(config))
+    except _NotListedError as error:
+        problem = error.args[0]
         return _problem(form.label(problem["field"]), problem["message"], problem["fix"])
     share = numbers.percent(answer["trainable"] / answer["total"], 4)
     lead = Markup('<p class="note"><b>{}</b> of {} parameters are trainable ({}).</p>').format(
         f"{answer['trainable']:,}", f"{answer['total']:,}", share
     )
     return lead + Markup("").join(_group(heading, answer[part]) for part, heading in _PARTS.items() if answer[part])
+
+
+class _NotListedError(Exception):
+    """The problem that prevents an answer, which may be gone at the next try: it is not cached."""
+
+
+def _listed(config: RunConfig) -> targeting.Answer:
+    answer = targeting.list_targets(config)
+    if "problem" in answer:
+        raise _NotListedError(answer["problem"])
+    return answer
+
+
+def _key(config: RunConfig) -> str:
+    """The settings that decide the answer, and when a local model's description was written."""
+    described = Path(local_model(config.model)) / "config.json"
+    written = described.stat().st_mtime_ns if described.is_file() else 0
+    return f"{config.model_dump_json(include=_DECIDING)} {written}"
 
 
 def _group(heading: str, groups: list[dict[str, Any]]) -> Markup:

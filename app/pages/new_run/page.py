@@ -15,7 +15,7 @@ from app.access import callers
 from app.pages.common import form, upload_box
 from app.pages.common.form import Draft
 from app.pages.common.html import QUIET, database_unreachable, html, title
-from app.pages.new_run import data_chooser, data_mix, memory_panel, method_panel
+from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
 from app.pages.new_run.opening import draft_or_clone, from_link
@@ -53,6 +53,7 @@ class Page:
     upload: gr.File
     method: MethodPanel
     dataset: gr.HTML
+    changes: gr.HTML
     banner: gr.HTML
     summary: gr.HTML
     problems: gr.HTML
@@ -78,7 +79,8 @@ def build(demo: gr.Blocks) -> None:
     parent, visible = gr.State(""), gr.State(())
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="title-row"):
-        title("New run", Markup('<a class="button" href="/import">Import a configuration</a>'))
+        link = Markup('<a class="button" href="/import">Import a configuration</a>')
+        title("New run", folds.search_box() + link)
         example = gr.Button("Load the starter example", size="sm", visible=EXAMPLE.is_file(), scale=0)
         reset = gr.Button("Reset", size="sm", scale=0)
     page = _components()
@@ -86,7 +88,7 @@ def build(demo: gr.Blocks) -> None:
     about = [page.fields[name] for name in _ABOUT_DATA]
     tokenizing = gr.Timer(TOKENIZING_SECONDS, active=False)
     shown = [page.dataset, tokenizing]
-    checked = [draft, visible, page.summary, page.problems, page.start, *page.previews, *page.hideable]
+    checked = [draft, visible, page.changes, page.summary, page.problems, page.start, *page.previews, *page.hideable]
     typed = [*page.inputs, parent, visible]
     filled = [*page.inputs, parent, page.banner]
     loaded = demo.load(opened, [draft, earlier], [*filled, *shown, earlier], **QUIET).then(
@@ -143,6 +145,7 @@ def refreshed(*inputs: Any) -> list[Any]:
     return [
         {"values": values, "parent": parent},
         visible,
+        folds.changes_html(values),
         summary_html(checked),
         problems_html(checked),
         gr.update(interactive=checked.ready),
@@ -242,9 +245,10 @@ def _absolute(path: str) -> str:
 
 def _components() -> Page:
     with gr.Row(elem_classes="two-columns"):
-        with gr.Column(scale=3, elem_classes="form"):
+        with gr.Column(scale=3, elem_classes="form-column"):
             banner = html()
-            fields, upload, method, dataset = _form()
+            html('<p class="note" id="find-result" role="status"></p>')
+            fields, upload, method, dataset, changes = _form()
         with gr.Column(scale=2, elem_classes="beside"):
             with gr.Column(elem_classes="card start-card"):
                 summary = html()
@@ -252,22 +256,24 @@ def _components() -> Page:
                 start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start")
             memory = memory_panel.build()
             previews = _previews()
-    return Page(fields, upload, method, dataset, banner, summary, problems, start, memory, previews)
+    return Page(fields, upload, method, dataset, changes, banner, summary, problems, start, memory, previews)
 
 
-def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML]:
+def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML, gr.HTML]:
     choosers = {"model": _model_chooser, "data": _data_chooser, "validation_data": _data_chooser}
-    fields: dict[str, Component] = {}
+    data, *others = folds.basic()
+    with gr.Column(elem_classes="card group", elem_id="basic"):
+        with gr.Row(elem_classes="with-upload"):
+            fields = form.build([data], choosers)
+            upload = upload_box.upload_box()
+        dataset = html(script="lathe.mixture(element, trigger, watch)", classes="found-place")
+        fields |= form.build(others, choosers)
     for group in Group:
-        with gr.Column(elem_classes="card"):
-            html(Markup("<header><h2>{}</h2></header>").format(group.value))
-            fields |= form.build_group(group, choosers)
-            if group is Group.MODEL:
-                upload = upload_box.upload_box()
-                dataset = html(script="lathe.mixture(element, trigger, watch)", classes="found-place")
+        with folds.folded(group):
+            fields |= folds.build_group(group, choosers)
             if group is Group.METHOD:
                 panel = method_panel.build()
-    return fields, upload, panel, dataset
+    return fields, upload, panel, dataset, folds.changes_box()
 
 
 def _previews() -> list[gr.Code]:

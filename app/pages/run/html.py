@@ -1,28 +1,21 @@
 """The parts of the page Run as HTML. Pure functions of database rows."""
 
-import time
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.cache import TimedCache
-from app.pages.common.diagnosis import comparison_html, diagnosis_html
 from app.pages.common.form import applying, from_config
-from app.pages.common.html import ago, bar, clock, each, facts, panel, rows, share_done, status_word, took
+from app.pages.common.html import ago, bar, clock, each, panel, rows, status_word, took
 from app.words import numbers
 from app.words.datasets import data_words, digest_label
-from app.words.runs import eta, exact_match, scores, strategy
+from app.words.runs import exact_match, result_noun, scores, strategy
 from training.config.data_sets import FIELDS
 from training.config.fields import settings
 from training.units import NONE, byte_size
-from worker.store.tables import LogLine, Run, RunEvent, Status
-from worker.supervision.run_diagnosis import compared
+from worker.store.tables import Run, RunEvent
 
 Queue = dict[str, Any] | None
-
-_comparisons: TimedCache[tuple[str, int], dict[str, Any] | None] = TimedCache(seconds=60)
 
 
 def heading(run: Run) -> Markup:
@@ -40,56 +33,37 @@ def heading(run: Run) -> Markup:
     )
 
 
-def progress(run: Run, queue: Queue) -> Markup:
-    """Progress bar, phase, step, times and devices."""
-    pairs = [
-        ("Phase", _phase(run, queue)),
-        ("Step", f"{run.step:,} of {run.total_steps:,}" if run.total_steps else NONE),
-        ("Elapsed" if not run.status.ended else "Duration", took(run)),
-        ("Time left", _time_left(run)),
-        ("Devices", ", ".join(run.devices)),
+def progress(run: Run, facts: dict[str, Any], cursor: str) -> Markup:
+    """Phase, progress bar, and the facts that the run's stream keeps current (static/run.js)."""
+    left = Markup('<span data-until="{}"></span>').format(facts["until"]) if facts["until"] else NONE
+    cells = [
+        ("Step", "step", facts["step"]),
+        ("Loss", "loss", facts["loss"]),
+        ("Speed", "speed", facts["speed"]),
+        ("Time left", "until", left),
+        ("Duration" if run.status.ended else "Elapsed", "elapsed", took(run)),
+        ("Peak memory", "memory", facts["memory"]),
+        ("Devices", "devices", Markup('<span title="{0}">{0}</span>').format(", ".join(run.devices) or NONE)),
     ]
-    shown = facts([pair for pair in pairs if pair[1] != ""])
-    return Markup('<section class="panel standing">{}{}</section>').format(_bar(run), shown)
-
-
-def failure(run: Run, log: Sequence[LogLine]) -> Markup:
-    """The error, its fix, the end of the log and the diagnosis; nothing for a healthy run."""
-    error = run.error
-    if not error:
-        note = "Training diverged: the loss is NaN or infinite. Lower the learning rate or lengthen the warmup."
-        return Markup('<div class="alert" role="alert">{}</div>').format(note) if run.diverged else Markup("")
-    rank = error.get("rank")
-    where = ", ".join(part for part in (str(error.get("phase") or ""), "" if rank is None else f"rank {rank}") if part)
-    tail = str(error.get("log_tail") or "\n".join(line.text for line in log[-12:]))
-    details = [("Last log lines", tail), ("Traceback", str(error.get("traceback") or ""))]
-    folded = each(
-        "<details><summary>{}</summary><pre>{}</pre></details>", [detail for detail in details if detail[1].strip()]
-    )
-    alert = Markup('<div class="alert" role="alert"><b>{}</b>{} <em>{}</em>{}</div>').format(
-        error.get("message") or "The run failed.", f" ({where})" if where else "", error.get("fix") or "", folded
-    )
-    diagnosis = diagnosis_html(error["diagnosis"], run_id=run.id) if error.get("diagnosis") else Markup("")
-    return alert + diagnosis + comparison_html(_comparisons.get((run.id, run.attempt), lambda: compared(run.id)))
+    listed = each('<div><dt>{}</dt><dd data-fact="{}">{}</dd></div>', cells)
+    line = bar(facts["share"], label="progress", classes=f"wide {run.status.value}")
+    return Markup(
+        '<section class="panel standing" data-state="{}" data-cursor="{}" data-live="{}">'
+        '<p class="standing-phase"><span data-fact="phase">{}</span><span class="connection" role="status"></span></p>{}'
+        '<dl class="facts live-facts">{}</dl></section>'
+    ).format(facts["state"], cursor, "" if run.status.ended else "yes", facts["phase"], line, listed)
 
 
 def event_list(events: Sequence[RunEvent]) -> Markup:
     """The events, newest first."""
     items = each(
-        '<li class="{} {}">{}<span>{}</span></li>',
-        [(event.level, event.kind, clock(event.time), event.message) for event in reversed(_without_repeats(events))],
+        '<li class="{} {}" data-id="{}">{}<span>{}</span></li>',
+        [
+            (event.level, event.kind, event.id, clock(event.time), event.message)
+            for event in reversed(_without_repeats(events))
+        ],
     )
     return panel("Events", Markup('<ol class="events">{}</ol>').format(items) if items else _note("No events yet."))
-
-
-def log_tail(log: Sequence[LogLine]) -> Markup:
-    """The last lines of the training process, with a line where each later attempt begins."""
-    parts: list[str] = []
-    for attempt, lines in groupby(log, key=lambda line: line.attempt):
-        parts += [f"----- attempt {attempt} -----"] if attempt > 1 else []
-        parts += [line.text for line in lines]
-    body = Markup('<pre class="log" data-follow tabindex="0">{}</pre>').format("\n".join(parts))
-    return panel("Log", body if parts else _note("No output yet."))
 
 
 def configuration(run: Run, dataset_names: dict[str, str]) -> Markup:
@@ -126,7 +100,7 @@ def results(run: Run) -> Markup:
         ("Evaluation loss", numbers.decimal(summary.get("eval_loss"))),
         ("Perplexity, held-out", numbers.decimal(summary.get("eval_perplexity"))),
         ("Trainable parameters", _trainable(summary)),
-        ("Adapter", byte_size(summary.get("adapter_bytes"))),
+        (result_noun(run.config).capitalize(), byte_size(summary.get("adapter_bytes"))),
         ("Speed", ", ".join(numbers.rate(summary.get(f"{noun}_per_second"), noun) for noun in ("tokens", "samples"))),
         ("Training time", numbers.duration(summary.get("train_seconds"))),
         ("Engine", strategy({"summary": summary, "plan": run.plan})),
@@ -195,37 +169,6 @@ def _memory(memory: dict[str, list[int | None]], forecast: dict[str, Any] | None
     heads = each("<th>{}</th>", [("Memory",), *[(moment,) for moment, _ in moments]])
     body = each(f"<tr><th>rank {{}}</th>{'<td>{}</td>' * len(moments)}</tr>", lines)
     return Markup('<table class="memory"><thead><tr>{}</tr></thead><tbody>{}</tbody></table>').format(heads, body)
-
-
-def _phase(run: Run, queue: Queue) -> str:
-    if run.status is Status.QUEUED:
-        if not queue:
-            return "queued"
-        running = f", {numbers.plural(queue['running'], 'run')} running" if queue["running"] else ""
-        overloaded = f". {queue['overloaded']}" if queue["overloaded"] else ""
-        return f"position {queue['place']} of {queue['waiting']} in the queue{running}{overloaded}"
-    if run.status.ended:
-        return run.status.value
-    if run.request == "stop":
-        return "stopping: saving a checkpoint"
-    counted = f" {run.phase_done or 0:,} of {run.phase_total:,}" if run.phase_total else ""
-    return f"{run.phase or 'starting'}{counted}"
-
-
-def _bar(run: Run) -> Markup:
-    share = share_done(run)
-    if run.status is Status.RUNNING and run.phase_total and run.phase != "training":
-        share = (run.phase_done or 0) / run.phase_total
-    if share is None and run.status is not Status.RUNNING:
-        share = 0.0
-    return bar(share, label="progress", classes=f"wide {run.status.value}")
-
-
-def _time_left(run: Run) -> Markup | str:
-    left = eta(run.model_dump(include={"seconds_per_step", "total_steps", "step"}))
-    if run.status is not Status.RUNNING or left is None:
-        return ""
-    return Markup('<span data-until="{}">{}</span>').format(f"{time.time() + left:.0f}", numbers.duration(left))
 
 
 def _default(name: str) -> Any:

@@ -1,5 +1,6 @@
 """The page Run, at /run?id=RUN_ID: one run, live. It only reads the database, so closing it changes nothing."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,22 +13,21 @@ from app.access import callers, changes
 from app.pages.common.html import QUIET, database_unreachable, each, html
 from app.pages.run import html as parts_html
 from app.pages.run import snapshot as snapshots
+from app.pages.run import take_away
 from app.pages.run.data_sets import data_sets
+from app.pages.run.failure import failure
 from app.pages.run.memory import attempts_html, proposal
-from app.pages.run.snapshot import Drawing, Snapshot
+from app.pages.run.phases import phases_html
+from app.pages.run.snapshot import Snapshot
 from app.web.downloads import adapter_path
+from app.words.runs import result_noun
 from training.errors import UserError
 from training.run_folder.paths import GGUF_FILE, MERGED_FILE
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
 from worker.store.tables import Request, Status
 
-SMOOTHINGS = [("Raw", 0.0), ("Smoothed", 0.7), ("Very smooth", 0.92)]
-LIVE_SECONDS, ENDED_SECONDS = 3.0, 20.0
-_CHART = (
-    '<p class="note chart-empty">No metrics yet. The charts start with the first step.</p>'
-    '<div class="chart" hidden></div>'
-)
+_PLOTS = '<div class="plots"></div>'
 _STOP = Markup(
     "<h2>Stop this run?</h2><p>It saves a checkpoint after the current step and exits. Resume continues from that "
     "checkpoint. A run that has not started training stops immediately.</p>"
@@ -39,7 +39,6 @@ class Sent:
     """What a browser shows, so that the server sends only changes."""
 
     version: str = ""
-    drawing: Drawing | None = None
     parts: tuple[Any, ...] = ()
 
 
@@ -55,21 +54,20 @@ class Page:
     step_down: gr.Button
     links: gr.HTML
     progress: gr.HTML
+    phases: gr.HTML
     failure: gr.HTML
     attempts: gr.HTML
-    chart: gr.HTML
+    plots: gr.HTML
     results: gr.HTML
     events: gr.HTML
     configuration: gr.HTML
-    log: gr.HTML
-    timer: gr.Timer
 
     @property
     def parts(self) -> list[Any]:
         """The components of `_parts`, in its order."""
         return [
-            self.heading, self.stop, self.resume, self.step_down, self.links, self.progress, self.failure,
-            self.attempts, self.results, self.events, self.configuration, self.log, self.timer,
+            self.heading, self.stop, self.resume, self.step_down, self.links, self.progress, self.phases, self.failure,
+            self.attempts, self.results, self.events, self.configuration,
         ]  # fmt: skip
 
 
@@ -82,80 +80,68 @@ def build(demo: gr.Blocks) -> None:
             heading = html()
             stop = gr.Button("Stop", size="md", visible=False, scale=0, elem_id="stop")
             resume = gr.Button("Resume", size="md", visible=False, scale=0, elem_id="resume")
-            step_down = gr.Button("Resume", size="md", variant="primary", visible=False, scale=0, elem_id="step-down")
+            # The box of a failed run has the button that a person sees; it presses this one.
+            step_down = gr.Button("Resume", visible=False, elem_id="step-down", elem_classes="behind")
             links = html()
         refused = html()
-        progress, failure, attempts = html(), html(), html()
+        failed, progress, phases, attempts = html(), html(), html(), html()
         with gr.Row(elem_classes="two-columns"):
             with gr.Column(scale=3), gr.Column(elem_classes="card charts"):
-                with gr.Row(elem_classes="chart-controls"):
-                    html(Markup('<h2>Charts</h2><p class="hint">Drag to zoom, double-click to reset.</p>'))
-                    log_loss = gr.Checkbox(label="Log scale for loss", container=False, elem_id="log-loss")
-                    smoothing = gr.Radio(
-                        SMOOTHINGS,
-                        value=0.0,
-                        label="Smoothing",
-                        show_label=False,
-                        container=False,
-                        elem_classes="segmented",
-                        elem_id="smoothing",
-                    )
-                chart = gr.HTML(
-                    html_template=_CHART,
-                    js_on_load="lathe.chart(element, props, watch)",
+                plots = gr.HTML(
+                    html_template=_PLOTS,
+                    js_on_load="lathe.runPlots(element, props, watch)",
                     apply_default_css=False,
-                    elem_id="chart",
+                    elem_id="plots",
                 )
             with gr.Column(scale=2):
                 results, events, configuration = html(), html(), html()
-        log = html(script="lathe.follow(element, watch)", classes="log-place")
+        take_away.build(demo)
+        html(Markup('<section class="panel log-viewer"></section>'), script="lathe.runLog(element)")
         with gr.Column(visible=False, elem_classes="dialog") as dialog, gr.Column(elem_classes="card"):
             html(_STOP)
             with gr.Row():
                 keep = gr.Button("Keep running", elem_classes="dialog-cancel")
                 confirm = gr.Button("Stop and save", variant="stop", elem_id="confirm-stop")
-    timer = gr.Timer(LIVE_SECONDS)
+    news = html(Markup('<div class="run-news"></div>'), script="lathe.runNews(element, trigger)")
     page = Page(
-        missing, body, heading, stop, resume, step_down, links, progress, failure, attempts, chart, results, events,
-        configuration, log, timer,
+        missing, body, heading, stop, resume, step_down, links, progress, phases, failed, attempts, plots, results,
+        events, configuration,
     )  # fmt: skip
-    everything = [sent, page.missing, page.body, page.chart, *page.parts]
-    inputs = [log_loss, smoothing, sent]
-    demo.load(opened, [log_loss, smoothing], everything, **QUIET)
-    timer.tick(refreshed, inputs, everything, **QUIET)
-    gr.on([log_loss.change, smoothing.change], refreshed, inputs, everything, trigger_mode="always_last", **QUIET)
+    everything = [sent, page.missing, page.body, page.plots, *page.parts]
+    demo.load(opened, None, everything, **QUIET)
+    news.select(refreshed, [sent], everything, trigger_mode="always_last", **QUIET)
     stop.click(lambda: gr.update(visible=True), None, dialog, **QUIET)
     keep.click(lambda: gr.update(visible=False), None, dialog, **QUIET)
-    confirm.click(stopped, inputs, [dialog, refused, *everything], **QUIET)
-    resume.click(resumed, inputs, [refused, *everything], **QUIET)
-    step_down.click(resumed_with_less_memory, inputs, [refused, *everything], **QUIET)
+    confirm.click(stopped, [sent], [dialog, refused, *everything], **QUIET)
+    resume.click(resumed, [sent], [refused, *everything], **QUIET)
+    step_down.click(resumed_with_less_memory, [sent], [refused, *everything], **QUIET)
 
 
-def opened(log_loss: bool, smoothing: float, request: gr.Request) -> list[Any]:
+def opened(request: gr.Request) -> list[Any]:
     """The page of the run in the address, or "Run not found"."""
-    return refreshed(log_loss, smoothing, Sent(), request)
+    return refreshed(Sent(), request)
 
 
-def refreshed(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
+def refreshed(before: Sent, request: gr.Request) -> list[Any]:
     """The outputs that changed since `before`; all of them after a restart of the server."""
-    return show(_run_id(request), log_loss, smoothing, before)
+    return show(_run_id(request), before)
 
 
-def stopped(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
+def stopped(before: Sent, request: gr.Request) -> list[Any]:
     """Requests a stop and closes the dialog; shows why if that is refused."""
     refusal = _refusal(changes.stop, request)
-    return [gr.update(visible=False), refusal, *refreshed(log_loss, smoothing, before, request)]
+    return [gr.update(visible=False), refusal, *refreshed(before, request)]
 
 
-def resumed(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
+def resumed(before: Sent, request: gr.Request) -> list[Any]:
     """Requeues the run; shows why if that is refused."""
-    return [_refusal(changes.resume, request), *refreshed(log_loss, smoothing, before, request)]
+    return [_refusal(changes.resume, request), *refreshed(before, request)]
 
 
-def resumed_with_less_memory(log_loss: bool, smoothing: float, before: Sent, request: gr.Request) -> list[Any]:
+def resumed_with_less_memory(before: Sent, request: gr.Request) -> list[Any]:
     """Requeues the run with the settings proposed when it ran out of memory."""
     refusal = _refusal(partial(changes.resume, step_down=True), request)
-    return [refusal, *refreshed(log_loss, smoothing, before, request)]
+    return [refusal, *refreshed(before, request)]
 
 
 def _refusal(change: Callable[[str], object], request: gr.Request) -> Markup:
@@ -176,7 +162,7 @@ def _run_id(request: gr.Request) -> str:
     return str(request.query_params.get("id", ""))
 
 
-def show(run_id: str, log_loss: bool, smoothing: float, before: Sent) -> list[Any]:
+def show(run_id: str, before: Sent) -> list[Any]:
     """The page's outputs for a browser that shows `before`; unchanged outputs are skipped."""
     try:
         snapshot = snapshots.current(run_id)
@@ -184,16 +170,16 @@ def show(run_id: str, log_loss: bool, smoothing: float, before: Sent) -> list[An
         return _not_found(str(error) if run_id else "The address has no run id.", before)
     except UNREACHABLE:
         return _unreachable()
-    version = snapshot.version
-    drawing = snapshots.drawing(snapshot, log_loss=log_loss, smoothing=smoothing)
-    if version == before.version and drawing == before.drawing:
+    if snapshot.version == before.version:
         return [gr.skip()] * (4 + _PARTS)
-    chart = gr.skip() if drawing == before.drawing else snapshots.figure(drawing, snapshot.events)
     parts = _parts(snapshot)
     old = before.parts or (None,) * _PARTS
     changed = [gr.skip() if part == shown else part for part, shown in zip(parts, old, strict=True)]
-    visibility = [gr.skip(), gr.skip()] if before.parts else [gr.update(visible=False), gr.update(visible=True)]
-    return [Sent(version, drawing, tuple(parts)), *visibility, chart, *changed]
+    if before.parts:
+        visibility, plots = [gr.skip(), gr.skip()], gr.skip()
+    else:
+        visibility, plots = [gr.update(visible=False), gr.update(visible=True)], json.dumps(snapshot.panels)
+    return [Sent(snapshot.version, tuple(parts)), *visibility, plots, *changed]
 
 
 def _unreachable() -> list[Any]:
@@ -204,10 +190,10 @@ def _unreachable() -> list[Any]:
 
 def _not_found(reason: str, before: Sent) -> list[Any]:
     alert = gr.update(value=parts_html.missing(reason), visible=True)
-    return [before, alert, gr.update(visible=False), *[gr.skip()] * _PARTS, gr.Timer(active=False)]
+    return [before, alert, gr.update(visible=False), *[gr.skip()] * (1 + _PARTS)]
 
 
-_PARTS = 13
+_PARTS = 12
 
 
 def _parts(snapshot: Snapshot) -> list[Any]:
@@ -223,14 +209,13 @@ def _parts(snapshot: Snapshot) -> list[Any]:
         gr.update(visible=allowed and run.status in (Status.FAILED, Status.STOPPED)),
         gr.update(visible=allowed and bool(proposed), value=proposed),
         _links(snapshot),
-        parts_html.progress(run, snapshot.queue),
-        parts_html.failure(run, snapshot.log),
+        parts_html.progress(run, snapshot.facts, str(snapshot.cursor)),
+        phases_html(snapshot.attempts, snapshot.phases),
+        failure(run, snapshot.attempts, snapshot.log, snapshot.compared),
         attempts_html(snapshot.attempts),
         parts_html.results(run) + data_sets(run, snapshot.set_losses),
         parts_html.event_list(snapshot.events),
         parts_html.configuration(run, snapshot.dataset_names),
-        parts_html.log_tail(snapshot.log),
-        gr.update(value=ENDED_SECONDS if run.status.ended else LIVE_SECONDS),
     ]
 
 
@@ -238,8 +223,8 @@ def _links(snapshot: Snapshot) -> Markup:
     run = snapshot.run
     links = [("", f"/new?clone={run.id}", "", "Clone"), ("", f"/api/runs/{run.id}/config.yaml", "download", "YAML")]
     if adapter_path(run):
-        result = "model" if run.config.get("method") == "full" else "adapter"
-        links.append(("primary", f"/api/runs/{run.id}/adapter.zip", "download", f"Download {result}"))
+        result = result_noun(run.config)
+        links.append(("primary", f"/api/runs/{run.id}/{result}.zip", "download", f"Download {result}"))
     for file, label in ((MERGED_FILE, "Merged model"), (GGUF_FILE, "GGUF")):
         if adapter_path(run, file):
             links.append(("", f"/api/runs/{run.id}/{file}", "download", label))

@@ -1,23 +1,25 @@
-"""The data of the page Run, read from the database once for all viewers; metric series only when new ones are stored."""
+"""The data of the page Run, read from the database once for all viewers."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sqlmodel import Session
-
+from app.documents.live import reader as live
+from app.documents.live.facts import facts
+from app.documents.live.panels import is_set_loss, panels
+from app.documents.live.plots import memory_limits, ranks_of
+from app.documents.live.reader import Cursor
 from app.documents.run import place
 from app.pages.common.cache import TimedCache
-from app.pages.run import charts
-from app.pages.run.chart_layout import Mark
 from app.pages.run.html import Queue
 from worker.datasets import datasets
-from worker.store import database, history, logs, runs, series
-from worker.store.series import Series
+from worker.store import database, history, logs, runs
+from worker.store.measured import series
+from worker.store.measured.series import Key
 from worker.store.tables import Attempt, LogLine, Run, RunEvent
+from worker.supervision import run_diagnosis
 
-LOG_LINES, EVENTS = 200, 100
-_POINTS, _MEMORY_POINTS = 280, 1120
-_MEMORY = ("memory_allocated", "memory_reserved", "memory_peak", "host_rss")
+EVENTS, LOG_LINES = 100, 12
 
 
 @dataclass(frozen=True)
@@ -29,33 +31,25 @@ class Snapshot:
     events: list[RunEvent]
     log: list[LogLine]
     dataset_names: dict[str, str]
+    cursor: Cursor
+    facts: dict[str, Any]
+    panels: list[dict[str, Any]]
     attempts: list[Attempt] = field(default_factory=list)
+    phases: list[RunEvent] = field(default_factory=list)
+    compared: dict[str, Any] | None = None
+    """A failed run beside one that finished."""
     set_losses: dict[str, float | None] = field(default_factory=dict)
     """The newest losses of each of several data sets, by metric."""
 
     @property
     def version(self) -> str:
         """A text that changes with anything on the page except relative times."""
-        last_event = self.events[-1].id if self.events else 0
-        last_line = self.log[-1].id if self.log else 0
         row = self.run.model_dump(mode="json", exclude={"lease_expires_at", "lease_owner", "config"})
-        return json.dumps([row, self.queue, last_event, last_line])
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """What determines a chart: the run, how much of it is stored, and the display options."""
-
-    run_id: str
-    attempt: int
-    stored: int
-    log_loss: bool = False
-    smoothing: float = 0.0
+        return json.dumps([row, self.queue, str(self.cursor)])
 
 
 _snapshots: TimedCache[str, Snapshot] = TimedCache(seconds=1.0)
-_series: TimedCache[tuple[str, int, int], list[Series]] = TimedCache(seconds=60.0, size=32)
-_figures: TimedCache[Drawing, str] = TimedCache(seconds=60.0, size=32)
+_comparisons: TimedCache[tuple[str, int], dict[str, Any] | None] = TimedCache(seconds=60)
 
 
 def current(run_id: str) -> Snapshot:
@@ -68,61 +62,40 @@ def current(run_id: str) -> Snapshot:
 
 
 def forget() -> None:
-    """Clears the caches after somebody stopped or resumed a run."""
-    for cache in (_snapshots, _series, _figures):
-        cache.clear()
-
-
-def drawing(snapshot: Snapshot, *, log_loss: bool, smoothing: float) -> Drawing:
-    """The chart for these options. Two drawings are equal exactly if their figures are."""
-    run = snapshot.run
-    return Drawing(run.id, run.attempt, run.event_offset, bool(log_loss), round(float(smoothing or 0), 2))
-
-
-def figure(wanted: Drawing, events: list[RunEvent]) -> str:
-    """The figure as JSON for static/charts.js; empty while there are no metrics."""
-    return _figures.get(wanted, lambda: _figure(wanted, events))
-
-
-def _figure(wanted: Drawing, events: list[RunEvent]) -> str:
-    series = _series.get((wanted.run_id, wanted.attempt, wanted.stored), lambda: _read_series(wanted.run_id))
-    marks = [
-        Mark(event.step, event.kind, event.message)
-        for event in events
-        if event.kind in ("checkpoint", "resumed") and event.step is not None
-    ]
-    plot = charts.figure(series, marks, revision=wanted.run_id, log_loss=wanted.log_loss, smoothing=wanted.smoothing)
-    return "" if plot is None else json.dumps(plot, separators=(",", ":"))
+    """Clears the cache after somebody stopped or resumed a run."""
+    _snapshots.clear()
 
 
 def _read(run_id: str) -> Snapshot:
+    snapshot = _read_run(run_id)
+    if not snapshot.run.error:
+        return snapshot
+    compared = _comparisons.get((run_id, snapshot.run.attempt), lambda: run_diagnosis.compared(run_id))
+    return replace(snapshot, compared=compared)
+
+
+def _read_run(run_id: str) -> Snapshot:
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
+        queue, latest = place(session, run), series.latest(session=session, run_id=run.id)
+        speed = latest.get(("tokens_per_second", -1), (0, None))[1]
         return Snapshot(
             run=run,
-            queue=place(session, run),
+            queue=queue,
             events=history.events(session=session, run_id=run.id, limit=EVENTS),
             log=logs.tail(session=session, run_id=run.id, limit=LOG_LINES),
-            attempts=runs.attempts(session=session, run_id=run.id),
             dataset_names={item.id: item.name for item in datasets.listing(session=session)},
-            set_losses=_set_losses(session, run),
+            cursor=live.end(session, run),
+            facts=facts(run, queue, speed),
+            panels=panels(ranks_of(session, run), memory_limits(run)),
+            attempts=runs.attempts(session=session, run_id=run.id),
+            phases=history.phases(session=session, run_id=run.id),
+            set_losses=_set_losses(run, latest),
         )
 
 
-def _set_losses(session: Session, run: Run) -> dict[str, float | None]:
+def _set_losses(run: Run, latest: dict[Key, tuple[int, float | None]]) -> dict[str, float | None]:
     plan = run.plan or {}
     if not plan.get("sets") and not plan.get("eval_sets"):
         return {}
-    latest = series.latest(session=session, run_id=run.id)
-    return {name: value for (name, _), (_, value) in latest.items() if charts.is_set_loss(name)}
-
-
-def _read_series(run_id: str) -> list[Series]:
-    """The charts' series. The memory series of all ranks share a number of points, so many ranks stay few bytes."""
-    with database.read() as session:
-        reported = {name for name, _ in series.extents(session=session, run_id=run_id)}
-        general = [name for name in reported if charts.is_drawn(name) and name not in _MEMORY]
-        lines_of_run = series.series(session=session, run_id=run_id, names=general, points=_POINTS)
-        lines = sum(1 for name, _ in series.latest(session=session, run_id=run_id) if name in _MEMORY)
-        points = max(60, min(_POINTS, _MEMORY_POINTS // max(lines, 1)))
-        return lines_of_run + series.series(session=session, run_id=run_id, names=_MEMORY, points=points)
+    return {name: value for (name, _), (_, value) in latest.items() if is_set_loss(name)}

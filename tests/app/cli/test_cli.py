@@ -260,7 +260,7 @@ def test_every_error_of_an_unreachable_database_has_a_fix(kind):
 
 
 def test_an_unexpected_error_keeps_its_traceback(home, monkeypatch):
-    from app.cli import show as cli_show
+    from app.cli.runs import show as cli_show
 
     monkeypatch.setattr(cli_show, "page", lambda values, now: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -115,6 +115,18 @@ def test_a_data_set_is_added_listed_shown_and_removed(database, rows):
     assert lathe("dataset", "list").stdout.startswith("No data sets yet.")
 
 
+def test_rows_are_printed_from_any_number_on_and_searched(home, rows):
+    added = answer("dataset", "add", rows)
+    part = answer("dataset", "rows", added["id"], "--offset", "38", "--limit", "5")
+    assert ([row["row"] for row in part["rows"]], part["total"], part["next"]) == ([39, 40], 40, None)
+    shown = lathe("dataset", "rows", added["id"], "--limit", "2").stdout
+    assert shown.startswith("row 1\n  prompt: ") and "2 rows of 40 rows and more (--offset 2)." in shown
+    words = part["rows"][0]["values"]["prompt"].upper()
+    found = answer("dataset", "rows", added["id"], "--search", words)
+    assert 39 in [row["row"] for row in found["rows"]] and found["complete"]
+    assert lathe("dataset", "rows", added["id"], "--search", "no such text").stdout == "No row contains the text.\n"
+
+
 def test_several_files_become_one_data_set(home, tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text(f"text\n{name}\n")

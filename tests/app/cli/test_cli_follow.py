@@ -162,7 +162,7 @@ def test_following_with_json_prints_only_json_on_stdout(home, run_file):
     with played_in_the_background(lambda run: run.end()):
         result = lathe("run", run_file, "--follow", "--json")
     assert json.loads(result.stdout)["summary"]["memory"]["peak_bytes"] == [3 * GIB, 7 * GIB // 2]
-    assert "in the queue" in result.stderr
+    assert "Attempt 1 starts" in result.stderr
 
 
 def test_ctrl_c_leaves_the_run_queued_and_prints_the_stop_command(home, run_file):

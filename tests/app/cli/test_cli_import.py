@@ -42,7 +42,7 @@ def test_json_has_entries_settings_and_yaml(foreign):
     answer = json.loads(lathe("import", str(foreign), "--json").stdout)
     assert answer["programs"] == ["LLaMA-Factory"]
     assert answer["missing"] == ["data"]
-    assert {one["key"]: one["outcome"] for one in answer["keys"]}["report_to"] == "without effect here"
+    assert {one["key"]: one["outcome"] for one in answer["keys"]}["report_to"] == "taken"
     assert yaml.safe_load(answer["yaml"])["lora_r"] == answer["settings"]["lora_r"]
 
 

@@ -6,9 +6,9 @@ import pytest
 from played_run import GIB, PlayedRun
 from sqlalchemy.exc import OperationalError
 
-from app.cli import follow as cli_follow
-from app.cli.follow import follow
-from app.cli.screen import CLEAR, LiveScreen, PlainScreen, screen_for
+from app.cli.runs import follow as cli_follow
+from app.cli.runs.follow import follow
+from app.cli.runs.screen import CLEAR, LiveScreen, PlainScreen, screen_for
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned, Progress
 from worker.store.tables import Status
 

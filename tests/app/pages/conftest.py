@@ -11,7 +11,7 @@ from web import site as served_site
 
 from worker.settings import get_settings
 from worker.store import database
-from worker.store.tables import Dataset, Run
+from worker.store.tables import Dataset, Machine, Run
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +43,7 @@ def page(site, window, monkeypatch):
     with database.write() as session:
         session.exec(delete(Run))
         session.exec(delete(Dataset))
+        session.exec(delete(Machine))
     opened = window.new_page()
     opened.goto("/healthz")
     opened.evaluate("localStorage.clear()")

@@ -1,4 +1,4 @@
-"""Several data sets on the page New run and on the page of a run: changes, shares, tables, charts; once in a browser."""
+"""Several data sets on the page New run and on the page of a run: changes, shares, tables, plots; once in a browser."""
 
 import json
 
@@ -6,12 +6,11 @@ import pytest
 from played_run import model_folder
 from web import IN_BROWSER, field, says
 
+from app.documents.live import panels
 from app.pages.new_run import data_chooser, data_mix
 from app.pages.new_run import page as new_run
-from app.pages.run import charts
 from app.pages.run.data_sets import data_sets
 from worker.datasets import datasets
-from worker.store.series import Series
 from worker.store.tables import Run
 
 PAIR = json.dumps([{"path": "a"}, {"path": "b"}])
@@ -98,20 +97,16 @@ def test_a_run_shows_shares_and_losses_of_its_sets():
     assert data_sets(Run(id="r", name="r", config={}, created_at=0, queued_at=0, plan={}), {}) == ""
 
 
-def test_each_set_has_a_line_of_the_same_color_in_both_charts():
+def test_each_set_has_a_line_of_the_same_color_in_both_plots():
     names = ("loss", "loss/a.jsonl", "loss/b.jsonl", "eval_loss/a.jsonl", "eval_loss/b.jsonl", "loss_scale")
-    figure = charts.figure([Series(name, -1, [1, 2], [0, 0], [2.0, 1.0]) for name in names])
-    lines = {
-        (line["legendgroup"], line["name"]): line["line"]["color"] for line in figure["data"] if line.get("legendgroup")
-    }
-    assert lines["loss/a.jsonl", "a.jsonl"] == lines["eval_loss/a.jsonl", "a.jsonl"] != lines["loss/b.jsonl", "b.jsonl"]
-    assert not any(group == "loss_scale" for group, _ in lines)
+    lines = [line for panel in panels.panels({name: [-1] for name in names}) for line in panel["lines"]]
+    colors = {line["key"]: line["color"] for line in lines}
+    assert colors["loss/a.jsonl"] == colors["eval_loss/a.jsonl"] != colors["loss/b.jsonl"]
+    assert "loss_scale" not in colors
 
 
-def test_markup_in_a_name_is_escaped_in_charts_and_tables():
+def test_markup_in_a_name_is_escaped_in_tables():
     name = "<a href='x'>b</a>"
-    figure = charts.figure([Series(f"loss/{name}", -1, [1, 2], [0, 0], [2.0, 1.0])])
-    assert [line["name"] for line in figure["data"]] == ["&lt;a href=&#39;x&#39;&gt;b&lt;/a&gt;"]
     assert "<a href='x'>" not in data_mix.mix_html([{"path": "p", "name": name}, {"path": "q"}], {})
 
 

@@ -5,6 +5,8 @@ import re
 
 from web import IN_BROWSER, says
 
+from worker.datasets import datasets
+
 pytestmark = IN_BROWSER
 
 SCRIPT = "<img src=x onerror='window.harmed = true'>"
@@ -92,3 +94,69 @@ def test_an_unusable_file_is_explained_and_a_data_set_is_removed_after_a_confirm
     says(page, ".dialog", "Remove good.csv?", "No run uses it.")
     page.locator("#confirm-remove").click()
     row.wait_for(state="detached")
+
+
+def added(path, listed):
+    path.write_text("".join(json.dumps(row) + "\n" for row in listed))
+    return datasets.add_file(path=path, name=path.name)
+
+
+def test_all_rows_are_paged_and_searched_and_back_and_forward_go_through_pages_and_tabs(page, tmp_path):
+    listed = [{"prompt": f"question {n}", "completion": f"{SCRIPT} {'word ' * n}"} for n in range(1, 201)]
+    item = added(tmp_path / "many.jsonl", listed)
+    page.goto(f"/dataset?id={item.id}")
+    says(page, ".row-pages", "Rows 1 to 25 of 200", "question 25")
+    page.locator("#rows-next").click()
+    says(page, ".row-pages", "Rows 26 to 50 of 200")
+    page.locator("#field-row").fill("190")
+    page.locator("#field-row").press("Enter")
+    says(page, ".row-pages tr.marked", "190")
+    page.locator("#whole-190").click()
+    says(page, ".in-full", "word " * 190)
+    page.locator("#tab-columns").click()
+    says(page, ".roles", "Prompt")
+    page.go_back()
+    says(page, ".in-full", "word " * 190)
+    page.go_back()
+    page.locator("#whole-190", has_text="show all").wait_for()
+    page.go_back()
+    says(page, ".row-pages", "Rows 26 to 50 of 200")
+    page.go_back()
+    says(page, ".row-pages", "Rows 1 to 25 of 200")
+    page.go_forward()
+    says(page, ".row-pages", "Rows 26 to 50 of 200")
+    page.reload()
+    says(page, ".row-pages", "Rows 26 to 50 of 200")
+    page.locator("#field-search").fill("QUESTION 19")
+    page.locator("#field-search").press("Enter")
+    says(page, ".row-pages", "11 rows with “QUESTION 19”", "question 199")
+    assert "search=QUESTION+19" in page.url
+    page.reload()
+    says(page, ".row-pages", "11 rows with “QUESTION 19”")
+    page.locator("#row-199 a", has_text="as tokens").click()
+    says(page, ".token-view", "Row 199 of 200")
+    page.go_back()
+    says(page, ".row-pages", "11 rows with “QUESTION 19”")
+    page.locator("#clear-search").click()
+    says(page, ".row-pages", "of 200")
+    assert page.evaluate("window.harmed") is None
+
+
+def test_the_histogram_has_an_axis_of_rows_and_tells_what_a_bar_holds_by_pointer_and_by_key(page, tmp_path):
+    item = added(tmp_path / "sums.jsonl", [{"prompt": "a", "completion": "word " * (1 + n % 40)} for n in range(400)])
+    page.goto(f"/dataset?id={item.id}&tab=lengths&model=static/starter")
+    page.locator("figure.histogram svg").wait_for()
+    ticks = page.locator(".histogram .tick.rows").all_text_contents()
+    assert ticks[0] == "0" and ticks[-1] == "rows" and len(ticks) >= 4
+    bar = page.locator(".histogram .bar-of").nth(3).bounding_box()
+    page.mouse.move(bar["x"] + bar["width"] / 2, bar["y"] + 1)
+    assert re.fullmatch(r"[\d,]+( to [\d,]+)? tokens: \d+ rows?", page.locator(".histogram .readout").text_content())
+    assert page.locator(".histogram .bar-of.chosen").count() == 1
+    page.locator("figure.histogram").focus()
+    for _ in range(20):
+        if "Bar at the line" in (page.locator("figure.histogram").get_attribute("aria-valuetext") or ""):
+            break
+        page.keyboard.press("PageDown")
+    assert re.search(
+        r"Bar at the line: .* tokens: \d+ rows?", page.locator("figure.histogram").get_attribute("aria-valuetext")
+    )

@@ -18,7 +18,7 @@ from app.pages.dataset.columns import (
     preview_html,
 )
 from app.pages.dataset.curve import curve
-from app.pages.dataset.html import cell_html, facts_html, rows_html
+from app.pages.dataset.html import facts_html
 from app.pages.dataset.lengths import cost, histogram_html, longest_html, quality_html, scripts_html, share
 from app.pages.dataset.tokens import Stops, tokens_html, visible
 from app.pages.dataset.view import View
@@ -244,12 +244,6 @@ def test_facts_contain_the_format_its_reason_and_the_full_sha256():
     html = str(facts_html(dataset(sha256="f" * 64, counts={"prompt/completion": 18, "text": 2})))
     assert f'data-copy="{"f" * 64}"' in html and "Prompt/completion, because it is so." in html
     assert "18 rows of prompt/completion, 2 rows of text" in html
-
-
-def test_rows_are_shown_as_text_conversation_or_json_and_escaped():
-    html = str(rows_html(dataset(columns=["a", "b"], sample=[{"a": SCRIPT, "b": [{"from": "human", "value": "hi"}]}])))
-    assert SCRIPT not in html and "<b>human</b> hi" in html
-    assert "none" in cell_html(None) and "&#34;x&#34;: 1" in cell_html({"x": 1})
 
 
 def test_the_list_counts_runs_and_an_empty_list_offers_the_sample():

@@ -50,8 +50,8 @@ def test_a_failed_run_shows_its_cause_and_a_click_opens_a_clone_with_the_fix(pag
     diagnosis = diagnose(ERROR, config=run.row.config).document()
     run.end(Status.FAILED, error={"message": "OutOfMemoryError", "diagnosis": diagnosis})
     page.goto(f"/run?id={run.id}")
-    says(page, ".diagnosis", "Out of GPU memory.")
-    page.locator(".diagnosis a.button").click()
+    says(page, ".failure", "Out of GPU memory")
+    page.locator(".failure a.button").click()
     says(page, ".banner", "Cloned from sums")
     page.wait_for_function("location.search.indexOf('micro_batch_size') < 0")
     assert page.url.endswith(f"/new?clone={run.id}")
@@ -59,3 +59,46 @@ def test_a_failed_run_shows_its_cause_and_a_click_opens_a_clone_with_the_fix(pag
         "4",
         "4",
     ]
+
+
+def test_a_shared_diagnosis_has_a_link_for_everybody_until_it_is_deleted(page, site):
+    page.goto("/diagnose")
+    page.locator("#log textarea").fill(f"hf_{'a' * 20}\n{HARM}\n{ERROR}")
+    page.locator("#diagnose").click()
+    says(page, ".diagnosis", "cuda_out_of_memory")
+    assert list((site[1] / "diagnoses").glob("*.json")) == []  # nothing is stored before Share is pressed
+    page.locator("#share").click()
+    says(page, ".shared", "Shared by local")
+    page.wait_for_function("location.search.includes('id=')")
+    link = page.url
+    assert page.locator(".shared [data-copy]").get_attribute("data-copy") == link
+    says(page, ".recent", "Log of local", "cuda_out_of_memory")
+
+    page.goto("/diagnose")
+    page.locator(".recent a", has_text="Log of local").first.click()
+    says(page, ".shared", "Shared by local")
+    assert page.url == link
+    page.locator(".shared-log summary").click()
+    says(page, ".shared-log", "hf_[redacted]", "window.harmed")
+    assert page.evaluate("window.harmed") is None
+
+    page.locator(".confirm summary").click()
+    page.locator("#delete-shared").click()
+    says(page, ".banner", "Its link no longer works.")
+    page.goto(link)
+    says(page, ".empty", "Shared diagnosis not found", "was deleted")
+
+
+def test_failed_runs_are_listed_with_their_causes_and_without_any_the_list_says_what_comes(page):
+    page.goto("/diagnose")
+    says(page, ".recent", "The last failed runs and shared logs will be listed here.")
+    diagnosis = diagnose(ERROR).document()
+    run = (
+        PlayedRun("<b>sums</b>").claim("host/cuda:0").end(Status.FAILED, error={"message": "x", "diagnosis": diagnosis})
+    )
+    page.wait_for_timeout(2100)  # the list may be two seconds old
+    page.reload()
+    says(page, ".recent", "<b>sums</b>", "cuda_out_of_memory")
+    page.locator(".recent a").click()
+    says(page, ".failure", "Out of GPU memory")
+    assert page.url.endswith(f"/run?id={run.id}")

@@ -6,6 +6,7 @@ import pytest
 
 from app.pages.common import form
 from app.pages.common.form import Draft
+from app.pages.new_run import folds
 from training.config.applies import APPLIES, applies
 from training.config.choices import Group
 from training.config.fields import settings
@@ -29,17 +30,61 @@ def components():
 
     def build():
         with gr.Blocks(analytics_enabled=False):
-            return {name: component for group in Group for name, component in form.build_group(group, {}).items()}
+            groups = [folds.build_group(group, {}) for group in Group]
+            return {
+                name: component for part in [form.build(folds.basic(), {}), *groups] for name, component in part.items()
+            }
 
     return within_event_loop(build)
 
 
-def test_every_setting_has_a_component_with_its_label_sentence_and_bounds(components):
-    assert list(components) == sorted(settings(), key=list(components).index)
-    assert set(components) == set(settings())
+def test_every_setting_has_one_component_with_its_label_and_the_first_statement_of_its_sentence(components):
+    assert sorted(components) == sorted(settings())
     assert components["lora_r"].label == "LoRA r"
-    assert settings()["lora_r"].sentence.removesuffix(".") in components["lora_r"].info
-    assert "1 to 1024" in components["lora_r"].info
+    assert components["lora_r"].info == "Rank of the LoRA matrices."
+
+
+def test_the_basic_settings_come_first_in_their_own_order(components):
+    basic = ["data", "model", "task", "method", "strategy", "learning_rate", "epochs", "max_length", "num_processes"]
+    assert list(components)[: len(basic)] == basic
+
+
+def test_the_tooltip_of_a_setting_has_its_sentence_bounds_and_name():
+    text = form.in_full(settings()["lora_r"])
+    assert settings()["lora_r"].sentence.removesuffix(".") in text
+    assert "1 to 1024" in text
+    assert "lora_r" in text
+
+
+def test_the_line_below_a_choice_explains_the_chosen_option_without_raw_names(components):
+    assert components["strategy"].info == "One device holds the whole model and trains alone."
+    assert all(len(item.choice_sentences) == len(item.choices) for item in settings().values())
+
+
+@pytest.mark.parametrize("name", settings())
+def test_the_short_line_of_a_setting_is_a_statement_that_names_no_choice(name):
+    line = form.in_short(settings()[name])
+    assert line.endswith(".")
+    assert not line.startswith(("dpo", "kto", "wsd", "seq2seq", "full:"))
+
+
+def test_a_folded_group_says_how_many_settings_differ_and_which():
+    typed = values(lora_r="64", use_dora=True, double_quantization=False, quantization="4bit")
+    html = folds.changes_html(typed)
+    assert (
+        '<p data-group="group-method">4 changed: Quantization 4-bit (NF4), LoRA r 64, no Double quantization, DoRA</p>'
+        in html
+    )
+    assert '<p data-group="group-strategy"></p>' in html
+
+
+def test_what_was_typed_is_escaped_in_the_line_of_a_folded_group():
+    assert "<b>" not in folds.changes_html(values(name="<b>"))
+
+
+def test_the_search_knows_the_names_that_other_programs_use():
+    assert "cutoff_len" in folds.index()["max_length"]["elsewhere"]
+    assert folds.index()["lora_r"]["applies"] == "method lora or qlora"
 
 
 def test_numbers_are_text_fields_that_keep_what_is_typed(components):
@@ -259,3 +304,18 @@ def test_an_address_sets_settings_of_every_kind_and_unusable_values_are_dropped(
     shown = {"micro_batch_size": " 2 ", "precision": "bf16", "torch_compile": "true", "tf32": "false"}
     values_given = form.from_query(shown | {"strategy": "warp", "clone": "x"})
     assert values_given == {"micro_batch_size": "2", "precision": "bf16", "torch_compile": True, "tf32": False}
+
+
+def test_trainable_parameters_are_listed_once_for_the_same_model_and_settings(monkeypatch):
+    from app.pages.new_run import method_panel
+    from worker.forecasts import targeting
+
+    asked = []
+    answers = [{"problem": {"field": "model", "message": "is not here.", "fix": "Wait."}}]
+    answers.append({"trainable": 10, "total": 1000, "matched": [], "whole": [], "others": []})
+    monkeypatch.setattr(targeting, "list_targets", lambda config: asked.append(config) or answers[len(asked) - 1])
+    typed = values(model="owner/listed-once")
+    assert "is not here." in method_panel.targets_html(typed)  # a problem is not kept
+    assert "<b>10</b> of 1,000" in method_panel.targets_html(typed)
+    assert "<b>10</b> of 1,000" in method_panel.targets_html(typed | {"learning_rate": "0.1"})
+    assert len(asked) == 2

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from played_run import GIB, PlayedRun, model_folder
-from web import IN_BROWSER, field, says
+from web import IN_BROWSER, field, reveal, says
 
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned
 from worker.settings import get_settings
@@ -25,6 +25,7 @@ def rows(tmp_path):
 
 
 def choose(page, name, choice):
+    reveal(page, name)
     page.locator(f"#setting-{name} label", has_text=choice).first.click()
 
 
@@ -62,8 +63,12 @@ def trained(name="sums", steps=40, **settings):
 
 
 def plotted(page):
-    """How many points the first line of the chart has."""
-    return page.evaluate("document.querySelector('#chart .chart').data[0].x.length")
+    """How many points the first line of the plot of the loss has."""
+    return page.evaluate("lathe.plotsOfRun()?.panels[0]?.lines[0]?.x.length")
+
+
+def wait_for_points(page, count):
+    page.wait_for_function(f"lathe.plotsOfRun()?.panels[0]?.lines[0]?.x.length === {count}")
 
 
 def test_an_empty_history_leads_to_a_new_run(page):
@@ -89,6 +94,7 @@ def test_another_method_shows_its_options_and_its_trainable_parameters(page, tmp
     from tiny import make_model
 
     open_new_run(page)
+    reveal(page, "method_options")
     says(page, ".method-options summary", "LoRA options")
     pick(page, "method", "VeRA")
     says(page, ".method-options summary", "VeRA options")
@@ -187,7 +193,7 @@ def test_the_history_is_sorted_by_a_click_on_a_heading(page):
     page.goto("/")
     page.locator("table.runs th button", has_text="Name").click()
     page.locator("th[aria-sort=ascending]", has_text="Name").wait_for()
-    assert page.locator("td.name").all_inner_texts() == ["a", "b", "c"]
+    assert page.locator("table.runs td.name").all_inner_texts() == ["a", "b", "c"]
 
 
 def test_a_finished_run_shows_its_charts_results_and_download(page):
@@ -200,8 +206,7 @@ def test_a_finished_run_shows_its_charts_results_and_download(page):
     says(page, ".run-title", "finished", run.id)
     says(page, ".panel", "4.0% before, 96.0% after", "294,912 of 124,737,792", "ZeRO-2 (DeepSpeedEngine)")
     says(page, ".events", "Checkpoint at step 20", "2 rows cut off")
-    page.wait_for_function("document.querySelector('#chart .chart')?.data?.length >= 4")
-    assert plotted(page) == 40
+    wait_for_points(page, 40)
     with page.expect_download() as download:
         page.locator("a", has_text="Download adapter").click()
     assert download.value.suggested_filename == f"sums-{run.id}.zip"
@@ -210,13 +215,13 @@ def test_a_finished_run_shows_its_charts_results_and_download(page):
 def test_new_points_arrive_during_training_and_the_zoom_is_kept(page):
     run = trained("sums")
     page.goto(f"/run?id={run.id}")
-    page.wait_for_function("document.querySelector('#chart .chart')?.data?.length >= 4")
-    page.evaluate("Plotly.relayout(document.querySelector('#chart .chart'), {'xaxis.range': [5, 10]})")
+    wait_for_points(page, 40)
+    page.evaluate("lathe.plotsOfRun().zoom(5, 60)")
+    page.wait_for_function("lathe.plotsOfRun().range")
     run.report(Metrics(step=41, values={"loss": 1.9})).prints("step 41 of 80")
-    page.wait_for_function("document.querySelector('#chart .chart').data[0].x.length === 41")
-    assert page.evaluate("document.querySelector('#chart .chart').layout.xaxis.range") == [5, 10]
     says(page, ".log", "step 41 of 80")
-    says(page, ".standing", "41 of 80")
+    says(page, ".standing", "41 of 80", "1.9000")
+    assert page.evaluate("lathe.plotsOfRun().range[0]") == 5
 
 
 def test_stop_asks_for_confirmation_and_reaches_the_run(page):
@@ -238,7 +243,10 @@ def test_a_failed_run_shows_its_error_and_fix_and_can_be_resumed(page):
     error = {"message": "Out of memory.", "fix": "Halve micro_batch_size.", "phase": "training", "rank": 0}
     run.end(Status.FAILED, reason="no memory", error=error)
     page.goto(f"/run?id={run.id}")
-    says(page, ".alert", "Out of memory.", "Halve micro_batch_size.", "training, rank 0", "last words")
+    says(page, ".failure", "Out of memory.", "Halve micro_batch_size.", "Failed while training on rank 0")
+    assert not page.locator(".failure pre", has_text="last words").is_visible()
+    page.locator(".failure summary", has_text="Last log lines").click()
+    says(page, ".failure pre", "last words")
     page.locator("#resume").click()
     says(page, ".run-title", "queued")
 
@@ -288,7 +296,7 @@ def test_markup_in_names_log_lines_and_notes_is_escaped(page):
     run.end(
         Status.FAILED, reason=SCRIPT, error={"message": SCRIPT, "fix": SCRIPT, "traceback": SCRIPT, "log_tail": SCRIPT}
     )
-    says(page, ".alert", SCRIPT)
+    says(page, ".failure", SCRIPT)
     page.goto(f"/new?clone={run.id}")
     says(page, ".banner", SCRIPT)
     assert page.evaluate("window.harmed") is None

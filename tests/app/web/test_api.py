@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,8 +14,10 @@ from web import client
 from training.config.fields import settings
 from training.run_folder.events import Metrics, PhaseStarted
 from worker import celery_app
+from worker.datasets import datasets
 from worker.settings import get_settings
-from worker.store import database, runs
+from worker.store import database
+from worker.store.listed import run_list
 from worker.store.tables import Status
 
 
@@ -43,7 +46,7 @@ def test_health_is_ok_if_the_database_answers(api):
 
 
 def test_an_empty_history_is_an_empty_list(api):
-    assert api.get("/api/runs").json() == {"runs": []}
+    assert api.get("/api/runs").json() == {"runs": [], "total": 0}
 
 
 def test_the_history_is_newest_first_and_can_be_filtered(api):
@@ -73,7 +76,7 @@ def test_an_invalid_setting_is_refused_with_field_value_and_fix_and_nothing_is_q
     assert (first["field"], first["value"]) == ("lora_r", 0)
     assert "1 to 1024" in first["fix"]
     assert [problem["field"] for problem in response.json()["problems"]] == ["lora_r", "learning_rate"]
-    assert api.get("/api/runs").json() == {"runs": []}
+    assert api.get("/api/runs").json() == {"runs": [], "total": 0}
 
 
 def test_an_unknown_setting_is_refused_with_the_closest_name(api, chosen):
@@ -172,7 +175,7 @@ def test_a_run_name_is_returned_unchanged(api):
     PlayedRun("<script>alert(1)</script>")
     assert api.get("/api/runs").json()["runs"][0]["name"] == "<script>alert(1)</script>"
     with database.read() as session:
-        assert len(runs.listing(session=session)) == 1
+        assert len(run_list.listing(session=session)) == 1
 
 
 def test_a_posted_log_is_diagnosed(api, tmp_path):
@@ -204,3 +207,25 @@ def test_a_failed_run_is_diagnosed(api):
     run = PlayedRun("sums").claim().prints("ValueError: Attempting to unscale FP16 gradients.").end(Status.FAILED)
     assert api.get(f"/api/runs/{run.id}/diagnosis").json()["cause"] == "fp16_weights_trained"
     assert told(api.get("/api/runs/none/diagnosis"), 404)["field"] == "run"
+
+
+def test_a_repeated_request_with_the_same_key_answers_the_first_run(api, chosen):
+    key = {"Idempotency-Key": "attempt 1"}
+    first, second = (api.post("/api/runs", json=chosen, headers=key) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.json()["id"] == second.json()["id"]
+    assert api.get("/api/runs").json()["total"] == 1
+    problem = told(api.post("/api/runs", json=chosen | {"lora_r": 4}, headers=key), 409)
+    assert (problem["field"], problem["value"]) == ("Idempotency-Key", "attempt 1")
+
+
+def test_rows_of_a_data_set_are_returned_by_offset_and_by_search(api, chosen):
+    item = datasets.add_file(path=Path(chosen["data"]), name="rows.jsonl")
+    part = api.get(f"/api/datasets/{item.id}/rows", params={"offset": 5, "limit": 2}).json()
+    assert [(row["row"], row["values"]["prompt"]) for row in part["rows"]] == [(6, "5"), (7, "6")]
+    assert (part["total"], part["next"]) == (20, 7)
+    found = api.get(f"/api/datasets/{item.id}/rows", params={"search": "19"}).json()
+    assert ([row["row"] for row in found["rows"]], found["complete"]) == ([19, 20], True)
+    assert told(api.get(f"/api/datasets/{item.id}/rows", params={"offset": -1}), 422)["field"] == "offset"
+    assert told(api.get("/api/datasets/nosuchset/rows"), 404)["field"] == "dataset"
+    assert told(api.get(f"/api/datasets/{item.id}/rows", params={"search": " "}), 422)["field"] == "search"

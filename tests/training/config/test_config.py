@@ -56,6 +56,16 @@ def test_all_problems_are_reported_at_once() -> None:
     assert {problem.field for problem in problems(lora_r=0, epochs=-1, method="loro")} == {"lora_r", "epochs", "method"}
 
 
+def test_trackers_are_a_list_or_text_and_an_unknown_one_is_refused_with_the_known_ones() -> None:
+    base = {"model": "m", "data": "d"}
+    for value in (["tensorboard", "wandb"], "wandb,Tensorboard, none"):
+        names = parse(base | {"report_to": value}).report_to or ""
+        assert set(names.split(", ")) == {"tensorboard", "wandb"}
+    assert parse(base | {"report_to": "none"}).report_to is None
+    (problem,) = problems(report_to="wandb, weights")
+    assert problem.message == "has 'weights', which is not one of tensorboard, wandb, mlflow, trackio."
+
+
 def test_an_empty_text_box_means_not_set() -> None:
     config = parse(GOOD | {"max_steps": " ", "validation_data": ""})
     assert config.max_steps is None and config.validation_data is None

@@ -42,7 +42,8 @@ def test_a_llamafactory_file_keeps_its_meaning():
     assert (config.lora_r, config.lora_alpha, config.target_modules) == (16, 32, "q_proj,v_proj")
     assert (config.beta, config.max_length, config.micro_batch_size, config.warmup) == (0.2, 4096, 2, 0.1)
     assert (config.precision, config.eval_split, config.eval_steps) == ("bf16", 0.1, 500)
-    assert outcome(result, "report_to").outcome is Outcome.NO_EFFECT
+    assert outcome(result, "report_to").outcome is Outcome.TAKEN
+    assert config.report_to == "wandb"
     assert outcome(result, "cutoff_len").outcome is Outcome.TAKEN
     assert outcome(result, "lora_rank").settings == {"lora_r": 16}
 
@@ -63,7 +64,7 @@ def test_an_axolotl_file_keeps_its_meaning(tmp_path):
     assert (config.save_steps, config.eval_steps) == (0.25, 0.125)  # shares of both epochs
     assert imported(AXOLOTL | {"saves_per_epoch": 1}).config().save_strategy == "epoch"
     assert outcome(result, "liger_rope").outcome is Outcome.UNSUPPORTED
-    assert outcome(result, "wandb_project").outcome is Outcome.NO_EFFECT
+    assert (config.report_to, config.report_project) == ("wandb", "tests")
 
 
 @pytest.mark.parametrize("values", [LLAMAFACTORY, AXOLOTL])
@@ -83,6 +84,15 @@ def test_keys_without_a_rule_are_not_supported_and_close_ones_are_named():
     assert "Did you mean cutoff_len?" in outcome(result, "cutof_len").note
     assert outcome(result, "moon_phase").outcome is Outcome.UNSUPPORTED
     assert outcome(result, "moon_size").outcome is Outcome.NO_EFFECT
+
+
+def test_trackers_that_lathe_has_are_taken_and_others_are_named():
+    result = imported(LLAMAFACTORY | {"report_to": ["wandb", "comet_ml", "mlflow"]})
+    assert result.config().report_to == "wandb, mlflow"
+    assert outcome(result, "report_to").note == "Lathe does not report to comet_ml."
+    assert imported(LLAMAFACTORY | {"report_to": "none"}).config().report_to is None
+    assert outcome(imported(LLAMAFACTORY | {"report_to": "all"}), "report_to").outcome is Outcome.NO_EFFECT
+    assert imported(AXOLOTL | {"use_tensorboard": True, "use_wandb": False}).config().report_to == "tensorboard"
 
 
 def test_a_value_that_lathe_refuses_is_reported_and_left_out():

@@ -11,7 +11,7 @@ from played_run import PlayedRun
 from tiny import make_model
 from trainer_process import start, train_here
 
-from app.cli.show import page
+from app.cli.runs.show import page
 from app.documents.run import document
 from app.pages.run import memory as run_memory
 from training.config.machine import Machine

@@ -1,8 +1,11 @@
 """What counts in a log: notices, source code, wrapped lines, prefixes, several runs, and logs without a failure."""
 
+import re
+
 import pytest
 
 from worker.diagnosis.diagnosis import UNKNOWN, diagnose
+from worker.diagnosis.parsing.needles import Haystack, needles
 
 
 def ended(error, *, before="", code="go()"):
@@ -106,3 +109,31 @@ def test_an_error_between_many_lines_of_metrics_is_found():
     assert (failed.cause, failed.evidence[0].number) == ("permission_denied", 3004)
     went_on = diagnose(metrics + ended("ModuleNotFoundError: No module named 'wandb'") + metrics)
     assert went_on.cause == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("pattern", "needed"),
+    [
+        ("disk (?:quota|space) exceeded", {" exceeded"}),
+        ("(?:no|out of) memory|disk is full", {" memory", "disk is full"}),
+        ("(?:left)?over", {"over"}),
+        ("(?i:memory)|disk", set()),
+        (r"\d+", set()),
+    ],
+)
+def test_a_match_of_a_pattern_contains_one_of_its_needles(pattern, needed):
+    assert needles(re.compile(pattern)) == needed
+
+
+def test_a_pattern_is_tried_only_if_the_text_has_its_words():
+    haystack = Haystack("the disk is full", "of rows")
+    assert haystack.may_contain(re.compile("disk (?:is|was) full"))
+    assert haystack.may_contain(re.compile(r"\d+"))
+    assert not haystack.may_contain(re.compile("memory is full"))
+    assert not haystack.may_contain(re.compile("full of rows"))
+
+
+def test_a_message_that_begins_with_a_very_long_list_is_read_to_its_end():
+    names = {f"model.layers.{number}.self_attn.{part}_proj" for number in range(80) for part in "qkvo"}
+    diagnosis = diagnose(ended(f"ValueError: Target modules {names} not found in the base model."))
+    assert diagnosis.cause == "target_modules_missing"

@@ -8,7 +8,7 @@ from environment import use
 from played_run import SUMMARY, PlayedRun
 from tiny import make_model
 
-from app.cli.show import page
+from app.cli.runs.show import page
 from app.documents.run import document
 from app.pages.run import html
 from training.config.machine import Machine

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 from supervised import queue_run
 
 from app.cli.__main__ import main
-from app.cli.follow import waiting
+from app.cli.runs.follow import waiting
 from app.documents.run import document
-from app.pages.runs import View, render
+from app.pages.runs.queue_panel import queue_html, read
 from worker.machine.overload import Gauge, Overload
 from worker.store import database
 
@@ -44,7 +44,8 @@ def test_page_command_and_follow_report_an_overloaded_machine(home: Path) -> Non
     run_id = queue_run()
     Gauge().take(load=50.0, late=0.0)
     message = "No run starts on an overloaded machine until it recovers"
-    assert message in render(View())
+    with database.read() as session:
+        assert message in queue_html(read(session))
     assert message in CliRunner().invoke(main, ["runs"]).output
     with database.read() as session:
         queue = document(session, run_id)["queue"]

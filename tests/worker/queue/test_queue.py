@@ -22,7 +22,7 @@ from worker.machine import processes
 from worker.queue import local_broker, tasks
 from worker.settings import get_settings
 from worker.store import database as db
-from worker.store.tables import Attempt, Status
+from worker.store.tables import Attempt, Machine, Status
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +88,18 @@ def test_the_compilation_of_deepspeeds_operators_ends_with_its_worker(valkey: Re
         compiler = eventually(lambda: compilers(psutil.Process(worker.pid)))[0]
         worker.kill()
         eventually(lambda: processes.is_gone(compiler))
+
+
+def test_a_worker_reports_its_machine_and_that_it_stops(valkey: Redis) -> None:
+    def draining() -> list[bool]:
+        with db.read() as session:
+            return list(session.exec(select(Machine.draining)))
+
+    with workers(1) as [worker]:
+        assert eventually(draining) == [False]
+        worker.terminate()
+        worker.wait()
+        assert draining() == [True]
 
 
 def attempts(run_id: str) -> list[str]:

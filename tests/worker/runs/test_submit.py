@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+import sys
 from collections import namedtuple
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +24,7 @@ from worker.runs.lineage import lineage_of
 from worker.settings import get_settings
 from worker.store import claims, runs
 from worker.store import database as db
+from worker.store.listed import run_list
 from worker.store.tables import Status
 
 NOTHING = AllowedPaths(data=(), models=None)
@@ -69,7 +71,10 @@ def config(model, data):
 def kept():
     """Everything that a submit can store: runs, data sets, files."""
     with db.read() as session:
-        ids = [run.id for run in runs.listing(session=session)], [item.id for item in datasets.listing(session=session)]
+        ids = (
+            [run.id for run in run_list.listing(session=session)],
+            [item.id for item in datasets.listing(session=session)],
+        )
     return (*ids, sorted(path.name for path in get_settings().datasets_dir.iterdir()))
 
 
@@ -322,6 +327,18 @@ def test_a_push_to_a_hub_requires_a_token_at_submit(home, rung, config, monkeypa
     monkeypatch.setenv("HF_TOKEN", "hf_good")
     run = submit.submit(config(push_to_hub="owner/model"))
     assert "hf_good" not in json.dumps(run.config)
+
+
+def test_a_tracker_that_is_not_installed_is_named_at_submit(home, rung, config, monkeypatch):
+    monkeypatch.setattr("training.config.trackers.find_spec", lambda name: None if name == "wandb" else sys.__spec__)
+    with pytest.raises(ConfigError) as caught:
+        submit.submit(config(report_to="tensorboard, wandb"))
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.value, problem.message) == ("report_to", "wandb", "is not installed.")
+    assert "pip install wandb" in problem.fix
+    monkeypatch.setenv("LATHE_BROKER_URL", "redis://elsewhere")
+    get_settings.cache_clear()
+    assert submit.submit(config(report_to="tensorboard, wandb")).config["report_to"] == "tensorboard, wandb"
 
 
 def test_the_lineage_of_a_run_has_its_parent_and_its_given_data(home, rung, config, data, tmp_path):

@@ -19,7 +19,7 @@ from sqlmodel import SQLModel, col, select
 
 from worker.settings import ROOT, get_settings
 from worker.store import database as db
-from worker.store import metrics
+from worker.store.measured import metrics
 from worker.store.tables import Dataset, Metric, MetricRollup, Run, Status
 
 

@@ -44,6 +44,11 @@ def test_text_without_secrets_is_unchanged(text):
     assert redact(text) == text
 
 
+def test_the_keys_of_trackers_in_the_environment_are_redacted(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "plain-words-7")
+    assert redact("login with plain-words-7 failed") == "login with [redacted] failed"
+
+
 def test_progress_bars_keep_their_last_state_and_colors_are_removed():
     assert clean("10%|#\r50%|###\r\x1b[31m100%|#####\x1b[0m\r\n") == "100%|#####"
 

@@ -7,8 +7,10 @@ from held_runs import GPU, attempts_of, claim, finish, leased, now_of, renew, re
 from sqlmodel import select
 
 from worker.settings import get_settings
-from worker.store import claims, metrics, runs
+from worker.store import claims, runs, waiting
 from worker.store import database as db
+from worker.store.listed import run_list
+from worker.store.measured import metrics
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
 from worker.store.tables import Metric, Request, Run, Status
 
@@ -67,7 +69,7 @@ def test_the_history_is_filtered_by_status_and_words(database, new_run):
 
     def found(**filters):
         with db.read() as session:
-            return [run.id for run in runs.listing(session=session, **filters)]
+            return [run.id for run in run_list.listing(session=session, **filters)]
 
     assert found() == [second.id, first.id]
     assert found(limit=1) == [second.id]
@@ -86,11 +88,11 @@ def test_the_history_is_sortable_by_every_column_with_missing_values_last(databa
         session.get_one(Run, low.id).final_loss = 1.0
         session.get_one(Run, high.id).final_loss = 2.0
     with db.read() as session:
-        for order_by in runs.orders():
-            assert len(runs.listing(session=session, order_by=order_by)) == 3
-        ascending = runs.listing(session=session, order_by="final_loss", descending=False)
-        descending = runs.listing(session=session, order_by="final_loss")
-        by_name = runs.listing(session=session, order_by="name", descending=False)
+        for order_by in run_list.orders():
+            assert len(run_list.listing(session=session, order_by=order_by)) == 3
+        ascending = run_list.listing(session=session, order_by="final_loss", descending=False)
+        descending = run_list.listing(session=session, order_by="final_loss")
+        by_name = run_list.listing(session=session, order_by="name", descending=False)
     assert [run.id for run in ascending] == [low.id, high.id, none.id]
     assert [run.id for run in descending] == [high.id, low.id, none.id]
     assert [run.name for run in by_name] == ["a", "b", "c"]
@@ -98,7 +100,7 @@ def test_the_history_is_sortable_by_every_column_with_missing_values_last(databa
 
 def test_sorting_by_an_unknown_column_lists_the_choices(database):
     with db.read() as session, pytest.raises(ValueError, match=r"cannot be sorted by 'colour'\. Choose queued_at, "):
-        runs.listing(session=session, order_by="colour")
+        run_list.listing(session=session, order_by="colour")
 
 
 # Ending
@@ -145,7 +147,7 @@ def test_a_requeued_run_keeps_its_place_in_the_queue(database, new_run):
     first, second = new_run(), new_run()
     requeue(claim(first.id))
     with db.read() as session:
-        assert [run.id for run in runs.waiting(session=session)] == [first.id, second.id]
+        assert [run.id for run in waiting.waiting(session=session)] == [first.id, second.id]
     assert leased() == []
 
 
@@ -211,10 +213,10 @@ def test_a_stopping_machine_requests_a_requeue_of_its_runs_without_a_stop_reques
 def test_a_resumed_run_goes_to_the_end_of_the_queue(database, new_run, status):
     run = claim(new_run().id)
     finish(run, status)
-    waiting = new_run()
+    other = new_run()
     assert resume(run).status is Status.QUEUED
     with db.read() as session:
-        assert [item.id for item in runs.waiting(session=session)] == [waiting.id, run.id]
+        assert [item.id for item in waiting.waiting(session=session)] == [other.id, run.id]
 
 
 def test_active_and_finished_runs_cannot_be_resumed(database, new_run):

@@ -2,9 +2,9 @@
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from training.data.example import Row, kind_of
 from training.data.files.formats import line_fault, open_text
@@ -58,23 +58,32 @@ class StrictDecoder:
 
 def read_jsonl(path: Path) -> Iterator[Row | DataError]:
     """Yields one object for each line, or the error if the line is not an object."""
-    decoder = StrictDecoder()
-    row = 0
     with open_text(path) as stream:
-        for number, line in enumerate(iter(lambda: stream.readline(LONGEST_ROW), ""), 1):
-            if len(line) == LONGEST_ROW:
-                yield _TOO_LONG
-                return
-            start = len(line) - len(line.lstrip())
-            if start == len(line):
-                continue
-            row += 1
+        yield from (record for _, record in numbered_rows(stream))
+
+
+def numbered_rows(
+    stream: TextIO, *, row: int = 1, number: int = 1, wanted: Callable[[int, str], bool] | None = None
+) -> Iterator[tuple[int, Row | DataError]]:
+    """Yields the rows of the stream with their numbers. `row` and `number` are those of its first row and line.
+
+    A line for which `wanted(row, line)` is false is passed over without being parsed.
+    """
+    decoder = StrictDecoder()
+    for line_number, line in enumerate(iter(lambda: stream.readline(LONGEST_ROW), ""), number):
+        if len(line) == LONGEST_ROW:
+            yield row, _TOO_LONG
+            return
+        start = len(line) - len(line.lstrip())
+        if start == len(line):
+            continue
+        if wanted is None or wanted(row, line):
             record = _parse_line(decoder, line, start)
-            if isinstance(record, DataError) and number != row:
-                record = DataError(
-                    f"{record.message[:-1]} (line {number} of the file).", record.fix, field=record.field
-                )
-            yield record
+            if isinstance(record, DataError) and line_number != row:
+                message = f"{record.message[:-1]} (line {line_number} of the file)."
+                record = DataError(message, record.fix, field=record.field)
+            yield row, record
+        row += 1
 
 
 def _parse_line(decoder: StrictDecoder, line: str, start: int) -> Row | DataError:

@@ -85,7 +85,12 @@ def _has_paragraphs(path: Path) -> bool:
     return False
 
 
-def _read_parquet(path: Path) -> Iterator[Row | DataError]:
+def parquet_rows_from(path: Path, first: int) -> Iterator[Row | DataError]:
+    """Yields the rows of a Parquet file from number `first` on; row groups before it are not read."""
+    return _read_parquet(path, first)
+
+
+def _read_parquet(path: Path, first: int = 1) -> Iterator[Row | DataError]:
     import pyarrow
     from pyarrow import parquet
 
@@ -96,15 +101,27 @@ def _read_parquet(path: Path) -> Iterator[Row | DataError]:
             _check_columns(file.schema_arrow.names)
             groups = range(file.metadata.num_row_groups)
             check_expansion(sum(file.metadata.row_group(group).total_byte_size for group in groups), limit)
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+            before, row_groups = _groups_from(file.metadata, first)
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=row_groups):
                 expanded += sum(_size(column) for column in batch.columns)
                 check_expansion(expanded, limit)
-                yield from batch.to_pylist()
+                skipped = min(max(first - 1 - before, 0), batch.num_rows)
+                before += batch.num_rows
+                yield from batch.slice(skipped).to_pylist()
     except UnicodeDecodeError:
         raise DataError("contains text that is not UTF-8.", "Save the file with UTF-8 texts.") from None
     except (pyarrow.ArrowException, OSError) as error:
         cause = (str(error).splitlines() or [""])[0].rstrip(". ")
         raise DataError(f"is damaged or truncated Parquet: {cause}.", "Save or copy the file again.") from None
+
+
+def _groups_from(metadata: Any, first: int) -> tuple[int, list[int]]:
+    """The row groups from that of row `first` on, and the number of rows before them."""
+    before, group = 0, 0
+    while group < metadata.num_row_groups and before + metadata.row_group(group).num_rows < first:
+        before += metadata.row_group(group).num_rows
+        group += 1
+    return before, list(range(group, metadata.num_row_groups))
 
 
 def _size(column: Any) -> int:

@@ -2,6 +2,7 @@
 
 from worker.diagnosis.cause import Cause
 from worker.diagnosis.causes import (
+    checkpoints,
     data,
     devices,
     distributed,
@@ -14,13 +15,14 @@ from worker.diagnosis.causes import (
     numerics,
     settings,
     sharding,
+    tokens,
 )
 
 BY_SUBJECT: dict[str, tuple[Cause, ...]] = {
     "Memory": memory.CAUSES,
     "Numbers": numerics.CAUSES,
-    "Data and tokenizers": data.CAUSES,
-    "Models, adapters and checkpoints": model.CAUSES,
+    "Data and tokenizers": (*data.CAUSES, *tokens.CAUSES),
+    "Models, adapters and checkpoints": (*model.CAUSES, *checkpoints.CAUSES),
     "Settings": settings.CAUSES,
     "Several processes": distributed.CAUSES,
     "Sharded and copied weights": sharding.CAUSES,

@@ -2,6 +2,8 @@
 
 from worker.diagnosis.cause import Cause, Kind, sign
 
+_CUDA = r"(?:CUDA [Ee]rror|Triton Error \[CUDA\]|CUDA driver error|CUDA [Rr]untime [Ee]rror|HIP [Ee]rror)(?: \(\d+\))?"
+"""How torch, Triton, cupy and vLLM begin the message of a CUDA error."""
 _RERUN = "Rerun with CUDA_LAUNCH_BLOCKING=1: kernels run asynchronously, so the line shown here is usually not the one that failed."
 
 CAUSES = (
@@ -25,7 +27,7 @@ CAUSES = (
         "The NVIDIA driver's library and kernel module have different versions.",
         (
             sign(
-                r"Driver/library version mismatch|Failed to initialize NVML|CUDA error: system has unsupported display driver",
+                r"Driver/library version mismatch|Failed to initialize NVML|system has unsupported display driver",
                 0.95,
             ),
         ),
@@ -40,7 +42,7 @@ CAUSES = (
                 r"hipErrorNoBinaryForGpu|HIP error: (?:invalid device function|shared object initialization failed)",
                 0.95,
             ),
-            sign(r"CUDA error: invalid device function", 0.85),
+            sign(rf"{_CUDA}: invalid device function", 0.85),
             sign(
                 r"^(?P<gpu>\S.{0,100}?) with CUDA capability (?P<capability>sm_\d+) is not compatible with the current PyTorch installation",
                 0.9,
@@ -62,12 +64,18 @@ CAUSES = (
                 0.96,
             ),
             sign(r"Torch not compiled with CUDA enabled", 0.97),
+            sign(
+                r"No (?:NVIDIA )?GPU(?: or \w+ XPU)? found[.?!]|No available GPU device found|currently no available devices found|only supported with GPUs, no GPUs found|GPU is required to (?:quantize|run)|is_available\(\) should be True but is False|cannot find any torch accelerator|Cannot access accelerator device when none is available",
+                0.95,
+            ),
             sign(r"CUDA unknown error - this may be due to an incorrectly set up environment", 0.93),
             sign(r"Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False", 0.93),
             sign(
                 r"nvidia-container-cli: initialization error|could not select device driver \"\" with capabilities: \[\[gpu\]\]",
                 0.95,
             ),
+            sign(r"UnboundLocalError: .*local variable 'n_gpus?'", 0.7),
+            sign(r"Unexpected error from cudaGetDeviceCount\(\)(?!.*Error 80[34])", 0.75),
         ),
         (
             "Check that nvidia-smi lists the GPUs, that CUDA_VISIBLE_DEVICES is not empty, and that the container was started with --gpus all.",
@@ -79,7 +87,7 @@ CAUSES = (
         "A rank requested a GPU that does not exist.",
         (
             sign(
-                r"CUDA error: invalid device ordinal|Invalid device id|device >= 0 && device < num_gpus INTERNAL ASSERT FAILED",
+                rf"{_CUDA}: invalid device ordinal|Invalid device id|device >= 0 && device < num_gpus INTERNAL ASSERT FAILED",
                 0.96,
             ),
         ),
@@ -94,7 +102,7 @@ CAUSES = (
     Cause(
         "device_side_assert",
         "An assertion failed in a GPU kernel.",
-        (sign(r"CUDA error: device-side assert triggered", 0.8, Kind.CONSEQUENCE),),
+        (sign(rf"{_CUDA}: device-side assert triggered|cudaErrorAssert", 0.8, Kind.CONSEQUENCE),),
         (
             "Usually an index is out of range: a token id outside the embedding, or a label outside the classes. Run one batch on the CPU: the error there names it.",
             _RERUN,
@@ -105,7 +113,7 @@ CAUSES = (
         "A GPU kernel accessed invalid memory.",
         (
             sign(
-                r"CUDA error: an illegal memory access was encountered|CUDA error: misaligned address|CUDA error: unspecified launch failure|Memory access fault by GPU",
+                rf"{_CUDA}: (?:an illegal memory access was encountered|misaligned address|unspecified launch failure|an illegal instruction)|(?:cuda|hip)ErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS|Error an illegal memory access|Memory access fault by GPU",
                 0.93,
             ),
         ),
@@ -123,7 +131,7 @@ CAUSES = (
                 r"uncorrectable ECC error encountered|GPU has fallen off the bus|Unable to determine the device handle for GPU",
                 0.97,
             ),
-            sign(r"CUDA error: hardware (?:stack )?error|CUDA error: uncorrectable NVLink error", 0.96),
+            sign(rf"{_CUDA}: (?:hardware (?:stack )?error|uncorrectable NVLink error)", 0.96),
         ),
         (
             "Take the GPU out of use and reset it or restart the machine; `nvidia-smi -q -d ECC` and dmesg show details. If it happens again, replace the card.",
@@ -135,9 +143,10 @@ CAUSES = (
         "torch found a cuDNN version other than its own.",
         (
             sign(
-                r"cuDNN version incompatibility|CUDNN_STATUS_(?:NOT_INITIALIZED|VERSION_MISMATCH|SUBLIBRARY_VERSION_MISMATCH)",
+                r"cuDNN version incompatibility|CUDNN_STATUS_(?:VERSION_MISMATCH|SUBLIBRARY_VERSION_MISMATCH)",
                 0.9,
             ),
+            sign(r"CUDNN_STATUS_NOT_INITIALIZED", 0.7),
         ),
         (
             "Remove other cuDNN and CUDA libraries from LD_LIBRARY_PATH: torch ships its own. Nearly full GPU memory can also cause this error.",

@@ -1,6 +1,7 @@
 """Causes of failure: several processes that train together."""
 
 from worker.diagnosis.cause import Cause, Kind, sign
+from worker.diagnosis.conditions import between_ranks, unless
 from worker.diagnosis.hang_analysis import analyze_hang
 
 _AFTER = Kind.CONSEQUENCE
@@ -66,6 +67,7 @@ CAUSES = (
             sign(r"(?:server socket has failed to (?:bind|listen)).*?(?::|port: ?|, )(?P<port>\d{2,5})\b.*", 0.96),
             sign(r"EADDRINUSE", 0.93),
             sign(r"[Aa]ddress already in use", 0.93),
+            sign(r"Tried to launch distributed communication on port `?(?P<port>\d+)`?, but another process", 0.97),
         ),
         (
             "End the earlier run that still uses the port (ps aux | grep train), or choose another: --master_port 0, or MASTER_PORT.",
@@ -97,6 +99,7 @@ CAUSES = (
                 0.75,
                 _AFTER,
             ),
+            sign(r"NCCL Error \d+: (?:internal error|unhandled|invalid)", 0.8, _AFTER),
         ),
         (
             "Rerun with NCCL_DEBUG=INFO: the line before this one then names the call that failed.",
@@ -117,13 +120,13 @@ CAUSES = (
         "peer_lost",
         "A rank lost the connection to a rank that had already ended; this log does not show why.",
         (
-            sign(r"Connection closed by peer|Connection reset by (?:remote )?peer", 0.6, _AFTER),
+            sign(r"Connection closed by peer|Connection reset by (?:remote )?peer", 0.6, _AFTER, when=between_ranks),
             sign(
                 r"remote process (?:has )?(?:exited|terminated)|ncclRemoteError|socketProgress: Connection closed",
                 0.6,
                 _AFTER,
             ),
-            sign(r"recvValue failed on SocketImpl|Broken pipe", 0.5, _AFTER),
+            sign(r"recvValue failed on SocketImpl|Broken pipe", 0.5, _AFTER, when=between_ranks),
         ),
         (
             "Read the log of the rank that ended first (torchrun --tee 3 prints all of them), and at `dmesg` of its machine.",
@@ -134,7 +137,7 @@ CAUSES = (
         "A training process failed and did not print its error here.",
         (
             sign(
-                r"ray\.exceptions\.\w*ActorDiedError|The actor (?:is dead|died)|\(raylet\) A worker died or was killed",
+                r"ray\.exceptions\.\w*ActorDiedError|The actor (?:is dead|died)|The actor with name \w+ failed to import on the worker|failed to get register_center_actor|\(raylet\) A worker died or was killed",
                 0.6,
                 Kind.CONSEQUENCE,
             ),
@@ -191,7 +194,18 @@ CAUSES = (
         "The model was copied to several GPUs in one process (nn.DataParallel), which this model does not support.",
         (
             sign(r"StopIteration: Caught StopIteration in replica \d+ on device", 0.95),
-            sign(r"Caught \w+ in replica \d+ on device \d+", 0.6, Kind.CONSEQUENCE),
+            sign(r"AttributeError: 'DataParallel' object has no attribute", 0.8),
+            sign(
+                r"Caught (?:Attribute|Type|Runtime)Error in replica \d+ on device \d+",
+                0.6,
+                Kind.OUTCOME,
+                when=unless(r"CUBLAS_|CUDA error"),
+            ),
+            sign(
+                r"^RuntimeError: (?:chunk expects at least a 1-dimensional tensor|Gather got an input of invalid size|Input tensor at index \d+ has invalid shape|module must have its parameters and buffers on device|All tensors must be on devices\[0\])",
+                0.9,
+                inside=r"nn/parallel/",
+            ),
         ),
         ("Start one process a GPU (accelerate launch or torchrun), or show one GPU only: CUDA_VISIBLE_DEVICES=0.",),
     ),

@@ -1,6 +1,7 @@
 """Causes of failure: processes ended from outside, by a limit or by a crash."""
 
 from worker.diagnosis.cause import Cause, Kind, sign
+from worker.diagnosis.conditions import mentions
 
 CAUSES = (
     Cause(
@@ -26,6 +27,7 @@ CAUSES = (
                 r"SignalException: Process \d+ got signal: 15\b|Received signal 15|Received Signals\.SIGTERM",
                 0.6,
                 Kind.CONSEQUENCE,
+                when=mentions(r"(?i)slurm|\bPBS|\blsf\b|preempt|kube|sagemaker|spot"),
             ),
         ),
         (
@@ -52,7 +54,7 @@ CAUSES = (
         (
             sign(r"^Fatal Python error: (?:Segmentation fault|Aborted|Bus error)", 0.9),
             sign(
-                r"failed \(exitcode: -11\)|<Signals\.SIGSEGV: 11>|Signal 11 \(SIGSEGV\) received|exits with return code = -11|exit(?:ed with)? code -11\b",
+                r"failed \(exitcode: -11\)|<Signals\.SIGSEGV: 11>|terminated with signal SIGSEGV|killed by signal: Segmentation fault|Signal 11 \(SIGSEGV\) received|exits with return code = -11|exit(?:ed with)? code -11\b",
                 0.85,
             ),
             sign(r"Segmentation fault(?: \(core dumped\))?", 0.85),

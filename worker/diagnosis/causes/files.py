@@ -1,6 +1,9 @@
 """Causes of failure: files and disks."""
 
 from worker.diagnosis.cause import Cause, Kind, sign
+from worker.diagnosis.conditions import outside
+
+_ANSWERS = r"requests/|httpx|urllib|json\.loads\("  # texts from elsewhere, not files
 
 CAUSES = (
     Cause(
@@ -8,7 +11,8 @@ CAUSES = (
         "A disk is full.",
         (
             sign(r"(?<!posix_fallocate failed : )No space left on device(?!.*(?:/dev/shm|torch_))", 0.97),
-            sign(r"Disk quota exceeded", 0.96),
+            sign(r"Disk quota exceeded|\[Errno (?:28|122)\]|\(os error (?:28|122)\)|Os \{ code: (?:28|122)\b", 0.96),
+            sign(r"\[WinError 112\]|Not enough disk space\. Needed|database or disk is full", 0.95),
             sign(r"PytorchStreamWriter failed writing file|unexpected pos \d+ vs \d+", 0.8),
             sign(r"Not enough free disk space to download the file", 0.6, Kind.SYMPTOM),
         ),
@@ -43,9 +47,12 @@ CAUSES = (
         "The user who trains has no permission to read or write a file or folder.",
         (
             sign(
-                r"PermissionError: \[Errno 1?3\] (?:Permission denied|Operation not permitted)(?:: '(?P<path>[^']+)')?",
+                r"PermissionError: \[Errno 13?\] (?:Permission denied|Operation not permitted)(?:: '(?P<path>[^']+)')?",
                 0.95,
             ),
+            sign(r"PermissionError: \[WinError 5\] [^:]*(?:: '(?P<path>[^']+)')?", 0.93),
+            sign(r"^(?:builtins\.)?PermissionError: (?!Tried to)", 0.8),
+            sign(r"OSError: PermissionError at (?P<path>\S+) when downloading", 0.95),
             sign(r"Permission denied: '(?P<path>/[^']+)'", 0.9),
             sign(r"^(?:bash|sh|/\S+): .*Permission denied|[Pp]ermission denied while trying to connect", 0.85),
         ),
@@ -73,8 +80,14 @@ CAUSES = (
             sign(r"FileNotFoundError: \[Errno 2\] No such file or directory: '?(?P<path>[^'\n]+)'?", 0.85),
             sign(r"RuntimeError: unable to open file <(?P<path>[^>]+)>.*No such file", 0.9),
             sign(r"FileNotFoundError: (?!\[Errno)", 0.8),
+            sign(r"RuntimeError: Parent directory (?P<path>\S+) does not exist", 0.93),
+            sign(r"^OSError: Cannot find data file\.", 0.8),
             sign(r"(?<!nvcc')(?<!nvcc): \[Errno 2\] No such file or directory", 0.8),
             sign(r"can't open file '(?P<path>[^']+)': \[Errno 2\]", 0.9),
+            sign(
+                r"(?<!\S)\S{1,300} does not appear to have (?:a file|files) named (?!adapter_|\(?'?pytorch_model|\(?'?model|preprocessor_|processor_)(?P<path>[\w./-]+?)\.? Checkout",
+                0.75,
+            ),
         ),
         (
             "Check the path, and the folder that relative paths start from. With several machines, the file must exist on all of them.",
@@ -86,10 +99,29 @@ CAUSES = (
         "A weights file is truncated or damaged.",
         (
             sign(r"SafetensorError: Error while deserializing header: (?P<what>\w+)", 0.97),
+            sign(
+                r"UnpicklingError: (?:pickle data was truncated|unpickling stack underflow|could not find MARK)", 0.95
+            ),
+            sign(r"cloned a repository without having git-lfs installed", 0.95),
+            sign(r"OSError: Unable to load weights from pytorch checkpoint file for", 0.75, Kind.OUTCOME),
+            sign(r"EOFError: Ran out of input", 0.85, inside=r"torch/serialization|load_state_dict|checkpoint"),
             sign(r"MetadataIncompleteBuffer|InvalidHeaderDeserialization|HeaderTooLarge|HeaderTooSmall", 0.95),
             sign(
-                r"PytorchStreamReader failed (?:reading zip archive|locating file)|invalid load key|unexpected EOF, expected \d+ more bytes",
+                r"PytorchStreamReader failed (?:reading|locating|finding)|invalid load key|unexpected EOF, expected \d+ more bytes",
                 0.93,
+            ),
+            sign(r"Consistency check failed: file should be of size (?P<size>\d+)", 0.9),
+            sign(
+                r"Failed to parse safetensors header|The state dictionary of the model you are trying to load is corrupted",
+                0.93,
+            ),
+            sign(
+                r"[Ii]ncompatible safetensors file\. File metadata is not|does not contain the valid metadata\. Make sure you save",
+                0.85,
+            ),
+            sign(
+                r"could not parse ModelProto from|\[model_proto->ParseFromArray|Unable to load vocabulary from file\. Please check",
+                0.75,
             ),
         ),
         (
@@ -101,7 +133,7 @@ CAUSES = (
         "json_broken",
         "A configuration file is not valid JSON.",
         (
-            sign(r"JSONDecodeError: (?P<what>.+)", 0.9),
+            sign(r"JSONDecodeError: (?P<what>.+)", 0.9, when=outside(_ANSWERS)),
             sign(r"It looks like the config file at '(?P<path>[^']+)' is not a valid JSON file", 0.97),
         ),
         (
@@ -113,7 +145,15 @@ CAUSES = (
         "The model's folder contains no weights.",
         (
             sign(r"(?:no file named|Error no file named) .*(?:safetensors|pytorch_model\.bin)", 0.96),
-            sign(r"does not appear to have a file named (?:pytorch_model\.bin|model\.safetensors)", 0.96),
+            sign(
+                r"does not appear to have (?:a file|files) named \(?'?(?:pytorch_model|model)[\w.-]*\.(?:bin|safetensors)",
+                0.96,
+            ),
+            sign(
+                r"which is required according to the checkpoint index|Can't find a checkpoint index|but there is a file for (?:TensorFlow|Flax|TF)",
+                0.9,
+            ),
+            sign(r"is not a folder containing a `\.index\.json` file|Can't find weights for \S+ in ", 0.9),
         ),
         (
             "Give the folder with the weights: for a training run, usually its last checkpoint-N folder.",

@@ -1,51 +1,32 @@
 """Causes of failure: models, adapters and checkpoints."""
 
-from worker.diagnosis.cause import Cause, Kind, sign
+from worker.diagnosis.cause import Cause, sign
+from worker.diagnosis.conditions import within
+
+_SLOW = r"(?!GPTNeoX|Bloom|Cohere|Falcon|PreTrained)\w+"  # of the others there is only a fast tokenizer
 
 CAUSES = (
-    Cause(
-        "state_dict_keys",
-        "The names of the saved weights do not match the model's.",
-        (
-            sign(r"(?:Missing|Unexpected) key\(s\) in state_dict", 0.96),
-            sign(r"Error\(s\) in loading state_dict for (?P<model>\w+)", 0.8, Kind.CONSEQUENCE),
-            sign(r"ValueError: \S+ does not have a parameter or a buffer named \S+", 0.85),
-            sign(r"No module named '_orig_mod'|KeyError: '(?:_orig_mod|module|base_model)\.[\w.]+'", 0.8),
-        ),
-        (
-            "Load them into the class they were saved from. The prefix of the names shows the wrapper: `module.` is DDP, `_orig_mod.` is torch.compile, `base_model.model.` is PEFT.",
-        ),
-        explanation="The model is a {model}.",
-    ),
-    Cause(
-        "size_mismatch",
-        "The shape of a saved weight does not match the model's.",
-        (
-            sign(
-                r"size mismatch for (?P<name>[\w.]+): copying a param with shape (?P<saved>torch\.Size\(\[(?!0\])[^\]]*\]\)).{0,40}shape in current model is (?P<model>torch\.Size\(\[[^\]]*\]\))",
-                0.97,
-            ),
-            sign(
-                r"size mismatch for (?P<name>[\w.]+): copying a param with shape (?P<saved>torch\.Size\(\[[^\]]*\]\)).*shape in current model is (?P<model>torch\.Size\(\[[^\]]*\]\))",
-                0.97,
-            ),
-            sign(r"ignore_mismatched_sizes=True", 0.9),
-            sign(r"Global shape mismatch for loaded", 0.93),
-        ),
-        (
-            "If it is the embedding, resize it to the tokenizer (model.resize_token_embeddings) before you load the adapter or checkpoint.",
-            "Otherwise use the base model and the LoRA r that the adapter was trained with. A shape of [0] is a weight that ZeRO-3 partitions: load it inside the ZeRO-3 context.",
-        ),
-        explanation="{name} is {saved} in the file and {model} in the model.",
-    ),
     Cause(
         "model_type_unknown",
         "The installed transformers does not support this model type.",
         (
             sign(r"model type `(?P<model>[^`]+)` but Transformers does not recognize this architecture", 0.97),
-            sign(r"KeyError: '(?P<model>mistral|mixtral|llama\d*|qwen\w*|gemma\w*|phi\w*|deepseek\w*)'", 0.85),
-            sign(r"Tokenizer class (?P<model>\w+) does not exist or is not currently imported", 0.93),
-            sign(r"Unrecognized model in \S+\. Should have a `model_type` key", 0.93),
+            sign(
+                r"KeyError: '(?P<model>mistral|mixtral|llama\d*|qwen\w*|gemma\w*|phi\w*|deepseek\w*)'",
+                0.85,
+                when=within(r"configuration_auto|auto_factory|transformers/models/auto"),
+            ),
+            sign(
+                rf"Tokenizer class '?(?P<model>{_SLOW})'? (?:does not exist or is not currently imported|is not currently imported|specified in the tokenizer config was not found)",
+                0.75,
+            ),
+            sign(r"KeyError: '(?P<model>[\w.-]+)'", 0.85, inside=r"configuration_auto\.py (?:\w+\.)?__getitem__"),
+            sign(
+                r"Unsloth: (?P<model>\S+) is not supported in your current transformers|TypeError: (?P<kind>[\w-]+) isn't supported yet\.",
+                0.85,
+            ),
+            sign(r"Unsloth: Your transformers version of \S+ does not support (?P<model>\S+?)\.?$", 0.96),
+            sign(r"Unrecognized model in \S+\. Should (?:have|contain) (?:a `model_type` key|one of)", 0.93),
         ),
         (
             "Install a newer transformers (pip install -U transformers). If config.json names no model_type, the folder is not a transformers model.",
@@ -60,6 +41,7 @@ CAUSES = (
             sign(r"requires? you to execute the .* file in that repo", 0.95),
             sign(r"contains custom code which must be executed", 0.95),
             sign(r"Dataset scripts are no longer supported", 0.95),
+            sign(r"EOFError: EOF when reading a line", 0.85, inside=r"trust_remote_code"),
         ),
         (
             "Choose a model that transformers supports, or a converted copy of it.",
@@ -68,10 +50,20 @@ CAUSES = (
     ),
     Cause(
         "target_modules_missing",
-        "The adapter's target modules are not in the model.",
+        "The adapter's target modules are not in the model, or of a kind that it does not support.",
         (
             sign(r"Target modules (?P<names>.+?) not found in the base model", 0.97),
             sign(r"Please specify `target_modules` in `peft_config`", 0.95),
+            sign(
+                r"No modules were targeted for adaptation|All modules were excluded\. This is likely|No `target_modules` passed but also no",
+                0.93,
+            ),
+            sign(r"Please specify (?:`target_modules` or `target_parameters`|`feedforward_modules`)", 0.95),
+            sign(
+                r"None of the target modules were found|No target modules found for|modules_to_save cannot be applied to modules of type|is incompatible with Mamba-based models",
+                0.85,
+            ),
+            sign(r"Target module .{1,4000} is not supported\. Currently, only", 0.9),
         ),
         ("Set target_modules to all-linear, or to modules of the model: `lathe targets --model MODEL` lists them.",),
         changes={"target_modules": "all-linear"},
@@ -81,7 +73,8 @@ CAUSES = (
         "Quantized weights cannot be trained directly.",
         (
             sign(r"You cannot perform fine-tuning on purely quantized models", 0.98),
-            sign(r"You can't train a model that has been loaded (?:in|with) `?(?:device_map|8-bit|4-bit)", 0.93),
+            sign(r"The model you (?:want to train is loaded in|are trying to fine-tune is quantized with) ", 0.93),
+            sign(r"You can't train a model that has been loaded in (?!.*different device).*(?:4|8)-bit", 0.93),
             sign(r"only Tensors of floating point (?:and complex )?dtype can require gradients", 0.8),
         ),
         ("Train an adapter (method qlora), or load the weights unquantized.",),
@@ -92,8 +85,12 @@ CAUSES = (
         "A quantized model was moved to another device after loading.",
         (
             sign(
-                r"`\.to` is not supported for `?(?:4-bit|8-bit)|is not supported for `(?:4-bit|8-bit)` (?:or `8-bit` )?bitsandbytes models",
+                r"`\.to` is not supported for `?(?:4-bit|8-bit)|is not supported for `(?:4-bit|8-bit)` (?:or `8-bit` )?(?:bitsandbytes|quantized) models",
                 0.96,
+            ),
+            sign(
+                r"You can't train a model that has been loaded in .* on a different device than the one you're training",
+                0.95,
             ),
         ),
         ("Load it on its final device: device_map={'': local_rank}, and remove the call of .to() or .cuda().",),
@@ -103,6 +100,11 @@ CAUSES = (
         "FlashAttention does not support this GPU or this number format.",
         (
             sign(r"FlashAttention only support(?:s)? (?:fp16 and bf16|Ampere GPUs or newer)", 0.97),
+            sign(r"Flash ?Attention ?\d? (?:is not available on|requires compute capability)", 0.93),
+            sign(
+                r"attempting to use Flash Attention \S+ with a model (?:not initialized on GPU and with no GPU|dispatched on CPU or disk)",
+                0.85,
+            ),
             sign(r"Expected is_sm(?:80|8x|90).* to be true, but got false", 0.93),
             sign(r"Flash[_ ]?[Aa]ttention.*only supports? .*(?:dtype|float16)", 0.9),
         ),
@@ -114,111 +116,24 @@ CAUSES = (
         "The model does not support the requested attention implementation.",
         (
             sign(
-                r"does not support (?:an attention implementation through torch\.nn\.functional\.scaled_dot_product_attention|Flash Attention \d|flex attention)",
+                r"does not support (?:an attention implementation through torch(?:\.nn\.functional\.scaled_dot_product_attention|'s flex_attention)|Flash Attention \d|flex attention)",
                 0.96,
+            ),
+            sign(
+                r"Specified `attn_implementation=\"(?P<name>[^\"]+)\"` is not supported|is not a valid attention implementation registered",
+                0.85,
             ),
         ),
         ("Set attention to auto or eager.",),
         changes={"attention": "eager"},
     ),
     Cause(
-        "optimizer_state_mismatch",
-        "The checkpoint's optimizer state belongs to another set of trainable weights.",
-        (
-            sign(
-                r"loaded state dict contains a parameter group that doesn't match the size of optimizer's group", 0.96
-            ),
-            sign(r"loaded state dict has a different number of parameter groups", 0.96),
-            sign(r"RuntimeError: Size mismatch$", 0.7, inside=r"optim"),
-            sign(r"KeyError: '?(?:exp_avg|step|state)'?$", 0.7, inside=r"optim"),
-        ),
-        (
-            "Resume with the settings that wrote it: method, target modules, LoRA r, modules to save, optimizer, frozen layers.",
-            "To go on with other settings, load only the weights and start a new run (without resume_from_checkpoint).",
-        ),
-    ),
-    Cause(
-        "checkpoint_world_size",
-        "The checkpoint was written by another number of processes.",
-        (
-            sign(r"used a DP world size of (?P<saved>\d+) but the current world size is (?P<now>\d+)", 0.97),
-            sign(
-                r"The size of tensor a \(\d{6,}\) must match the size of tensor b \(\d{6,}\) at non-singleton dimension 0",
-                0.85,
-                inside=r"deepspeed|checkpoint|optim",
-            ),
-            sign(
-                r"Expected (?:all )?\d+ (?:ranks|checkpoint) files.*but (?:found|got) \d+|number of (?:zero )?checkpoint (?:files|shards) .* world size",
-                0.85,
-            ),
-        ),
-        (
-            "Resume with the number of processes that wrote it, or convert it: DeepSpeed's universal checkpoint (ds_to_universal.py, then load_universal), or zero_to_fp32.py for the weights alone.",
-        ),
-        explanation="Written by {saved} processes, read by {now}.",
-    ),
-    Cause(
-        "weights_on_meta_device",
-        "Weights were never loaded: they are still on the meta device, which holds no data.",
-        (
-            sign(r"Cannot copy out of meta tensor; no data!", 0.95),
-            sign(r"Tensor on device meta is not on the expected device|is on the meta device, we need a `value`", 0.93),
-            sign(r"Tensor\.item\(\) cannot be called on meta tensors", 0.9),
-        ),
-        (
-            'Do not combine low_cpu_mem_usage or device_map="auto" with a launcher (DeepSpeed, FSDP, torchrun): load the model whole, or let the strategy load it.',
-            'With device_map="auto", layers that did not fit on the GPU are offloaded: use a smaller model or 4 bits, and do not move the model afterwards.',
-        ),
-    ),
-    Cause(
-        "shared_tensors",
-        "Weights that share memory cannot be saved as safetensors.",
-        (sign(r"Some tensors share memory, this will lead to duplicate memory", 0.97),),
-        (
-            "Save with model.save_pretrained, which knows the model's tied weights, or untie the weights that the model does not declare as tied.",
-            "In older versions, save_safetensors=False saves them anyway.",
-        ),
-    ),
-    Cause(
-        "adapter_config_missing",
-        "The folder given as an adapter contains no adapter_config.json.",
-        (sign(r"Can't find 'adapter_config\.json' at '(?P<path>[^']+)'", 0.97),),
-        (
-            "Give the folder into which the adapter was saved (save_pretrained of the PEFT model), often the last checkpoint-N. A merged or full model is loaded without PEFT.",
-        ),
-        explanation="Path: {path}.",
-    ),
-    Cause(
-        "gguf_export_failed",
-        "The converter to GGUF cannot convert a weight of this model.",
-        (
-            sign(r"Can not map tensor '(?P<name>[^']+)'", 0.97),
-            sign(
-                r"Model architecture \S* ?(?P<name>\S+) (?:is )?not supported|NotImplementedError: Architecture '(?P<kind>\w+)' not supported",
-                0.85,
-            ),
-            sign(r"BPE pre-tokenizer was not recognized|Unsloth: Quantization failed for", 0.9),
-        ),
-        (
-            "Convert the unquantized, merged model: weights quantized by GPTQ, AWQ or bitsandbytes (names with qweight, absmax, SCB) cannot be converted.",
-            "For a new architecture, use a newer llama.cpp.",
-        ),
-        explanation="Weight: {name}.",
-    ),
-    Cause(
-        "checkpoint_not_found",
-        "The folder to resume from contains no complete checkpoint.",
-        (sign(r"Can't find a valid checkpoint at (?P<path>\S+)|No valid checkpoint found in output directory", 0.97),),
-        (
-            "Give a checkpoint-N folder that contains the weights and trainer_state.json. A folder without trainer_state.json holds a result, not a checkpoint.",
-            "Old transformers (before 4.31) did not recognize an adapter's checkpoint: update transformers and peft.",
-        ),
-        explanation="Path: {path}.",
-    ),
-    Cause(
         "loss_missing",
         "The model returned no loss, since the batch has no labels.",
-        (sign(r"The model did not return a loss from the inputs, only the following keys: (?P<keys>[\w,]+)", 0.97),),
+        (
+            sign(r"The model did not return a loss from the inputs, only the following keys: (?P<keys>[\w,]+)", 0.97),
+            sign(r"cannot be used as is for training: it only computes hidden states", 0.93),
+        ),
         (
             "Give the rows a column labels, or a collator that makes them (DataCollatorForLanguageModeling with mlm=False).",
             "remove_unused_columns drops columns that the model's forward does not name: with a wrapped model set it to false, or set label_names.",
@@ -231,9 +146,10 @@ CAUSES = (
         (
             sign(r"Processor was not found, please check and update your model file", 0.96),
             sign(
-                r"Can't load (?:image processor|feature extractor|processor) for '(?P<name>[^']+)'|preprocessor_config\.json",
+                r"Can't load (?:image processor|feature extractor|processor) for '(?P<name>[^']+)'|does not appear to have a file named preprocessor_config\.json",
                 0.8,
             ),
+            sign(r"Unrecognized (?:processing class|image processor|feature extractor|video processor) in ", 0.85),
         ),
         (
             "The model's folder needs preprocessor_config.json and processor_config.json (copy them from the original model), and a transformers version that knows the processor.",

@@ -23,11 +23,18 @@ CAUSES = (
         "The loss or the gradient became NaN or infinite.",
         (
             sign(r"probability tensor contains either `inf`, `nan` or element < 0", 0.9),
-            sign(r"(?:[Ll]oss|[Gg]radient norm|[Gg]rad norm) (?:is|became) (?:nan|inf|NaN)|non-finite", 0.9),
+            sign(
+                r"(?:[Ll]oss|[Gg]radient norm|[Gg]rad norm) (?:is|became) (?:nan|inf|NaN)\W{0,3}(?:[Ss]topp|[Ee]xit|[Aa]bort)",
+                0.9,
+            ),
+            sign(
+                r"^(?:[\w.]+\.)?\w*Error: .*(?:\b[Ll]oss|[Gg]radient|[Gg]rad norm|non-finite).*\b(?:nan|inf|NaN|Inf|NAN|non-finite)\b",
+                0.85,
+            ),
             sign(r"\bloss\W{0,3}tensor\((?:nan|inf)", 0.75, Kind.SYMPTOM, lasting=True),
             sign(r"Function '\w+' returned nan values in its \d+th output", 0.95),
             sign(
-                r"['\"]?(?:\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:=]\s*['\"]?(?i:nan|inf)\b",
+                r"['\"]?\b(?:\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:=]\s*['\"]?(?i:nan|inf)\b",
                 0.75,
                 Kind.SYMPTOM,
                 lasting=True,
@@ -73,7 +80,12 @@ CAUSES = (
             ),
             sign(r"mat1 and mat2 must have the same dtype(?:, but got (?P<first>\w+) and (?P<second>\w+))?", 0.95),
             sign(r"expected (?:m1 and m2 to have the same dtype|scalar type \w+ but found \w+)", 0.93),
-            sign(r"Input type \(\S+\) and (?:weight|bias) type \(\S+\) should be the same", 0.93),
+            sign(
+                r"Input type \((?!MPS|torch\.cuda)\S+\) and (?:weight|bias) type \((?!MPS|torch\.cuda)\S+\) should be the same",
+                0.93,
+            ),
+            sign(r"Input type \(torch\.cuda\S+\) and (?:weight|bias) type \(torch\.cuda\S+\) should be the same", 0.93),
+            sign(r"RuntimeError: Found dtype (?P<first>\w+) but expected (?P<second>\w+)", 0.8),
             sign(r"Index put requires the source and destination dtypes match", 0.93),
         ),
         (
@@ -106,7 +118,11 @@ CAUSES = (
         "The device does not support bf16.",
         (
             sign(r"Your setup doesn't support bf16|bf16.*(?:is|are) not supported|doesn't support bf16/gpu", 0.96),
-            sign(r"Bfloat16 is (?:only|not) supported|Current (?:CUDA )?Device does not support bfloat16", 0.95),
+            sign(
+                r"bf16 mixed precision (?:requires|with MPS device requires)|BF16 Mixed precision training with AMP.*can only be used on",
+                0.95,
+            ),
+            sign(r"B[Ff]loat16 is (?:only|not) supported|Current (?:CUDA )?Device does not support bfloat16", 0.95),
         ),
         ("Set precision to fp16 on V100, T4 and older cards, or to fp32.",),
         changes={"precision": "fp16"},
@@ -115,7 +131,11 @@ CAUSES = (
         "fp16_unsupported",
         "fp16 mixed precision was asked for on a device without it: a CPU, or an Apple GPU with older versions of torch.",
         (
-            sign(r"fp16 mixed precision requires a GPU", 0.96),
+            sign(
+                r"fp16 mixed precision (?:requires a (?:GPU|device)|with MPS device requires)|Tried to use `fp16` but it is not supported on cpu|Type fp16 is not supported",
+                0.96,
+            ),
+            sign(r"\"(?!\w*cuda)\w+\" not implemented for 'Half'", 0.9),
             sign(r"FP16 Mixed precision training with AMP.*can only be used on", 0.96),
         ),
         (

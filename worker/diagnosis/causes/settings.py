@@ -1,6 +1,17 @@
 """Causes of failure: settings, arguments and configuration files of a training program."""
 
+from worker.diagnosis.argument_analysis import is_unknown_setting
 from worker.diagnosis.cause import Cause, sign
+from worker.diagnosis.conditions import ends_in, within
+
+_REFUSED = (
+    r"^(?:ValueError|TypeError|NotImplementedError|AssertionError|\w*ConfigError): (?!.*unexpected keyword argument)\S"
+)
+_COMBINED = r"^(?:ValueError|NotImplementedError|AssertionError): (?!.*(?:(?:must|should) be an? |<class))\S"
+_OF_SETTINGS = r"(?:-packages|/src)/(?!deepspeed/|datasets/)(?!.*configuration_(?:auto|utils))(?:.*(?:training_args\w*|_config|/config|accelerate/utils/dataclasses|quantization_config|hparams/\w+)\.py) "
+_OF_TRAINERS = r"(?:-packages|/src)/(?:trl/trainer/\w+_trainer|transformers/trainer)\.py (?:\w+\.)?__init__ "
+_OF_LIBRARIES = r"(?:-packages|/src)/(?:transformers|trl|peft|accelerate|datasets|deepspeed|bitsandbytes|torch|unsloth|llamafactory|axolotl|swift)/"
+"""Where a library checks its settings: the file and the function that raise the error."""
 
 CAUSES = (
     Cause(
@@ -12,6 +23,10 @@ CAUSES = (
             sign(r"error: unrecognized arguments: (?P<given>.+)", 0.93),
             sign(r"ValueError: remaining_argv: (?P<given>.+)", 0.95),
             sign(r"Extra inputs are not permitted", 0.85),
+            sign(
+                r"TypeError: .*\(\) got an unexpected keyword argument '(?P<given>\w+)'", 0.8, when=is_unknown_setting
+            ),
+            sign(r"Could not override '(?P<given>[^']+)'", 0.9),
         ),
         (
             "Correct or remove them: each is misspelled, belongs to another version of the program, or to another program.",
@@ -25,9 +40,54 @@ CAUSES = (
         (
             sign(r"ValidationError: \d+ validation errors? for (?P<kind>\w*(?:[Cc]onfig|[Aa]rg)\w*)", 0.9),
             sign(r"error: argument (?P<kind>[-\w/ ]+): (?:invalid|expected)", 0.93),
-            sign(r"\w*ConstructorError|ScannerError|yaml\.parser\.ParserError", 0.85),
+            sign(r"\b\w*ConstructorError|ScannerError|yaml\.parser\.ParserError", 0.85),
             sign(r"ValueError: Unknown split (?P<kind>\S+)\. Should be one of", 0.93),
-            sign(r"dacite\.exceptions|omegaconf\.errors\.\w+: ", 0.85),
+            sign(r"dacite\.exceptions|omegaconf\.errors\.(?!ConfigAttributeError|ConfigKeyError)\w+: ", 0.85),
+            sign(r"error: the following arguments are required: (?P<kind>.+)|Truthy value expected: got", 0.93),
+            sign(r"ValueError: '?[\w.-]+'? is not a valid (?P<kind>[A-Z]\w+)(?:, please select one of)?", 0.85),
+            sign(
+                r"ValueError: Bad split: (?P<kind>[^.]+)\. Available splits|BuilderConfig '?(?P<name>[^']+)'? not found\. Available",
+                0.93,
+            ),
+            sign(r"ValueError: Config name is missing\.", 0.9),
+            sign(r"\w+ is not supported, only .{1,400} (?:are|is) supported", 0.9),
+            sign(
+                r"ValueError: Invalid (?P<kind>learning rate|weight_decay value|beta parameter|epsilon value|momentum value|momentum|eps)\b",
+                0.9,
+            ),
+            sign(
+                r"TypeError: '[<>]=?' not supported between instances of '(?:int|float|str)' and '(?:str|int|float)'",
+                0.75,
+                inside=r"optim|training_args",
+            ),
+            sign(
+                r"load_in_4bit and load_in_8bit are both True|can't use 8 bit and 4 bit precision at the same time|load_in_4bit and load_in_8(?:bit)? can't be both",
+                0.93,
+            ),
+            sign(
+                r"EarlyStoppingCallback requires|At most one of fp16 and bf16 can be True|You passed both a ref_model and a peft_config|`model` and `ref_model` cannot be the same object",
+                0.93,
+            ),
+            sign(
+                r"does not implement __len__, (?:max_steps has to be specified|so the number of training steps)|args\.max_steps must be set to a positive value",
+                0.93,
+            ),
+            sign(
+                r"`r` should be a positive integer|does not have a mask token which is necessary for masked language modeling",
+                0.85,
+            ),
+            sign(
+                r"Less than two GPU ids were configured|You need to use at least 2 processes to use `--multi_gpu`|You can only use one of `--cpu`",
+                0.93,
+            ),
+            sign(r"Using --\w+ xxx together with --\w+ is not possible|only works in distributed training", 0.9),
+            sign(_REFUSED, 0.75, when=ends_in(_OF_SETTINGS)),
+            sign(_COMBINED, 0.65, when=ends_in(_OF_TRAINERS)),
+            sign(
+                r"^ValueError: .*(?<!type )(?:[Ss]hould|[Mm]ust) be one of|^ValueError: .*(?:[Pp]ossible values are|[Cc]hoose between|expected one of|[Ss]upported values are|must be in \[)",
+                0.65,
+                when=ends_in(_OF_LIBRARIES),
+            ),
         ),
         ("The lines below the error name each setting, its value and what is expected.",),
         explanation="In: {kind}.",
@@ -36,7 +96,9 @@ CAUSES = (
         "deepspeed_config_mismatch",
         "The DeepSpeed file and the training arguments give different values for the same setting.",
         (
-            sign(r"Please correct the following DeepSpeed config values that mismatch TrainingArguments", 0.98),
+            sign(
+                r"Please correct the following DeepSpeed config values that mismatch (?:TrainingArguments|kwargs)", 0.98
+            ),
             sign(r"(?P<line>- ds \S+=\S+ vs hf \S+=\S+)", 0.95),
         ),
         ('Set these values in the DeepSpeed file to "auto", so that they are taken from the arguments.',),
@@ -61,7 +123,32 @@ CAUSES = (
             sign(r"ValidationError: \d+ validation errors? for (?P<part>DeepSpeed\w+)", 0.96),
             sign(r"DeepSpeedConfigError: (?P<what>.+)", 0.95),
             sign(r"Expected a string path to an existing deepspeed config, or a dictionary", 0.95),
-            sign(r"ZeRO Offload .* (?:is|are) (?:not supported|untested)|zero_allow_untested_optimizer", 0.93),
+            sign(
+                r"ZeRO[- ]Offload .* (?:is|are) (?:not supported|untested)|You are using ZeRO-Offload with|zero_allow_untested_optimizer",
+                0.93,
+            ),
+            sign(r"(?P<what>`\S+` not found in kwargs\. Please specify.{0,80})", 0.96),
+            sign(
+                r"(?:specify|create a `Dummy\w+` without specifying) an? (?:scheduler|optimizer) in the config file",
+                0.93,
+            ),
+            sign(
+                r"`--mixed_precision` arg cannot be set to|When using `deepspeed_config_file`, the following|requires you to pass at least one of training or evaluation dataloaders",
+                0.93,
+            ),
+            sign(
+                r"Can(?:'t find| find neither) `model\.config.{0,80}|Found `optimizer` configured in the DeepSpeed config|fp16 and bf16 modes cannot be simultaneously enabled",
+                0.93,
+            ),
+            sign(
+                r"DeepSpeed requires --deepspeed_config|stage3_gather_16bit_weights_on_model_save` in DeepSpeed config is False",
+                0.85,
+            ),
+            sign(
+                r"^(?:ValueError|TypeError|NotImplementedError|AssertionError|KeyError): (?P<what>.{1,200})",
+                0.75,
+                when=ends_in(r"deepspeed/runtime/(?:\w+/)*\w*config\w*\.py "),
+            ),
         ),
         (
             "Correct the key that the message names. `lathe check FILE` checks a DeepSpeed file against the installed version.",
@@ -74,12 +161,12 @@ CAUSES = (
         (
             sign(r"--load_best_model_at_end requires the save and eval(?:uation)? strategy to match", 0.97),
             sign(
-                r"--load_best_model_at_end requires the saving steps to be a round multiple of the evaluation steps",
+                r"--load_best_model_at_end requires the saving steps to be a (?:round )?multiple of the evaluation steps",
                 0.97,
             ),
             sign(
                 r"you don't have (?:passed )?an? (?:evaluation dataset|eval_dataset)|Trainer: evaluation requires an eval_dataset|You have set `args\.eval_strategy`.*but you didn't pass an `eval_dataset`",
-                0.9,
+                0.8,
             ),
         ),
         (
@@ -92,7 +179,7 @@ CAUSES = (
         (
             sign(r"api_key not configured \(no-tty\)", 0.97),
             sign(
-                r"wandb\.errors\.\w*(?:UsageError|AuthenticationError|CommError)|wandb: ERROR .*(?:login|[Pp]ermission|API key)",
+                r"^(?:wandb\.(?:sdk\.)?\S*errors\.)?(?:AuthenticationError: |(?:CommError|UsageError): .*(?:\b40[13]\b|[Pp]ermission|log(?:ged)? ?in|API key|api_key))|wandb: ERROR .*(?:login|[Pp]ermission|API key)|API key must (?:be|have) 40",
                 0.85,
             ),
         ),
@@ -116,6 +203,10 @@ CAUSES = (
                 r"(?:global (?:train|eval) batch size|generation_batch_size) \(.*?\) must be (?:evenly )?divisible by .*num(?:ber of |_)generations",
                 0.98,
             ),
+            sign(
+                r"generation_batch_size \(\d+\) must be divisible by the global batch size|requires at least 2 generations per prompt",
+                0.95,
+            ),
         ),
         (
             "Set num_generations to a divisor of processes x per_device_train_batch_size x gradient_accumulation_steps (the message lists them), and at least 2.",
@@ -125,7 +216,7 @@ CAUSES = (
         "best_metric_missing",
         "The metric that selects the best checkpoint is not among the evaluation's results.",
         (
-            sign(r"KeyError: [\"']+(?P<name>eval_\w+)", 0.9),
+            sign(r"KeyError: [\"']+(?P<name>eval_\w+)", 0.9, when=within("[Tt]rainer|transformers")),
             sign(r"`metric_for_best_model` training argument is set to '(?P<name>\w+)', which is not found", 0.97),
         ),
         (

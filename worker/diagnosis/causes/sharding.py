@@ -1,6 +1,9 @@
 """Causes of failure: weights split or copied over several GPUs (DDP, ZeRO, FSDP, device_map)."""
 
 from worker.diagnosis.cause import Cause, sign
+from worker.diagnosis.conditions import mentions
+
+_SHARDED = mentions(r"(?i)deepspeed|zero[-_ ]?3|stage_?3|fsdp")
 
 CAUSES = (
     Cause(
@@ -30,7 +33,11 @@ CAUSES = (
                 0.96,
             ),
             sign(
-                r"Placeholder storage has not been allocated on \w+ device|Expected a '\S+' generator device but found|tensors? (?:is|are) on (?:a )?different devices?|should be on the same device|Tensor on device \S+ is not on the expected device",
+                r"Input type \((?:MPS|torch\.cuda)\S+\) and (?:weight|bias) type \(torch\.(?!cuda)\S+\)|Input type \(torch\.(?!cuda)\S+\) and (?:weight|bias) type \((?:MPS|torch\.cuda)\S+\)",
+                0.93,
+            ),
+            sign(
+                r"Placeholder storage has not been allocated on \w+ device|Expected a '\S+' generator device but found|tensors? (?:is|are) on (?:a )?different devices?|(?:should be|must be|not|to be) on the same (?:device|GPU)\b|on the original device: |Expected object of device type \w+ but got device type|should be either on cpu or on the same device|cannot be accessed from Triton \(cpu tensor|located on different GPUs|Tensor on device \S+ is not on the expected device",
                 0.85,
             ),
         ),
@@ -62,10 +69,12 @@ CAUSES = (
             sign(r"'weight' must be 2-D", 0.85),
             sign(r"index -?\d+ is out of bounds for dimension 0 with size 0", 0.7, inside=r"deepspeed|zero"),
             sign(r"'status': 'NOT_AVAILABLE'|assert param\.ds_status == ZeroParamStatus\.AVAILABLE", 0.85),
-            sign(r"The size of tensor [ab] \(0\) must match the size of tensor [ab] \(\d+\)", 0.9),
+            sign(r"The size of tensor [ab] \(0\) must match the size of tensor [ab] \(\d+\)", 0.9, when=_SHARDED),
+            sign(r"The size of tensor [ab] \(0\) must match the size of tensor [ab] \(\d+\)", 0.7),
             sign(
                 r"(?:mat1|mat2|self|weight).*(?:shape|size)s? .*\b(?:x0|\[0\])|shape '\[[\d, -]+\]' is invalid for input of size 0|shape '\[-1, 0\]' is invalid for input",
                 0.8,
+                when=_SHARDED,
             ),
             sign(r"Padding_idx must be within num_embeddings", 0.75, inside=r"deepspeed|embedding"),
         ),
@@ -107,6 +116,15 @@ CAUSES = (
         (sign(r"DeepSpeed Zero-3 is not compatible with `?(?:low_cpu_mem_usage|passing a `?device_map)", 0.98),),
         (
             "Remove device_map and low_cpu_mem_usage: ZeRO-3 places the weights itself. For a quantized model, use ZeRO-2 or DDP with device_map={'': local_rank}.",
+        ),
+    ),
+    Cause(
+        "device_map_distributed",
+        'A model that device_map="auto" spread over the GPUs cannot be trained by several processes.',
+        (sign(r"You can't train a model that has been loaded with `device_map='auto'` in any distributed mode", 0.96),),
+        (
+            "Load it whole on each process's own GPU: device_map={'': local_rank}. If it does not fit on one GPU, remove device_map and use ZeRO-3 or FSDP.",
+            "Or train in one process: start the script with python, or accelerate launch --num_processes=1.",
         ),
     ),
     Cause(

@@ -1,0 +1,69 @@
+"""`lathe export`, `push`, `archive` and `restore`: what is taken away from a run."""
+
+from pathlib import Path
+
+import click
+
+from app.cli.errors import Command
+from app.cli.options import json_option, path_type
+
+run_argument = click.argument("run_id", metavar="RUN")
+merged_option = click.option("--merged", is_flag=True, help="The adapter merged into its base model.")
+
+
+@click.command(cls=Command)
+@run_argument
+@click.option("--output", "-o", metavar="FILE", type=path_type, help="Write a zip, or the GGUF file.")
+@click.option("--to", metavar="FOLDER", type=path_type, help="Write to a folder.")
+@merged_option
+@click.option("--gguf", is_flag=True, help="A GGUF file for llama.cpp (Llama, Mistral, Qwen2, Qwen3, GPT-2).")
+@click.option("--force", is_flag=True, help="Replace an existing FILE or FOLDER.")
+@json_option
+def export(
+    run_id: str, output: Path | None, to: Path | None, merged: bool, gguf: bool, force: bool, as_json: bool
+) -> None:
+    """Export a finished run's adapter or model as a zip, a folder or a GGUF file."""
+    from app.cli.runs import export as cli_export
+
+    cli_export.export(run_id, output, to, merged=merged, gguf=gguf, force=force, as_json=as_json)
+
+
+@click.command(cls=Command)
+@run_argument
+@click.argument("repo", metavar="OWNER/NAME")
+@merged_option
+@click.option("--public", is_flag=True, help="Create a new repository as public (default: private).")
+@json_option
+def push(run_id: str, repo: str, merged: bool, public: bool, as_json: bool) -> None:
+    """Upload a finished run's adapter or model to a model hub.
+
+    Set HF_TOKEN or LATHE_HUB_TOKEN to your token, and HF_ENDPOINT for a hub other than huggingface.co.
+    """
+    from app.cli.runs import export as cli_export
+
+    cli_export.push(run_id, repo, merged=merged, public=public, as_json=as_json)
+
+
+@click.command(cls=Command)
+@run_argument
+@click.argument("file", metavar="FILE", type=path_type)
+@click.option("--force", is_flag=True, help="Replace an existing FILE.")
+@json_option
+def archive(run_id: str, file: Path, force: bool, as_json: bool) -> None:
+    """Write an ended run into one file: configuration, metrics, events, log and result.
+
+    `lathe restore` imports it into another Lathe. Checkpoints are not in it.
+    """
+    from app.cli.runs import export as cli_export
+
+    cli_export.archive_run(run_id, file, force=force, as_json=as_json)
+
+
+@click.command(cls=Command)
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@json_option
+def restore(file: Path, as_json: bool) -> None:
+    """Import a run from a file of `lathe archive`."""
+    from app.cli.runs import export as cli_export
+
+    cli_export.restore_run(file, as_json=as_json)

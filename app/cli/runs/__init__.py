@@ -1,0 +1,1 @@
+"""Commands that queue, list, follow, change and export runs."""

@@ -1,0 +1,92 @@
+"""`lathe edit` and `lathe delete`: what users say about runs, and their removal."""
+
+import json
+from collections.abc import Callable
+
+import click
+
+from app.cli.errors import Command, CommandError
+from app.cli.options import json_option, ready
+from app.cli.sources.server import chosen
+
+runs_argument = click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+
+
+@click.command(cls=Command)
+@runs_argument
+@click.option("--name", help="Another name.")
+@click.option("--notes", help="Notes, in place of the old ones.")
+@click.option("--tag", multiple=True, metavar="TAG", help="Add a tag; can be repeated.")
+@click.option("--untag", multiple=True, metavar="TAG", help="Remove a tag; can be repeated.")
+@click.option("--pin/--unpin", default=None, help="List first, or no longer.")
+@click.option("--archive/--unarchive", default=None, help="Hide from the usual list, or put back; nothing is deleted.")
+@json_option
+@click.pass_context
+def edit(
+    ctx: click.Context,
+    /,
+    run_ids: tuple[str, ...],
+    name: str | None,
+    notes: str | None,
+    tag: tuple[str, ...],
+    untag: tuple[str, ...],
+    pin: bool | None,
+    archive: bool | None,
+    as_json: bool,
+) -> None:
+    """Change the name, notes or tags of runs, pin or archive them."""
+    from app.cli.sources import runs
+
+    if name is not None and len(run_ids) > 1:
+        raise CommandError("name", name, "is for one run.", "Give one run, or leave out --name.")
+
+    def change(run_id: str) -> None:
+        runs.edit(run_id, {"name": name, "notes": notes, "pinned": pin, "archived": archive}, tag, untag)
+
+    ctx.exit(_each(run_ids, change, "changed", as_json=as_json))
+
+
+@click.command(cls=Command)
+@runs_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_context
+def delete(ctx: click.Context, /, run_ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Delete ended runs with their results, checkpoints and metrics."""
+    from app.cli.sources import runs
+
+    if not yes:
+        _ask(run_ids)
+    ctx.exit(_each(run_ids, runs.delete, "deleted", as_json=as_json))
+
+
+def _ask(run_ids: tuple[str, ...]) -> None:
+    from app.cli.sources import runs
+    from training.units import byte_size
+    from worker.disk.sizes import size_of
+    from worker.settings import get_settings
+
+    found = [runs.document(run_id) for run_id in run_ids]
+    named = ", ".join(f"{run['name']} ({run['id']})" for run in found)
+    lost = "Results, checkpoints and metrics are lost."
+    if chosen() is None:
+        size = sum(size_of(get_settings().runs_dir / run["id"]).bytes for run in found)
+        lost = f"{lost} This frees {byte_size(size)}."
+    click.confirm(f"Delete {named}? {lost}", abort=True, err=True)
+
+
+def _each(run_ids: tuple[str, ...], change: Callable[[str], object], done: str, *, as_json: bool) -> int:
+    """Changes the runs and prints the outcome; the exit code is 1 if one of them was refused."""
+    from app.access import bulk
+    from app.words.numbers import plural
+
+    if chosen() is None:
+        ready()
+    outcome = bulk.each(run_ids, change)
+    if as_json:
+        click.echo(json.dumps(outcome.document()))
+    else:
+        click.echo(f"{plural(len(outcome.done), 'run')} {done}.")
+        for run_id, reason in outcome.refused.items():
+            click.echo(f"{run_id}: {reason}", err=True)
+    return 1 if outcome.refused else 0

@@ -1,0 +1,188 @@
+"""`lathe export`, `push`, `archive` and `restore`: a run's result to a zip, a folder or a hub, and whole runs as one file."""
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from app.cli.errors import CommandError
+from app.cli.options import ready
+from app.cli.sources import files
+from app.cli.sources import runs as source
+from app.cli.sources.server import Server, chosen, run_path
+from training.errors import UserError
+from training.run_folder import hub_upload
+from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE
+from training.units import byte_size
+from worker.runs import archive, results, run_archive
+from worker.settings import hub_token
+from worker.store import database, runs
+from worker.store.tables import Run
+
+
+def export(
+    run_id: str, output: Path | None, to: Path | None, *, merged: bool, gguf: bool, force: bool, as_json: bool
+) -> None:
+    """Copies a run's result to the file `output` or the folder `to`, completely or not at all.
+
+    Raises:
+        RunNotFound: no run has this id.
+        CommandError: this machine has no such result, or the target exists.
+        OSError: the target cannot be written.
+    """
+    if (output is None) == (to is None):
+        raise CommandError("--output", None, "expected either a ZIP file or a folder.", "Give --output or --to.")
+    if server := chosen():
+        target = _download(server, run_id, output or to, merged=merged, gguf=gguf, unpack=to is not None, force=force)
+        _tell(target, as_json=as_json)
+        return
+    run = _run(run_id)
+    if gguf:
+        _tell(_copy_file(_result(run, results.gguf), output or to, f"{run.id}.gguf", force=force), as_json=as_json)
+        return
+    folder = _result(run, partial(results.find, merged=merged))
+    target = _copy_folder(folder, to, force=force) if to else _copy_zip(run, folder, output, merged=merged, force=force)
+    _tell(target, as_json=as_json)
+
+
+def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -> None:
+    """Uploads a run's result to a hub's repository.
+
+    Raises:
+        RunNotFound: no run has this id.
+        CommandError: the run has no such result, there is no token, or the hub refuses.
+    """
+    run = _run(run_id)
+    folder = _result(run, partial(results.find, merged=merged))
+    try:
+        url = hub_upload.push(folder, repo, private=not public, secret=hub_token())
+    except UserError as error:
+        raise CommandError("REPO", repo, error.message, error.fix) from None
+    click.echo(json.dumps({"url": url}) if as_json else f"Pushed to {url}.")
+
+
+def archive_run(run_id: str, output: Path, *, force: bool, as_json: bool) -> None:
+    """Writes a whole run into one file, completely or not at all.
+
+    Raises:
+        RunNotFound: no run has this id.
+        NotEnded: the run is queued or running.
+        CommandError: the file exists.
+        OSError: it cannot be written.
+    """
+    server = chosen()
+    full_id = source.document(run_id)["id"]
+    target = output / f"{full_id}.lathe.zip" if output.is_dir() else output
+    _refuse_existing(target, "FILE", force=force)
+    if server:
+        server.download(run_path(full_id, "/archive.zip"), target)
+        _tell(target, as_json=as_json)
+        return
+    part = target.with_name(f".{target.name}.part")
+    try:
+        chunks = run_archive.packed(full_id)
+        with part.open("wb") as stream:
+            for chunk in chunks:
+                stream.write(chunk)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    _tell(target, as_json=as_json)
+
+
+def restore_run(archive_file: Path, *, as_json: bool) -> None:
+    """Imports the run in an archive.
+
+    Raises:
+        BadArchive: the file is not the archive of a run.
+    """
+    run = files.restored(archive_file)
+    message = f"Imported run {run['id']}: {run['name']}\nShow  lathe show {run['id']}"
+    click.echo(json.dumps(run) if as_json else message)
+
+
+def _download(
+    server: Server, run_id: str, target: Path | None, *, merged: bool, gguf: bool, unpack: bool, force: bool
+) -> Path:
+    """Downloads a result of the server to a file, or unpacked into a folder."""
+    assert target is not None
+    full_id = source.document(run_id)["id"]
+    unpack = unpack and not gguf
+    ending = ".gguf" if gguf else "-merged.zip" if merged else ".zip"
+    if target.is_dir() and not unpack:
+        target = target / f"{full_id}{ending}"
+    if not (unpack and target.is_dir() and not any(target.iterdir())):
+        _refuse_existing(target, "--to" if unpack else "--output", force=force)
+    files.result(server, full_id, target, merged=merged, gguf=gguf, unpack=unpack)
+    return target
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """Copies through a temporary file beside `target`, so that a full disk leaves no partial file."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        shutil.copyfile(source, part)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _run(run_id: str) -> Run:
+    ready()
+    with database.read() as session:
+        return runs.get(session=session, run_id=run_id)
+
+
+def _tell(target: Path, *, as_json: bool) -> None:
+    files = [target] if target.is_file() else [file for file in target.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    place = "file" if target.is_file() else "folder"
+    message = f"Wrote {target} ({byte_size(size)})."
+    click.echo(json.dumps({place: str(target), "bytes": size}) if as_json else message)
+
+
+def _result(run: Run, find: Callable[[Run], Path]) -> Path:
+    return find(run)
+
+
+def _copy_zip(run: Run, folder: Path, output: Path | None, *, merged: bool, force: bool) -> Path:
+    assert output is not None
+    name = f"{run.id}{'-merged' if merged else ''}.zip"
+    packed = folder.parent / (MERGED_FILE if merged else ARCHIVE_FILE)
+    if packed.is_file():
+        return _copy_file(packed, output, name, force=force)
+    target = output / name if output.is_dir() else output
+    _refuse_existing(target, "--output", force=force)
+    archive.pack(folder, target, lambda: None)
+    return target
+
+
+def _copy_file(source: Path, output: Path | None, name: str, *, force: bool) -> Path:
+    assert output is not None
+    target = output / name if output.is_dir() else output
+    _refuse_existing(target, "--output", force=force)
+    copy_whole(source, target)
+    return target
+
+
+def _copy_folder(folder: Path, target: Path, *, force: bool) -> Path:
+    if not (target.is_dir() and not any(target.iterdir())):
+        _refuse_existing(target, "--to", force=force)
+    part = target.with_name(f".{target.name}.part")
+    try:
+        shutil.copytree(folder, part)
+        if target.is_dir():
+            shutil.rmtree(target)
+        part.replace(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return target
+
+
+def _refuse_existing(target: Path, option: str, *, force: bool) -> None:
+    if target.exists() and not force:
+        fix = "Choose another name, or replace it with --force."
+        raise CommandError(option, str(target), "already exists.", fix)

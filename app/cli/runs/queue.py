@@ -1,0 +1,118 @@
+"""`lathe queue`: the waiting runs in their order, and what changes it."""
+
+import json
+
+import click
+
+from app.cli.errors import Command, ReportingGroup
+from app.cli.options import json_option
+
+PRIORITIES = ("high", "normal", "low")
+run_argument = click.argument("run_id", metavar="RUN")
+
+
+@click.group(cls=ReportingGroup, invoke_without_command=True)
+@json_option
+@click.pass_context
+def queue(ctx: click.Context, as_json: bool) -> None:
+    """Show the waiting runs in the order in which they start, or change it."""
+    if ctx.invoked_subcommand is None:
+        _show(as_json=as_json)
+
+
+@queue.command(cls=Command)
+@run_argument
+@click.option("--before", metavar="RUN", help="Before this run.")
+@click.option("--first", is_flag=True, help="Before all others.")
+@click.option("--last", is_flag=True, help="After all others.")
+@json_option
+def move(run_id: str, before: str | None, first: bool, last: bool, as_json: bool) -> None:
+    """Move a queued run to another place."""
+    from app.cli.sources import queue
+
+    if sum((before is not None, first, last)) != 1:
+        raise click.UsageError("Give one of --before RUN, --first and --last.")
+    if first:
+        before = next((run["id"] for run in queue.document()["waiting"]), None)
+    queue.move(run_id, before)
+    _show(as_json=as_json)
+
+
+@queue.command(cls=Command)
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@json_option
+def hold(run_ids: tuple[str, ...], as_json: bool) -> None:
+    """Hold queued runs: they keep their place and do not start."""
+    _hold(run_ids, held=True, as_json=as_json)
+
+
+@queue.command(cls=Command)
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@json_option
+def release(run_ids: tuple[str, ...], as_json: bool) -> None:
+    """Release held runs."""
+    _hold(run_ids, held=False, as_json=as_json)
+
+
+@queue.command(cls=Command)
+@run_argument
+@click.argument("priority", type=click.Choice(PRIORITIES))
+@json_option
+def priority(run_id: str, priority: str, as_json: bool) -> None:
+    """Set the priority of a queued run; runs of a higher priority start first."""
+    from app.cli.sources import queue
+
+    queue.set_priority(run_id, priority)
+    _show(as_json=as_json)
+
+
+@queue.command(cls=Command)
+@json_option
+def pause(as_json: bool) -> None:
+    """Pause the queue: running runs continue, no other run starts."""
+    _pause(paused=True, as_json=as_json)
+
+
+@queue.command(cls=Command)
+@json_option
+def resume(as_json: bool) -> None:
+    """Let waiting runs start again."""
+    _pause(paused=False, as_json=as_json)
+
+
+def _hold(run_ids: tuple[str, ...], *, held: bool, as_json: bool) -> None:
+    from app.cli.sources import queue
+
+    for run_id in run_ids:
+        queue.hold(run_id, held=held)
+    _show(as_json=as_json)
+
+
+def _pause(*, paused: bool, as_json: bool) -> None:
+    from app.cli.sources import queue
+
+    queue.pause(paused=paused)
+    _show(as_json=as_json)
+
+
+def _show(*, as_json: bool) -> None:
+    from app.cli.sources import queue
+    from app.words import numbers
+    from training.units import NONE
+
+    values = queue.document()
+    if as_json:
+        click.echo(json.dumps(values))
+        return
+    if values["paused_at"]:
+        click.echo("The queue is paused. `lathe queue resume` lets runs start again.", err=True)
+    if not values["waiting"]:
+        click.echo("No runs are waiting.")
+        return
+    rows = [["PLACE", "RUN", "NAME", "OWNER", "PRIORITY", "STARTS"]]
+    for run in values["waiting"]:
+        seconds = run["starts_in"]
+        starts = "held" if run["held"] else NONE if seconds is None else f"in about {numbers.coarse(seconds)}"
+        name = numbers.shorten(run["name"], 40)
+        rows.append([str(run["place"]), run["id"], name, run["owner"], run["priority"], starts])
+    click.echo(numbers.table(rows, right=frozenset({0})))

@@ -1,0 +1,143 @@
+"""`lathe run`, `lathe stop` and `lathe resume`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from psutil import pid_exists
+
+from app.cli.import_files import refuse_foreign
+from app.cli.runs.follow import follow
+from app.cli.runs.screen import screen_for
+from app.cli.runs.show import failure, results
+from app.cli.sources import runs as source
+from app.cli.sources.server import chosen
+from app.local.lock import LOCK_FILE, address_of
+from app.words import numbers
+from app.words.runs import result_noun, took
+from training.config.choices import Method
+from training.config.fields import parse
+from training.config.run_config import RunConfig
+from training.config.yaml_file import read_config
+from training.run_folder.paths import result_dir, saved_result
+from worker.settings import get_settings
+from worker.store.tables import Status
+
+EXIT = {Status.FINISHED: 0, Status.FAILED: 1, Status.STOPPED: 3}
+INTERRUPTED = 130
+
+
+def run(path: Path | None, overrides: dict[str, Any], *, follow: bool, as_json: bool) -> int:
+    """Queues a run and, with `follow`, follows it to its end. Returns the exit code.
+
+    Raises:
+        ConfigError: settings are invalid; nothing is queued.
+    """
+    config = configuration(path, overrides)
+    queued = source.submit(config)
+    if not follow:
+        click.echo(json.dumps(queued) if as_json else _queued(queued))
+        return 0
+    click.echo(f"Run {queued['id']}: {queued['name']}", err=as_json)
+    return _follow(queued["id"], as_json=as_json)
+
+
+def configuration(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
+    """The settings of the file, overridden by `overrides`.
+
+    Raises:
+        ConfigError: the file or a setting is invalid.
+        UsageError: there is neither a file nor a flag.
+    """
+    if path is not None:
+        refuse_foreign(path)
+        return read_config(path, overrides)
+    if not overrides:
+        raise click.UsageError("Give a configuration file, or the settings as flags: at least --model and --data.")
+    return parse(overrides)
+
+
+def stop(run_id: str, *, as_json: bool) -> None:
+    """Requests a run to stop.
+
+    Raises:
+        RunNotFound, NotRunning: it does not exist, or has ended.
+    """
+    stopped = source.stop(run_id)
+    if as_json:
+        click.echo(json.dumps(stopped))
+    elif stopped["status"] == Status.STOPPED:
+        click.echo(f"Stopped run {stopped['id']} before it started training.")
+    else:
+        resume_command = f"lathe resume {stopped['id']}"
+        click.echo(f"Run {stopped['id']} saves a checkpoint and stops. Continue later with: {resume_command}")
+
+
+def resume(run_id: str, *, step_down: bool, as_json: bool) -> None:
+    """Requeues a run.
+
+    Raises:
+        RunNotFound: no run has this id.
+        NotResumable: it has not failed or stopped, or there are no proposed settings to step down to.
+    """
+    queued = source.resume(run_id, step_down=step_down)
+    click.echo(json.dumps(queued) if as_json else _queued(queued))
+
+
+def page_url(run_id: str) -> str:
+    """The address of the run's page: on the chosen server, at the running `lathe up` of this data folder, or by the settings."""
+    if server := chosen():
+        return f"{server.address}/run?id={run_id}"
+    settings = get_settings()
+    try:
+        holder = json.loads((settings.data_dir / LOCK_FILE).read_text(encoding="utf-8"))
+        address = holder["address"] if pid_exists(holder["pid"]) else address_of(settings.host, settings.port)
+    except (OSError, ValueError, KeyError):
+        address = address_of(settings.host, settings.port)
+    return f"{address}/run?id={run_id}"
+
+
+def _follow(run_id: str, *, as_json: bool) -> int:
+    screen = screen_for(sys.stderr if as_json else sys.stdout)
+    try:
+        status = follow(run_id, screen)
+    except KeyboardInterrupt:
+        screen.close()
+        facts = [("Show", f"lathe show {run_id}"), ("Stop", f"lathe stop {run_id}")]
+        click.echo(f"\nRun {run_id} continues in the background.\n{numbers.pairs(facts)}", err=True)
+        return INTERRUPTED
+    values = source.document(run_id)
+    click.echo(json.dumps(values) if as_json else ending(values))
+    return EXIT[status]
+
+
+def ending(values: dict[str, Any]) -> str:
+    """The outcome of an ended run: its results or its error, its adapter and its page."""
+    run_id, status = values["id"], values["status"]
+    after = f" after {numbers.duration(took(values, 0))}" if values["started_at"] else ""
+    facts = results(values)
+    if status == Status.FAILED:
+        lower = " --step-down" if (values["error"] or {}).get("step_down") else ""
+        resume_command = ("Resume", f"lathe resume {run_id}{lower}")
+        facts = [*failure(values["error"]), ("Full log", f"lathe logs {run_id}"), resume_command]
+    elif status == Status.STOPPED:
+        facts += [("Resume", f"lathe resume {run_id}")]
+    else:
+        noun = result_noun(values["config"])
+        facts += [] if chosen() else [(noun.capitalize(), str(adapter_dir(values)))]
+        facts += [("Export", f"lathe export {run_id} -o {noun}.zip")]
+    return f"{status.capitalize()}{after}\n{numbers.pairs([*facts, ('Page', page_url(run_id))])}"
+
+
+def adapter_dir(values: dict[str, Any]) -> Path:
+    """The folder of a run's adapter, or of its model after full fine-tuning, on the machine that trained it."""
+    run_dir = get_settings().runs_dir / values["id"]
+    return saved_result(run_dir) or result_dir(run_dir, adapts=values["config"]["method"] != Method.FULL)
+
+
+def _queued(queued: dict[str, Any]) -> str:
+    log, show = f"lathe logs {queued['id']} --follow", f"lathe show {queued['id']}"
+    facts = [("Log", log), ("Show", show), ("Page", page_url(queued["id"]))]
+    return f"Queued run {queued['id']}: {queued['name']}\n{numbers.pairs(facts)}"

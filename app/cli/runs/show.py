@@ -1,0 +1,202 @@
+"""`lathe runs`, `lathe show` and `lathe compare`: runs as text or JSON."""
+
+import json
+import time
+from typing import Any
+
+import click
+
+from app.cli.sources import runs as source
+from app.cli.sources.server import chosen
+from app.words import numbers
+from app.words.datasets import data_words
+from app.words.numbers import plain
+from app.words.runs import exact_match, progress, result_noun, scores, strategy, took
+from training.config.data_sets import FIELDS
+from training.config.fields import in_words
+from training.run_folder.events import OutOfMemory
+from training.units import NONE, byte_size
+from worker.machine import overload
+from worker.store.memory_words import facts
+from worker.store.tables import Status
+
+EVENTS_SHOWN = 12
+LOG_SHOWN = 15
+
+
+def listing(status: str | None, search: str, limit: int, *, as_json: bool) -> None:
+    """Prints the runs, newest first."""
+    rows = source.listing(status, search, limit)
+    if as_json:
+        click.echo(json.dumps(rows))
+    elif rows:
+        click.echo(listing_table(rows, time.time()))
+        queued = any(row["status"] == Status.QUEUED for row in rows)
+        if queued and chosen() is None and (overloaded := overload.in_words()):
+            click.echo(overloaded, err=True)
+    elif status or search:
+        click.echo("No matching runs.")
+    else:
+        click.echo("No runs yet. Queue one with `lathe run CONFIG.yaml`.")
+
+
+def show(run_id: str, *, as_json: bool) -> None:
+    """Prints one run.
+
+    Raises:
+        RunNotFound, ServerError: no run has this id.
+    """
+    values = source.document(run_id)
+    click.echo(json.dumps(values) if as_json else page(values, time.time()))
+
+
+def listing_table(rows: list[dict[str, Any]], now: float) -> str:
+    """The runs as aligned columns; `now`, in epoch seconds, is for the duration of unfinished runs."""
+    heading = ["RUN", "STATUS", "NAME", "PROGRESS", "LOSS", "BEST EVAL LOSS", "PEAK MEMORY", "DURATION", "QUEUED"]
+    return numbers.table([heading, *[_row(row, now) for row in rows]], right=frozenset({4, 5, 6, 7}))
+
+
+def _row(row: dict[str, Any], now: float) -> list[str]:
+    return [
+        row["id"],
+        row["status"],
+        numbers.shorten(row["name"], 40),
+        progress(row),
+        "diverged" if row["diverged"] else numbers.decimal(row["final_loss"]),
+        numbers.decimal(row["best_loss"]),
+        byte_size(row["peak_bytes"]),
+        numbers.duration(took(row, now)),
+        numbers.when(row["queued_at"]),
+    ]
+
+
+def page(values: dict[str, Any], now: float) -> str:
+    """One run as text."""
+    parts = [values["name"], numbers.pairs(_overview(values, now))]
+    for heading, body in (
+        ("Results", results(values)),
+        ("Error", failure(values["error"])),
+        ("Attempts", _attempts(values["attempts"])),
+        ("Configuration", _configuration(values["config"])),
+        ("Data, SHA-256", list(values["fingerprints"].items())),
+        ("Events", _events(values["events"])),
+    ):
+        if body:
+            parts += ["", heading, numbers.pairs(body)]
+    return "\n".join(parts)
+
+
+def _overview(values: dict[str, Any], now: float) -> list[tuple[str, str]]:
+    request = f", {values['request']} requested" if values["request"] else ""
+    phase = f" ({values['phase']})" if values["status"] == "running" and values["phase"] else ""
+    lines = [
+        ("Run", values["id"]),
+        ("Status", f"{values['status']}{phase}{request}"),
+        ("Progress", progress(values)),
+        ("Attempts", str(values["attempt"])),
+        ("Queued", numbers.when(values["queued_at"])),
+        ("Started", numbers.when(values["started_at"])),
+        ("Ended", numbers.when(values["finished_at"])),
+        ("Duration", numbers.duration(took(values, now))),
+        ("Devices", ", ".join(values["devices"]) or NONE),
+        ("Engine", strategy(values)),
+    ]
+    return [(label, value) for label, value in lines if value != NONE]
+
+
+def results(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """The summary's metrics with their units; empty without a summary."""
+    summary = values["summary"]
+    if not summary:
+        return []
+    trained = (
+        f"{numbers.count(summary.get('trainable_parameters'))} of {numbers.count(summary.get('total_parameters'))}"
+    )
+    speed = [numbers.rate(summary.get(f"{noun}_per_second"), noun) for noun in ("tokens", "samples")]
+    lines = [
+        ("Held-out exact match", exact_match(summary.get("answers"))),
+        *[(f"Held-out {label}", score) for label, score in scores(summary.get("answers"))],
+        ("Final loss", numbers.decimal(summary.get("final_loss"))),
+        ("Evaluation loss", numbers.decimal(summary.get("eval_loss"))),
+        ("Held-out perplexity", numbers.decimal(summary.get("eval_perplexity"))),
+        ("Trainable parameters", f"{trained} ({_four_places(summary.get('trainable_percent'))})"),
+        (f"{result_noun(values['config']).capitalize()} size", byte_size(summary.get("adapter_bytes"))),
+        ("Speed", ", ".join(speed)),
+        *_memory(summary.get("memory") or {}),
+        ("Forecast peak", byte_size((values["forecast"] or {}).get("allocated_bytes"))),
+        ("Training time", numbers.duration(summary.get("train_seconds"))),
+    ]
+    return [(label, value) for label, value in lines if value != NONE]
+
+
+def _memory(memory: dict[str, list[int | None]]) -> list[tuple[str, str]]:
+    labels = {"before": "Memory before training", "after": "Memory after training", "peak": "Peak memory"}
+    return [(label, _per_rank(memory[f"{key}_bytes"])) for key, label in labels.items() if memory.get(f"{key}_bytes")]
+
+
+def _per_rank(sizes: list[int | None]) -> str:
+    if len(sizes) == 1:
+        return byte_size(sizes[0])
+    return ", ".join(f"rank {rank}: {byte_size(size)}" for rank, size in enumerate(sizes))
+
+
+def _four_places(percent: float | None) -> str:
+    return NONE if percent is None else f"{percent:.4f}%"
+
+
+def failure(error: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """The error of a run: message, fix, phase, rank, cause, and the end of its traceback or log; empty without an error."""
+    if not error:
+        return []
+    labels = {"message": "Error", "fix": "Fix", "phase": "Phase", "rank": "Rank"}
+    lines = [(label, str(error[key])) for key, label in labels.items() if error.get(key) not in (None, "")]
+    if diagnosis := error.get("diagnosis"):
+        lines.append(("Cause", f"{diagnosis['explanation']} ({diagnosis['cause']})"))
+        lines += [("Fix", "\n".join(diagnosis["fix"]))] if diagnosis["fix"] and not error.get("fix") else []
+    for key, label in (("traceback", "Traceback"), ("log_tail", "Log")):
+        if end := str(error.get(key) or "").rstrip():
+            return [*lines, (label, "\n".join(end.splitlines()[-LOG_SHOWN:]))]
+    return lines
+
+
+def _attempts(attempts: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Each attempt with its changed settings, its outcome and its out-of-memory report."""
+    if len(attempts) < 2 and not any(attempt["out_of_memory"] for attempt in attempts):
+        return []
+    lines: list[tuple[str, str]] = []
+    for attempt in attempts:
+        settings = f"with {in_words(attempt['stepped_down'])}" if attempt["stepped_down"] else "settings unchanged"
+        outcome = f"{settings}: {attempt['outcome'] or 'running'}. {attempt['reason']}".strip()
+        lines.append((str(attempt["number"]), outcome))
+        if attempt["out_of_memory"]:
+            lines += facts(OutOfMemory(**attempt["out_of_memory"]))
+    return lines
+
+
+def _configuration(config: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (name, data_words(value, {}) if name in FIELDS else plain(value))
+        for name, value in config.items()
+        if value is not None and value != ""
+    ]
+
+
+def _events(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    hidden = len(events) - EVENTS_SHOWN
+    earlier = [("", f"{numbers.plural(hidden, 'earlier event')}; --json shows all")] if hidden > 0 else []
+    return earlier + [(numbers.when(event["time"]), _event(event)) for event in events[-EVENTS_SHOWN:]]
+
+
+def _event(event: dict[str, Any]) -> str:
+    level = "" if event["level"] == "info" else f"{event['level']}: "
+    return f"{level}{event['message']}"
+
+
+def table(run_ids: list[str], form: str, *, all_settings: bool) -> None:
+    """Prints the comparison of runs in the order given; `form` is json, csv, markdown or empty.
+
+    Raises:
+        RunNotFound: no run has one of these ids.
+        TooManyRuns: there are more than 50.
+    """
+    click.echo(source.comparison(run_ids, form, all_settings=all_settings).rstrip("\n"))

@@ -1,0 +1,75 @@
+"""Files of this machine that a run on the server needs: data files are sent first, a DeepSpeed JSON as its text."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from app.cli.sources.server import Server
+from app.words import numbers
+from training.config.data_sets import FIELDS, Source, sources, written
+from training.config.run_config import RunConfig
+from training.units import byte_size
+from worker.allowed_paths import EVERYTHING, find_path
+from worker.runs.submit import with_deepspeed_file
+
+_CHUNK = 2**20
+_SECONDS = 1800.0
+"""The longest time that the server may take to check a file."""
+
+
+def sent(server: Server, config: RunConfig) -> RunConfig:
+    """The configuration with the ids of data sets on the server in place of this machine's files, which are sent."""
+    if config.deepspeed_config and (path := find_path(config.deepspeed_config)) and path.is_file():
+        config = with_deepspeed_file(config, EVERYTHING)
+    changes: dict[str, str] = {}
+    for field in FIELDS:
+        named = sources(getattr(config, field))
+        known = [_sent(server, source, several=len(named) > 1) for source in named]
+        if known != list(named):
+            changes[field] = written(known)
+    return config.model_copy(update=changes)
+
+
+def upload(server: Server, file: Path, name: str, columns: str | None = None) -> dict[str, Any]:
+    """Sends a file, with its progress on stderr, and returns its data set."""
+    params = {"name": name, "columns": columns}
+    with file.open("rb") as stream:
+        size = file.stat().st_size
+        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        body = _parts(stream, name, size)
+        return dict(
+            server.send("POST", "/api/datasets", content=body, headers=headers, params=params, seconds=_SECONDS)
+        )
+
+
+def upload_together(server: Server, files: tuple[Path, ...]) -> dict[str, Any]:
+    """Sends several files, which become one data set, and returns it."""
+    streams = [file.open("rb") for file in files]
+    try:
+        form = [("file", (file.name, stream)) for file, stream in zip(files, streams, strict=True)]
+        return dict(server.send("POST", "/api/datasets", files=form, seconds=_SECONDS))
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def _sent(server: Server, source: Source, *, several: bool) -> Source:
+    path = find_path(source.path)
+    if path is None or not path.is_file():
+        return source  # a data set or a file of the server
+    stored = upload(server, path, path.name)
+    return replace(source, path=stored["id"], name=source.name or (path.name if several else ""))
+
+
+def _parts(stream: Any, name: str, size: int) -> Iterator[bytes]:
+    live, done = sys.stderr.isatty(), 0
+    while chunk := stream.read(_CHUNK):
+        yield chunk
+        done += len(chunk)
+        if live:
+            share = f"{numbers.bar(done / size, 24)} {byte_size(done)} of {byte_size(size)}"
+            sys.stderr.write(f"\r{name}: {share}")
+    sys.stderr.write("\r\033[K" if live else f"{name}: {byte_size(size)} sent.\n")
+    sys.stderr.flush()

@@ -1,0 +1,56 @@
+"""Logs, events and diagnoses of runs, from the local database or the server."""
+
+from typing import Any
+
+from app.cli.options import ready
+from app.cli.sources.server import chosen, run_path
+
+_MOST_LINES = 10_000  # in one answer of the server
+
+
+def tail(run_id: str, lines: int) -> dict[str, Any]:
+    """The last lines of a log: `lines`, `next` for `following`, the run's `status`, and whether it has `ended`.
+
+    Raises:
+        RunNotFound, ServerError: no run has this id.
+    """
+    if server := chosen():
+        return dict(server.get(run_path(run_id, "/log"), last=True, limit=min(lines, _MOST_LINES)))
+    from app.documents import records
+
+    ready()
+    return records.log(run_id, limit=lines, last=True)
+
+
+def following(run_id: str, after: int) -> dict[str, Any]:
+    """The lines after `next` of an earlier answer, as `tail` gives them."""
+    if server := chosen():
+        return dict(server.get(run_path(run_id, "/log"), after=after))
+    from app.documents import records
+
+    return records.log(run_id, after=after)
+
+
+def events(run_id: str, after: int) -> dict[str, Any]:
+    """The events after `next` of an earlier answer: `events` and `next`."""
+    if server := chosen():
+        return dict(server.get(run_path(run_id, "/events"), after=after))
+    from app.documents import records
+
+    return records.events(run_id, after=after)
+
+
+def diagnosis(run_id: str, model: str | None, micro_batch: int | None) -> dict[str, Any]:
+    """Why a run failed.
+
+    Raises:
+        RunNotFound, ModelError, ServerError: no run has this id, or the model cannot be read.
+    """
+    if server := chosen():
+        return dict(server.get(run_path(run_id, "/diagnosis"), model=model, micro_batch=micro_batch))
+    from training.model_info.dimensions import read_dimensions
+    from worker.supervision import run_diagnosis
+
+    ready()
+    shape = read_dimensions(model) if model else None
+    return run_diagnosis.of_run(run_id, dimensions=shape, micro_batch=micro_batch)

@@ -1,0 +1,159 @@
+"""Runs, from the local database or the server: what commands show, and the changes they make."""
+
+import secrets
+from typing import Any
+
+from app.cli.options import ready
+from app.cli.sources.server import Server, Unreachable, chosen, run_path
+from training.config.run_config import RunConfig
+
+_PAGE = 1000
+_TRIES = 3
+
+
+def listing(status: str | None, search: str, limit: int) -> list[dict[str, Any]]:
+    """The runs that match, as `lathe runs --json` prints them."""
+    if server := chosen():
+        return pages(server, "/api/runs", "runs", limit, status=status, search=search)
+    from app.documents.run import brief
+    from worker.store import database
+    from worker.store.listed import run_list
+    from worker.store.tables import Status
+
+    ready()
+    wanted = Status(status) if status else None
+    with database.read() as session:
+        return [brief(run) for run in run_list.listing(session=session, status=wanted, search=search, limit=limit)]
+
+
+def document(run_id: str) -> dict[str, Any]:
+    """One run, as `lathe show --json` prints it.
+
+    Raises:
+        RunNotFound, ServerError: no run has this id.
+    """
+    if server := chosen():
+        return dict(server.get(run_path(run_id)))
+    from app.documents import run
+    from worker.store import database
+
+    ready()
+    with database.read() as session:
+        return run.document(session, run_id)
+
+
+def comparison(run_ids: list[str], form: str, *, all_settings: bool) -> str:
+    """The comparison of runs as text; `form` is json, csv, markdown or empty.
+
+    Raises:
+        RunNotFound, TooManyRuns, ServerError: no run has one of these ids, or there are more than 50.
+    """
+    import json
+
+    if server := chosen():
+        ending = {"json": "", "csv": ".csv", "markdown": ".md"}.get(form, ".txt")
+        place, query = f"/api/compare{ending}", {"runs": ",".join(run_ids), "all_settings": all_settings}
+        return json.dumps(server.get(place, **query)) if form == "json" else server.text(place, params=query)
+    from app.documents.comparison import texts
+    from app.documents.comparison.document import as_json, compare
+    from worker.store import database
+
+    ready()
+    with database.read() as session:
+        found = compare(session, run_ids, all_settings=all_settings).complete()
+    forms = {"json": lambda found: json.dumps(as_json(found)), "csv": texts.as_csv, "markdown": texts.markdown}
+    return forms.get(form, texts.plain)(found)
+
+
+def submit(config: RunConfig) -> dict[str, Any]:
+    """Queues a run and returns it. Data files of this machine are sent to the server first.
+
+    Raises:
+        ConfigError, ServerError: settings are invalid; nothing is queued.
+    """
+    if server := chosen():
+        from app.cli.sources.data_files import sent
+
+        return _submitted(server, sent(server, config).model_dump(mode="json", exclude_unset=True))
+    from worker.runs import submit
+    from worker.settings import get_settings
+
+    ready()
+    get_settings().make_folders()  # they can be missing here if the database is on another machine
+    return document(submit.submit(config).id)
+
+
+def _submitted(server: Server, values: dict[str, Any]) -> dict[str, Any]:
+    """Sends the run again if no answer came; its key keeps it from being queued twice."""
+    key = {"Idempotency-Key": secrets.token_urlsafe(16)}
+    for _ in range(_TRIES - 1):
+        try:
+            return dict(server.send("POST", "/api/runs", json=values, headers=key))
+        except Unreachable:
+            continue
+    return dict(server.send("POST", "/api/runs", json=values, headers=key))
+
+
+def stop(run_id: str) -> dict[str, Any]:
+    """Requests a run to stop, and returns it.
+
+    Raises:
+        RunNotFound, NotRunning, ServerError: it does not exist, or has ended.
+    """
+    if server := chosen():
+        return dict(server.send("POST", run_path(run_id, "/stop")))
+    from app.access import changes
+
+    ready()
+    changes.stop(run_id)
+    return document(run_id)
+
+
+def resume(run_id: str, *, step_down: bool) -> dict[str, Any]:
+    """Requeues a run, and returns it.
+
+    Raises:
+        RunNotFound, NotResumable, ServerError: it cannot be resumed.
+    """
+    if server := chosen():
+        return dict(server.send("POST", run_path(run_id, "/resume"), params={"step_down": step_down}))
+    from app.access import changes
+
+    ready()
+    changes.resume(run_id, step_down=step_down)
+    return document(run_id)
+
+
+def edit(
+    run_id: str, values: dict[str, Any], add_tags: tuple[str, ...] = (), remove_tags: tuple[str, ...] = ()
+) -> None:
+    """Changes what is said about a run: `values` are name, notes, pinned and archived; None leaves one as it is."""
+    if server := chosen():
+        tags = {"add_tags": add_tags, "remove_tags": remove_tags}
+        server.send("PATCH", run_path(run_id), json=values | tags)
+        return
+    from app.access import changes
+
+    changes.edit(run_id, **values, add_tags=add_tags, remove_tags=remove_tags)
+
+
+def delete(run_id: str) -> None:
+    """Deletes an ended run."""
+    if server := chosen():
+        server.send("DELETE", run_path(run_id))
+        return
+    from app.access import changes
+
+    changes.delete(run_id)
+
+
+def pages(server: Server, path: str, name: str, limit: int, **params: Any) -> list[dict[str, Any]]:
+    """The first `limit` entries of a list of the server, which answers at most 1,000 at once."""
+    found: list[dict[str, Any]] = []
+    while len(found) < limit:
+        wanted = min(limit - len(found), _PAGE)
+        page = server.get(path, limit=wanted, offset=len(found), **params)[name]
+        found += page
+        if len(page) < wanted:
+            break
+    return found

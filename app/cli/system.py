@@ -1,0 +1,171 @@
+"""`lathe system`: machines, devices, disk, queue and services of the installation, as text or JSON."""
+
+import json
+from typing import Any
+
+import click
+
+from app.cli.errors import CommandError
+from app.cli.sources import system as source
+from app.words import numbers
+from app.words.system import (
+    FREEABLE,
+    KINDS,
+    NO_WORKER,
+    STATES,
+    celsius,
+    limits,
+    retention,
+    step_of,
+    summary,
+    used_of,
+    watts,
+)
+from training.units import NONE, byte_size
+from worker.disk.offers import Freeable
+from worker.disk.usage import Kind
+
+
+def show(*, as_json: bool) -> None:
+    """Prints the installation; measures the disk use first."""
+    document = source.document()
+    click.echo(json.dumps(document) if as_json else page(document))
+
+
+def free(kinds: list[str], *, yes: bool, as_json: bool) -> None:
+    """Frees disk space after a confirmation, and prints what was freed.
+
+    Raises:
+        CommandError: something could not be freed.
+    """
+    chosen = tuple(Freeable(kind) for kind in kinds)
+    if not yes:
+        _confirm(chosen)
+    freed = source.free(kinds)
+    if as_json:
+        click.echo(json.dumps(freed))
+    else:
+        click.echo(f"Freed {byte_size(freed['bytes'])} in {numbers.plural(freed['files'], 'file')}.")
+    if freed["problems"]:
+        raise CommandError("disk", None, "; ".join(freed["problems"]), "Correct it and free again.")
+
+
+def _confirm(chosen: tuple[Freeable, ...]) -> None:
+    """Asks before anything is deleted; ends the command on no."""
+    found = source.document()["disk"]["freeable"]
+    sizes = {one["kind"]: one for one in found}
+    for kind in chosen:
+        label, lost = FREEABLE[kind]
+        size = sizes[kind.value]
+        click.echo(f"{label}: {byte_size(size['bytes'])} in {numbers.plural(size['files'], 'file')}. {lost}", err=True)
+    click.confirm("Delete them?", abort=True, err=True)
+
+
+def page(document: dict[str, Any]) -> str:
+    """The installation as text."""
+    parts = [", ".join(summary(document))]
+    for heading, body in (
+        ("Machines", _machines(document["machines"], document["time"])),
+        ("Devices", _devices(document)),
+        ("Disk", _disk(document["disk"])),
+        ("Largest runs", _largest(document["disk"]["largest_runs"])),
+        ("Can be freed: lathe system --free KIND", _freeable(document["disk"]["freeable"])),
+        ("Retention", numbers.pairs(_retention(document["retention"]))),
+        ("Services", numbers.pairs(services(document))),
+        ("Limits", numbers.pairs(limits(document["limits"]))),
+    ):
+        parts += ["", heading, body] if body else []
+    return "\n".join(parts)
+
+
+def _machines(machines: list[dict[str, Any]], now: float) -> str:
+    if not machines:
+        return f"  {NO_WORKER}"
+    rows = [["  MACHINE", "STATE", "LAST SEEN", "LOAD", "MEMORY", "DISK FREE"]]
+    for one in machines:
+        state = f"{STATES[one['state']]} ({one['overload']})" if one["state"] == "overloaded" else STATES[one["state"]]
+        seen = f"{numbers.duration(max(now - one['last_seen'], 0))} ago"
+        load = f"{one['load']:.1f} on {numbers.plural(one['cores'], 'core')}"
+        memory = used_of(one["memory_used_bytes"], one["memory_bytes"])
+        rows.append([f"  {one['name']}", state, seen, load, memory, byte_size(one["disk_free_bytes"])])
+    return numbers.table(rows)
+
+
+def _devices(document: dict[str, Any]) -> str:
+    rows = [["  DEVICE", "MEMORY", "TEMPERATURE", "LOAD", "POWER", "RUN", "OWNER", "STEP", "LEASE RENEWED"]]
+    for machine in document["machines"]:
+        for device in machine["devices"]:
+            measured = [
+                used_of(device.get("memory_used_bytes"), device["memory_bytes"]),
+                celsius(device.get("temperature_celsius")),
+                numbers.percent(device.get("utilization"), 0),
+                watts(device.get("power_watts")),
+            ]
+            rows.append([f"  {device['name']}", *measured, *_lease(device["lease"], document["time"])])
+    rows += [
+        [f"  {lease['device']}", *[NONE] * 4, *_lease(lease, document["time"])] for lease in document["other_leases"]
+    ]
+    return numbers.table(rows) if len(rows) > 1 else ""
+
+
+def _lease(lease: dict[str, Any] | None, now: float) -> list[str]:
+    if lease is None:
+        return ["idle", "", "", ""]
+    renewed = NONE if lease["renewed_at"] is None else f"{numbers.duration(max(now - lease['renewed_at'], 0))} ago"
+    return [f"{numbers.shorten(lease['name'], 30)} ({lease['run_id']})", lease["owner"], step_of(lease), renewed]
+
+
+def _disk(disk: dict[str, Any]) -> str:
+    if disk["kinds"] is None:
+        return f"  {disk['problem']}"
+    rows = [["  KIND", "SIZE", "FILES"]]
+    for kind, size in disk["kinds"].items():
+        rows.append([f"  {KINDS[Kind(kind)][0]}", byte_size(size["bytes"]), numbers.count(size["files"])])
+    return numbers.table(rows, right=frozenset({1, 2}))
+
+
+def _largest(runs: list[dict[str, Any]]) -> str:
+    rows = [["  RUN", "NAME", "STATUS", "SIZE", "OF THAT CHECKPOINTS"]]
+    for run in runs:
+        sizes = [byte_size(run["bytes"]), byte_size(run["checkpoint_bytes"])]
+        rows.append(
+            [f"  {run['id']}", numbers.shorten(run["name"], 40), run["status"] or "not in the database", *sizes]
+        )
+    return numbers.table(rows, right=frozenset({3, 4})) if runs else ""
+
+
+def _freeable(freeable: list[dict[str, Any]]) -> str:
+    rows = [["  KIND", "SIZE", "WHAT"]]
+    for one in freeable:
+        label, lost = FREEABLE[Freeable(one["kind"])]
+        rows.append([f"  {one['kind']}", byte_size(one["bytes"]), f"{label}. {lost}"])
+    return numbers.table(rows, right=frozenset({1})) if freeable else ""
+
+
+def _retention(rules: dict[str, Any]) -> list[tuple[str, str]]:
+    deleted = rules["would_delete"]
+    now = NONE if deleted is None else f"{byte_size(deleted['bytes'])} of {numbers.plural(deleted['runs'], 'run')}"
+    return [*retention(rules), ("They would delete now", now)]
+
+
+def services(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """Database, broker, queue and versions, each in a line."""
+    data, broker, oldest = document["database"], document["broker"], document["queue"]["oldest"]
+    latency = f"{data['latency_ms']:.1f} ms"
+    reached = (
+        f"{broker['kind']} {broker['version']} at {broker['address']}, {broker['waiting']} messages waiting"
+        if broker["reachable"]
+        else f"unreachable: {broker['problem']} {broker['fix']}"
+    )
+    waited = numbers.duration(max(document["time"] - oldest["queued_at"], 0)) if oldest else ""
+    versions = (
+        f"{one['package']} {one['here'] or 'not installed'}"
+        + (f" (workers: {', '.join(one['workers'])})" if one["workers"] not in ([], [one["here"]]) else "")
+        for one in document["versions"]
+    )
+    return [
+        ("Database", f"{data['kind']} {data['version']} at {data['address']}, {byte_size(data['bytes'])}, {latency}"),
+        ("Broker", reached),
+        ("Oldest queued", f"{oldest['name']} ({oldest['run_id']}), {waited}" if oldest else "none"),
+        ("Versions", "\n".join(versions)),
+    ]

@@ -1,0 +1,198 @@
+"""The results of runs, a line each: parameters, memory, speed, losses, held-out scores, size, time. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.documents.comparison.line import Line, best_of, texts
+from app.words import numbers
+from training.units import byte_size
+from worker.store.tables import Run, Status
+
+Devices = Mapping[str, Sequence[str]]
+"""The devices of runs by id, as `node1/cuda:0`."""
+
+_SCORES = {
+    "exact_match": "Exact match", "f1": "Token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L",
+}  # fmt: skip
+_MINOR_SCORES = ("rouge1", "rouge2")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a result is read from a run, written and compared; `group` and `short` are the heading and its label on pages."""
+
+    key: str
+    label: str
+    group: str
+    short: str
+    read: Callable[[Run], Any]
+    written: Callable[[Any], str]
+    better: str = ""
+    minor: bool = False
+
+
+def results(runs: Sequence[Run], devices: Devices) -> list[Line]:
+    """The results that at least one run has."""
+    alike = len({device_kind(device) for used in devices.values() for device in used}) <= 1
+    lines = [_line(result, runs, alike=alike) for result in (*_RESULTS, *_scores(runs), *_LAST)]
+    lines.append(_devices([devices[run.id] for run in runs]))
+    return [line for line in lines if line.known]
+
+
+def device_kind(device: str) -> str:
+    """The kind in the name of a device: `node1/cuda:0` is cuda."""
+    return device.rpartition("/")[2].partition(":")[0]
+
+
+def _line(result: Result, runs: Sequence[Run], *, alike: bool) -> Line:
+    values = [_finite(result.read(run)) for run in runs]
+    better = result.better if _comparable(result, runs, alike=alike) else ""
+    notes = [_note(result, run) for run in runs]
+    written = [
+        "diverged" if result.key == "final_loss" and run.diverged else text
+        for run, text in zip(runs, texts(values, result.written), strict=True)
+    ]
+    best = best_of(values, better)
+    return Line(result.key, result.label, values, written, notes, best, result.group, result.short, result.minor)
+
+
+def _devices(used: Sequence[Sequence[str]]) -> Line:
+    """The kinds of devices of each run: "cpu", "2 x cuda"."""
+    counted = [Counter(device_kind(device) for device in devices) for devices in used]
+    values = [
+        ", ".join(kind if number == 1 else f"{number} x {kind}" for kind, number in counts.items()) or None
+        for counts in counted
+    ]
+    notes = [", ".join(devices) for devices in used]
+    return Line("devices", "Devices", values, texts(values, str), notes, group="Result", short="Devices")
+
+
+def _comparable(result: Result, runs: Sequence[Run], *, alike: bool) -> bool:
+    """False for losses and scores on different tasks or data, and for memory of different kinds of devices."""
+    if result.group == "Memory":
+        return alike
+    return result.group not in ("Loss", "Held-out") or same_data(runs, evaluated=result.key != "final_loss")
+
+
+def same_data(runs: Sequence[Run], *, evaluated: bool) -> bool:
+    """True if the runs have the same task and training data, or with `evaluated` evaluation data."""
+    return len({(run.config.get("task"), *_digests(run, evaluated=evaluated)) for run in runs}) <= 1
+
+
+def _digests(run: Run, *, evaluated: bool) -> list[str]:
+    """The digests of the training data, or of the evaluation data, which without a set of its own is a part of it."""
+    prefix = "validation_data" if evaluated and "validation_data" in run.fingerprints else "data"
+    return [digest for key, digest in run.fingerprints.items() if key.startswith(prefix)]
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _note(result: Result, run: Run) -> str:
+    """What else is known of a value: the memory of each rank, a score before training."""
+    summary = run.summary or {}
+    if result.group == "Memory":
+        sizes = (summary.get("memory") or {}).get(result.key) or []
+        return ", ".join(f"rank {rank}: {byte_size(size)}" for rank, size in enumerate(sizes)) if len(sizes) > 1 else ""
+    before = (summary.get("answers") or {}).get(f"{result.key.removesuffix('_after')}_before")
+    if not result.key.endswith("_after") or before is None:
+        return ""
+    return f"{numbers.percent(before)} before training, {numbers.plural(summary['answers'].get('rows', 0), 'row')}"
+
+
+def _summary(key: str) -> Callable[[Run], Any]:
+    return lambda run: (run.summary or {}).get(key)
+
+
+def _reported(key: str) -> Callable[[Run], Any]:
+    """Reads the summary, or before the end the plan."""
+    return lambda run: (run.summary or run.plan or {}).get(key)
+
+
+def _trainable_percent(run: Run) -> Any:
+    trainable, total = _reported("trainable_parameters")(run), _reported("total_parameters")(run)
+    return 100 * trainable / total if total else None
+
+
+def _memory(key: str) -> Callable[[Run], Any]:
+    """Reads the maximum over the ranks."""
+
+    def maximum(run: Run) -> Any:
+        sizes = [size for size in ((run.summary or {}).get("memory") or {}).get(key, []) if size is not None]
+        return max(sizes, default=None)
+
+    return maximum
+
+
+def _peak(run: Run) -> Any:
+    return _memory("peak_bytes")(run) or run.peak_bytes
+
+
+def _answers(key: str) -> Callable[[Run], Any]:
+    return lambda run: ((run.summary or {}).get("answers") or {}).get(key)
+
+
+def rows_per_step(run: Run) -> float:
+    """The rows of a global batch."""
+    config = run.config | run.stepped_down
+    batch = config.get("micro_batch_size", 1) * config.get("gradient_accumulation_steps", 1)
+    processes = (run.plan or {}).get("world_size") or config.get("num_processes", 1)
+    return float(batch * processes / config.get("sequence_parallel_size", 1))
+
+
+def _steps_per_second(run: Run) -> float | None:
+    """Of the whole training, as tokens/s; while the run is training, of the latest steps."""
+    samples = (run.summary or {}).get("samples_per_second")
+    if samples is not None:
+        return float(samples) / rows_per_step(run)
+    return 1 / run.seconds_per_step if run.status is Status.RUNNING and run.seconds_per_step else None
+
+
+def _scores(runs: Sequence[Run]) -> list[Result]:
+    """The scores of held-out answers after training that at least one run has."""
+    known = {key: None for run in runs for key in (run.summary or {}).get("answers") or {} if key.endswith("_after")}
+    names = [key.removesuffix("_after") for key in known]
+    ordered = [name for name in _SCORES if name in names] + [name for name in names if name not in _SCORES]
+    labels = {name: str(_SCORES.get(name, name)) for name in ordered}
+    return [
+        Result(
+            f"{name}_after", f"{label}, held-out", "Held-out", label, _answers(f"{name}_after"), numbers.percent, "higher",
+            name in _MINOR_SCORES,
+        )
+        for name, label in labels.items()
+    ]  # fmt: skip
+
+
+def _percent(value: float) -> str:
+    return f"{value:.4g}%"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+_RESULTS = (
+    Result("trainable_parameters", "Trainable parameters", "Parameters", "Trainable", _reported("trainable_parameters"),
+           numbers.count),
+    Result("total_parameters", "All parameters", "Parameters", "All", _reported("total_parameters"), numbers.count, minor=True),
+    Result("trainable_percent", "Trainable", "Parameters", "Share", _trainable_percent, _percent),
+    Result("before_bytes", "Memory before training", "Memory", "Before", _memory("before_bytes"), byte_size),
+    Result("after_bytes", "Memory after training", "Memory", "After", _memory("after_bytes"), byte_size),
+    Result("peak_bytes", "Peak memory", "Memory", "Peak", _peak, byte_size, "lower"),
+    Result("steps_per_second", "Steps/s", "Speed", "Steps/s", _steps_per_second, _rate),
+    Result("tokens_per_second", "Tokens/s", "Speed", "Tokens/s", _summary("tokens_per_second"), _rate, "higher"),
+    Result("final_loss", "Final loss", "Loss", "Final", lambda run: _summary("final_loss")(run) or run.final_loss,
+           numbers.decimal, "lower"),
+    Result("best_loss", "Best evaluation loss", "Loss", "Best eval", lambda run: run.best_loss, numbers.decimal, "lower"),
+    Result("eval_loss", "Last evaluation loss", "Loss", "Last eval", _summary("eval_loss"), numbers.decimal, "lower", minor=True),
+    Result("eval_perplexity", "Perplexity, held-out", "Loss", "Perplexity", _summary("eval_perplexity"), numbers.decimal,
+           "lower", minor=True),
+)  # fmt: skip
+_LAST = (
+    Result("adapter_bytes", "Size of adapter or model", "Result", "Size", _summary("adapter_bytes"), byte_size),
+    Result("train_seconds", "Training time", "Result", "Training time", _summary("train_seconds"), numbers.duration),
+)

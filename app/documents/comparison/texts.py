@@ -1,0 +1,71 @@
+"""A comparison as Markdown, as CSV and as plain text. Pure."""
+
+import csv
+import io
+from collections.abc import Sequence
+
+from app.documents.comparison.document import Comparison
+from app.documents.comparison.line import Line
+from app.words import numbers
+from app.words.cells import csv_cell, markdown_cell, printable
+from app.words.runs import method
+
+
+def markdown(comparison: Comparison) -> str:
+    """A table with a row for each run, the best values in bold, then one with a row for each differing setting."""
+    lines = [line for line in comparison.results if not line.minor]
+    heads = ["Run", "Status", "Method", *(line.label for line in lines)]
+    rows = [
+        [
+            markdown_cell(run.name),
+            run.status.value,
+            method(run.config | run.stepped_down),
+            *(_result(line, place) for line in lines),
+        ]
+        for place, run in enumerate(comparison.runs)
+    ]
+    tables = [_table(heads, rows, left=3)]
+    if differing := [*comparison.settings, *comparison.circumstances]:
+        names = [markdown_cell(run.name) for run in comparison.runs]
+        rows = [[markdown_cell(text) for text in (line.label, *line.texts)] for line in differing]
+        tables.append(_table(["Setting", *names], rows, left=1))
+    return "\n\n".join(tables) + "\n"
+
+
+def as_csv(comparison: Comparison) -> str:
+    """A row for each run: plain numbers in bytes, seconds and percent, then the settings under their names in files."""
+    settings = [line for line in comparison.settings if line.key != "method"]  # a column of its own
+    lines = [*comparison.results, *settings, *comparison.circumstances]
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator="\n")
+    writer.writerow(["id", "name", "status", "method", *(line.key for line in lines)])
+    for place, run in enumerate(comparison.runs):
+        described = [run.id, run.name, run.status.value, method(run.config | run.stepped_down)]
+        writer.writerow([csv_cell(value) for value in (*described, *(line.values[place] for line in lines))])
+    return output.getvalue()
+
+
+def plain(comparison: Comparison) -> str:
+    """Columns for a terminal: a row for each result and each differing setting, a column for each run."""
+    heads = ["", *(f"{numbers.shorten(printable(run.name), 32)} ({run.id})" for run in comparison.runs)]
+    rows = [
+        heads,
+        ["Status", *(run.status.value for run in comparison.runs)],
+        ["Method", *(method(run.config | run.stepped_down) for run in comparison.runs)],
+        *([line.label, *line.texts] for line in comparison.results),
+    ]
+    if comparison.settings:
+        rows += [[""] * len(heads), *([line.key, *map(printable, line.texts)] for line in comparison.settings)]
+    if comparison.circumstances:
+        rows += [[""] * len(heads), *([line.label, *map(printable, line.texts)] for line in comparison.circumstances)]
+    return numbers.table(rows, right=frozenset(range(1, len(heads))))
+
+
+def _result(line: Line, place: int) -> str:
+    text = line.texts[place]
+    return f"**{text}**" if place in line.best else text
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
+    rule = ["---"] * left + ["---:"] * (len(heads) - left)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rule, *rows))

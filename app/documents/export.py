@@ -1,0 +1,85 @@
+"""Runs as a table for other programs: CSV, JSON or Markdown."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from app.documents.run import brief
+from app.words import numbers
+from app.words.cells import csv_cell, markdown_cell
+from training.config.fields import settings
+from training.units import NONE, byte_size
+from worker.store.tables import Run
+
+MEDIA = {"csv": "text/csv; charset=utf-8", "json": "application/json", "markdown": "text/markdown; charset=utf-8"}
+_RESULTS = (
+    "eval_loss", "eval_perplexity", "trainable_parameters", "total_parameters", "trainable_percent", "adapter_bytes",
+    "tokens_per_second", "samples_per_second", "train_seconds",
+)  # fmt: skip
+
+
+def written(runs: Sequence[Run], form: str) -> str:
+    """The runs in one of the forms of `MEDIA`."""
+    match form:
+        case "json":
+            return json.dumps([_document(run) for run in runs], ensure_ascii=False, indent=1)
+        case "csv":
+            return _csv([_flat(run) for run in runs])
+        case _:
+            return _markdown(runs)
+
+
+def _document(run: Run) -> dict[str, Any]:
+    return brief(run) | {"notes": run.notes, "config": run.config, "summary": run.summary}
+
+
+def _flat(run: Run) -> dict[str, Any]:
+    """One level: the run's own values, results, then every setting under its name with "config." before it."""
+    summary = run.summary or {}
+    answers = summary.get("answers") or {}
+    values = {key: value for key, value in brief(run).items() if key not in ("model", "data", "method")}
+    values |= {"notes": run.notes} | {key: summary.get(key) for key in _RESULTS}
+    values["exact_match"] = answers.get("exact_match_after")
+    return values | {f"config.{name}": run.config.get(name) for name in settings()}
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    """Lists and objects as JSON. Text that a spreadsheet would run as a formula gets an apostrophe before it."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["id"])
+    writer.writeheader()
+    writer.writerows([{key: _cell(value) for key, value in row.items()} for row in rows])
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else csv_cell(value)
+
+
+def _markdown(runs: Sequence[Run]) -> str:
+    heads = ("Run", "Status", "Model", "Method", "Steps", "Loss", "Best eval loss", "Peak memory", "Duration", "Tags")
+    lines = [_line(heads), _line(["---"] * len(heads))]
+    lines += [_line([markdown_cell(text) for text in _texts(run)]) for run in runs]
+    return "\n".join(lines) + "\n"
+
+
+def _texts(run: Run) -> list[str]:
+    took = run.finished_at - run.started_at if run.finished_at and run.started_at else None
+    return [
+        f"{run.name} ({run.id})",
+        run.status.value,
+        str(run.config.get("model", "")),
+        settings()["method"].in_words(run.config.get("method")),
+        f"{run.step:,}",
+        "diverged" if run.diverged else numbers.decimal(run.final_loss),
+        numbers.decimal(run.best_loss),
+        byte_size(run.peak_bytes),
+        numbers.duration(took),
+        ", ".join(run.tags) or NONE,
+    ]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,1 @@
+"""The plots of runs, and what is new in a live run."""

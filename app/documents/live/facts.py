@@ -1,0 +1,77 @@
+"""The current facts of a run as texts: what the top of its page shows, at first from the page, then from its stream."""
+
+import hashlib
+import json
+import time
+from typing import Any
+
+from app.words import numbers
+from app.words.runs import eta
+from training.units import NONE
+from worker.store.tables import Run, Status
+
+GIB = 1024**3
+
+Queue = dict[str, Any] | None
+
+
+def facts(run: Run, queue: Queue, speed: float | None) -> dict[str, Any]:
+    """Texts by name. `share` is the share of the work done (None: unknown), `until` the expected end in seconds since the epoch."""
+    left = eta(run.model_dump(include={"seconds_per_step", "total_steps", "step"}))
+    running = run.status is Status.RUNNING
+    return {
+        "status": run.status.value,
+        "state": state(run),
+        "phase": phase(run, queue),
+        "step": f"{run.step:,} of {run.total_steps:,}" if run.total_steps else NONE,
+        "loss": numbers.decimal(run.final_loss),
+        "speed": numbers.rate(speed, "tokens"),
+        "memory": memory(run),
+        "until": round(time.time() + left) if running and left is not None else None,
+        "share": share(run),
+    }
+
+
+def state(run: Run) -> str:
+    """A short text that changes when the page has to draw more than facts, points, events and log lines."""
+    parts = [run.status, run.attempt, run.request, bool(run.plan), bool(run.error), bool(run.summary), run.diverged]
+    parts += [
+        run.name,
+        run.stepped_down,
+        "" if run.step else run.phase,
+        run.step // 50 if (run.plan or {}).get("sets") else 0,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
+
+
+def phase(run: Run, queue: Queue) -> str:
+    """What the run does at present, with the progress of phases that have no steps."""
+    if run.status is Status.QUEUED:
+        if not queue:
+            return "queued"
+        running = f", {numbers.plural(queue['running'], 'run')} running" if queue["running"] else ""
+        overloaded = f". {queue['overloaded']}" if queue["overloaded"] else ""
+        return f"position {queue['place']} of {queue['waiting']} in the queue{running}{overloaded}"
+    if run.status.ended:
+        return run.status.value
+    if run.request == "stop":
+        return "stopping: saving a checkpoint"
+    counted = f" {run.phase_done or 0:,} of {run.phase_total:,}" if run.phase_total else ""
+    return f"{run.phase or 'starting'}{counted}"
+
+
+def memory(run: Run) -> str:
+    """The highest memory of a rank so far, and the limit if it has one: "3.1 of 80.0 GiB"."""
+    if run.peak_bytes is None:
+        return NONE
+    limit = (run.forecast or {}).get("limit_bytes")
+    return f"{run.peak_bytes / GIB:.1f}{f' of {limit / GIB:.1f}' if limit else ''} GiB"
+
+
+def share(run: Run) -> float | None:
+    """The share of the work done, 0 to 1: of the steps, or of a phase before training; None if it is unknown."""
+    if run.status is Status.RUNNING and run.phase_total and run.phase != "training":
+        return round(min((run.phase_done or 0) / run.phase_total, 1.0), 3)
+    if run.total_steps:
+        return round(min(run.step / run.total_steps, 1.0), 3)
+    return None if run.status is Status.RUNNING else 0.0

@@ -1,0 +1,158 @@
+"""The plots of a run as a list for static/plots.js: panels, their lines and limits. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from training.run_folder.events import LOSS_OF
+
+GIB = 1024**3
+SINGLE_RANKS = 4
+"""Up to so many ranks each have a line; the lines of more ranks are summed up as median, minimum and maximum."""
+
+Ranks = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A metric in a panel."""
+
+    metric: str
+    label: str
+    color: str
+    smooth: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Metrics that share a value axis; `height` in pixels, `scale` from a stored value to `unit`."""
+
+    key: str
+    title: str
+    height: int
+    lines: tuple[Line, ...]
+    unit: str = ""
+    scale: float = 1.0
+    log: bool = False
+    from_zero: bool = False
+
+
+PANELS = (
+    Panel(
+        "loss",
+        "Loss",
+        230,
+        (Line("loss", "training", "--chart-1", smooth=True), Line("eval_loss", "evaluation", "--chart-2")),
+        log=True,
+    ),
+    Panel(
+        "accuracy",
+        "Accuracy",
+        120,
+        (Line("accuracy", "training", "--chart-1", smooth=True), Line("eval_accuracy", "evaluation", "--chart-2")),
+        from_zero=True,
+    ),
+    Panel(
+        "margin",
+        "Reward margin (chosen - rejected)",
+        120,
+        (Line("margin", "training", "--chart-1", smooth=True), Line("eval_margin", "evaluation", "--chart-2")),
+    ),
+    Panel("learning_rate", "Learning rate", 110, (Line("learning_rate", "learning rate", "--chart-3"),), log=True),
+    Panel("grad_norm", "Gradient norm", 110, (Line("grad_norm", "gradient norm", "--chart-4", smooth=True),), log=True),
+    Panel("speed", "Speed", 110, (Line("tokens_per_second", "speed", "--chart-5", smooth=True),), unit="tokens/s"),
+    Panel(
+        "memory",
+        "Memory",
+        190,
+        (
+            Line("memory_allocated", "allocated", "--chart-1"),
+            Line("memory_reserved", "reserved", "--chart-3"),
+            Line("memory_peak", "peak", "--chart-2"),
+            Line("host_rss", "host", "--chart-5"),
+        ),
+        unit="GiB",
+        scale=1 / GIB,
+        from_zero=True,
+    ),
+    Panel(
+        "gpu_utilization", "GPU utilization", 110, (Line("gpu_utilization", "GPU", "--chart-1"),), "%", from_zero=True
+    ),
+    Panel("gpu_temperature", "GPU temperature", 110, (Line("gpu_temperature", "GPU", "--chart-2"),), "°C"),
+    Panel("gpu_power", "GPU power", 110, (Line("gpu_power", "GPU", "--chart-4"),), "W", from_zero=True),
+)
+
+_SET_PANELS = ((LOSS_OF, "Training loss of each data set"), (f"eval_{LOSS_OF}", "Evaluation loss of each data set"))
+_COLORS = tuple(f"--chart-{number}" for number in range(1, 6))
+_METRICS = frozenset(line.metric for panel in PANELS for line in panel.lines)
+
+
+def is_set_loss(name: str) -> bool:
+    """True for the losses of one of several data sets."""
+    return name.startswith(tuple(prefix for prefix, _ in _SET_PANELS))
+
+
+def is_drawn(name: str) -> bool:
+    """True for metrics that have a plot."""
+    return name in _METRICS or is_set_loss(name)
+
+
+def panels(ranks: Ranks, limits: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """The panels that have points. `ranks` are those of each stored metric, `limits` the lines in the memory plot in bytes."""
+    loss, *others = PANELS
+    documents = []
+    for panel in (loss, *_set_panels(ranks), *others):
+        lines = [document for line in panel.lines for document in _lines(line, ranks.get(line.metric, ()))]
+        if lines:
+            known = {"limits": list(limits)} if panel.key == "memory" else {}
+            documents.append(_document(panel) | known | {"lines": lines})
+    return documents
+
+
+def is_summed_up(ranks: Sequence[int]) -> bool:
+    """True if the ranks of a metric have one line together."""
+    return len(ranks) > SINGLE_RANKS
+
+
+def line_key(name: str, rank: int) -> str:
+    """The key of a metric of one rank, of the whole run where `rank` is negative."""
+    return name if rank < 0 else f"{name}/{rank}"
+
+
+def _document(panel: Panel) -> dict[str, Any]:
+    return {
+        "key": panel.key,
+        "title": panel.title,
+        "unit": panel.unit,
+        "scale": panel.scale,
+        "log": panel.log,
+        "fromZero": panel.from_zero,
+        "height": panel.height,
+    }
+
+
+def _lines(line: Line, ranks: Sequence[int]) -> list[dict[str, Any]]:
+    shared = {"label": line.label, "color": line.color, "smooth": line.smooth}
+    if is_summed_up(ranks):
+        return [{"key": line.metric, "ranks": max(ranks) + 1, **shared}]
+    group = {"group": line.metric} if len(ranks) > 1 else {}
+    return [
+        {"key": line_key(line.metric, rank), **shared, **group, **({"rank": rank} if rank >= 0 else {})}
+        for rank in sorted(ranks)
+    ]
+
+
+def _set_panels(ranks: Ranks) -> list[Panel]:
+    """The losses of several data sets; a set has the same color in both panels."""
+    names = sorted({name.partition(LOSS_OF)[2] for name in ranks if is_set_loss(name)})
+    colors = {name: _COLORS[number % len(_COLORS)] for number, name in enumerate(names)}
+    return [
+        Panel(
+            prefix.strip("/").replace("/", "_") + "_of_sets",
+            title,
+            150,
+            tuple(Line(f"{prefix}{name}", name, color, smooth=prefix == LOSS_OF) for name, color in colors.items()),
+            log=True,
+        )
+        for prefix, title in _SET_PANELS
+    ]

@@ -1,0 +1,192 @@
+"""What is new in a run since the last look: facts, points of its plots, events and lines of its log, in at most 2 kB."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any, Self
+
+from sqlmodel import Session
+
+from app.documents.live.facts import facts
+from app.documents.live.panels import is_drawn, is_summed_up, line_key
+from app.documents.live.plots import rounded
+from app.documents.run import place
+from worker.store import database, history, logs, runs
+from worker.store.measured import series
+from worker.store.measured.metrics import Point
+from worker.store.measured.series import Key
+from worker.store.tables import LogLine, Run, RunEvent
+
+MOST_STEPS = 6
+"""Steps in one tick; more are summed up, each with mean, minimum and maximum."""
+GAP = 200  # steps or log lines that a page lacks; of more it loads all anew
+_EVENTS = 5
+_TEXT = 400  # characters of log lines or events in a tick
+_COUNTERS = ("tokens", "epoch")
+_BYTES = 1100  # of points in a tick
+_ABSENT = ""  # in a column; null is NaN
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far a page has read: the ids of the last event and log line, and the last step."""
+
+    event: int
+    line: int
+    step: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The cursor in an event id such as "12-340-3000", or None."""
+        parts = text.split("-")
+        return cls(*map(int, parts)) if len(parts) == 3 and all(part.isdecimal() for part in parts) else None
+
+    def lacks(self, other: Self) -> bool:
+        """True if `other` has read further in anything."""
+        return self.event < other.event or self.line < other.line or self.step < other.step
+
+    def __str__(self) -> str:
+        return f"{self.event}-{self.line}-{self.step}"
+
+
+class Reader:
+    """Reads one run again and again; `facts` and `cursor` are those of the last reading."""
+
+    def __init__(self, run_id: str, cursor: Cursor | None) -> None:
+        self.run_id, self.cursor = run_id, cursor
+        self.facts: dict[str, Any] = {}
+        self._seen: dict[Key, int] = {}
+        self._of_ranks: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        self._speed: float | None = None
+        self._stored: tuple[int, int, int] | None = None
+
+    def read(self) -> dict[str, Any]:
+        """What is new: `facts` that changed, `points`, `events`, `log`, or `reload` if it is too much. Empty if nothing is.
+
+        Raises:
+            RunNotFound: the run is gone.
+        """
+        with database.read() as session:
+            run = runs.get(session=session, run_id=self.run_id)
+            if self.cursor is None:
+                self.cursor = end(session, run)
+            events = history.events(session=session, run_id=run.id, after_id=self.cursor.event, limit=_EVENTS + 1)
+            lines = logs.tail(session=session, run_id=run.id, after_id=self.cursor.line, limit=GAP + 1)
+            points, restarted = self._points(session, run)
+            queue = place(session, run)
+        news = self._changed(facts(run, queue, self._speed)) | self._texts(events, lines)
+        if restarted or len({point.step for point in points}) > GAP or len(lines) > GAP:
+            news = {"facts": news["facts"]} if "facts" in news else {}
+            news["reload"] = True
+        elif points:
+            news["points"] = self._columns(points, run.started_at or 0.0)
+        self.cursor = Cursor(
+            max([self.cursor.event, *(event.id or 0 for event in events)]),
+            max([self.cursor.line, *(line.id or 0 for line in lines)]),
+            max([0 if restarted else self.cursor.step, *(point.step for point in points)]),
+        )
+        return news
+
+    def _changed(self, now: dict[str, Any]) -> dict[str, Any]:
+        changed = {name: value for name, value in now.items() if name not in self.facts or self.facts[name] != value}
+        self.facts = now
+        return {"facts": changed} if changed else {}
+
+    def _texts(self, events: Sequence[RunEvent], lines: Sequence[LogLine]) -> dict[str, Any]:
+        news: dict[str, Any] = {}
+        if len(events) > _EVENTS or sum(len(event.message) for event in events) > _TEXT:
+            news["events"] = None  # too many: the page reads them itself
+        elif events:
+            news["events"] = [[one.id, round(one.time), one.kind, one.level, one.message] for one in events]
+        if sum(len(line.text) + 20 for line in lines) > _TEXT:
+            news["log"] = None
+        elif lines:
+            news["log"] = [[line.id, line.attempt, line.text] for line in lines]
+        return news
+
+    def _points(self, session: Session, run: Run) -> tuple[list[Point], bool]:
+        """The rows that are new, and whether the run went back to an earlier step, and so reports steps again.
+
+        Rows beyond the run's step are those of an earlier attempt.
+        """
+        assert self.cursor
+        stored = (run.attempt, run.event_offset, run.step)
+        if stored == self._stored:
+            return [], False
+        restarted = self._stored is not None and (self._stored[0] != run.attempt or run.step < self._stored[2])
+        first = self._stored is None or restarted
+        known = series.extents(session=session, run_id=run.id)
+        ends = {key: min(extent.last_step, run.step) for key, extent in known.items() if is_sent(key[0])}
+        begin = run.step if restarted else self.cursor.step
+        before = {key: begin if first else self._seen.get(key, known[key].first_step - 1) for key in ends}
+        after = {key: step for key, step in before.items() if ends[key] > step}
+        rows = series.rows_after(session=session, run_id=run.id, after=after) if after else []
+        points = [point for point in rows if point.step <= run.step]
+        if first:
+            self._start(series.latest(session=session, run_id=run.id))
+        self._seen, self._stored = ends, stored
+        self._speed = next((one.value for one in reversed(points) if one.name == "tokens_per_second"), self._speed)
+        return points, restarted
+
+    def _start(self, latest: Mapping[Key, tuple[int, float | None]]) -> None:
+        self._speed = latest.get(("tokens_per_second", -1), (0, None))[1]
+        self._of_ranks.clear()
+        for (name, rank), (_, value) in latest.items():
+            self._keep(name, rank, value)
+
+    def _keep(self, name: str, rank: int, value: float | None) -> None:
+        if rank >= 0 and value is not None:
+            self._of_ranks[name][rank] = value
+
+    def _columns(self, points: Sequence[Point], start: float) -> dict[str, Any]:
+        """The points as columns; many steps as so few sums that the tick stays small."""
+        for most in (MOST_STEPS, 3, 1):
+            columns = self._sums(points, start, most)
+            if len(json.dumps(columns)) <= _BYTES:
+                break
+        return columns
+
+    def _sums(self, points: Sequence[Point], start: float, most: int) -> dict[str, Any]:
+        """Steps, seconds since the start, and the values of each line, of at most `most` groups of steps."""
+        steps = sorted({point.step for point in points})
+        size = -(-len(steps) // most)
+        groups = [steps[first : first + size] for first in range(0, len(steps), size)]
+        number = {step: index for index, group in enumerate(groups) for step in group}
+        cells: dict[str, list[list[Point]]] = {}
+        for point in points:
+            summed = point.rank >= 0 and is_summed_up(list(self._of_ranks[point.name]))
+            key = point.name if summed else line_key(point.name, point.rank)
+            cells.setdefault(key, [[] for _ in groups])[number[point.step]].append(point)
+        times = [max(point.time for point in points if number[point.step] == index) for index in range(len(groups))]
+        columns = {key: [self._cell(key, cell) for cell in column] for key, column in cells.items()}
+        counters = {name: columns.pop(name) for name in _COUNTERS if name in columns}
+        places = {"step": [group[-1] for group in groups], "time": [round(time - start, 1) for time in times]}
+        return {**places, **counters, "values": columns}
+
+    def _cell(self, key: str, points: list[Point]) -> Any:
+        """A value, or mean (of ranks: median), minimum and maximum of several; `_ABSENT` without points."""
+        if not points:
+            return _ABSENT
+        for point in points:
+            self._keep(point.name, point.rank, point.value)
+        values = [point.value for point in points if point.value is not None]
+        if key in _COUNTERS or not values:
+            return rounded([max(values, default=None)])[0] if key != "tokens" else int(max(values, default=0))
+        if points[0].rank >= 0 and key == points[0].name:  # the ranks together
+            known = list(self._of_ranks[key].values())
+            return rounded([median(known), min(known), max(known)])
+        return rounded(values)[0] if len(points) == 1 else rounded([fmean(values), min(values), max(values)])
+
+
+def is_sent(name: str) -> bool:
+    """True for metrics that a page follows."""
+    return is_drawn(name) or name in _COUNTERS
+
+
+def end(session: Session, run: Run) -> Cursor:
+    """The cursor of a page that shows all there is."""
+    events = history.events(session=session, run_id=run.id, limit=1)
+    lines = logs.tail(session=session, run_id=run.id, limit=1)
+    return Cursor(events[-1].id or 0 if events else 0, lines[-1].id or 0 if lines else 0, run.step)

@@ -1,0 +1,155 @@
+"""Every form of a finished run's result: what it is for, its size, and where it is or the command that makes it."""
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session
+
+from app.documents.snippets import Used, snippets
+from app.words.runs import result_noun
+from training.config.fields import parse
+from training.config.run_config import RunConfig
+from training.config.yaml_file import to_yaml
+from training.data.mapping import apply, format_of, parse_mapping
+from training.data.to_examples import to_example
+from training.errors import DataError
+from training.rules.outputs import can_merge
+from training.run_folder.paths import (
+    ANSWERS_FILE,
+    ARCHIVE_FILE,
+    CARD_FILE,
+    GGUF_FILE,
+    LOG_FILE,
+    MERGED_FILE,
+    MERGED_FOLDER,
+    saved_result,
+)
+from worker.settings import get_settings
+from worker.store.tables import Dataset, Run, Status
+
+_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+
+
+@dataclass(frozen=True)
+class Output:
+    """A form of the result: `address` is its download; without one, `command` makes it, and `note` says what is missing."""
+
+    name: str
+    purpose: str
+    address: str = ""
+    bytes: int | None = None
+    command: str = ""
+    note: str = ""
+
+
+def document(session: Session, run: Run) -> dict[str, Any]:
+    """The outputs of a run, and the snippets that use its result."""
+    used = used_by_snippets(session, run)
+    return {
+        "outputs": [asdict(output) for output in outputs(run)],
+        "snippets": [asdict(snippet) for snippet in (snippets(used) if used else [])],
+    }
+
+
+def outputs(run: Run) -> list[Output]:
+    """The forms of an ended run's result, on this machine or not; a run without a result has its configuration and log."""
+    run_dir, base = get_settings().runs_dir / run.id, f"/api/runs/{run.id}"
+    config = to_yaml(parse(run.config))
+    found = _results(run, run_dir, base) if run.status is Status.FINISHED else []
+    found.append(
+        Output("Configuration", "Starts the same run: lathe run FILE.", f"{base}/config.yaml", len(config.encode()))
+    )
+    log_bytes = _size(run_dir / LOG_FILE)
+    found.append(Output("Log", "What the training process printed, without secrets.", f"{base}/log.txt", log_bytes))
+    if answers := _size(run_dir / ANSWERS_FILE):
+        found.append(Output("Answers", "Held-out rows answered before and after.", f"{base}/answers.jsonl", answers))
+    purpose = "All of this and the metrics in one file, for another Lathe: lathe restore FILE."
+    return [*found, Output("Whole run", purpose, f"{base}/archive.zip")]
+
+
+def used_by_snippets(session: Session, run: Run) -> Used | None:
+    """What snippets need to know of a finished run; None if its result is not on this machine."""
+    run_dir = get_settings().runs_dir / run.id
+    folder = saved_result(run_dir)
+    if run.status is not Status.FINISHED or folder is None:
+        return None
+    config, merged = parse(run.config), run_dir / MERGED_FOLDER
+    own = next((str(folder / name) for name in _TEMPLATE_FILES if (folder / name).is_file()), "")
+    return Used(
+        run_id=run.id,
+        name=run.name,
+        config=config,
+        folder=str(folder),
+        merged=str(merged) if merged.is_dir() else "",
+        chats=(bool(own) or _has_template(folder)) and _chats(session.get(Dataset, run.dataset_id or ""), config),
+        own_template=own,
+        classes=tuple((run.summary or {}).get("classes") or ()),
+        mergeable=can_merge(config.method) or not config.method.adapts,
+    )
+
+
+def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
+    noun, config = result_noun(run.config), parse(run.config)
+    if saved_result(run_dir) is None:
+        note = "Its files are on the machine that trained it."
+        return [Output(noun.capitalize(), "The trained weights.", note=note)]
+    purposes = {
+        "adapter": "Trained weights, tokenizer and card as a zip; PEFT loads it on the base model.",
+        "model": "All weights, tokenizer and card as a zip; transformers loads it.",
+    }
+    packed = f"lathe export {run.id} -o {noun}.zip"
+    found = [_file(noun.capitalize(), purposes[noun], f"{base}/{noun}.zip", run_dir / ARCHIVE_FILE, packed)]
+    if noun == "adapter":
+        found.append(_merged(run, run_dir, base, config))
+    if noun == "model" or can_merge(config.method):
+        command = f"lathe export {run.id} --gguf -o {run.id}.gguf"
+        purpose = "One file for llama.cpp and Ollama."
+        found.append(_file("GGUF", purpose, f"{base}/{GGUF_FILE}", run_dir / GGUF_FILE, command))
+    card = (saved_result(run_dir) or run_dir) / CARD_FILE
+    found.append(_file("Model card", "Results, data and settings, as hubs show them.", f"{base}/card.md", card))
+    return found
+
+
+def _merged(run: Run, run_dir: Path, base: str, config: RunConfig) -> Output:
+    purpose = "The base model with the adapter in its weights; loads without PEFT."
+    if not can_merge(config.method):
+        return Output("Merged model", purpose, note=f"Adapters of {config.method.value} cannot be merged.")
+    command = f"lathe export {run.id} --merged -o merged.zip"
+    return _file("Merged model", purpose, f"{base}/{MERGED_FILE}", run_dir / MERGED_FILE, command)
+
+
+def _file(name: str, purpose: str, address: str, path: Path, command: str = "") -> Output:
+    size = _size(path)
+    if size is None:
+        return Output(name, purpose, command=command, note="Not made yet." if command else "Not on this machine.")
+    return Output(name, purpose, address, size)
+
+
+def _size(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return None
+
+
+def _has_template(folder: Path) -> bool:
+    """True if the tokenizer's own file has a chat template."""
+    with contextlib.suppress(OSError, ValueError):
+        return bool(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"))
+    return False
+
+
+def _chats(dataset: Dataset | None, config: RunConfig) -> bool:
+    """True if the rows of the training data are conversations, as far as its first rows show."""
+    if dataset is None:
+        return True
+    columns = config.columns or dataset.columns_map
+    for row in dataset.sample:
+        with contextlib.suppress(DataError, KeyError, TypeError):
+            if columns:
+                mapping = parse_mapping(columns)
+                return to_example(apply(mapping, row), format_of(mapping)).messages is not None
+            return to_example(row, dataset.shape).messages is not None
+    return True

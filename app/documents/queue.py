@@ -1,0 +1,75 @@
+"""The queue: what the page Runs shows, and REST and `lathe queue --json` give as a dictionary."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlmodel import Session
+
+from worker.machine import devices, overload
+from worker.runs import start_times
+from worker.settings import SettingsError
+from worker.store import database, machines, runs, waiting
+from worker.store.tables import QueueState, Run, Status
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The queue at one moment: the waiting runs in their order, and the seconds until each starts, by id (None if unknown)."""
+
+    waiting: list[Run]
+    running: int
+    paused: QueueState | None
+    starts: dict[str, float | None]
+    overloaded: str
+
+
+def read(session: Session) -> Queue:
+    """The queue as the database has it."""
+    queued = waiting.waiting(session=session)
+    return Queue(
+        waiting=queued,
+        running=len(runs.with_status(session=session, status=Status.RUNNING)),
+        paused=waiting.paused(session=session),
+        starts=start_times.expected(session=session, devices=device_count(session)) if queued else {},
+        overloaded=overload.in_words() if queued else "",
+    )
+
+
+def document(session: Session) -> dict[str, Any]:
+    """The waiting runs in their order, and whether the queue is paused.
+
+    `starts_in` is in seconds, null if the run is held or the time of a run ahead of it is unknown. Other times are seconds since
+    the epoch.
+    """
+    queue = read(session)
+    return {
+        "paused_at": queue.paused.paused_at if queue.paused else None,
+        "paused_by": queue.paused.paused_by if queue.paused else None,
+        "running": queue.running,
+        "waiting": [
+            {
+                "place": place,
+                "id": run.id,
+                "name": run.name,
+                "owner": run.owner,
+                "priority": waiting.priority_word(run.priority),
+                "held": run.held,
+                "processes": run.config.get("num_processes", 1),
+                "queued_at": run.queued_at,
+                "starts_in": queue.starts.get(run.id),
+            }
+            for place, run in enumerate(queue.waiting, 1)
+        ],
+    }
+
+
+def device_count(session: Session) -> int:
+    """The devices of all machines whose workers report; before the first report, those of this machine."""
+    now = database.now(session=session)
+    reporting = [one for one in machines.listing(session=session) if machines.is_fresh(one, now) and not one.draining]
+    if reporting:
+        return sum(len(machine.devices) for machine in reporting)
+    try:
+        return len(devices.own_devices())
+    except SettingsError:
+        return 1

@@ -1,0 +1,211 @@
+"""How to use a run's result in peft, transformers, vLLM and Ollama, with the run's own names. Pure."""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from textwrap import indent
+from typing import Any
+
+from training.config.choices import Quantization, Task
+from training.config.name_values import template_arguments
+from training.config.run_config import RunConfig
+
+_CHAT = 'messages = [{"role": "user", "content": "Hello"}]'
+_CLASSES = {Task.SEQ2SEQ: "AutoModelForSeq2SeqLM", Task.CLASSIFICATION: "AutoModelForSequenceClassification"}
+_CLASSES[Task.REWARD] = _CLASSES[Task.CLASSIFICATION]
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A text to copy: the program's name, its language (python or sh), and a sentence above it."""
+
+    program: str
+    language: str
+    note: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Used:
+    """A finished run as snippets name it: `folder` is that of the adapter or model, `merged` that of the merged model, if any.
+
+    `chats` is True if prompts go through the chat template; `own_template` is its file in the folder, if it is there.
+    """
+
+    run_id: str
+    name: str
+    config: RunConfig
+    folder: str
+    merged: str = ""
+    chats: bool = False
+    own_template: str = ""
+    classes: tuple[str, ...] = ()
+    mergeable: bool = True
+
+
+def snippets(used: Used) -> list[Snippet]:
+    """The snippets that the run's task and method permit."""
+    found = [_peft(used)] if used.config.method.adapts else []
+    found.append(_transformers(used))
+    if used.config.task.generates and used.config.task is not Task.SEQ2SEQ and used.mergeable:
+        found += [_vllm(used), _ollama(used)]
+    return found
+
+
+def _peft(used: Used) -> Snippet:
+    config, cls = used.config, _model_class(used)
+    quantized = config.quantized is not Quantization.NONE
+    revision = [f"revision={_text(config.revision)}"] if config.revision else []
+    arguments = [_text(config.model), *revision, *_head(used), 'dtype="auto"', 'device_map="auto"']
+    if quantized:
+        arguments.append(f"quantization_config={_quantization(config)}")
+    imports = f"{cls}, AutoTokenizer" + (", BitsAndBytesConfig" if quantized else "")
+    lines = [
+        *(["import torch"] if config.quantized is Quantization.NF4 else []),
+        "from peft import PeftModel",
+        f"from transformers import {imports}",
+        "",
+        f"tokenizer = AutoTokenizer.from_pretrained({_text(used.folder)})",
+        f"base = {cls}.from_pretrained(",
+        indent(",\n".join(arguments) + ",", "    "),
+        ")",
+        f"model = PeftModel.from_pretrained(base, {_text(used.folder)}).eval()",
+        "",
+        *_use(used),
+    ]
+    return Snippet("peft", "python", "The base model with the adapter on top.", _joined(lines))
+
+
+def _transformers(used: Used) -> Snippet:
+    cls = _model_class(used)
+    folder = used.merged or used.folder
+    note = {
+        True: "The whole model; PEFT is not needed.",
+        False: "transformers loads the base model that the adapter names; PEFT must be installed.",
+    }[bool(used.merged) or not used.config.method.adapts]
+    head = [] if used.merged or not used.config.method.adapts else _head(used)
+    arguments = ", ".join([_text(folder), *head, 'dtype="auto"', 'device_map="auto"'])
+    lines = [
+        f"from transformers import {cls}, AutoTokenizer",
+        "",
+        f"tokenizer = AutoTokenizer.from_pretrained({_text(folder)})",
+        f"model = {cls}.from_pretrained({arguments}).eval()",
+        "",
+        *_use(used),
+    ]
+    return Snippet("transformers", "python", note, _joined(lines))
+
+
+def _vllm(used: Used) -> Snippet:
+    config, quote = used.config, shlex.quote
+    name = slug(used)
+    template = f" --chat-template {quote(used.own_template)}" if used.chats and used.own_template else ""
+    if config.method.is_lora and not config.use_dora and not config.modules_to_save:
+        revision = f" --revision {quote(config.revision)}" if config.revision else ""
+        bits = " --quantization bitsandbytes" if config.quantized is Quantization.NF4 else ""
+        serve = f"vllm serve {quote(config.model)}{revision}{bits} --enable-lora --max-lora-rank {_vllm_rank(config)}"
+        serve += f" --lora-modules {quote(f'{name}={used.folder}')}{template}"
+        note = "vLLM loads the adapter beside its base model."
+    elif config.method.adapts:
+        serve = f"lathe export {used.run_id} --merged --to {name}\nvllm serve ./{name} --served-model-name {name}"
+        note = "vLLM does not load adapters of this kind, so the model is merged first."
+    else:
+        serve = f"vllm serve {quote(used.folder)} --served-model-name {name}"
+        note = "vLLM serves the whole model."
+    path, body = _request(used, name)
+    ask = f"curl http://localhost:8000/v1/{path} -H 'Content-Type: application/json' -d {quote(json.dumps(body))}"
+    return Snippet("vLLM", "sh", note, f"{serve}\n\n# when it serves, in another terminal:\n{ask}\n")
+
+
+def _ollama(used: Used) -> Snippet:
+    name = slug(used)
+    template = "" if used.chats else '\nTEMPLATE "{{ .Prompt }}"'
+    lines = [
+        f"lathe export {used.run_id} --gguf -o {name}.gguf",
+        f"cat > Modelfile <<'END'\nFROM ./{name}.gguf{template}\nEND",
+        f"ollama create {name} -f Modelfile",
+        f"ollama run {name} Hello",
+    ]
+    note = "For the architectures that Lathe converts to GGUF: Llama, Mistral, Qwen2, Qwen3 and GPT-2."
+    return Snippet("Ollama", "sh", note, "\n".join(lines) + "\n")
+
+
+def _use(used: Used) -> list[str]:
+    """The lines that ask the model something."""
+    if not used.config.task.generates:
+        score = (
+            "print(scores)" if used.config.task is Task.REWARD else "print(model.config.id2label[int(scores.argmax())])"
+        )
+        return [
+            'inputs = tokenizer("Hello", return_tensors="pt").to(model.device)',
+            "scores = model(**inputs).logits[0]",
+            score,
+        ]
+    if used.chats:
+        options = "".join(f", {name}={value!r}" for name, value in _template_options(used).items())
+        given = f'add_generation_prompt=True, return_dict=True, return_tensors="pt"{options}'
+        ask = [_CHAT, f"inputs = tokenizer.apply_chat_template(messages, {given}).to(model.device)"]
+    else:
+        ask = ['inputs = tokenizer("Hello", return_tensors="pt").to(model.device)']
+    start = "" if used.config.task is Task.SEQ2SEQ else ', inputs["input_ids"].shape[1] :'
+    return [
+        *ask,
+        f"output = model.generate(**inputs, max_new_tokens={used.config.max_new_tokens})",
+        f"print(tokenizer.decode(output[0{start}], skip_special_tokens=True))",
+    ]
+
+
+def _head(used: Used) -> list[str]:
+    """The arguments of a scoring model's head, which the base model lacks."""
+    if used.config.task is Task.REWARD:
+        return ["num_labels=1"]
+    if used.config.task is Task.CLASSIFICATION and used.classes:
+        return [f"num_labels={len(used.classes)}", f"id2label={dict(enumerate(used.classes))!r}"]
+    return []
+
+
+def _quantization(config: RunConfig) -> str:
+    if config.quantized is Quantization.INT8:
+        return "BitsAndBytesConfig(load_in_8bit=True)"
+    options = 'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16'
+    double = ", bnb_4bit_use_double_quant=True" if config.double_quantization else ""
+    return f"BitsAndBytesConfig({options}{double})"
+
+
+def _request(used: Used, name: str) -> tuple[str, dict[str, Any]]:
+    limit = {"model": name, "max_tokens": used.config.max_new_tokens}
+    if not used.chats:
+        return "completions", limit | {"prompt": "Hello"}
+    options = _template_options(used)
+    return "chat/completions", limit | {"messages": [{"role": "user", "content": "Hello"}]} | (
+        {"chat_template_kwargs": options} if options else {}
+    )
+
+
+def _template_options(used: Used) -> dict[str, Any]:
+    return dict(template_arguments(used.config.chat_template_kwargs) or {})
+
+
+def _vllm_rank(config: RunConfig) -> int:
+    """The smallest of vLLM's maximum ranks that the adapter's rank fits in."""
+    return next((rank for rank in (8, 16, 32, 64, 128, 256, 320, 512) if rank >= config.lora_r), config.lora_r)
+
+
+def _model_class(used: Used) -> str:
+    return _CLASSES.get(used.config.task, "AutoModelForCausalLM")
+
+
+def slug(used: Used) -> str:
+    """A name for servers: lower-case letters, digits, dots and hyphens."""
+    plain = re.sub(r"[^a-z0-9.]+", "-", used.name.lower()).strip("-.")[:40].strip("-.")
+    return f"{plain}-{used.run_id}" if plain else used.run_id
+
+
+def _text(value: str) -> str:
+    """A text as a Python literal, whose escapes are those of JSON."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(lines) + "\n"

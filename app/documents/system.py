@@ -1,0 +1,78 @@
+"""The installation as a dictionary: what `lathe system --json` prints, REST returns and the page System shows. Read-only."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlmodel import Session
+
+from app.documents import disk, services
+from worker.disk import background
+from worker.settings import get_settings
+from worker.store import database, machines
+from worker.store.machines import Lease
+from worker.store.tables import Machine
+
+_LEASE = ("run_id", "name", "owner", "phase", "step", "total_steps")
+
+
+def document(may_change: Callable[[str], bool], *, wait: bool = False) -> dict[str, Any]:
+    """The installation. Times are seconds since the epoch by the database's clock, sizes bytes.
+
+    Args:
+        may_change: Takes an owner; true if the caller may change what the owner has. It decides what the caller can free.
+        wait: Waits for the measurement of the disk use; without, its figures can be missing or some minutes old.
+    """
+    measured = background.disk()
+    figures = measured.measured()
+    if wait:
+        figures = measured.wait()
+    with database.read() as session:
+        current = fleet(session)
+    return current | {
+        "disk": disk.document(figures, measured.freed, may_change),
+        "retention": disk.retention_document(figures),
+        **services.document(current["machines"]),
+    }
+
+
+def fleet(session: Session) -> dict[str, Any]:
+    """`time`, the `machines` with their devices and the runs that hold them, `other_leases` of unknown machines, and `queue`."""
+    now, leases = database.now(session=session), machines.leases(session=session)
+    known = [_machine(machine, leases, now) for machine in machines.listing(session=session)]
+    named = {device["name"] for machine in known for device in machine["devices"]}
+    return {
+        "time": now,
+        "machines": known,
+        "other_leases": [_lease(lease) for lease in leases if lease.device not in named],
+        "queue": _queue(session),
+    }
+
+
+def _machine(machine: Machine, leases: Sequence[Lease], now: float) -> dict[str, Any]:
+    held = {lease.device: _lease(lease) for lease in leases}
+    devices = [device | {"lease": held.get(device["name"])} for device in machine.devices]
+    seen = {"age_seconds": max(now - machine.last_seen, 0.0), "state": _state(machine, now)}
+    return machine.model_dump(mode="json", exclude={"devices"}) | seen | {"devices": devices}
+
+
+def _state(machine: Machine, now: float) -> str:
+    """`ready`, `overloaded`, `draining` (its worker is stopping), `stopped` (it has ended), or `lost` (reports are missing)."""
+    if not machines.is_fresh(machine, now):
+        return "stopped" if machine.draining else "lost"
+    if machine.draining:
+        return "draining"
+    return "overloaded" if machine.overload else "ready"
+
+
+def _lease(lease: Lease) -> dict[str, Any]:
+    """The run that holds a device, and when its lease was renewed and expires."""
+    expires = lease.expires_at
+    renewed = None if expires is None else expires - get_settings().lease_seconds
+    values = {name: getattr(lease, name) for name in _LEASE}
+    return {"device": lease.device, **values, "renewed_at": renewed, "expires_at": expires}
+
+
+def _queue(session: Session) -> dict[str, Any]:
+    queue = machines.queue(session=session)
+    oldest = dict(zip(("run_id", "name", "queued_at"), queue.oldest, strict=True)) if queue.oldest else None
+    return {"waiting": queue.waiting, "running": queue.running, "oldest": oldest}

@@ -1,0 +1,65 @@
+"""How long each phase of an attempt took, as a segmented bar with a list. Pure."""
+
+import time
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from app.pages.common.html import each
+from app.words import numbers
+from worker.store.tables import Attempt, RunEvent
+
+Durations = dict[str, float]
+
+_SHADES = 6  # colors of the segments, in turn
+
+
+def durations(phases: Sequence[RunEvent], end: float) -> Durations:
+    """Seconds in each phase of an attempt, in the order in which the phases first began."""
+    seconds: Durations = {}
+    for phase, ended in zip(phases, [*(later.time for later in phases[1:]), end], strict=True):
+        seconds[phase.message] = seconds.get(phase.message, 0.0) + max(ended - phase.time, 0.0)
+    return seconds
+
+
+def phases_html(attempts: Sequence[Attempt], phases: Sequence[RunEvent]) -> Markup:
+    """The phases of the latest attempt, and folded those of the earlier ones; nothing before the first phase."""
+    lines = []
+    for attempt in reversed(attempts):
+        own = [phase for phase in phases if phase.attempt == attempt.number]
+        if own:
+            lines.append((attempt, own))
+    if not lines:
+        return Markup("")
+    (latest, own), *earlier = lines
+    folded = Markup("").join(
+        Markup("<h3>Attempt {}</h3>{}").format(attempt.number, _attempt(attempt, own)) for attempt, own in earlier
+    )
+    details = Markup("<details><summary>Phases of {}</summary>{}</details>").format(
+        numbers.plural(len(earlier), "earlier attempt"), folded
+    )
+    body = _attempt(latest, own) + (details if earlier else "")
+    return Markup('<section class="panel phase-times" aria-label="Phases">{}</section>').format(body)
+
+
+def _attempt(attempt: Attempt, phases: Sequence[RunEvent]) -> Markup:
+    now = time.time()
+    seconds = durations(phases, attempt.ended_at or now)
+    running = None if attempt.ended_at else phases[-1]
+    whole = sum(seconds.values()) or 1.0
+    bar = each(
+        '<i class="shade-{}" style="flex-grow:{:.4f}" title="{} {}"></i>',
+        [(n % _SHADES, took / whole, name, numbers.duration(took)) for n, (name, took) in enumerate(seconds.items())],
+    )
+    items = each(
+        '<li><i class="shade-{}"></i>{} {}</li>',
+        [(n % _SHADES, name, _took(name, took, running, now)) for n, (name, took) in enumerate(seconds.items())],
+    )
+    return Markup('<div class="phase-bar" aria-hidden="true">{}</div><ol class="phase-list">{}</ol>').format(bar, items)
+
+
+def _took(name: str, took: float, running: RunEvent | None, now: float) -> Markup:
+    """The time of a phase; the browser counts on in the current one."""
+    if running is None or running.message != name:
+        return Markup("<b>{}</b>").format(numbers.duration(took))
+    return Markup('<b data-since="{}">{}</b>').format(f"{now - took:.0f}", numbers.duration(took))

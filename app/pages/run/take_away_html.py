@@ -1,0 +1,92 @@
+"""The part "Take away" of the page Run as HTML. Pure."""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from app.documents.answers import Answer, Change, Part, differences
+from app.documents.outputs import Output
+from app.documents.snippets import Snippet
+from app.pages.common.html import each, panel, table
+from app.words.runs import result_noun
+from training.units import NONE, byte_size
+from worker.store.tables import Run, Status
+
+_COPY = Markup('<button type="button" class="copy" data-copy="{}" aria-label="Copy {}">Copy</button>')
+_ANSWER_HEADS = ("Row", "Change", "Prompt", "Expected", "Before", "After")
+
+
+def panel_of(run: Run, outputs: Sequence[Output], snippets: Sequence[Snippet]) -> Markup:
+    """The forms of the result as a table, and below it the snippets and the command that pushes to a hub."""
+    heads = each('<th class="{}">{}</th>', [("", "Form"), ("", "For"), ("number", "Size"), ("", "Get it")])
+    body = each("<tr><th>{}</th><td>{}</td><td class=number>{}</td><td>{}</td></tr>", [_row(one) for one in outputs])
+    shown = table("outputs", heads, body)
+    return panel("Take away", shown + _uses(run, snippets), classes="take-away")
+
+
+def answer_table(answers: Sequence[Answer]) -> Markup:
+    """Answers with the differing words marked."""
+    if not answers:
+        return Markup('<p class="note">No answer changed in this way.</p>')
+    heads = each("<th>{}</th>", [(head,) for head in _ANSWER_HEADS])
+    template = (
+        '<tr><td class="number">{}</td><td class="change {}">{}</td><td><div class="text">{}</div></td>'
+        '<td><div class="text">{}</div></td><td><div class="text">{}</div></td><td><div class="text">{}</div></td></tr>'
+    )
+    return table("answers", heads, each(template, [_answer(answer) for answer in answers]))
+
+
+def _row(output: Output) -> tuple[str, str, str, Markup]:
+    size = NONE if output.bytes is None else byte_size(output.bytes)
+    if output.address:
+        get = Markup('<a class="button" href="{}" download>Download</a>').format(output.address)
+    elif output.command:
+        get = Markup("{} <code>{}</code>").format(_COPY.format(output.command, "the command"), output.command)
+    else:
+        get = Markup('<span class="faint">{}</span>').format(output.note)
+    return output.name, output.purpose, size, get
+
+
+def _uses(run: Run, snippets: Sequence[Snippet]) -> Markup:
+    if run.status is not Status.FINISHED or not snippets:
+        return Markup("")
+    push = Snippet(
+        "Push to a hub",
+        "sh",
+        f"Uploads the {result_noun(run.config)} with its card to a private repository; add --public for a public one. "
+        "HF_TOKEN must be set to a token with write access.",
+        f"lathe push {run.id} OWNER/NAME\n",
+    )
+    template = (
+        '<details name="snippet"><summary>{}</summary><div class="snippet"><p class="note">{}</p>{}'
+        '<pre tabindex="0"><code>{}</code></pre></div></details>'
+    )
+    items = [
+        (one.program, one.note, _COPY.format(one.text, f"the snippet for {one.program}"), one.text)
+        for one in (*snippets, push)
+    ]
+    return Markup('<h3 class="uses">Use it in</h3>') + each(template, items)
+
+
+def _answer(answer: Answer) -> tuple[str | Markup, ...]:
+    before, after = differences(answer.before, answer.after)
+    kind = {Change.RIGHT: "right", Change.WRONG: "wrong"}.get(answer.change, "")
+    change = answer.change.value
+    return (
+        f"{answer.row:,}",
+        kind,
+        change,
+        answer.prompt,
+        answer.expected,
+        _marked(before, "del"),
+        _marked(after, "ins"),
+    )
+
+
+def _marked(parts: Sequence[Part], tag: str) -> Markup:
+    return each("{}", [(_part(differs, text, tag),) for differs, text in parts]) or Markup('<i class="faint">empty</i>')
+
+
+def _part(differs: bool, text: str, tag: str) -> Markup | str:
+    marked = {"del": Markup("<del>{}</del>"), "ins": Markup("<ins>{}</ins>")}[tag]
+    return marked.format(text) if differs else text

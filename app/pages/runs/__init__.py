@@ -1,0 +1,1 @@
+"""The page Runs, at /: the history and the queue."""

@@ -1,0 +1,90 @@
+"""The style sheets and scripts of the pages: which page loads what, and the address of each file."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import gradio as gr
+from markupsafe import Markup
+
+STATIC = Path(__file__).resolve().parents[2] / "static"
+STATIC_PATH = "/static/lathe"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Style sheets and scripts in the order in which they need each other."""
+
+    styles: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
+
+    def __add__(self, other: "Files") -> "Files":
+        return Files(self.styles + other.styles, self.scripts + other.scripts)
+
+
+def _folder(package: str) -> Path:
+    """The folder of an installed package, which is not imported."""
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(f"The package {package} is not installed.")
+    return Path(found.origin).parent
+
+
+_COMMON = Files(("lathe.css", "data.css"), ("lathe.js",))
+# uPlot draws the plots; the package uplot-python includes it.
+_PLOTS = Files(("uPlot.min.css", "plots.css"), ("uPlot.iife.js", "plot-data.js", "plot-panel.js", "plots.js"))
+_COMPARE = Files(("compare.css",), ("compare.js", "compare-relations.js", "compare-plots.js"))
+_BY_PAGE = {
+    "/": Files(("runs.css",), ("runs.js",)),
+    "/new": Files(("new-run.css",), ("new-run.js",)),
+    "/run": _PLOTS + Files((), ("log.js", "run.js")),
+    "/compare": _PLOTS + _COMPARE,
+    "/dataset": Files((), ("dataset.js", "histogram.js")),
+    "/diagnose": Files((), ("diagnose.js",)),
+    "/system": Files(("system.css",)),
+}
+_IMAGES = ("logo.svg", "favicon.svg")
+_REFERENCE = Files(("api.css",))
+_ALL = (_COMMON, *_BY_PAGE.values(), _REFERENCE)
+_UPLOT = _folder("uplot") / "static"
+SERVED = {
+    name: (_UPLOT if name.startswith("uPlot") else STATIC) / name
+    for name in (*_IMAGES, *(name for files in _ALL for name in (*files.styles, *files.scripts)))
+}
+"""The files at STATIC_PATH by name."""
+
+
+def scripts(path: str, nonce: str) -> Markup:
+    """A page's scripts, with the `nonce` that the CSP requires.
+
+    They belong before Gradio's, which call them: deferred scripts run in the order of the document.
+    """
+    names = (*_COMMON.scripts, *_BY_PAGE.get(path, Files()).scripts)
+    script = Markup('<script nonce="{}" src="{}" defer></script>')
+    return Markup("").join(script.format(nonce, static_url(name)) for name in names)
+
+
+def head(path: str) -> Markup:
+    """What else a page's head has: style sheets, which come after Gradio's, the icon and addresses that scripts need."""
+    page = _BY_PAGE.get(path, Files())
+    style = Markup('<link rel="stylesheet" href="{}">')
+    icon = Markup('<link rel="icon" type="image/svg+xml" href="{}">').format(static_url("favicon.svg"))
+    meta = Markup('<meta name="color-scheme" content="light dark"><meta name="lathe-plotly" content="{}">')
+    sheets = [style.format(static_url(name)) for name in (*_COMMON.styles, *page.styles)]
+    return Markup("").join([*sheets, icon, meta.format(plotly_url())])
+
+
+@cache
+def static_url(name: str) -> str:
+    """The address of one of the files; it changes with the content, so browsers can cache it forever."""
+    digest = hashlib.sha256(SERVED[name].read_bytes()).hexdigest()[:10]
+    return f"{STATIC_PATH}/{name}?v={digest}"
+
+
+@cache
+def plotly_url() -> str:
+    """The address of the Plotly that Gradio includes."""
+    assets = Path(gr.__file__).parent / "templates" / "frontend" / "assets"
+    return f"/assets/{next(assets.glob('PlotlyPlot-*.js')).name}"

@@ -1,0 +1,76 @@
+"""The REST routes that compare runs: one document as JSON, CSV or Markdown, and their metrics."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from app.documents.comparison import texts
+from app.documents.comparison.document import Comparison, as_json, compare, split_ids
+from app.documents.comparison.plotted import Axis, plotted
+from worker.store import database
+
+router = APIRouter()
+
+
+def compared(
+    runs: Annotated[str, Query(description="ids or their beginnings, separated by commas")], all_settings: bool = False
+) -> Comparison:
+    """The comparison that a request names.
+
+    Raises:
+        RunNotFound: an id is of no run; answered with 404.
+        TooManyRuns: there are more than 50; answered with 422.
+    """
+    with database.read() as session:
+        return compare(session, split_ids(runs), all_settings=all_settings).complete()
+
+
+Compared = Annotated[Comparison, Depends(compared)]
+
+
+@router.get("/api/compare")
+def compare_runs(comparison: Compared) -> dict[str, Any]:
+    """Results, settings that differ (with `all_settings` all of them) and other differences of runs."""
+    return as_json(comparison)
+
+
+@router.get("/api/compare.csv", response_model=None)
+def compare_as_csv(comparison: Compared) -> Response:
+    """The comparison as CSV, a row for each run."""
+    return _file(texts.as_csv(comparison), "text/csv", "csv")
+
+
+@router.get("/api/compare.md", response_model=None)
+def compare_as_markdown(comparison: Compared) -> Response:
+    """The comparison as Markdown tables."""
+    return _file(texts.markdown(comparison), "text/markdown", "md")
+
+
+@router.get("/api/compare.txt", response_model=None)
+def compare_as_text(comparison: Compared) -> Response:
+    """The comparison as columns for a terminal."""
+    return _file(texts.plain(comparison), "text/plain", "txt")
+
+
+@router.get("/api/compare/series")
+def compare_series(
+    runs: Annotated[str, Query(description="ids or their beginnings, separated by commas")],
+    axis: Axis = "step",
+    start: float | None = None,
+    end: float | None = None,
+    points: Annotated[int, Query(ge=10, le=10_000)] = 400,
+) -> dict[str, Any]:
+    """The metrics of runs as lines `RUN/METRIC` of about `points` points, over steps, tokens, epochs or seconds since the start.
+
+    `start` and `end` are on that axis.
+
+    Raises:
+        RunNotFound: an id is of no run; answered with 404.
+    """
+    with database.read() as session:
+        return {"lines": plotted(session, split_ids(runs), axis=axis, start=start, end=end, points=points)}
+
+
+def _file(text: str, media: str, ending: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="comparison.{ending}"'}
+    return Response(text, media_type=f"{media}; charset=utf-8", headers=headers)

@@ -1,0 +1,1 @@
+"""Routes of the REST API by subject, and its description."""

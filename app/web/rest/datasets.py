@@ -1,0 +1,141 @@
+"""REST routes of data sets: list, import, check, read, map, delete."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Request, Response
+from pydantic import BaseModel, ConfigDict
+from starlette.concurrency import run_in_threadpool
+
+from app.access import callers, changes
+from app.documents import dataset as document
+from app.documents import rows as rows_document
+from app.web.rest.received import Received, received
+from training.data.inspection import Inspection
+from worker.datasets import datasets, row_pages
+from worker.datasets.checking import check_file
+from worker.datasets.row_search import LONGEST_TEXT
+from worker.store import database
+
+router = APIRouter(prefix="/api/datasets")
+
+UPLOADS = ("/api/datasets", "/api/datasets/check")
+"""The addresses to which files are sent."""
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "The file itself with its `name` in the address, or a form with one or more files as `file`.",
+        "content": {
+            "multipart/form-data": {"schema": {"type": "object", "properties": {"file": {"type": "string"}}}},
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+_CHECKED = ("file_format", "format", "reason", "rows", "columns", "counts", "empty_rows", "trainable", "suggestion")
+Name = Annotated[str | None, Query(max_length=500, description="The file's name. Default: the one in the form.")]
+Columns = Annotated[
+    str | None, Query(max_length=2000, description="Column of each role: prompt=question, completion=answer.")
+]
+_SEARCH_SECONDS = 10.0
+
+
+class Mapping(BaseModel):
+    """The column mapping of a data set; null returns to the detected format."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    columns: str | None
+
+
+@router.get("")
+def list_datasets(
+    search: Annotated[str, Query(description="Only data sets with these words in name, format or id.")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    offset: Annotated[int, Query(ge=0)] = 0,
+) -> dict[str, Any]:
+    """The data sets, newest first, and how many match in all."""
+    with database.read() as session:
+        found = document.listing(session, search, limit, offset)
+        return {"datasets": found, "total": document.count(session, search)}
+
+
+@router.post("", status_code=201, openapi_extra=_BODY)
+async def import_dataset(request: Request, name: Name = None, columns: Columns = None) -> dict[str, Any]:
+    """Imports a file as a data set; several files become one. The same content is stored once.
+
+    Raises:
+        DataError: a file has errors; answered with 422 and all problems, and nothing is stored.
+    """
+    async with received(request, name) as files:
+        return await run_in_threadpool(_import, files, name, columns)
+
+
+@router.post("/check", openapi_extra=_BODY)
+async def check_dataset(request: Request, name: Name = None, columns: Columns = None) -> dict[str, Any]:
+    """Checks a file: its format, rows and problems. Stores nothing."""
+    async with received(request, name) as files:
+        inspection = await run_in_threadpool(check_file, files.paths[0], name or files.names[0], columns)
+    return _inspected(inspection)
+
+
+@router.get("/{dataset_id}")
+def show_dataset(dataset_id: str) -> dict[str, Any]:
+    """One data set with its warnings, its first rows and the runs that use it."""
+    with database.read() as session:
+        return document.document(session, dataset_id)
+
+
+@router.get("/{dataset_id}/rows")
+def show_rows(
+    dataset_id: str,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=rows_document.MOST)] = 25,
+    search: Annotated[str, Query(max_length=LONGEST_TEXT)] = "",
+) -> dict[str, Any]:
+    """Rows of a data set, or those that contain a text. A long search continues in the background: `complete` is then false."""
+    with database.read() as session:
+        item = document.find(session, dataset_id)
+    row_pages.prepare(datasets.path_of(item))
+    return rows_document.document(item, offset, limit, search, seconds=_SEARCH_SECONDS)
+
+
+@router.patch("/{dataset_id}")
+def map_dataset(dataset_id: str, mapping: Annotated[Mapping, Body()]) -> dict[str, Any]:
+    """Saves the column mapping of a data set.
+
+    Raises:
+        DataError: the rows cannot be used with it; answered with 422, and the old mapping stays.
+    """
+    found = _full_id(dataset_id)
+    changes.save_mapping(found, mapping.columns)
+    return show_dataset(found)
+
+
+@router.delete("/{dataset_id}", status_code=204)
+def delete_dataset(dataset_id: str) -> Response:
+    """Deletes a data set; ended runs keep their results."""
+    changes.remove_dataset(_full_id(dataset_id))
+    return Response(status_code=204)
+
+
+def _import(files: Received, name: str | None, columns: str | None) -> dict[str, Any]:
+    owner = callers.current().name
+    if len(files.paths) > 1:
+        item = datasets.add_many(paths=files.paths, names=files.names, owner=owner)
+    else:
+        path, given = files.paths[0], name or files.names[0]
+        item = datasets.add(path=path, name=given, columns=columns, owner=owner).dataset
+    if columns and item.columns_map != columns:  # the file was already stored, or there are several
+        changes.save_mapping(item.id, columns)
+    return show_dataset(item.id)
+
+
+def _inspected(inspection: Inspection) -> dict[str, Any]:
+    values = {name: getattr(inspection, name) for name in _CHECKED}
+    return values | {"problems": [asdict(problem) for problem in inspection.problems]}
+
+
+def _full_id(dataset_id: str) -> str:
+    with database.read() as session:
+        return document.find(session, dataset_id).id

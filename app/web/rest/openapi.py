@@ -1,0 +1,140 @@
+"""The description of the REST API as an OpenAPI document, made from the routes and their docstrings."""
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from training.config.run_config import RunConfig
+
+DOCUMENT_PATH = "/api/openapi.json"
+SETTINGS = "#/components/schemas/RunConfig"
+_MODELS = "#/components/schemas/{model}"
+
+TAGS = {
+    "Runs": ("/api/runs", "/api/archives"),
+    "Queue": ("/api/queue",),
+    "Compare": ("/api/compare",),
+    "Data sets": ("/api/datasets",),
+    "Before a run": ("/api/forecasts", "/api/imports"),
+    "Diagnosis": ("/api/diagnoses",),
+    "System": ("/api/system", "/healthz"),
+    "Users": ("/api/users",),
+}
+"""The subjects in their order, and the paths of each."""
+
+_PARAMETERS = {
+    "run_id": "The run's id, or its first four or more characters.",
+    "dataset_id": "The data set's id, or its first four or more characters.",
+    "name": "The name of the account or machine.",
+    "form": "csv, json or markdown.",
+    "status": "Only runs with this status.",
+    "search": "A filter: words, or conditions such as method:lora loss<1.5 tag:paper.",
+    "limit": "Maximum number of entries in the answer.",
+    "offset": "Number of entries to skip; `total` in the answer is the number of all.",
+    "after": "Only entries after this one: `next` of the previous answer. 0: from the start.",
+    "names": "Names of metrics, separated by commas. Default: all.",
+    "points": "About this many points for each metric.",
+    "first_step": "First optimizer step. Default: the start.",
+    "last_step": "Last optimizer step. Default: the end.",
+    "step_down": "Use the settings proposed after an out-of-memory error.",
+    "gpu": "GPU name such as h100, or its memory in GiB. Default: the server's GPU.",
+    "gpus": "Number of GPUs, one process each.",
+    "host_memory": "Memory of the host in GiB. Default: the server's.",
+    "model": "Folder or config.json of the model on the server, to name the tensor that did not fit.",
+    "micro_batch": "Rows per forward pass, if the log does not contain it.",
+    "ids": "Ids of runs, separated by commas. Default: the runs that match.",
+    "all_settings": "Also the settings that do not differ.",
+    "axis": "What the metrics are plotted over.",
+    "start": "First value on the axis. Default: the start.",
+    "end": "Last value on the axis. Default: the end.",
+}
+
+
+class ErrorEntry(BaseModel):
+    """What is wrong: `field` and `value` (null if there is none), the message, the fix."""
+
+    field: str
+    value: Any
+    message: str
+    fix: str
+
+
+class ErrorAnswer(BaseModel):
+    """Every error has this form. `problems` lists all of them if there can be several; `error` is the first."""
+
+    error: ErrorEntry
+    problems: list[ErrorEntry] = []
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorAnswer, "description": "The request is refused: what is wrong, and the fix."},
+    "503": {"model": ErrorAnswer, "description": "The database is unreachable; try again."},
+}
+"""The answers of every route besides its own."""
+
+RUN_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "Settings of a run; `model` and `data` are required (docs/configuration.md).",
+        "content": {"application/json": {"schema": {"$ref": SETTINGS}}},
+    }
+}
+
+
+def raw_body(media: str, description: str) -> dict[str, Any]:
+    """The declaration of a route that reads its body itself."""
+    content = {media: {"schema": {"type": "string", "format": "binary"}}}
+    return {"requestBody": {"required": True, "description": description, "content": content}}
+
+
+def install(app: FastAPI) -> None:
+    """Makes `app.openapi()` return our document, created once."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = described(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def described(app: FastAPI) -> dict[str, Any]:
+    """The document of an application."""
+    document = get_openapi(
+        title="Lathe",
+        version=version("lathe-workbench"),
+        routes=app.routes,
+        description="Runs, the queue, data sets, forecasts, diagnoses, the system and accounts as JSON (docs/api.md).",
+        tags=[{"name": name} for name in TAGS],
+    )
+    settings = RunConfig.model_json_schema(ref_template=_MODELS)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas |= settings.pop("$defs", {}) | {"RunConfig": settings}
+    document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"token": []}]
+    for path, operation in operations(document):
+        _describe(path, operation)
+    return document
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each operation with its path."""
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            yield path, operation
+
+
+def _describe(path: str, operation: dict[str, Any]) -> None:
+    """Sets tag and summary, and describes the parameters that the route does not describe itself."""
+    text = re.split(r"\n\s*Raises:", operation.get("description", ""))[0].strip()
+    summary = re.split(r"(?<=[.:;])\s", text, maxsplit=1)[0]
+    operation["summary"], operation["description"] = summary.rstrip(".:;"), text
+    operation["tags"] = [name for name, places in TAGS.items() if path.startswith(places)]
+    for parameter in operation.get("parameters", ()):
+        if not parameter.get("description"):
+            parameter["description"] = _PARAMETERS.get(parameter["name"], "")

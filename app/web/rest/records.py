@@ -1,0 +1,61 @@
+"""REST routes that read a run's log and events, and import a run from its archive."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+
+from app.access import callers
+from app.documents import records
+from app.documents.run import document
+from app.web.rest.openapi import raw_body
+from app.web.rest.received import received
+from worker.runs import restore
+from worker.runs.restore import BadArchive
+from worker.store import database
+
+router = APIRouter()
+
+ARCHIVES = "/api/archives"
+MOST_LINES = 10_000
+After = Annotated[int, Query(ge=0)]
+
+
+@router.get("/api/runs/{run_id}/log")
+def show_log(
+    run_id: str,
+    after: After = 0,
+    limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 1000,
+    last: Annotated[bool, Query(description="The last lines instead of the first ones after `after`.")] = False,
+) -> dict[str, Any]:
+    """The lines that the training process printed, oldest first. Send `next` as `after` to read on; `ended` tells whether
+    more can come.
+    """
+    return records.log(run_id, after=after, limit=limit, last=last)
+
+
+@router.get("/api/runs/{run_id}/events")
+def show_events(
+    run_id: str, after: After = 0, limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 500
+) -> dict[str, Any]:
+    """The events of a run, oldest first: phases, checkpoints, warnings, errors. Send `next` as `after` to read on."""
+    return records.events(run_id, after=after, limit=limit)
+
+
+@router.post(
+    ARCHIVES, status_code=201, openapi_extra=raw_body("application/octet-stream", "A file of `lathe archive`.")
+)
+async def import_run(request: Request) -> dict[str, Any]:
+    """Imports a run from the archive in the body; it belongs to the caller.
+
+    Raises:
+        BadArchive: it is not the archive of a run; answered with 422.
+    """
+    owner = callers.current().name
+    async with received(request, "archive.lathe.zip") as files:
+        try:
+            run = await run_in_threadpool(restore.restore, files.paths[0], owner=owner)
+        except BadArchive as error:
+            raise BadArchive("body", None, error.message, error.fix) from None
+    with database.read() as session:
+        return document(session, run.id)

@@ -1,0 +1,47 @@
+"""REST routes by which admins manage accounts."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import BaseModel, ConfigDict
+
+from app.access import users
+
+router = APIRouter(prefix="/api/users")
+
+
+class NewAccount(BaseModel):
+    """An account to create; an admin may change the runs and data sets of all users."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    admin: bool = False
+
+
+@router.get("")
+def list_users(
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200, offset: Annotated[int, Query(ge=0)] = 0
+) -> dict[str, Any]:
+    """The accounts by name, for admins."""
+    found = users.listing()
+    return {"users": found[offset : offset + limit], "total": len(found)}
+
+
+@router.post("", status_code=201)
+def add_user(account: Annotated[NewAccount, Body()]) -> dict[str, str]:
+    """Creates an account, for admins. The answer holds its token, only this once."""
+    return {"name": account.name, "token": users.add(account.name, admin=account.admin)}
+
+
+@router.post("/{name}/token")
+def rotate_user(name: str) -> dict[str, str]:
+    """Replaces an account's token, for admins; the old one stops working. The answer holds the new one, only this once."""
+    return {"name": name, "token": users.rotate(name)}
+
+
+@router.delete("/{name}", status_code=204)
+def remove_user(name: str) -> Response:
+    """Removes an account, for admins; its runs and data sets stay."""
+    users.remove(name)
+    return Response(status_code=204)

@@ -1,0 +1,136 @@
+"""Texts about the installation for the page System and `lathe system`, from the values of its document. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.words import numbers
+from training.units import NONE, byte_size
+from worker.disk.offers import Freeable
+from worker.disk.usage import Kind
+
+KINDS = {
+    Kind.CHECKPOINTS: ("Checkpoints", ""),
+    Kind.RESULTS: ("Results", "Adapters, models, GGUF files and their archives. Deleting a run frees them."),
+    Kind.RUN_FILES: ("Logs and other files of runs", ""),
+    Kind.TOKENS: ("Token cache", "At most LATHE_TOKEN_CACHE_BYTES; the least recently used are deleted first."),
+    Kind.DATASETS: ("Data sets", "Remove data sets on the page Data sets."),
+    Kind.UPLOADS: ("Uploads", ""),
+    Kind.LOGS: ("Database and logs", ""),
+    Kind.MODELS: (
+        "Model cache",
+        "Hub models and compiled operators on the web server's machine. Other programs use it too.",
+    ),
+}
+"""The name of each kind of files, and a note."""
+
+FREEABLE = {
+    Freeable.FINISHED_CHECKPOINTS: (
+        "Checkpoints of finished runs",
+        "These runs have a result, so nothing uses their checkpoints any more.",
+    ),
+    Freeable.TOKENS: (
+        "Tokens that no queued or running run uses",
+        "Lathe tokenizes a data set again when a run or a page needs it.",
+    ),
+    Freeable.UPLOADS: ("Uploads older than a day", "These files were uploaded but not imported."),
+    Freeable.RESUMABLE_CHECKPOINTS: (
+        "Checkpoints of failed and stopped runs",
+        "Resume needs them: without its checkpoints, a run starts at step 0.",
+    ),
+    Freeable.UNKNOWN_RUNS: (
+        "Folders of runs that are not in the database",
+        "Check first that Lathe uses the right database: with another one, these runs may be complete.",
+    ),
+}
+"""The name of each kind of files that can be freed, and what is lost."""
+
+STATES = {
+    "ready": "ready",
+    "overloaded": "overloaded",
+    "draining": "draining",
+    "stopped": "stopped",
+    "lost": "no contact",
+}
+NO_WORKER = "No worker has reported. Start one with `lathe worker`, or everything on this machine with `lathe up`."
+
+
+def summary(document: dict[str, Any]) -> list[str]:
+    """The fleet in a few words each: machines, devices in use, and the queue."""
+    machines = [machine for machine in document["machines"] if machine["state"] not in ("lost", "stopped")]
+    devices = [device for machine in machines for device in machine["devices"]]
+    used = sum(device["lease"] is not None for device in devices)
+    queue = document["queue"]
+    return [
+        numbers.plural(len(machines), "machine"),
+        f"{used} of {numbers.plural(len(devices), 'device')} in use",
+        f"{queue['running']:,} running, {queue['waiting']:,} queued",
+    ]
+
+
+def device_name(name: str) -> str:
+    """A device without its host: "GPU 0" or "CPU"."""
+    kind, _, index = name.rpartition("/")[2].partition(":")
+    return f"GPU {index}" if kind == "cuda" else kind.upper()
+
+
+def device_names(names: Sequence[str]) -> str:
+    """Devices of a run without their host: "GPU 0-3", "GPU 0, 2", "CPU"."""
+    indices = sorted(int(index) for name in names if (index := name.rpartition(":")[2]).isdigit())
+    if not indices:
+        return ", ".join(map(device_name, names))
+    if len(indices) > 2 and indices[-1] - indices[0] == len(indices) - 1:
+        return f"GPU {indices[0]}-{indices[-1]}"
+    return f"GPU {', '.join(map(str, indices))}"
+
+
+def used_of(used: float | None, total: float) -> str:
+    """Memory in use: "61.2 of 80.0 GiB", in the unit of the total; only the total where the use is unknown."""
+    whole = byte_size(total)
+    number, _, unit = whole.partition(" ")
+    factor = float(number) / total if total else 0.0
+    return whole if used is None else f"{used * factor:.{0 if float(number) >= 100 else 1}f} of {number} {unit}"
+
+
+def celsius(degrees: int | None) -> str:
+    """A temperature."""
+    return NONE if degrees is None else f"{degrees} °C"
+
+
+def watts(power: float | None) -> str:
+    """An electric power."""
+    return NONE if power is None else f"{power:.0f} W"
+
+
+def step_of(lease: dict[str, Any]) -> str:
+    """The step of the run that holds a device: "120 of 400", or its phase before the number of steps is known."""
+    if lease["total_steps"]:
+        return f"{lease['step']:,} of {lease['total_steps']:,}"
+    return str(lease["phase"] or NONE)
+
+
+def limits(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """The limits of the installation; docs/deploy.md lists their variables."""
+    return [
+        ("Data folder", values["data_dir"]),
+        ("Largest upload", byte_size(values["upload_limit_bytes"])),
+        ("Token cache", byte_size(values["token_cache_bytes"])),
+        ("Connections", numbers.count(values["connections"])),
+        ("Lease of a run", numbers.duration(values["lease_seconds"])),
+        ("Attempts before a run fails", numbers.count(values["max_attempts"])),
+    ]
+
+
+def retention(rules: dict[str, Any]) -> list[tuple[str, str]]:
+    """The retention rules, each with its variable."""
+    keep, days, archived = rules["keep_checkpoints"], rules["checkpoint_days"], rules["archive_days"]
+    newest = "the newest is kept" if keep == 1 else f"the newest {keep} are kept"
+    kept = "all are kept" if keep is None else newest
+    deleted = "never" if days is None else f"{days:g} days after the end"
+    return [
+        ("Checkpoints of ended runs (LATHE_KEEP_CHECKPOINTS)", kept),
+        ("Checkpoints of finished runs are deleted (LATHE_CHECKPOINT_DAYS)", deleted),
+        (
+            "Ended runs are archived unless pinned (LATHE_ARCHIVE_DAYS)",
+            "never" if archived is None else f"{archived:g} days after the end",
+        ),
+    ]

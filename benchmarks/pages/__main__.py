@@ -1,0 +1,97 @@
+"""Measures the pages in a real browser, and 50 viewers of one live run.
+
+    python -m benchmarks.pages [--runs 10 10000] [--steps 100000] [--ranks 1 8] [--viewers 50] [--json]
+
+For each page, cold (an empty cache) and warm: milliseconds until its useful content is drawn, requests, kB received; then what an
+open page costs: kB received and the server's processor time per second. Of the live run: milliseconds from storing a step to
+receiving it, and the server's share of a core. TensorBoard and Trackio are measured beside it where they are installed.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pages import browser, fill, others, viewers
+from benchmarks.pages.server import served
+from worker.store import database
+
+PAGE_SECONDS = 12.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, nargs="+", default=[10, 10_000], help="runs in the history")
+    parser.add_argument("--steps", type=int, default=100_000, help="steps of the long runs")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8], help="ranks of the long runs")
+    parser.add_argument("--repeat", type=int, default=3, help="loads of each page")
+    parser.add_argument("--viewers", type=int, default=50, help="viewers of the live run")
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds for which the live run is watched")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    result: dict[str, Any] = {"pages": [], "viewers": []}
+    for runs in arguments.runs:
+        with tempfile.TemporaryDirectory(prefix="lathe-benchmark-") as folder:
+            _measure(Path(folder), runs, runs == arguments.runs[0], arguments, result)
+    print(json.dumps(result) if arguments.json else told(result))
+
+
+def _measure(folder: Path, runs: int, first: bool, arguments: argparse.Namespace, result: dict[str, Any]) -> None:
+    os.environ["LATHE_DATA_DIR"] = str(folder / "data")
+    fill.history(runs)
+    long_runs = {ranks: fill.long_run(arguments.steps, ranks) for ranks in arguments.ranks} if first else {}
+    live = fill.live_run() if first else ""
+    dataset = fill.dataset() if first else ""
+    pages = {f"Runs, {runs:,} runs": ("/", "table.runs td.name a")}
+    if first:
+        pages |= {
+            f"Run, {arguments.steps:,} steps, {ranks} rank{'s' if ranks > 1 else ''}": (
+                f"/run?id={run}",
+                ".plots canvas",
+            )
+            for ranks, run in long_runs.items()
+        }
+        pages |= {
+            "Run, live": (f"/run?id={live}", ".plots canvas"),
+            "Compare": (f"/compare?runs={','.join([*long_runs.values(), live])}", "table"),
+            "New run": ("/new", "#start"),
+            "Data sets": ("/datasets", "table.sets"),
+            "Data set": (f"/dataset?id={dataset}", "table"),
+            "Diagnose": ("/diagnose", "textarea"),
+            "System": ("/system", "section.panel table"),
+        }
+    with served(folder / "data") as server:
+        with fill.training(live) if live else fill.nothing():
+            for name, (path, selector) in pages.items():
+                page = browser.measure(server, path, selector, arguments.repeat, PAGE_SECONDS)
+                result["pages"].append({"page": name, **asdict(page)})
+            if live:
+                result["viewers"].append(asdict(viewers.watch(server, live, arguments.viewers, arguments.seconds)))
+        if live:
+            result["viewers"] += [asdict(one) for one in others.measure(folder, arguments.viewers, arguments.seconds)]
+    database.dispose()
+
+
+def told(result: dict[str, Any]) -> str:
+    """The figures as two tables."""
+    head = f"{'page':38}{'cold ms':>9}{'warm ms':>9}{'cold kB':>9}{'warm kB':>9}{'requests':>9}{'open B/s':>10}{'CPU ms/s':>9}"
+    lines = [head]
+    for page in result["pages"]:
+        lines.append(
+            f"{page['page']:38}{page['cold_ms']:9.0f}{page['warm_ms']:9.0f}{page['cold_kb']:9.0f}{page['warm_kb']:9.0f}"
+            f"{page['requests']:9}{page['open_bytes_per_second']:10.0f}{page['open_cpu_ms_per_second']:9.1f}"
+        )
+    lines += ["", f"{'one live run':24}{'viewers':>9}{'p50 ms':>9}{'p95 ms':>9}{'kB/s each':>11}{'of a core':>11}"]
+    for one in result["viewers"]:
+        lines.append(
+            f"{one['program']:24}{one['viewers']:9}{one['p50_ms']:9.0f}{one['p95_ms']:9.0f}"
+            f"{one['kb_per_second']:11.2f}{one['core_share']:11.1%}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

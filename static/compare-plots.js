@@ -1,0 +1,76 @@
+// The plots of the page Compare: the runs of the table in one plot for each metric, by plots.js.
+(() => {
+  "use strict";
+  const COLORS = 10; // of runs, in compare.css
+  const GIB = 1024 ** 3;
+  const PANELS = [
+    { key: "loss", title: "Training loss", log: true, height: 220, smooth: true },
+    { key: "eval_loss", title: "Evaluation loss", log: true, height: 220 },
+    { key: "learning_rate", title: "Learning rate" },
+    { key: "grad_norm", title: "Gradient norm", log: true, smooth: true },
+    { key: "tokens_per_second", title: "Speed", unit: "tokens/s", fromZero: true, smooth: true },
+    { key: "memory", title: "Memory of the fullest rank", unit: "GiB", scale: 1 / GIB, fromZero: true },
+  ];
+
+  function panels(runs) {
+    const line = (run, index, panel) => ({
+      key: `${run.id}/${panel.key}`,
+      group: run.id, // its entry in a readout hides the run in all plots
+      label: run.label,
+      color: `--run-${(index % COLORS) + 1}`,
+      dash: Math.floor(index / COLORS),
+      smooth: Boolean(panel.smooth),
+    });
+    return PANELS.map((panel) => ({ ...panel, lines: runs.map((run, index) => line(run, index, panel)) }));
+  }
+
+  // Gradio calls this for the component: `props.value` is the list of runs as JSON, or empty.
+  function comparePlots(element, props, watch) {
+    const box = element.querySelector(".compare-plots");
+    const relations = window.lathe.relations(element.querySelector(".compare-relations"));
+    let plots = null;
+    let runs = [];
+    let kept = { view: "", answers: new Map() }; // the lines of each run for one view of the plots
+
+    // Asks only for runs of which new metrics are stored.
+    async function load(axis, from, to, points) {
+      const view = JSON.stringify([axis, from, to, points]);
+      if (kept.view !== view) kept = { view, answers: new Map() };
+      const { answers } = kept;
+      const now = runs;
+      const stale = now.filter((run) => answers.get(run.id)?.stored !== run.stored);
+      if (stale.length) {
+        const query = new URLSearchParams({ runs: stale.map((run) => run.id).join(","), axis, points });
+        if (from !== null) query.set("start", from);
+        if (to !== null) query.set("end", to);
+        const answer = await fetch(`/api/compare/series?${query}`);
+        if (!answer.ok) throw new Error(`The server answered ${answer.status}.`);
+        const { lines } = await answer.json();
+        for (const run of stale) answers.set(run.id, { stored: run.stored, lines: {} });
+        for (const [key, line] of Object.entries(lines)) answers.get(key.split("/")[0]).lines[key] = line;
+      }
+      return { lines: Object.assign({}, ...now.map((run) => answers.get(run.id)?.lines)) };
+    }
+
+    function draw() {
+      const before = JSON.stringify(runs.map((run) => run.id));
+      runs = props.value ? JSON.parse(props.value) : [];
+      box.hidden = !runs.length;
+      relations.update(runs);
+      if (!runs.length) return;
+      if (!plots) {
+        const empty = "No metrics yet. The plots start with the first step of a run.";
+        const place = document.createElement("div");
+        box.replaceChildren(Object.assign(document.createElement("h2"), { textContent: "Plots" }), place);
+        plots = window.lathe.plots(place, { panels: panels(runs), load, axes: ["step", "tokens", "epoch", "time"], empty });
+        return;
+      }
+      if (before !== JSON.stringify(runs.map((run) => run.id))) plots.update(panels(runs));
+      plots.reload();
+    }
+    watch("value", draw);
+    draw();
+  }
+
+  window.lathe = Object.assign(window.lathe ?? {}, { comparePlots, RUN_COLORS: COLORS });
+})();

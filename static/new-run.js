@@ -1,0 +1,149 @@
+// The page New run: groups that open, a search over all settings, a line of help below each choice, and keys.
+(() => {
+  "use strict";
+  const SHOWN = 3; // settings without effect that the search names
+  let index = {};
+  let find = null;
+
+  const block = (name) => document.getElementById(`setting-${name}`);
+  const column = () => document.querySelector(".form-column");
+
+  function setText(element, text) {
+    if (element && element.textContent !== text) element.textContent = text;
+  }
+
+  function open(group, state) {
+    group.toggleAttribute("data-open", state);
+    group.querySelector(".fold").setAttribute("aria-expanded", String(state));
+  }
+
+  // Shows a setting: ends the search and opens its group.
+  function reveal(name) {
+    const group = document.getElementById(index[name]?.group);
+    if (find?.value) clear();
+    if (group) open(group, true);
+  }
+
+  function clear() {
+    find.value = "";
+    search();
+  }
+
+  // The choice that a component shows: the value of a button, or of the label in a list. None while a label is typed.
+  function chosen(element, choices) {
+    const button = element.querySelector("input[type=radio]:checked");
+    const label = button ? null : element.querySelector("input[role=combobox]")?.value;
+    return choices.find(([value, name]) => (button ? value === button.value : name === label));
+  }
+
+  function describe(name, { help, choices }) {
+    const element = block(name);
+    const line = element?.querySelector(".info-text");
+    if (!line) return;
+    const choice = choices.length ? chosen(element, choices) : null;
+    if (choice) setText(line, choice[2]);
+    if (line.title === help) return;
+    for (const part of element.querySelectorAll(".info-text, [data-testid=block-info], .label-text")) part.title = help;
+    for (const field of element.querySelectorAll("input, textarea")) field.setAttribute("aria-description", help);
+  }
+
+  function describeAll() {
+    for (const [name, item] of Object.entries(index)) describe(name, item);
+    // Buttons with one name are one stop of the Tab key, with the arrow keys among them.
+    for (const button of document.querySelectorAll("fieldset[id] input[type=radio]")) {
+      const name = button.closest("fieldset").id;
+      if (button.name !== name) button.name = name;
+    }
+    document.getElementById("start")?.setAttribute("title", "Ctrl+Enter starts the run too");
+  }
+
+  function matches(words) {
+    return Object.entries(index).filter(([name, item]) => {
+      const labels = item.choices.map(([, label]) => label).join(" ");
+      const text = `${item.label} ${name} ${item.help} ${item.elsewhere} ${labels}`.toLowerCase();
+      return words.every((word) => text.includes(word));
+    });
+  }
+
+  function result(found) {
+    if (!found.length) return `No setting matches "${find.value.trim()}". Press Escape to show all.`;
+    const without = found.filter(([name]) => !block(name));
+    if (!without.length) return "";
+    const named = without.slice(0, SHOWN).map(([, item]) => `${item.label} (applies to ${item.applies})`);
+    const more = without.length > SHOWN ? ` and ${without.length - SHOWN} more` : "";
+    return `Without effect on this run: ${named.join("; ")}${more}.`;
+  }
+
+  function search() {
+    const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = words.length ? matches(words) : [];
+    const names = new Set(found.map(([name]) => `setting-${name}`));
+    column().toggleAttribute("data-searching", words.length > 0);
+    for (const element of column().querySelectorAll(".setting")) element.toggleAttribute("data-hit", names.has(element.id));
+    for (const row of column().querySelectorAll(".group, .group .row")) {
+      row.toggleAttribute("data-hit", Boolean(row.querySelector(".setting[data-hit]")));
+    }
+    setText(document.getElementById("find-result"), words.length ? result(found) : "");
+  }
+
+  function onFindKey(event) {
+    if (event.key === "Escape") clear();
+    else if (event.key === "Enter") column().querySelector(".setting[data-hit] :is(input, textarea)")?.focus();
+  }
+
+  // Wires the form. `element` has the lines of the folded groups, new after each change.
+  function newRun(element, watch) {
+    find = document.getElementById("find-setting");
+    index = JSON.parse(find.closest("[data-index]").dataset.index);
+    find.addEventListener("input", search);
+    find.addEventListener("keydown", onFindKey);
+    column().addEventListener("click", (event) => {
+      const button = event.target.closest(".fold");
+      if (button) open(button.closest(".foldable"), button.getAttribute("aria-expanded") !== "true");
+    });
+    column().addEventListener("change", describeAll);
+    let waiting = false;
+    new MutationObserver(() => {
+      if (waiting) return;
+      waiting = true;
+      requestAnimationFrame(() => {
+        waiting = false;
+        describeAll();
+        if (find.value) search();
+      });
+    }).observe(column(), { childList: true, subtree: true });
+    function show() {
+      for (const line of element.querySelectorAll("[data-group]")) {
+        setText(document.querySelector(`#${line.dataset.group} .differs`), line.textContent);
+      }
+      describeAll();
+    }
+    watch("value", show);
+    show();
+  }
+
+  // A list commits what was typed when it loses the focus; Start comes after that.
+  function start(event) {
+    event.preventDefault();
+    event.stopPropagation();
+    document.activeElement?.blur();
+    setTimeout(() => document.querySelector("#start:not(:disabled)")?.click(), 50);
+  }
+
+  document.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && document.getElementById("start")) start(event);
+      else if (event.key === "/" && find && !event.target.closest?.("input, textarea, select, [contenteditable=true]")) {
+        event.preventDefault();
+        find.focus();
+      } else if (event.key === "Tab") {
+        // Chromium stops at a list that scrolls, which then closes and leaves the focus nowhere.
+        for (const list of document.querySelectorAll(".options:has(> [role=listbox]), [role=listbox]")) list.tabIndex = -1;
+      }
+    },
+    true,
+  );
+
+  window.lathe = Object.assign(window.lathe ?? {}, { newRun, reveal });
+})();

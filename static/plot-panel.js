@@ -1,0 +1,303 @@
+// One plot of plots.js: its readout, its uPlot and what is drawn into it. Texts of people are set as text, never as HTML.
+(() => {
+  "use strict";
+  const { AXES, bounds, lowerBound, nearest, smoothed, text } = window.lathe.plotData;
+  const DASHES = [[], [2, 3], [7, 4], [10, 3, 2, 3], [14, 3]];
+  const VALUE_AXIS = 64; // pixels, equal in all plots so that they align
+  const FEW = 40; // points of a line that are drawn as dots
+
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const color = (name) => (name.startsWith("--") ? style(name) : name);
+  const pale = (name, percent) => `color-mix(in srgb, ${color(name)} ${percent}%, transparent)`;
+
+  function make(tag, classes, content) {
+    const element = document.createElement(tag);
+    if (classes) element.className = classes;
+    if (content !== undefined) element.textContent = content;
+    return element;
+  }
+
+  // `shared` is the state of all plots (axis, range, scale of smoothing, log, clip, hidden) with the calls cursor, zoom and reset.
+  class PlotPanel {
+    constructor(spec, shared) {
+      this.shared = shared;
+      this.element = make("section", "plot");
+      const header = this.element.appendChild(make("header"));
+      header.append((this.title = make("h3")), (this.readout = make("div", "plot-readout")));
+      this.canvas = this.element.appendChild(make("div", "plot-canvas"));
+      this.canvas.tabIndex = 0;
+      this.canvas.setAttribute("role", "img");
+      this.canvas.addEventListener("keydown", (event) => shared.key(event, this));
+      this.canvas.addEventListener("blur", () => this.readout.removeAttribute("aria-live"));
+      this.describe(spec);
+    }
+
+    describe(spec) {
+      this.spec = { scale: 1, unit: "", marks: [], limits: [], height: 150, ...spec };
+      this.title.textContent = this.spec.unit ? `${this.spec.title}, ${this.spec.unit}` : this.spec.title;
+      this.canvas.style.height = `${this.spec.height}px`;
+      this.lines = [];
+    }
+
+    // Takes the loaded points of its lines, in the panel's unit.
+    set(loaded, picked) {
+      const scaled = (column) => column && column.map((value) => (value === null ? null : value * this.spec.scale));
+      const wanted = this.spec.lines.flatMap((line) => [
+        line,
+        ...(line.ranks ? picked.map((rank) => ({ ...line, key: `${line.key}/${rank}`, rank, ranks: 0, picked: true })) : []),
+      ]);
+      this.lines = wanted
+        .filter((line) => loaded[line.key]?.x.length)
+        .map((line) => {
+          const { x, y, low, high, step, count, width } = loaded[line.key];
+          const last = { step: step ?? x[x.length - 1], count: count ?? 1, width };
+          return { ...line, ...last, x: [...x], y: scaled(y), low: scaled(low), high: scaled(high) };
+        });
+      this.element.hidden = !this.lines.length;
+      const known = new Map(this.lines.map((line) => [line.key, line]));
+      this.cells = this.cells?.map(([cell, line]) => [cell, known.get(line.key) ?? line]);
+    }
+
+    get shown() {
+      return this.lines.filter((line) => !this.shared.hidden.has(line.group ?? line.key));
+    }
+
+    destroy() {
+      this.plot?.destroy();
+      this.plot = null;
+    }
+
+    // Draws; a new uPlot only if its series or scales differ, so that the cursor stays.
+    draw() {
+      if (!this.lines.length) return this.destroy();
+      const { series, bands, tables } = this.columns();
+      const signature = JSON.stringify([series.map((one) => one.key), this.logarithmic, this.shared.axis]);
+      const data = tables.length ? uPlot.join(tables) : [[]];
+      if (!this.plot || signature !== this.signature) {
+        this.destroy();
+        this.signature = signature;
+        this.plot = new uPlot(this.options(series, bands), data, this.canvas);
+        this.buildReadout();
+      } else {
+        this.plot.setData(data);
+      }
+      this.show(null);
+    }
+
+    get logarithmic() {
+      return Boolean(this.spec.log && this.shared.log);
+    }
+
+    columns() {
+      const series = [{ key: "x" }];
+      const bands = [];
+      const tables = [];
+      const { scale } = this.shared;
+      const part = (line, key, column, options) => {
+        tables.push([line.x, column]);
+        series.push({ key: `${line.key} ${key}`, spanGaps: false, points: { show: false }, ...options });
+      };
+      for (const line of this.shown) {
+        const ink = () => color(line.color);
+        if (line.low) {
+          part(line, "high", line.high, { width: 0 });
+          part(line, "low", line.low, { width: 0 });
+          bands.push({ series: [series.length - 2, series.length - 1], fill: () => pale(line.color, 18) });
+        }
+        const smooth = scale && line.smooth && line.x.length > 2;
+        const dash = DASHES[(line.dash ?? (line.picked || line.group ? line.rank : 0)) % DASHES.length];
+        const points = { show: () => this.few(line.key), size: 5, fill: ink };
+        part(line, "raw", line.y, { stroke: smooth ? () => pale(line.color, 35) : ink, width: smooth ? 1 : 1.6, dash, points });
+        if (smooth) part(line, "smooth", smoothed(line.x, line.y, scale), { stroke: ink, width: 1.8, dash });
+      }
+      return { series, bands, tables };
+    }
+
+    few(key) {
+      const [from, to] = this.shared.view;
+      const line = this.lines.find((one) => one.key === key); // a uPlot outlives the points it was made with
+      return lowerBound(line.x, to) - lowerBound(line.x, from) < FEW;
+    }
+
+    options(series, bands) {
+      const { shared } = this;
+      const axis = AXES[shared.axis];
+      const lines = { stroke: () => style("--grid"), width: 1 };
+      const common = { stroke: () => style("--muted"), font: "11px system-ui, sans-serif", grid: lines, ticks: { show: false } };
+      const texts = (_, splits) => splits.map((value) => (value === null ? null : text(value)));
+      const ownTicks = this.logarithmic ? { splits: (_, __, low, high) => logTicks(low, high), filter: (_, splits) => splits } : {};
+      return {
+        ...this.size(), series, bands, legend: { show: false }, padding: [6, 24, 0, 0],
+        scales: {
+          x: { time: false, range: () => shared.view },
+          y: { distr: this.logarithmic ? 3 : 1, range: () => this.bounds() },
+        },
+        axes: [
+          { ...common, size: 24, gap: 3, space: 80, values: (_, splits) => splits.map(axis.text), ...(axis.incrs && { incrs: axis.incrs }) },
+          { ...common, size: VALUE_AXIS, gap: 4, space: 30, values: texts, ...ownTicks },
+        ],
+        cursor: {
+          y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, dist: 4 },
+          bind: { dblclick: () => () => shared.reset() },
+        },
+        hooks: {
+          setCursor: [(plot) => shared.cursor(this, plot.cursor.left)],
+          setSelect: [(plot) => this.selected(plot)],
+          drawAxes: [(plot) => this.drawMarks(plot)],
+        },
+      };
+    }
+
+    size() {
+      return { width: Math.max(this.canvas.clientWidth, 120), height: this.spec.height };
+    }
+
+    // Limits far above the values are not in the range; they are named at the upper edge.
+    bounds() {
+      const options = { clip: this.shared.clip, log: this.logarithmic, fromZero: this.spec.fromZero };
+      const [low, high] = bounds(this.shown, this.shared.view, options);
+      const near = this.limits.map((limit) => limit.value).filter((value) => value > low && value < 2.5 * high);
+      return near.length ? bounds(this.shown, this.shared.view, { ...options, values: near }) : [low, high];
+    }
+
+    get limits() {
+      return this.spec.limits.map((limit) => ({ ...limit, value: limit.value * this.spec.scale }));
+    }
+
+    get marks() {
+      return this.spec.marks.filter((mark) => mark.at[this.shared.axis] !== undefined);
+    }
+
+    selected(plot) {
+      const { left, width } = plot.select;
+      if (!width) return;
+      plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+      this.shared.zoom(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
+    }
+
+    drawMarks(plot) {
+      const { ctx, bbox } = plot;
+      const ratio = uPlot.pxRatio ?? devicePixelRatio;
+      ctx.save();
+      ctx.beginPath();
+      ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+      ctx.clip();
+      ctx.lineWidth = ratio;
+      for (const mark of this.marks) {
+        const x = Math.round(plot.valToPos(mark.at[this.shared.axis], "x", true));
+        stroke(ctx, markColor(mark.kind), ["checkpoint", "evaluation"].includes(mark.kind) ? [ratio, 3 * ratio] : [], [x, bbox.top, x, bbox.top + bbox.height]);
+      }
+      ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+      for (const limit of this.limits) this.drawLimit(plot, limit, ratio);
+      ctx.restore();
+    }
+
+    drawLimit({ ctx, bbox, scales, valToPos }, limit, ratio) {
+      const above = limit.value > scales.y.max;
+      const y = above ? bbox.top : Math.round(valToPos(limit.value, "y", true));
+      const ink = color(limit.color ?? "--red");
+      if (!above) stroke(ctx, ink, [6 * ratio, 4 * ratio], [bbox.left, y, bbox.left + bbox.width, y]);
+      const label = `${above ? "\u2191 " : ""}${limit.label} ${text(limit.value)} ${this.spec.unit}`;
+      ctx.fillStyle = ink;
+      ctx.textAlign = above ? "left" : "right";
+      ctx.fillText(label, above ? bbox.left + 6 * ratio : bbox.left + bbox.width - 4 * ratio, y + (y < bbox.top + 16 * ratio ? 13 : -4) * ratio);
+    }
+
+    resize() {
+      this.plot?.setSize(this.size());
+      this.reserve();
+    }
+
+    // The readout: for each line, or group of lines, a button that hides it and its values.
+    buildReadout() {
+      const entries = new Map();
+      for (const line of this.lines) {
+        const key = line.group ?? line.key;
+        entries.set(key, [...(entries.get(key) ?? []), line]);
+      }
+      this.where = make("span", "plot-where");
+      this.readout.replaceChildren(this.where);
+      this.cells = [];
+      for (const [key, lines] of entries) {
+        const button = this.readout.appendChild(make("button", "plot-line"));
+        button.type = "button";
+        button.setAttribute("aria-pressed", String(!this.shared.hidden.has(key)));
+        button.title = this.shared.hidden.has(key) ? "Show" : "Hide";
+        button.addEventListener("click", () => this.shared.toggle(key));
+        const swatch = button.appendChild(make("i"));
+        swatch.style.background = lines[0].color.startsWith("--") ? `var(${lines[0].color})` : lines[0].color;
+        button.append(make("span", "", lines[0].label));
+        for (const line of lines) {
+          const cell = button.appendChild(make("b"));
+          if (line.rank !== undefined && !line.ranks) cell.title = `rank ${line.rank}`;
+          this.cells.push([cell, line]);
+        }
+      }
+      this.happened = this.readout.appendChild(make("span", "plot-event"));
+      this.reserve();
+    }
+
+    // The height of the readout, so that it does not change with the values.
+    reserve() {
+      if (!this.cells) return;
+      const characters = this.cells.reduce((sum, [, line]) => sum + 10 + (line.ranks ? 14 : 0) + (line.rank ? 0 : line.label.length), 40);
+      const rows = Math.ceil((characters * 6.6) / Math.max(this.canvas.clientWidth - 120, 200));
+      this.readout.style.height = `${Math.min(rows, 3) * 20}px`;
+    }
+
+    // Shows the values nearest to `x`; the last ones without it.
+    show(x) {
+      if (!this.cells) return;
+      for (const [cell, line] of this.cells) {
+        const index = x === null ? line.x.length - 1 : nearest(line.x, x);
+        const summed = line.ranks && line.low;
+        const value = text(line.y[index]) + (summed ? ` (${text(line.low[index])} to ${text(line.high[index])})` : "");
+        cell.textContent = line.picked ? `rank ${line.rank}: ${value}` : value;
+      }
+      this.where.textContent = x === null ? "last" : `${AXES[this.shared.axis].label.toLowerCase()} ${AXES[this.shared.axis].text(x)}`;
+      this.happened.textContent = x === null ? "" : this.eventAt(x);
+      if (x === null) this.canvas.setAttribute("aria-label", this.summary());
+    }
+
+    eventAt(x) {
+      const [from, to] = this.shared.view;
+      const close = ((to - from) / Math.max(this.canvas.clientWidth, 1)) * 5;
+      const here = this.marks.filter((mark) => Math.abs(mark.at[this.shared.axis] - x) <= close);
+      return here.map((mark) => mark.text).join(" ");
+    }
+
+    summary() {
+      const values = this.cells.map(([cell, line]) => `${line.label}${line.rank > 0 ? ` of rank ${line.rank}` : ""} ${cell.textContent}`);
+      return `${this.title.textContent}. Last values: ${values.join(", ")}. Arrow keys move the cursor, plus and minus zoom, 0 shows all.`;
+    }
+  }
+
+  function stroke(ctx, ink, dash, [fromX, fromY, toX, toY]) {
+    ctx.strokeStyle = ink;
+    ctx.setLineDash(dash);
+    ctx.beginPath();
+    ctx.moveTo(fromX, fromY);
+    ctx.lineTo(toX, toY);
+    ctx.stroke();
+    ctx.setLineDash([]);
+  }
+
+  function markColor(kind) {
+    return style({ resumed: "--amber", stop: "--amber", out_of_memory: "--red", failed: "--red" }[kind] ?? "--line-strong");
+  }
+
+  // Ticks of a logarithmic axis: 1, 2 and 5 times powers of ten, or steps of equal size within less than a decade.
+  function logTicks(low, high) {
+    if (high / low < 10) {
+      const unit = 10 ** Math.floor(Math.log10((high - low) / 3));
+      const step = [1, 2, 5, 10].map((factor) => factor * unit).find((size) => (high - low) / size <= 5);
+      const first = Math.ceil(low / step);
+      return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, index) => (first + index) * step);
+    }
+    const powers = Array.from({ length: 60 }, (_, index) => index - 30);
+    const factors = high / low > 1e4 ? [1] : [1, 2, 5];
+    return powers.flatMap((power) => factors.map((factor) => factor * 10 ** power)).filter((tick) => tick >= low && tick <= high);
+  }
+
+  window.lathe = Object.assign(window.lathe ?? {}, { PlotPanel, make });
+})();

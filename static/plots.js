@@ -1,0 +1,279 @@
+// Line plots under each other, with one cursor, one zoom and one set of options.
+//
+//   const handle = lathe.plots(element, {panels, load, axes, empty})
+//
+// panels  [{key, title, unit, scale, log, fromZero, height, lines, marks, limits}]
+//           scale     factor from a stored value to one in `unit` (1)       log       the option "Log scale" applies (false)
+//           fromZero  the value axis begins at 0 (false)                    height    of the plot in pixels (150)
+//           lines     [{key, label, color, group, rank, ranks, dash, smooth}]
+//                       key     unique within the element                   color     a variable of the style sheet ("--chart-1") or a color
+//                       group   lines of a group have one entry in the readout and differ in dash by `rank`: a metric of 2 to 4 ranks
+//                       ranks   the line sums up this many ranks: y is their median, low and high their extremes
+//                       dash    number of a dash pattern, 0 for a solid line (rank, for lines of a group)
+//                       smooth  the option "Smoothing" applies (false)
+//           marks     [{kind, text, at: {step, tokens, epoch, time}}]       events: checkpoint, resumed, out_of_memory, evaluation, stop
+//           limits    [{label, value, color}]                               horizontal lines, as stored (before `scale`)
+// load    (axis, from, to, points, ranks) -> Promise<{lines: {key: {x, y, low, high, step, count, width}}, width, panels, axes}>
+//           from and to are null for the whole length; x ascends in units of the axis (time in seconds); y may have nulls (gaps).
+//           low and high (or null) bound each point. `ranks` are the chosen single ranks of lines that sum up: answer them as
+//           "key/rank". For `add`: `width` steps to a point (1; a line's own first), `step` and `count` of rows of its last point.
+//           `panels` and `axes` replace those in use.
+// axes    of ["step", "tokens", "epoch", "time"], the ones to choose from (["step"])
+// empty   what stands there without points
+//
+// handle.add([{at: {step, tokens, epoch, time}, values: {key: number | null | [median, low, high]}}])   new points, ascending steps
+// handle.update(panels)   handle.reload() -> Promise   handle.destroy()
+(() => {
+  "use strict";
+  const { AXES, add, nearest, span } = window.lathe.plotData;
+  const { PlotPanel, make } = window.lathe;
+  const POINTS = 400;
+  const RELOAD = 5000; // milliseconds between reloads that new points cause
+  const SMOOTHINGS = { Off: 0, Light: 0.005, Medium: 0.02, Strong: 0.06 }; // shares of the visible range
+  const KEPT = "lathe-plots"; // in localStorage: the options of the last visit
+  const scheme = window.matchMedia("(prefers-color-scheme: dark)");
+
+  function options(axes) {
+    let kept = {};
+    try {
+      kept = JSON.parse(localStorage.getItem(KEPT)) ?? {};
+    } catch { /* not readable: the defaults */ }
+    const chosen = { axis: "step", smoothing: "Off", log: false, clip: false, ...kept };
+    if (!axes.includes(chosen.axis)) chosen.axis = axes[0];
+    if (!(chosen.smoothing in SMOOTHINGS)) chosen.smoothing = "Off";
+    return chosen;
+  }
+
+  class Plots {
+    constructor(element, { panels = [], load, axes = ["step"], empty = "No metrics yet. The plots start with the first step." }) {
+      Object.assign(this, { element, load, axes, empty, ...options(axes) });
+      this.range = null; // the zoom, or null for everything
+      this.loaded = {};
+      this.width = 1;
+      this.ranks = [];
+      this.hidden = new Set();
+      this.tools = make("div", "plot-tools");
+      this.note = make("p", "note");
+      this.note.setAttribute("role", "status");
+      this.list = make("div", "plot-list");
+      element.replaceChildren(this.tools, this.note, this.list);
+      this.update(panels);
+      this.observer = new ResizeObserver(() => this.panels.forEach((panel) => panel.resize()));
+      this.observer.observe(element);
+      this.recolor = () => this.panels.forEach((panel) => panel.plot?.redraw(false));
+      scheme.addEventListener("change", this.recolor);
+      this.reload();
+    }
+
+    destroy() {
+      this.observer.disconnect();
+      scheme.removeEventListener("change", this.recolor);
+      this.panels.forEach((panel) => panel.destroy());
+      this.element.replaceChildren();
+    }
+
+    update(panels, draws = true) {
+      const said = JSON.stringify([panels, this.axes]);
+      if (said === this.said) return;
+      this.said = said;
+      const known = new Map((this.panels ?? []).map((panel) => [panel.spec.key, panel]));
+      this.panels = panels.map((spec) => {
+        const panel = known.get(spec.key);
+        known.delete(spec.key);
+        panel?.describe(spec);
+        return panel ?? new PlotPanel(spec, this);
+      });
+      known.forEach((panel) => panel.destroy());
+      this.list.replaceChildren(...this.panels.map((panel) => panel.element));
+      this.buildTools(Math.max(0, ...panels.flatMap((panel) => panel.lines.map((line) => line.ranks ?? 0))));
+      if (draws && this.view) this.spread();
+    }
+
+    async reload() {
+      const call = (this.call = (this.call ?? 0) + 1);
+      this.asked = Date.now();
+      try {
+        const reply = await this.load(this.axis, this.range?.[0] ?? null, this.range?.[1] ?? null, POINTS, this.ranks);
+        if (call !== this.call) return; // a later call has been made meanwhile
+        this.loaded = reply.lines;
+        this.width = reply.width ?? 1;
+        if (reply.axes) this.axes = reply.axes;
+        if (reply.panels) this.update(reply.panels, false);
+        this.spread();
+      } catch (error) {
+        if (call !== this.call) return;
+        this.say("Could not load the plots. ", "Retry");
+        console.warn(error);
+      }
+    }
+
+    // Gives each panel its points, and draws all.
+    spread() {
+      this.panels.forEach((panel) => panel.set(this.loaded, this.ranks));
+      this.draw();
+      const any = this.panels.some((panel) => panel.lines.length);
+      this.say(any ? "" : this.empty);
+      this.tools.hidden = !any;
+    }
+
+    draw() {
+      this.view = this.range ?? this.whole();
+      this.scale = SMOOTHINGS[this.smoothing] * (this.view[1] - this.view[0]);
+      this.panels.forEach((panel) => panel.draw());
+      this.back.disabled = !this.range;
+    }
+
+    whole() {
+      const [from, to] = span(this.panels.flatMap((panel) => panel.lines)) ?? [0, 1];
+      return from === to ? [from - 0.5, to + 0.5] : [from, to];
+    }
+
+    add(points) {
+      const lines = new Map(this.panels.flatMap((panel) => panel.lines.map((line) => [line.key, [line, panel.spec.scale]])));
+      const expected = new Set(this.panels.flatMap((panel) => panel.spec.lines.map((line) => line.key)));
+      let missing = this.ranks.length > 0;
+      for (const { at, values } of points) {
+        const x = at[this.axis];
+        if (x === undefined || (this.range && x > this.range[1])) continue;
+        for (const [key, value] of Object.entries(values)) {
+          const [line, scale] = lines.get(key) ?? [];
+          const scaled = (number) => (number === null ? null : number * scale);
+          if (line) add(line, x, at.step, Array.isArray(value) ? value.map(scaled) : scaled(value), line.width ?? this.width);
+          else missing ||= !this.range || expected.has(key);
+        }
+      }
+      const grown = [...lines.values()].some(([line]) => line.x.length > 1.5 * POINTS);
+      if ((missing || grown) && Date.now() - this.asked > RELOAD) this.reload();
+      else this.draw();
+    }
+
+    zoom(from, to) {
+      const [first, last] = this.extent ?? (this.extent = this.whole());
+      const middle = (from + to) / 2;
+      const half = Math.max(to - from, AXES[this.axis].least) / 2;
+      const range = [Math.max(middle - half, first), Math.min(middle + half, Math.max(last, this.whole()[1]))];
+      if (range[0] <= first && range[1] >= last) return this.reset();
+      this.range = range;
+      this.draw(); // what is known at once, then finer data
+      this.reload();
+    }
+
+    reset() {
+      this.range = this.extent = null;
+      this.reload();
+    }
+
+    choose(values) {
+      if (values.axis && values.axis !== this.axis) this.range = this.extent = null;
+      const reload = values.axis || values.ranks;
+      Object.assign(this, values);
+      const { axis, smoothing, log, clip } = this;
+      try {
+        localStorage.setItem(KEPT, JSON.stringify({ axis, smoothing, log, clip }));
+      } catch { /* not writable: they last until the page is closed */ }
+      if (reload) this.reload();
+      else this.draw();
+    }
+
+    toggle(key) {
+      if (!this.hidden.delete(key)) this.hidden.add(key);
+      this.panels.forEach((panel) => (panel.signature = null));
+      this.draw();
+    }
+
+    // The cursor of one plot is that of all.
+    cursor(source, left) {
+      if (this.moving) return;
+      this.moving = true;
+      const x = left < 0 ? null : source.plot.data[0][nearest(source.plot.data[0], source.plot.posToVal(left, "x"))];
+      for (const panel of this.panels) {
+        if (panel !== source) panel.plot?.setCursor({ left, top: left < 0 ? -10 : 1 });
+        panel.show(x ?? null);
+      }
+      this.moving = false;
+    }
+
+    key(event, panel) {
+      const { plot } = panel;
+      const [from, to] = this.view;
+      const steps = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      const factor = { "+": 0.5, "=": 0.5, "-": 2 }[event.key];
+      if (!plot || (!steps && !factor && event.key !== "0")) return;
+      event.preventDefault();
+      const xs = plot.data[0];
+      const at = plot.cursor.left >= 0 ? nearest(xs, plot.posToVal(plot.cursor.left, "x")) : xs.length;
+      if (steps) {
+        const next = xs[Math.min(Math.max(at + steps * (event.shiftKey ? 10 : 1), 0), xs.length - 1)];
+        panel.readout.setAttribute("aria-live", "polite");
+        plot.setCursor({ left: Math.max(plot.valToPos(next, "x"), 0), top: 1 });
+      } else if (factor) {
+        const center = xs[at] ?? (from + to) / 2;
+        this.zoom(center - (center - from) * factor, center + (to - center) * factor);
+      } else {
+        this.reset();
+      }
+    }
+
+    say(words, action) {
+      this.note.textContent = words;
+      this.note.hidden = !words;
+      if (!action) return;
+      const button = this.note.appendChild(make("button", "button small", action));
+      button.type = "button";
+      button.addEventListener("click", () => this.reload());
+    }
+
+    buildTools(ranks) {
+      const said = JSON.stringify([this.axes, ranks]);
+      if (said === this.offered) return;
+      this.offered = said;
+      this.tools.replaceChildren();
+      if (this.axes.length > 1) {
+        this.select("X axis", this.axes.map((axis) => [axis, AXES[axis].label]), this.axis, (axis) => this.choose({ axis }));
+      }
+      this.select("Smoothing", Object.keys(SMOOTHINGS).map((name) => [name, name]), this.smoothing, (smoothing) => this.choose({ smoothing }));
+      this.check("Log scale", this.log, (log) => this.choose({ log }));
+      this.check("Clip outliers", this.clip, (clip) => this.choose({ clip }));
+      if (ranks) this.tools.append(this.rankChooser(ranks));
+      this.back = this.tools.appendChild(make("button", "button small", "Reset zoom"));
+      this.back.type = "button";
+      this.back.disabled = !this.range;
+      this.back.addEventListener("click", () => this.reset());
+      this.tools.append(make("span", "hint", "Drag to zoom, double-click to reset."));
+    }
+
+    select(label, choices, value, chosen) {
+      const box = this.tools.appendChild(make("label", "", label));
+      const select = box.appendChild(make("select"));
+      for (const [key, name] of choices) select.add(new Option(name, key, false, key === value));
+      select.addEventListener("change", () => chosen(select.value));
+    }
+
+    check(label, value, chosen) {
+      const box = this.tools.appendChild(make("label"));
+      const input = box.appendChild(make("input"));
+      Object.assign(input, { type: "checkbox", checked: value });
+      input.addEventListener("change", () => chosen(input.checked));
+      box.append(label);
+    }
+
+    rankChooser(count) {
+      const details = make("details", "plot-ranks");
+      details.append(make("summary", "", "Single ranks"));
+      const grid = details.appendChild(make("div"));
+      for (let rank = 0; rank < count; rank += 1) {
+        const box = grid.appendChild(make("label"));
+        const input = box.appendChild(make("input"));
+        Object.assign(input, { type: "checkbox", value: rank, checked: this.ranks.includes(rank) });
+        box.append(String(rank));
+      }
+      grid.addEventListener("change", () => {
+        const ranks = [...grid.querySelectorAll("input:checked")].map((input) => Number(input.value));
+        this.choose({ ranks });
+      });
+      return details;
+    }
+  }
+
+  window.lathe = Object.assign(window.lathe ?? {}, { plots: (element, options) => new Plots(element, options) });
+})();

@@ -1,0 +1,317 @@
+"""The command line against a server process (LATHE_SERVER): the same output as with the local database."""
+
+import io
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import yaml
+from commands import answer, lathe
+from environment import use
+from played_run import PlayedRun, model_folder
+from web import site
+
+from app.cli.__main__ import main
+from app.cli.sources import server as source
+from training.run_folder.events import Metrics, Note
+from worker.datasets import datasets
+from worker.store import accounts, database, logs
+
+pytestmark = pytest.mark.slow
+ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server process with two ended runs, a queued one, a data set and an account."""
+    folder = tmp_path_factory.mktemp("remote")
+    home = folder / "home"
+    with site(home) as started, pytest.MonkeyPatch.context() as monkeypatch:
+        use(monkeypatch, DATA_DIR=str(home))
+        first = PlayedRun("sums").claim()
+        with database.write() as session:
+            lines = [f"line {n}" for n in range(5)]
+            logs.append(session=session, run_id=first.id, attempt=1, lines=lines, new_offset=50)
+            token = accounts.add(session=session, name="alice")
+        first.report(Metrics(step=1, values={"loss": 2.5}), Note(message="a note"))
+        first.end()
+        second = PlayedRun("letters", lora_r=4).claim().end()
+        rows = folder / "rows.jsonl"
+        rows.write_text(ROWS)
+        added = datasets.add_file(path=rows, name="rows.jsonl")
+        names = {"FIRST": first.id, "SECOND": second.id, "WAITING": PlayedRun("waiting").id, "DATA": added.id}
+        database.dispose()
+        model = model_folder(folder / "model")
+        yield {"address": started.address, "home": home, "token": token, "model": str(model), "rows": rows, **names}
+        database.dispose()
+
+
+@pytest.fixture
+def here(served, monkeypatch):
+    """Commands work on the database of the server."""
+    use(monkeypatch, DATA_DIR=str(served["home"]))
+    yield
+    database.dispose()
+
+
+@pytest.fixture
+def remote(served, monkeypatch, tmp_path):
+    """Commands work on the server; the local data folder must not appear."""
+    nowhere = tmp_path / "nowhere"
+    use(monkeypatch, DATA_DIR=str(nowhere), SERVER=served["address"])
+    yield
+    assert not nowhere.exists()
+
+
+def both(served, monkeypatch, *arguments):
+    """The output of a command with the local database, and on the server."""
+    words = [served.get(word, word) for word in arguments]
+    use(monkeypatch, DATA_DIR=str(served["home"]))
+    local = lathe(*words)
+    database.dispose()
+    use(monkeypatch, DATA_DIR=str(served["home"].parent / "nowhere"), SERVER=served["address"])
+    remote = lathe(*words)
+    assert (local.exit_code, remote.exit_code) == (0, 0), local.output + remote.output
+    return local.stdout, remote.stdout
+
+
+READING = [
+    ("runs",),
+    ("runs", "--search", "sums", "--status", "finished"),
+    ("show", "FIRST"),
+    ("compare", "FIRST", "SECOND"),
+    ("compare", "FIRST", "SECOND", "--csv"),
+    ("compare", "FIRST", "SECOND", "--markdown", "--all-settings"),
+    ("logs", "FIRST", "--tail", "2"),
+    ("logs", "FIRST", "--follow"),
+    ("queue",),
+    ("dataset", "list"),
+    ("dataset", "show", "DATA"),
+    ("diagnose", "--run", "FIRST"),
+    ("forecast", "--model", "static/starter", "--gpu", "a100-80gb", "--gpus", "2"),
+]
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_a_command_prints_the_same_text(served, monkeypatch, arguments):
+    local, remote = both(served, monkeypatch, *arguments)
+    assert local == remote
+    assert local
+
+
+@pytest.mark.parametrize("arguments", [one for one in READING if len(one) < 4 or "--csv" not in one], ids=" ".join)
+def test_a_command_prints_the_same_json(served, monkeypatch, arguments):
+    words = [word for word in arguments if word not in ("--markdown",)]
+    local, remote = both(served, monkeypatch, *words, "--json")
+    assert [json.loads(line) for line in local.splitlines()] == [json.loads(line) for line in remote.splitlines()]
+    assert local
+
+
+def test_system_has_the_same_keys(served, monkeypatch):
+    local, remote = (json.loads(text) for text in both(served, monkeypatch, "system", "--json"))
+    assert sorted(local) == sorted(remote)
+    assert local["limits"] == remote["limits"]
+    assert sorted(local["disk"]["kinds"]) == sorted(remote["disk"]["kinds"])
+
+
+def test_a_run_is_queued_with_a_file_of_this_machine_and_then_changed(served, remote, tmp_path):
+    data = tmp_path / "mine.jsonl"
+    data.write_text(ROWS.replace('"3"', '"three"'))
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump({"model": served["model"], "data": str(data), "lora_r": 8}))
+    queued = answer("run", config)
+    assert (queued["status"], queued["owner"], queued["config"]["lora_r"]) == ("queued", "local", 8)
+    assert answer("dataset", "show", queued["config"]["data"])["name"] == "mine.jsonl"
+    assert answer("queue", "hold", queued["id"])["waiting"][-1]["held"]
+    assert answer("queue", "move", queued["id"], "--first")["waiting"][0]["id"] == queued["id"]
+    assert answer("queue", "priority", queued["id"], "high")["waiting"][0]["priority"] == "high"
+    assert answer("stop", queued["id"])["status"] == "stopped"
+    assert answer("edit", queued["id"], "--tag", "paper", "--name", "mine", "--archive")["done"] == [queued["id"]]
+    shown = answer("show", queued["id"])
+    assert (shown["name"], shown["tags"], shown["archived_at"] is not None) == ("mine", ["paper"], True)
+    assert answer("edit", queued["id"], "--unarchive")["refused"] == {}
+    assert answer("resume", queued["id"])["status"] == "queued"
+    answer("stop", queued["id"])
+    assert answer("delete", queued["id"], "--yes")["done"] == [queued["id"]]
+    assert answer("delete", queued["id"], "--yes", exit_code=1)["refused"]
+
+
+def test_the_text_of_a_queued_run_names_its_page_on_the_server(served, remote):
+    shown = lathe("run", "--model", served["model"], "--data", served["DATA"])
+    assert shown.exit_code == 0, shown.output
+    assert f"{served['address']}/run?id=" in shown.stdout
+    lathe("stop", shown.stdout.split()[2].rstrip(":"))
+
+
+def test_the_queue_is_paused_and_resumed(remote):
+    assert answer("queue", "pause")["paused_at"]
+    assert answer("queue", "resume")["paused_at"] is None
+
+
+def test_data_sets_are_sent_and_removed(remote, tmp_path):
+    files = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    for number, file in enumerate(files):
+        file.write_text(ROWS.replace('"7"', f'"{number} seven"'))
+    single = lathe("dataset", "add", files[0], "--name", "seven.jsonl", "--json")
+    stored = json.loads(single.stdout)
+    assert (stored["name"], stored["rows"]) == ("seven.jsonl", 20)
+    assert single.stderr.endswith(" sent.\n")
+    together = answer("dataset", "add", *files)
+    assert (together["name"], together["rows"]) == ("a.jsonl + b.jsonl", 40)
+    for one in (stored, together):
+        assert answer("dataset", "remove", one["id"], "--yes") == {"removed": one["id"]}
+
+
+def test_a_file_with_errors_is_reported_as_by_the_local_command(served, monkeypatch, tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(ROWS + "{broken\n" + '{"prompt": 5}\n')
+    use(monkeypatch, DATA_DIR=str(served["home"]))
+    local = answer("dataset", "add", bad, exit_code=1)
+    database.dispose()
+    use(monkeypatch, DATA_DIR=str(tmp_path / "nowhere"), SERVER=served["address"])
+    result = lathe("dataset", "add", bad, "--json")
+    assert (json.loads(result.stdout), result.exit_code) == (local, 1)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("show", "zzzzzzzz"), ("stop", "zzzzzzzz"), ("runs", "--search", "loss<<1"), ("run", "--lora-r", "0")]
+)
+def test_errors_are_those_of_the_local_command(served, monkeypatch, arguments, tmp_path):
+    use(monkeypatch, DATA_DIR=str(served["home"]))
+    local = lathe(*arguments)
+    database.dispose()
+    use(monkeypatch, DATA_DIR=str(tmp_path / "nowhere"), SERVER=served["address"])
+    remote = lathe(*arguments)
+    assert (remote.stdout, remote.stderr, remote.exit_code) == (local.stdout, local.stderr, local.exit_code)
+
+
+def test_a_run_is_archived_and_restored(served, remote, tmp_path):
+    target = tmp_path / "sums.lathe.zip"
+    assert answer("archive", served["FIRST"][:8], target) == {"file": str(target), "bytes": target.stat().st_size}
+    restored = answer("restore", target)
+    assert (restored["name"], restored["id"] == served["FIRST"]) == ("sums", False)
+    answer("delete", restored["id"], "--yes")
+
+
+def test_a_result_is_downloaded_or_its_absence_explained(served, remote, tmp_path):
+    [problem] = answer("export", served["FIRST"], "-o", tmp_path / "a.zip", exit_code=1)["error"]
+    assert "has no adapter here" in problem["message"]
+    assert not list(tmp_path.glob("*.zip*"))
+    folder = served["home"] / "runs" / served["FIRST"]
+    folder.mkdir(parents=True, exist_ok=True)
+    import zipfile
+
+    with zipfile.ZipFile(folder / "adapter.zip", "w") as packed:
+        packed.writestr("adapter_config.json", "{}")
+    target = tmp_path / "a.zip"
+    assert answer("export", served["FIRST"], "-o", target) == {"file": str(target), "bytes": target.stat().st_size}
+    assert answer("export", served["FIRST"], "--to", tmp_path / "out")["folder"] == str(tmp_path / "out")
+    assert (tmp_path / "out" / "adapter_config.json").read_text() == "{}"
+
+
+def test_a_user_changes_only_their_own_runs(served, remote, monkeypatch):
+    monkeypatch.setenv("LATHE_TOKEN", served["token"])
+    [problem] = answer("stop", served["WAITING"], exit_code=1)["error"]
+    assert "belongs to the user who runs the server" in problem["message"]
+
+
+def test_a_wrong_token_is_named(remote, monkeypatch):
+    monkeypatch.setenv("LATHE_TOKEN", "wrong" * 10)
+    [problem] = answer("runs", exit_code=1)["error"]
+    assert (problem["field"], problem["value"]) == ("LATHE_TOKEN", None)
+    assert "not accepted" in problem["message"]
+
+
+def test_a_server_that_does_not_answer_is_named(monkeypatch):
+    monkeypatch.setenv("LATHE_SERVER", "http://127.0.0.1:9")
+    [problem] = answer("runs", exit_code=1)["error"]
+    assert (problem["field"], problem["value"]) == ("LATHE_SERVER", "http://127.0.0.1:9")
+    assert "did not answer" in problem["message"]
+
+
+@pytest.mark.parametrize("command", ["up", "web", "worker", "token", "user list", "user add alice", "push RUN a/b"])
+def test_commands_of_the_machine_say_so(remote, command):
+    [first, *_] = result = lathe(*command.split()).stderr.splitlines()
+    assert "works on the machine of the installation only" in first, result
+
+
+def test_every_command_is_either_remote_local_or_anywhere():
+    known = {*source._REMOTE, "import", "targets"}
+    assert set(main.commands) - known == {"up", "web", "worker", "user", "token", "push"}
+
+
+@pytest.mark.parametrize("address", ["lathe.example", "ftp://a", "https://user:secret@a", "http://"])
+def test_an_address_that_is_none_is_refused(monkeypatch, address):
+    monkeypatch.setenv("LATHE_SERVER", address)
+    assert "is not the address of a server" in answer("runs", exit_code=1)["error"][0]["message"]
+
+
+def test_a_token_is_not_sent_unencrypted_over_a_network(monkeypatch):
+    monkeypatch.setenv("LATHE_SERVER", "http://lathe.example")
+    monkeypatch.setenv("LATHE_TOKEN", "a" * 43)
+    [problem] = answer("runs", exit_code=1)["error"]
+    assert "unencrypted" in problem["message"]
+    assert "LATHE_INSECURE=1" in problem["fix"]
+    monkeypatch.setenv("LATHE_INSECURE", "1")
+    assert source.chosen() == source.Server("http://lathe.example", "a" * 43)
+
+
+def test_a_run_is_followed_on_the_server(served, remote):
+    from app.cli.runs.follow import follow
+    from app.cli.runs.screen import screen_for
+
+    output = io.StringIO()
+    assert follow(served["FIRST"], screen_for(output)) == "finished"
+    assert "a note" in output.getvalue()
+
+
+class Older(BaseHTTPRequestHandler):
+    """A server that has none of our routes, or is none of Lathe; it loses the first answers to a new run."""
+
+    lost, keys = 2, []
+
+    def do_GET(self):
+        if self.path.startswith("/api/queue"):
+            body, status = b"<html>", 502
+        else:
+            error = {"field": "path", "value": self.path, "message": "is not part of the API.", "fix": ""}
+            body, status = json.dumps({"error": error}).encode(), 404
+        self.reply(status, body)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        Older.keys.append(self.headers["Idempotency-Key"])
+        if len(Older.keys) > Older.lost:
+            self.reply(201, json.dumps({"id": "abcd", "name": "new"}).encode())
+
+    def reply(self, status, body):
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def older(monkeypatch):
+    with HTTPServer(("127.0.0.1", 0), Older) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("LATHE_SERVER", f"http://127.0.0.1:{server.server_port}")
+        yield
+        server.shutdown()
+        thread.join()
+
+
+def test_a_server_of_another_version_or_none_of_lathe_is_named(older):
+    assert "another version of Lathe" in answer("runs", exit_code=1)["error"][0]["message"]
+    assert "status 502" in answer("queue", exit_code=1)["error"][0]["message"]
+
+
+def test_a_run_is_sent_again_with_the_same_key_if_the_answer_was_lost(older):
+    assert answer("run", "--model", "Qwen/Qwen3-0.6B", "--data", "0123456789abcdef")["id"] == "abcd"
+    assert len(Older.keys) == 3
+    assert len(set(Older.keys)) == 1

@@ -1,0 +1,93 @@
+"""Every page in light and dark against the rules of axe-core: no serious or critical fault, no error in the console."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from played_run import SUMMARY, PlayedRun
+from web import IN_BROWSER, says
+
+from training.run_folder.events import Metrics, PhaseStarted, Planned
+from worker.datasets import datasets
+from worker.store import database
+from worker.store.runs import describe
+from worker.store.tables import Status
+
+pytestmark = IN_BROWSER
+
+PAGES = {
+    "Runs": ("/", "table.runs td.name a"),
+    "Runs, none": ("/?search=nothing", ".empty"),
+    "Run, training": ("/run?id={training}", ".plots canvas"),
+    "Run, finished": ("/run?id={finished}", ".take-away"),
+    "Run, failed": ("/run?id={failed}", ".failure"),
+    "Run, unknown": ("/run?id=nothing", ".empty"),
+    "Compare": ("/compare?runs={training},{finished}", "table"),
+    "New run": ("/new", "#start"),
+    "Data sets": ("/datasets", "table.sets"),
+    "Data set": ("/dataset?id={dataset}", "table"),
+    "Diagnose": ("/diagnose", "textarea"),
+    "Import": ("/import", "textarea"),
+    "System": ("/system", "section.panel table"),
+}
+
+
+def axe():
+    """The source of axe-core, from an installed package."""
+    found = find_spec("axe_playwright_python")
+    assert found and found.origin
+    return (Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+def training_run():
+    plan = Planned(
+        total_steps=100, start_step=0, train_rows=19, eval_rows=1, skipped_rows=0, truncated_rows=0, world_size=1,
+        engine="LlamaForCausalLM", zero_stage=None, precision="fp32", trainable_parameters=10, total_parameters=1000,
+        target_modules=["q_proj"],
+    )  # fmt: skip
+    values = [Metrics(step=step, values={"loss": 3 - step / 50, "learning_rate": 1e-4}) for step in range(1, 41)]
+    memory = [Metrics(step=step, rank=0, values={"host_rss": 2.0**30}) for step in range(1, 41)]
+    run = PlayedRun("training").claim("host/cuda:0")
+    return run.report(PhaseStarted(phase="training"), plan, *values, *memory).prints("step 40", "Warning: slow")
+
+
+@pytest.fixture
+def filled(page, tmp_path):
+    """A page of an installation with runs of every status and a data set; the ids that addresses need."""
+    finished = PlayedRun("finished").claim().end(summary=SUMMARY)
+    error = {
+        "message": "CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "fix": "Halve micro_batch_size.",
+        "phase": "training",
+    }
+    failed = PlayedRun("failed").claim().end(Status.FAILED, error=error)
+    PlayedRun("queued")
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "1 + 1 =", "completion": " 2"}\n' * 20)
+    dataset = datasets.add_file(path=path, name="rows.jsonl")
+    with database.write() as session:
+        describe(session=session, run_id=finished.id, tags=["paper"], pinned=True)
+    ids = {"finished": finished.id, "failed": failed.id, "training": training_run().id, "dataset": dataset.id}
+    return page, ids
+
+
+@pytest.mark.skipif(find_spec("axe_playwright_python") is None, reason="needs axe-playwright-python")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_a_serious_fault(filled, scheme):
+    page, ids = filled
+    messages = []
+    page.on("console", lambda message: messages.append(message.text) if message.type == "error" else None)
+    page.emulate_media(color_scheme=scheme)
+    faults = {}
+    for name, (path, selector) in PAGES.items():
+        page.goto(path.format(**ids))
+        says(page, selector, "")
+        page.wait_for_timeout(300)
+        page.evaluate(axe())
+        found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+        serious = [fault for fault in found["violations"] if fault["impact"] in ("serious", "critical")]
+        for fault in serious:
+            for node in fault["nodes"][:3]:
+                faults.setdefault(f"{name}: {fault['id']}", []).append(node["html"][:160])
+    assert faults == {}
+    assert messages == []

@@ -1,0 +1,165 @@
+"""The page Compare in a real browser: the tables, copying, adding and removing runs, the switch of settings, the plots."""
+
+import json
+
+import pytest
+from played_run import SUMMARY, PlayedRun
+from web import IN_BROWSER, says
+
+from training.run_folder.events import Metrics
+from worker.store import database, runs
+
+pytestmark = IN_BROWSER
+
+SCRIPT = "<script>window.harmed = true</script>"
+HOSTILE = f"{SCRIPT}\u202egnp.exe " + "w" * 70
+
+
+def trained(name, steps=20, end=True, **settings):
+    run = PlayedRun(name, **settings).claim()
+    run.report(*(Metrics(step=n, values={"loss": 3 - n / steps, "learning_rate": 1e-4}) for n in range(1, steps + 1)))
+    return run.end(summary=SUMMARY) if end else run
+
+
+@pytest.fixture
+def two(page):
+    """The page with a comparison of two finished runs, and the runs."""
+    first, second = trained("first"), trained("second", lora_r=64)
+    page.goto(f"/compare?runs={first.id},{second.id}")
+    says(page, "table.compared", "first", "second")
+    return page, first, second
+
+
+def plotted(page):
+    """The labels of the runs in the plot of the training loss."""
+    page.locator(".compare-plots .plot canvas").first.wait_for()
+    return page.locator(".compare-plots .plot").first.locator(".plot-line span").all_inner_texts()
+
+
+def copied(page, button, said):
+    """What a button copies, after the note that says so."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("button", has_text=button).click()
+    says(page, ".compare-actions [role=status]", said)
+    return page.evaluate("navigator.clipboard.readText()")
+
+
+def test_a_table_of_results_the_differing_settings_and_plots_are_shown(two):
+    page, *_ = two
+    says(page, "table.compared", "294,912", "0.2364%", "3.5 GiB", "96.0%")
+    assert page.locator("table.settings tbody th").all_inner_texts() == ["LoRA r"]
+    assert page.locator("table.settings tbody td").all_inner_texts() == ["16", "64"]
+    assert page.locator("h1").inner_text() == "Compare 2 runs"
+    assert plotted(page) == ["first", "second"]
+
+
+def test_markdown_csv_and_the_link_are_copied(two):
+    page, first, second = two
+    assert "| first | finished | LoRA |" in copied(page, "Copy Markdown", "Markdown copied.")
+    assert copied(page, "Copy CSV", "CSV copied.").startswith("id,name,status,method,")
+    assert copied(page, "Copy link", "Link copied.").endswith(f"/compare?runs={first.id},{second.id}")
+
+
+def test_csv_is_downloaded(two):
+    page, *_ = two
+    with page.expect_download() as download:
+        page.locator("a", has_text="Download CSV").click()
+    assert download.value.suggested_filename == "comparison.csv"
+
+
+def test_a_run_is_removed_and_the_address_follows(two):
+    page, _, second = two
+    page.locator("button.remove").first.click()
+    says(page, ".compare-notices", "Add another run to see what differs.")
+    page.wait_for_function(f"location.search === '?runs={second.id}'")
+    assert page.locator(".run-name a").all_inner_texts() == ["second"]
+    page.reload()
+    says(page, "table.compared", "second")
+    page.locator(".plot-line", has_text="first").first.wait_for(state="detached")
+
+
+def test_a_run_is_found_and_added_by_keyboard_finished_runs_first(page):
+    PlayedRun("letters waiting")
+    done = trained("letters done")
+    page.goto("/compare")
+    says(page, ".empty", "No runs to compare", "page Runs")
+    page.locator(".add-run input").fill("letters")
+    page.locator(".add-run li bdi", has_text="letters waiting").wait_for()
+    assert page.locator(".add-run li bdi").all_inner_texts() == ["letters done", "letters waiting"]
+    page.keyboard.press("Enter")
+    says(page, "table.compared", "letters done")
+    page.wait_for_function(f"location.search === '?runs={done.id}'")
+    page.keyboard.type("waiting")
+    page.locator(".add-run li", has_text="letters waiting").wait_for()
+    page.locator(".add-run li", has_text="letters done").wait_for(state="detached")
+    page.keyboard.press("Enter")
+    says(page, "table.compared", "letters waiting")
+
+
+def test_the_switch_shows_all_settings_and_is_kept_in_the_address(two):
+    page, *_ = two
+    page.locator("#all-settings").check()
+    says(page, "table.settings", "Learning rate", "Model")
+    assert page.locator("tr.differs th").all_inner_texts() == ["LoRA r"]
+    page.wait_for_function("location.search.endsWith('&all=1')")
+    page.reload()
+    says(page, "table.settings", "Learning rate")
+
+
+def test_the_table_is_sorted_by_a_click_on_a_heading(page):
+    ids = [trained(name).id for name in ("b", "c", "a")]
+    page.goto(f"/compare?runs={','.join(ids)}")
+    page.locator("table.compared th button", has_text="Name").click()
+    page.locator("th[aria-sort=ascending]").wait_for()
+    assert page.locator(".run-name a").all_inner_texts() == ["a", "b", "c"]
+    assert plotted(page) == ["b", "c", "a"]  # colors stay those of the address
+
+
+def test_unknown_and_deleted_runs_are_named_and_the_others_shown(page):
+    kept, deleted = trained("kept"), trained("deleted")
+    with database.write() as session:
+        runs.delete(session=session, run_id=deleted.id)
+    page.goto(f"/compare?runs={deleted.id},{kept.id},<b>none")
+    says(page, ".run-name", "kept")
+    says(page, ".compare-notices", f"Run “{deleted.id}” does not exist.", "Run “<b>none” does not exist.")
+    page.locator(".alert button").first.click()
+    page.locator(".alert", has_text=deleted.id).wait_for(state="detached")
+
+
+def test_a_running_run_brings_new_points(page):
+    other, run = trained("done"), trained("live", end=False)
+    page.goto(f"/compare?runs={run.id},{other.id}")
+    assert plotted(page) == ["live", "done"]
+    run.report(Metrics(step=21, values={"loss": 0.5}))
+    page.locator(".plot").first.locator(".plot-line b", has_text="0.5").wait_for()
+    says(page, "table.compared td.number", "0.5000")
+
+
+def test_scatter_and_parallel_coordinates_load_plotly_only_when_opened(page):
+    ids = [
+        trained(SCRIPT if rank == 8 else f"r {rank}", lora_r=rank, learning_rate=rank * 1e-5).id for rank in (4, 8, 16)
+    ]
+    page.goto(f"/compare?runs={','.join(ids)}")
+    plotted(page)
+    assert page.evaluate("window.Plotly === undefined")
+    page.locator(".compare-relations summary").click()
+    page.locator(".scatter .points path").first.wait_for()
+    assert page.locator(".scatter .points path").count() == 3
+    drawn = "document.querySelector('.parallel').data[0].dimensions.map((one) => one.label)"
+    assert page.evaluate(drawn) == ["LoRA r", "Learning rate", "Final loss"]
+    page.locator(".scatter .points path").nth(1).hover(force=True)
+    says(page, ".scatter .hoverlayer", "<script>")
+    page.locator(".compare-relations select").first.select_option("tokens_per_second")
+    page.wait_for_function("document.querySelector('.scatter').layout.xaxis.title.text === 'Tokens/s'")
+    assert page.evaluate("window.harmed") is None
+
+
+def test_a_hostile_name_is_shown_as_text_and_does_not_widen_the_page(page):
+    run, other = trained(HOSTILE), trained("plain", lora_r=8)
+    page.goto(f"/compare?runs={run.id},{other.id}")
+    says(page, ".run-name", "<script>")
+    assert HOSTILE in plotted(page)
+    assert page.evaluate("window.harmed") is None
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator(".run-name a bdi").count() == 2
+    assert json.loads(page.locator("button.remove").first.get_attribute("data-send")) == {"remove": run.id}

@@ -1,0 +1,180 @@
+"""The form of New run in a real browser: folded groups, search, help, and the way to Start by keyboard and by mouse."""
+
+import json
+
+import pytest
+from played_run import PlayedRun
+from web import IN_BROWSER, field, says
+
+from worker.store import database, runs
+
+pytestmark = IN_BROWSER
+
+MOST_KEYS, MOST_CLICKS = 25, 7
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A data set file of 20 rows."""
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{n} + 1 =", "completion": f" {n + 1}"}) + "\n" for n in range(20)))
+    return path
+
+
+def open_new_run(page, query=""):
+    page.goto(f"/new{query}")
+    page.locator("#command .cm-line", has_text="accelerate launch").wait_for()
+
+
+def group(page, name):
+    return page.locator(f"#group-{name}")
+
+
+def fold(page, name):
+    return group(page, name).locator(".fold")
+
+
+def focused(page):
+    """The id of the setting, group or element that has the focus."""
+    return page.evaluate("(document.activeElement.closest('.setting, .foldable') ?? document.activeElement).id")
+
+
+class Keys:
+    """Presses keys and counts them."""
+
+    def __init__(self, page):
+        self.page, self.count = page, 0
+
+    def press(self, *keys):
+        for key in keys:
+            self.page.keyboard.press(key)
+            self.count += 1
+
+    def tab_to(self, name):
+        while focused(self.page) != name:
+            assert self.count < MOST_KEYS, f"{focused(self.page)} instead of {name}"
+            self.press("Tab")
+
+
+def test_the_basic_form_and_start_are_visible_without_scrolling(page):
+    open_new_run(page)
+    for selector in ("#setting-data", "#setting-max_length", "#group-reporting .fold", "#start"):
+        box = page.locator(selector).bounding_box()
+        assert box["y"] + box["height"] <= 900, selector
+
+
+def test_a_folded_group_opens_by_click_and_by_key_and_is_one_tab_stop(page):
+    open_new_run(page)
+    lora_r = page.locator("#setting-lora_r textarea")
+    assert lora_r.is_hidden()
+    fold(page, "method").click()
+    lora_r.wait_for()
+    assert fold(page, "method").get_attribute("aria-expanded") == "true"
+    page.keyboard.press("Enter")
+    lora_r.wait_for(state="hidden")
+    page.keyboard.press("Tab")
+    assert focused(page) == "group-strategy"
+
+
+def test_the_line_of_a_folded_group_names_what_a_clone_changes(page):
+    run = PlayedRun("sums", lora_r=64)
+    open_new_run(page, f"?clone={run.id}")
+    says(page, "#group-method .differs", "1 changed: LoRA r 64")
+    assert page.locator("#setting-lora_r textarea").is_hidden()
+
+
+def test_the_search_shows_the_settings_that_match_in_their_groups_and_escape_clears_it(page):
+    open_new_run(page)
+    sent = []
+    page.on("request", lambda request: sent.append(request.url))
+    page.keyboard.press("/")
+    page.keyboard.type("grad_accum")
+    page.locator("#setting-gradient_accumulation_steps textarea").wait_for()
+    assert page.locator(".form-column .setting:visible").count() == 1
+    assert page.locator(".foldable:visible h2").all_inner_texts()[0].startswith("Optimization")
+    assert sent == []
+    page.keyboard.press("Enter")
+    assert focused(page) == "setting-gradient_accumulation_steps"
+    page.locator("#find-setting").press("Escape")
+    page.locator("#setting-gradient_accumulation_steps").wait_for(state="hidden")
+    page.locator("#setting-data").wait_for()
+
+
+def test_the_search_says_when_a_setting_has_no_effect_and_when_none_matches(page):
+    open_new_run(page)
+    page.locator("#find-setting").fill("zero_quantized_weights")
+    says(page, "#find-result", "Without effect on this run: Quantized weights (qwZ) (applies to strategy zero3)")
+    page.locator("#find-setting").fill("<b>nothing")
+    says(page, "#find-result", 'No setting matches "<b>nothing".')
+
+
+def test_a_link_to_a_problem_opens_the_group_of_its_field(page):
+    open_new_run(page)
+    field(page, "lora_r").fill("abc")
+    says(page, ".problems", "abc")
+    fold(page, "method").click()
+    page.locator("#setting-lora_r").wait_for(state="hidden")
+    page.locator(".problems [data-goto=lora_r]").click()
+    page.locator("#setting-lora_r").wait_for()
+    assert focused(page) == "setting-lora_r"
+
+
+def test_a_choice_group_is_one_tab_stop_with_arrow_keys_and_explains_the_chosen_option_in_place(page):
+    open_new_run(page)
+    below = page.locator("#setting-learning_rate")
+    before = below.bounding_box()["y"]
+    page.locator("#setting-method input").focus()
+    page.keyboard.press("Tab")
+    page.wait_for_function("document.activeElement.closest('#setting-strategy')")
+    page.keyboard.press("ArrowRight")
+    says(page, "#setting-strategy .info-text", "Every device holds a copy of the model")
+    page.keyboard.press("Tab")
+    assert focused(page) == "setting-learning_rate"
+    says(page, "#setting-strategy label.selected", "DDP")
+    page.locator("#setting-num_processes").wait_for()
+    assert below.bounding_box()["y"] == before
+
+
+def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(page):
+    open_new_run(page)
+    keys = Keys(page)
+    keys.tab_to("setting-data")
+    page.get_by_role("option", name="Starter sample: train.jsonl").wait_for()
+    keys.press("ArrowDown", "Enter")
+    says(page, ".found-place", "Sample data")
+    keys.tab_to("setting-model")
+    page.get_by_role("option", name="Starter model").wait_for()
+    keys.press("ArrowDown", "Enter")
+    says(page, ".ready", "Ready to start")
+    assert "Ctrl+Enter" in page.locator("#start").get_attribute("title")
+    keys.press("Control+Enter")
+    page.wait_for_url("**/run?id=*")
+    assert keys.count <= MOST_KEYS
+
+
+def test_from_an_empty_history_to_a_zero_2_run_on_an_uploaded_file_takes_at_most_7_clicks(page, rows):
+    page.goto("/")
+    clicks = 0
+
+    def click(locator):
+        nonlocal clicks
+        locator.click()
+        clicks += 1
+
+    click(page.locator(".empty a", has_text="Start a run"))
+    page.locator("#command .cm-line", has_text="accelerate launch").wait_for()
+    with page.expect_file_chooser() as chooser:
+        click(page.locator("#upload"))
+    chooser.value.set_files(rows)
+    says(page, ".found", "sums.jsonl")
+    click(page.locator("#setting-model input"))
+    click(page.get_by_role("option", name="Starter model"))
+    click(page.locator("#setting-strategy label", has_text="ZeRO stage 2"))
+    says(page, "#command", "--num_processes 2")
+    says(page, ".ready", "Ready to start")
+    click(page.locator("#start"))
+    page.wait_for_url("**/run?id=*")
+    with database.read() as session:
+        config = runs.get(session=session, run_id=page.url.split("id=")[1]).config
+    assert (config["strategy"], config["num_processes"]) == ("zero2", 2)
+    assert clicks <= MOST_CLICKS

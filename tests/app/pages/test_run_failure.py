@@ -1,0 +1,80 @@
+"""The box of a failed run: one cause, one message, one next action."""
+
+import pytest
+from played_run import PlayedRun
+
+from app.pages.run.failure import failure
+from training.run_folder.events import OutOfMemory
+from worker.diagnosis.diagnosis import diagnose
+from worker.store import database as db
+from worker.store import runs
+from worker.store.memory_words import summary
+from worker.store.tables import Status
+
+LOG = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
+STEP_DOWN = {"micro_batch_size": 2, "gradient_accumulation_steps": 4}
+
+
+def shown(run):
+    """The box without what is folded, and all of it."""
+    with db.read() as session:
+        whole = failure(run.row, runs.attempts(session=session, run_id=run.id), [], None)
+    return whole.partition("<details>")[0], whole
+
+
+@pytest.fixture
+def run(home):
+    return PlayedRun().claim()
+
+
+def out_of_memory(run, device):
+    report = OutOfMemory(
+        rank=0, device=device, phase="training", policy="fail", part="backward", step=3, micro_step=1,
+        requested_bytes=3 * 2**20, memory={"allocated": 38 * 2**20, "limit": 40 * 2**20},
+    )  # fmt: skip
+    error = {
+        "message": summary(report),
+        "fix": "Resume with less.",
+        "step_down": STEP_DOWN,
+        "phase": "training",
+        "rank": 0,
+    }
+    diagnosis = diagnose(LOG, config=run.row.config).document()
+    return run.report(report).end(Status.FAILED, error=error | {"diagnosis": diagnosis})
+
+
+def test_a_healthy_run_has_no_box(run):
+    assert shown(run)[1] == ""
+
+
+def test_a_memory_limit_on_a_cpu_is_not_called_a_gpu(run):
+    box, _ = shown(out_of_memory(run, "cpu"))
+    assert "Memory limit exceeded" in box
+    assert "GPU" not in box
+
+
+def test_out_of_memory_has_one_action_that_resumes_with_less_memory(run):
+    box, whole = shown(out_of_memory(run, "cuda"))
+    assert "<h2>Out of GPU memory</h2>" in box
+    assert box.count("<button") == 1
+    assert 'data-press="step-down"' in box
+    assert "<a " not in box
+    assert "Other fixes" in whole
+
+
+def test_a_diagnosed_failure_has_the_first_fix_and_folds_the_others(run):
+    diagnosis = diagnose(LOG, config=run.row.config | {"micro_batch_size": 8}).document()
+    run.end(Status.FAILED, error={"message": "OutOfMemoryError", "fix": "Something else.", "diagnosis": diagnosis})
+    box, whole = shown(run)
+    assert diagnosis["fix"][0] in box
+    assert "Something else." not in whole
+    assert diagnosis["fix"][1] not in box
+    assert diagnosis["fix"][1] in whole
+
+
+def test_an_error_that_the_user_can_fix_is_shown_as_it_is(run):
+    run.end(Status.FAILED, error={"message": "row 3 is empty.", "fix": "Fill it.", "phase": "loading data", "rank": 0})
+    box, _ = shown(run)
+    assert "Failed while loading data on rank 0" in box
+    assert "row 3 is empty." in box
+    assert "Fill it." in box

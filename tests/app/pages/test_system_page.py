@@ -1,0 +1,103 @@
+"""The parts of the page System, and who sees which buttons."""
+
+from types import SimpleNamespace
+
+import pytest
+from machines import GIB, gpu, machine, seen_ago
+from played_run import PlayedRun
+
+from app.access import callers
+from app.access.callers import Caller
+from app.pages.system import page as system_page
+from app.pages.system.machines_html import machines_html
+from app.words.system import device_names, used_of
+from worker.disk import background, usage
+from worker.store import database
+
+SCRIPT = "<img src=x onerror='window.harmed = true'>"
+
+
+@pytest.fixture
+def shown(home, tmp_path, monkeypatch):
+    """Returns the parts of the page for a caller."""
+    monkeypatch.setattr(usage, "model_caches", lambda: [tmp_path / "models"])
+    background.disk().measured()
+    background.disk().wait()
+
+    def parts(caller=Caller()):  # noqa: B008
+        system_page._fleets.clear()
+        callers.begin(caller)
+        return system_page._parts()
+
+    yield parts
+    callers.begin(Caller())
+    background.disk().wait()
+
+
+def test_only_changed_parts_are_sent(shown, monkeypatch):
+    monkeypatch.setattr(system_page, "_SERVICES_SECONDS", 1000)
+    machine("node1")
+    shown()
+    request = SimpleNamespace(session_hash="one")
+    assert all(isinstance(part, str) for part in system_page.opened(request))
+    assert not any(isinstance(part, str) for part in system_page.refreshed(request))
+    system_page._fleets.clear()
+    machine("node1", load=9.0)
+    sent = [isinstance(part, str) for part in system_page.refreshed(request)]
+    assert sent == [False, True, False, False]
+
+
+def test_a_user_who_is_no_admin_gets_no_buttons_for_the_installation(shown):
+    machine("node1")
+    seen_ago("node1", 100)
+    _, machines, _, disk = shown(Caller("alice"))
+    assert "Last seen" in machines
+    assert "Remove" not in machines
+    assert "Uploads older than a day" not in disk
+    assert "Checkpoints of finished runs" in disk
+    _, machines, _, disk = shown(Caller("carol", admin=True))
+    assert "Remove" in machines
+    assert "Uploads older than a day" in disk
+
+
+def test_names_of_machines_devices_and_runs_are_escaped(home):
+    machine("node1", overload=SCRIPT, devices=[gpu("node1", 0, label=SCRIPT)])
+    PlayedRun(SCRIPT).claim("node1/cuda:0")
+    with database.read() as session:
+        html = machines_html(system_page.system.fleet(session), admin=True)
+    assert "<img" not in html
+
+
+def test_a_lost_machine_names_the_runs_that_it_held(home):
+    machine("node1", devices=[gpu("node1", 0)])
+    PlayedRun("mine").claim("node1/cuda:0")
+    seen_ago("node1", 200)
+    with database.read() as session:
+        html = machines_html(system_page.system.fleet(session), admin=True)
+    assert "no contact" in html
+    assert "It held <a" in html
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["a/cuda:0"], "GPU 0"),
+        (["a/cuda:3", "a/cuda:1", "a/cuda:2"], "GPU 1-3"),
+        (["a/cuda:0", "a/cuda:2"], "GPU 0, 2"),
+        (["a/cpu"], "CPU"),
+    ],
+)
+def test_the_devices_of_a_run_are_short(names, text):
+    assert device_names(names) == text
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "text"),
+    [
+        (61.2 * GIB, 80 * GIB, "61.2 of 80.0 GiB"),
+        (100 * GIB, 1000 * GIB, "100 of 1000 GiB"),
+        (None, GIB, "1.0 GiB"),
+    ],
+)
+def test_memory_in_use_has_the_unit_of_the_total(used, total, text):
+    assert used_of(used, total) == text

@@ -1,0 +1,131 @@
+"""The part Take away of the page Run: forms of the result, snippets to copy, answers before and after."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from played_run import SUMMARY, PlayedRun
+from web import IN_BROWSER, client, says
+
+from app.documents.answers import Change, answers_of, differences
+from worker.settings import get_settings
+from worker.store.tables import Status
+
+
+def record(row: int, expected: str, before: str, after: str) -> dict[str, Any]:
+    scores = {"f1_before": float(before == expected), "f1_after": float(after == expected)}
+    matches = {"match_before": before == expected, "match_after": after == expected}
+    texts = {"prompt": f"What is {row}?", "expected": expected, "before": before, "after": after}
+    return {"row": row, **texts, **matches, **scores}
+
+
+ANSWERS = [record(row, "the letter a", "a letter <b>", "the letter a") for row in range(30)] + [
+    record(30, "yes", "yes", "no"),
+    record(31, "yes", "maybe so", "maybe not"),
+    record(32, "yes", "yes", "yes"),
+]
+
+
+def finished(*, answers: bool = True, **settings: Any) -> PlayedRun:
+    played = PlayedRun("letters & numbers", **settings).claim().end(summary=SUMMARY)
+    run_dir = get_settings().runs_dir / played.id
+    result = run_dir / ("model" if settings.get("method") == "full" else "adapter")
+    result.mkdir(parents=True)
+    (result / "README.md").write_text("# letters\n")
+    (run_dir / "adapter.zip").write_bytes(bytes(300_000))
+    if answers:
+        (run_dir / "answers.jsonl").write_text("".join(json.dumps(one) + "\n" for one in ANSWERS))
+    return played
+
+
+def outputs(run: PlayedRun) -> dict[str, dict[str, Any]]:
+    document = client().get(f"/api/runs/{run.id}/outputs").json()
+    return {one["name"]: one for one in document["outputs"]}
+
+
+def test_every_form_has_a_download_or_the_command_that_makes_it(home: Path) -> None:
+    run = finished()
+    forms = outputs(run)
+    assert list(forms) == [
+        "Adapter",
+        "Merged model",
+        "GGUF",
+        "Model card",
+        "Configuration",
+        "Log",
+        "Answers",
+        "Whole run",
+    ]
+    assert forms["Adapter"]["bytes"] == 300_000
+    assert forms["Merged model"]["command"] == f"lathe export {run.id} --merged -o merged.zip"
+    assert forms["GGUF"]["command"].startswith(f"lathe export {run.id} --gguf")
+    for name in ("Adapter", "Model card", "Configuration", "Log", "Answers", "Whole run"):
+        assert client().get(forms[name]["address"]).status_code == 200, name
+
+
+def test_after_full_fine_tuning_the_result_is_called_a_model(home: Path) -> None:
+    forms = outputs(finished(method="full"))
+    assert list(forms)[:2] == ["Model", "GGUF"]
+    assert forms["Model"]["address"].endswith("/model.zip")
+    assert client().get(forms["Model"]["address"]).status_code == 200
+
+
+def test_adapters_that_cannot_be_merged_say_so(home: Path) -> None:
+    forms = outputs(finished(method="prompt_tuning"))
+    assert forms["Merged model"]["note"] == "Adapters of prompt_tuning cannot be merged."
+    assert "GGUF" not in forms
+
+
+def test_a_failed_run_leaves_its_configuration_and_log(home: Path) -> None:
+    run = PlayedRun().claim().prints("one", "two")
+    run.end(Status.FAILED, error={"message": "no"})
+    assert list(outputs(run)) == ["Configuration", "Log", "Whole run"]
+    assert client().get(f"/api/runs/{run.id}/log.txt").text == "one\ntwo\n"
+
+
+def test_answers_are_sorted_by_change(home: Path) -> None:
+    answers = answers_of(finished().id)
+    assert [answer.row for answer in answers] == [*range(1, 31), 31, 32, 33]
+    assert [answer.change for answer in answers[29:]] == [Change.RIGHT, Change.WRONG, Change.CHANGED, Change.SAME]
+
+
+def test_a_run_without_answers_has_none(home: Path) -> None:
+    assert answers_of(finished(answers=False).id) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left", "right"),
+    [
+        ("a b c", "a x c", [(False, "a"), (True, " b"), (False, " c")], [(False, "a"), (True, " x"), (False, " c")]),
+        ("same", "same", [(False, "same")], [(False, "same")]),
+        ("", "new", [], [(True, "new")]),
+        ("word " * 3000, "other", [(True, "word " * 3000)], [(True, "other")]),
+    ],
+)
+def test_differing_words_are_marked(before: str, after: str, left: list[Any], right: list[Any]) -> None:
+    assert differences(before, after) == (left, right)
+
+
+class TestInABrowser:
+    pytestmark = IN_BROWSER
+
+    def test_a_snippet_is_copied_with_one_press(self, page: Any) -> None:
+        run = finished()
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.goto(f"/run?id={run.id}")
+        page.get_by_text("transformers", exact=True).click()
+        page.get_by_role("button", name="Copy the snippet for transformers").click()
+        says(page, ".take-away", "Copied")
+        assert f"{run.id}/adapter" in page.evaluate("navigator.clipboard.readText()")
+
+    def test_answers_are_filtered_and_paged_with_their_differences_marked(self, page: Any) -> None:
+        page.goto(f"/run?id={finished().id}")
+        says(page, ".answers", "1 to 25 of 33 rows")
+        assert page.locator("table.answers tbody tr").count() == 25
+        assert page.locator("table.answers del").first.inner_text() == "a"
+        page.locator("#answers-next").click()
+        says(page, ".answers", "26 to 33 of 33 rows")
+        page.locator("#answer-kind label", has_text="Became wrong (1)").click()
+        says(page, ".answers", "1 to 1 of 1 row")
+        assert page.locator("table.answers ins").all_inner_texts() == ["no"]

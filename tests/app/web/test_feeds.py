@@ -1,0 +1,223 @@
+"""The stream of a live run: only what is new, one reader for all viewers, and going on after the last event id."""
+
+import asyncio
+import json
+import signal
+import socket
+
+import pytest
+from played_run import GIB, PlayedRun
+from web import server
+
+from app.documents.live import reader as live
+from app.documents.live.reader import Cursor, Reader
+from app.web import feeds
+from app.web.feeds import Feeds, encoded
+from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Resumed
+
+NAMES = ("learning_rate", "grad_norm", "tokens_per_second", "tokens", "epoch", "accuracy")
+
+
+def at(step, **values):
+    return Metrics(step=step, time=1000.0 + step, values={"loss": 1.0 / step, **values})
+
+
+def of_rank(step, rank):
+    values = dict.fromkeys(("memory_allocated", "memory_reserved", "memory_peak", "host_rss"), GIB + step)
+    return Metrics(step=step, rank=rank, time=1000.0 + step, values=values)
+
+
+@pytest.fixture
+def run(database):
+    return PlayedRun().claim().report(PhaseStarted(phase="training"))
+
+
+def reader(run, cursor=None):
+    """A reader that has read all there is."""
+    created = Reader(run.id, cursor)
+    created.read()
+    return created
+
+
+def test_the_first_tick_has_all_facts_and_none_of_the_past(run):
+    run.report(at(1), at(2)).prints("one")
+    news = Reader(run.id, None).read()
+    assert news.keys() == {"facts"}
+    assert (news["facts"]["phase"], news["facts"]["loss"]) == ("training", "0.5000")
+
+
+def test_a_tick_without_news_is_empty(run):
+    run.report(at(1))
+    assert reader(run).read() == {}
+
+
+def test_a_tick_has_only_the_new_points_events_lines_and_changed_facts(run):
+    run.report(at(1)).prints("old")
+    watching = reader(run)
+    run.report(at(2, tokens=64.0), CheckpointSaved(step=2, path="checkpoint-2", bytes=2**20)).prints("new")
+    news = watching.read()
+    assert news["points"]["step"] == [2]
+    assert news["points"]["values"] == {"loss": [0.5]}
+    assert news["points"]["tokens"] == [64]
+    assert [event[4] for event in news["events"]] == ["Checkpoint at step 2 (1.0 MiB)."]
+    assert [line[2] for line in news["log"]] == ["new"]
+    assert set(news["facts"]) == {"loss"}
+
+
+def test_a_metric_that_is_missing_at_a_step_is_empty_and_nan_is_null(run):
+    watching = reader(run)
+    run.report(at(1, grad_norm=float("nan")), at(2), at(3, eval_loss=2.0))
+    assert watching.read()["points"]["values"] == {
+        "loss": [1, 0.5, 0.333333],
+        "grad_norm": [None, "", ""],
+        "eval_loss": ["", "", 2],
+    }
+
+
+def test_a_tick_at_3000_steps_has_at_most_2000_bytes(run):
+    run.report(*[at(step, **dict.fromkeys(NAMES, 0.000123456 * step)) for step in range(1, 3001)])
+    run.report(*[of_rank(step, rank) for rank in range(4) for step in range(10, 3001, 10)])
+    watching = reader(run)
+    run.report(*[at(step, **dict.fromkeys(NAMES, 0.000123456 * step)) for step in range(3001, 3041)])
+    run.report(*[of_rank(3040, rank) for rank in range(4)], CheckpointSaved(step=3040, path="c", bytes=5))
+    run.prints(*[f"step {step} of 10000" for step in range(3001, 3041)])
+    news = watching.read()
+    assert 1 <= len(news["points"]["step"]) <= live.MOST_STEPS
+    assert len(encoded(news, watching.cursor)) <= 2000
+
+
+def test_many_new_steps_are_summed_up_with_their_extremes(run):
+    watching = reader(run)
+    run.report(*[Metrics(step=step, values={"loss": 50.0 if step == 7 else 1.0}) for step in range(1, 13)])
+    points = watching.read()["points"]
+    assert points["step"] == [2, 4, 6, 8, 10, 12]
+    assert points["values"]["loss"][3] == [25.5, 1, 50]
+
+
+def test_64_ranks_are_summed_up_in_a_small_tick(run):
+    run.report(*[of_rank(1, rank) for rank in range(64)])
+    watching = reader(run)
+    run.report(*[of_rank(2, rank) for rank in range(64)])
+    news = watching.read()
+    ((median, low, high),) = news["points"]["values"]["host_rss"]
+    assert median == low == high == pytest.approx(GIB, rel=1e-5)
+    assert len(encoded(news, watching.cursor)) <= 2000
+
+
+def test_more_log_lines_than_fit_are_left_to_the_page(run):
+    watching = reader(run)
+    run.prints(*["a long line " * 10 for _ in range(20)])
+    assert watching.read() == {"log": None}
+
+
+def test_a_reader_begins_at_the_given_cursor(run):
+    run.report(at(1))
+    cursor = reader(run).cursor
+    run.report(at(2), Note(message="hello")).prints("late")
+    news = Reader(run.id, cursor).read()
+    assert news["points"]["step"] == [2]
+    assert [event[4] for event in news["events"]] == ["hello"]
+    assert [line[2] for line in news["log"]] == ["late"]
+
+
+def test_a_page_that_lacks_too_much_loads_all_anew(run):
+    run.report(*[at(step) for step in range(1, 1000)])
+    assert Reader(run.id, Cursor(0, 0, 0)).read()["reload"] is True
+
+
+def test_a_run_that_goes_back_to_a_checkpoint_makes_the_page_load_all_anew(run):
+    run.report(*[at(step) for step in range(1, 8)])
+    watching = reader(run)
+    run.report(Resumed(step=3, path="checkpoint-3", rejected=[]))
+    assert watching.read()["reload"] is True
+    run.report(at(4))
+    assert watching.read()["points"]["step"] == [4]
+
+
+@pytest.mark.parametrize("text", ["", "1-2", "a-b-c", "1-2-x", "--", "1-2-3-4"])
+def test_an_unusable_event_id_is_ignored(text):
+    assert Cursor.parse(text) is None
+
+
+async def message_of(stream):
+    """The next message that is no comment: its id and its data."""
+    async for chunk in stream:
+        lines = dict(line.split(": ", 1) for line in chunk.decode().splitlines() if ": " in line)
+        if "data" in lines:
+            return lines.get("id"), json.loads(lines["data"])
+    raise AssertionError("The stream has ended.")
+
+
+def test_50_viewers_cost_one_reading_and_all_get_the_same(run, monkeypatch):
+    monkeypatch.setattr(feeds, "SECONDS", 0.05)
+    readings = []
+    read = Reader.read
+    monkeypatch.setattr(Reader, "read", lambda self: readings.append(self) or read(self))
+
+    async def watch():
+        hub = Feeds()
+        streams = [hub.stream(run.id, None) for _ in range(50)]
+        await asyncio.gather(*[message_of(stream) for stream in streams])
+        await asyncio.to_thread(run.report, at(1))
+        messages = await asyncio.gather(*[message_of(stream) for stream in streams])
+        for stream in streams:
+            await stream.aclose()
+        count = len(readings)
+        await asyncio.sleep(0.3)
+        return messages, count
+
+    messages, count = asyncio.run(watch())
+    assert {json.dumps(message) for message in messages} == {json.dumps(messages[0])}
+    assert messages[0][1]["points"]["step"] == [1]
+    assert len(set(readings)) == 1
+    assert len(readings) <= count + 1  # nobody watches: nothing is read
+
+
+def test_a_viewer_that_connects_again_gets_what_it_missed(run, monkeypatch):
+    monkeypatch.setattr(feeds, "SECONDS", 0.02)
+
+    async def watch():
+        hub = Feeds()
+        first, second = hub.stream(run.id, None), hub.stream(run.id, None)
+        (cursor, _), _ = await message_of(first), await message_of(second)
+        await first.aclose()
+        await asyncio.to_thread(run.report, at(1))
+        await message_of(second)
+        again = hub.stream(run.id, Cursor.parse(cursor))
+        message = await message_of(again)
+        await second.aclose()
+        await again.aclose()
+        return message
+
+    assert asyncio.run(watch())[1]["points"]["step"] == [1]
+
+
+@pytest.mark.slow
+def test_a_server_that_starts_again_continues_after_the_last_event_id(home):
+    run = PlayedRun().claim().report(at(1))
+    with server(home) as served:
+        last = event_id(served, run)
+    run.report(at(2))
+    with server(home) as served:
+        assert b'"step":[2]' in received(served, run, last)
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(timeout=30) in (0, -signal.SIGTERM)
+
+
+def event_id(served, run):
+    lines = received(served, run).decode().splitlines()
+    return next(line.removeprefix("id: ") for line in lines if line.startswith("id: "))
+
+
+def received(served, run, last=""):
+    """The stream's first message, over a real connection."""
+    host, port = served.address.removeprefix("http://").split(":")
+    request = f"GET /api/runs/{run.id}/live HTTP/1.1\r\nHost: {host}:{port}\r\nLast-Event-ID: {last}\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(request.encode())
+        body = b""
+        while b"data: " not in body or not body.endswith(b"\r\n"):
+            part = connection.recv(4096)
+            assert part, body
+            body += part
+        return body

@@ -1,0 +1,223 @@
+"""A whole run as one file: another Lathe imports it as it was, and a broken file changes nothing."""
+
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile, ZipInfo
+
+import pytest
+from commands import lathe
+from played_run import SUMMARY, PlayedRun
+from sqlmodel import SQLModel, func, select
+
+from training.run_folder.events import Metrics, Note
+from training.run_folder.lineage import Lineage
+from worker.runs import restore, run_archive
+from worker.runs.restore import BadArchive
+from worker.settings import get_settings
+from worker.store import database, history, logs, runs
+from worker.store.measured import series
+from worker.store.runs import NotEnded
+from worker.store.tables import Attempt, LogLine, Metric, MetricRollup, Run, RunEvent, Status
+
+STEPS = 40
+
+
+@pytest.fixture
+def finished(home: Path) -> PlayedRun:
+    """A finished run with metrics, notes, a log and an adapter."""
+    run = PlayedRun("écriture", lora_r=4).claim()
+    run.report(*[Metrics(step=step, values={"loss": 1 / step, "grad_norm": None}) for step in range(1, STEPS + 1)])
+    run.report(Note(message="a note"), Metrics(step=1, rank=0, values={"host_rss": 5.0}))
+    run.prints("first line", "second line: 中文").end(summary=SUMMARY)
+    with database.write() as session:
+        runs.describe(session=session, run_id=run.id, tags=["paper"], notes="the good one")
+    folder = get_settings().runs_dir / run.id
+    (folder / "adapter").mkdir(parents=True)
+    (folder / "adapter/adapter_model.safetensors").write_bytes(bytes(range(256)) * 4000)
+    (folder / "adapter/training_args.bin").write_bytes(b"pickle")
+    (folder / "answers.jsonl").write_text("{}\n")
+    Lineage(run.id, "écriture", "parent", 1).write(folder)
+    return run
+
+
+@pytest.fixture
+def packed(finished: PlayedRun, tmp_path: Path) -> Path:
+    path = tmp_path / "run.lathe.zip"
+    path.write_bytes(b"".join(run_archive.packed(finished.id)))
+    return path
+
+
+def forget(run_id: str) -> None:
+    with database.write() as session:
+        runs.delete(session=session, run_id=run_id)
+    shutil.rmtree(get_settings().runs_dir / run_id, ignore_errors=True)
+
+
+def state() -> dict[str, Any]:
+    """The number of rows of every table, and the run folders."""
+    tables: list[type[SQLModel]] = [Run, Attempt, Metric, MetricRollup, RunEvent, LogLine]
+    with database.read() as session:
+        counts = {table.__name__: session.exec(select(func.count()).select_from(table)).one() for table in tables}
+    return counts | {"folders": sorted(path.name for path in get_settings().runs_dir.iterdir())}
+
+
+def contents(run_id: str) -> dict[str, Any]:
+    """All that the pages show of a run."""
+    with database.read() as session:
+        run = runs.get(session=session, run_id=run_id)
+        return {
+            "row": run.model_dump(include=set(run_archive.RUN_FIELDS) - {"id"}),
+            "attempts": [one.model_dump(exclude={"run_id"}) for one in runs.attempts(session=session, run_id=run_id)],
+            "series": [vars(line) for line in series.series(session=session, run_id=run_id, points=10)],
+            "events": [(one.kind, one.message, one.time) for one in history.events(session=session, run_id=run_id)],
+            "log": [(one.text, one.attempt) for one in logs.tail(session=session, run_id=run_id)],
+        }
+
+
+def test_an_imported_run_is_as_it_was(finished: PlayedRun, packed: Path) -> None:
+    before = contents(finished.id)
+    forget(finished.id)
+    restored = restore.restore(packed, owner="alice")
+    assert restored.id == finished.id
+    assert contents(restored.id) == before
+    folder = get_settings().runs_dir / restored.id
+    assert (folder / "adapter/adapter_model.safetensors").read_bytes() == bytes(range(256)) * 4000
+    assert (folder / "answers.jsonl").read_text() == "{}\n"
+    assert {path.name for path in (folder / "adapter").iterdir()} == {"adapter_model.safetensors"}
+    assert (folder / "adapter.zip").is_file()
+    with database.read() as session:
+        assert runs.get(session=session, run_id=restored.id).owner == "alice"
+
+
+def test_a_taken_id_is_replaced_and_the_other_run_is_unchanged(finished: PlayedRun, packed: Path) -> None:
+    before = contents(finished.id)
+    restored = restore.restore(packed)
+    assert restored.id != finished.id
+    assert contents(finished.id) == contents(restored.id) == before
+    assert Lineage.read(get_settings().runs_dir / restored.id).run == restored.id
+
+
+def test_a_running_run_is_not_archived(home: Path) -> None:
+    run = PlayedRun().claim()
+    with pytest.raises(NotEnded, match="is running"):
+        run_archive.packed(run.id)
+
+
+def test_secrets_in_the_log_are_not_in_the_archive(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "very-secret-key")
+    run = PlayedRun().claim().prints("key very-secret-key").end(Status.FAILED, error={"message": "very-secret-key"})
+    path = tmp_path / "run.zip"
+    path.write_bytes(b"".join(run_archive.packed(run.id)))
+    with ZipFile(path) as source:
+        assert not [name for name in source.namelist() if b"very-secret-key" in source.read(name)]
+
+
+Change = Callable[[dict[str, bytes]], None]
+
+
+def row(change: Callable[[dict[str, Any]], Any]) -> Change:
+    """Changes the archive's document."""
+
+    def edit(members: dict[str, bytes]) -> None:
+        document = json.loads(members["lathe-run.json"])
+        change(document)
+        members["lathe-run.json"] = json.dumps(document).encode()
+
+    return edit
+
+
+def member(name: str, content: bytes = b"x") -> Change:
+    return lambda members: members.update({name: content})
+
+
+METRIC = b'{"name": "loss", "rank": -1, "step": %s, "time": 0}\n'
+BROKEN = {
+    "no run": lambda members: members.pop("lathe-run.json"),
+    "no metrics": lambda members: members.pop("metrics.jsonl"),
+    "newer schema": row(lambda document: document.update(schema=99)),
+    "not json": member("lathe-run.json", b"{"),
+    "a list": member("lathe-run.json", b"[]"),
+    "running": row(lambda document: document["run"].update(status="running")),
+    "unknown status": row(lambda document: document["run"].update(status="burnt")),
+    "id with a path": row(lambda document: document["run"].update(id="../../x")),
+    "wrong setting": row(lambda document: document["run"]["config"].update(lora_r=-1)),
+    "missing field": row(lambda document: document["run"].pop("config")),
+    "wrong metric": member("metrics.jsonl", b'{"name": "loss", "rank": -1, "step": "x", "time": 0}\n'),
+    "the same metric twice": member("metrics.jsonl", 2 * (METRIC % b"1")),
+    "a step too large": member("metrics.jsonl", METRIC % b"99999999999999999999"),
+    "late broken log": member("log.jsonl", b'{"attempt": 1, "time": 1, "text": "a"}\n' * 5000 + b"{\n"),
+    "path outside": member("files/../../outside.txt"),
+    "absolute path": member("files//etc/outside.json"),
+    "backslash": member("files/adapter\\..\\outside.json"),
+    "a pickle": member("files/adapter/model.bin"),
+    "a checkpoint": member("files/checkpoints/x.json"),
+    "beside the files": member("outside.json"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_archive_changes_nothing(finished: PlayedRun, packed: Path, tmp_path: Path, name: str) -> None:
+    with ZipFile(packed) as source:
+        members = {one: source.read(one) for one in source.namelist()}
+    BROKEN[name](members)
+    broken = tmp_path / "broken.zip"
+    with ZipFile(broken, "w") as target:
+        for one, content in members.items():
+            target.writestr(one, content)
+    before = state()
+    with pytest.raises(BadArchive) as caught:
+        restore.restore(broken)
+    assert caught.value.problem.value == str(broken)
+    assert state() == before
+    assert not list(tmp_path.rglob("outside*"))
+
+
+def test_a_link_is_refused(packed: Path) -> None:
+    link = ZipInfo("files/adapter/link.json")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with ZipFile(packed, "a") as target:
+        target.writestr(link, "/etc/passwd")
+    with pytest.raises(BadArchive, match="a file that no run has"):
+        restore.restore(packed)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_a_truncated_archive_changes_nothing(packed: Path, share: float) -> None:
+    content = packed.read_bytes()
+    packed.write_bytes(content[: int(len(content) * share)])
+    before = state()
+    with pytest.raises(BadArchive, match="not a complete ZIP"):
+        restore.restore(packed)
+    assert state() == before
+
+
+def test_damaged_weights_are_noticed(packed: Path) -> None:
+    content = packed.read_bytes()
+    place = content.rindex(bytes(range(200, 256)))
+    packed.write_bytes(content[:place] + b"\0" + content[place + 1 :])
+    before = state()
+    with pytest.raises(BadArchive, match="CRC"):
+        restore.restore(packed)
+    assert state() == before
+
+
+def test_an_archive_that_does_not_fit_on_the_disk_is_refused(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(packed)
+    monkeypatch.setattr("worker.runs.restore.shutil.disk_usage", lambda _: usage._replace(free=2**20))
+    with pytest.raises(BadArchive, match=r"1\.0 MiB are free"):
+        restore.restore(packed)
+
+
+def test_the_commands_write_and_import_a_file(finished: PlayedRun, tmp_path: Path) -> None:
+    done = lathe("archive", finished.id, str(tmp_path / "a.zip"))
+    assert done.exit_code == 0, done.output
+    assert lathe("archive", finished.id, str(tmp_path / "a.zip")).exit_code == 1
+    forget(finished.id)
+    answer = json.loads(lathe("restore", str(tmp_path / "a.zip"), "--json").stdout)
+    assert answer == {"id": finished.id, "name": "écriture"}
+    refused = lathe("restore", __file__)
+    assert refused.exit_code == 1 and "not a complete ZIP" in refused.stderr

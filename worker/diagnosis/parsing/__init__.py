@@ -1,0 +1,1 @@
+"""Parts of a log: prefixes of lines, tracebacks and their chains, roles of lines."""

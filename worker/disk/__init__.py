@@ -1,0 +1,1 @@
+"""Disk use by kind, what can be freed, and the retention rules."""

@@ -1,0 +1,133 @@
+"""Measures the disk use of an installation by kind. It reads every folder: call it in the background."""
+
+import heapq
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from training.run_folder.paths import ARCHIVE_FILE, GGUF_FILE, MERGED_FILE, MERGED_FOLDER, checkpoints_dir, tokens_dir
+from worker.disk import offers, retention
+from worker.disk.checkpoints import is_aside
+from worker.disk.offers import Freeable
+from worker.disk.sizes import Size, entries, size_of
+from worker.settings import get_settings
+from worker.store import database, run_states
+from worker.store.run_states import RunState
+
+LARGEST_RUNS = 10
+_RESULTS = ("adapter", "model", MERGED_FOLDER, ARCHIVE_FILE, MERGED_FILE, GGUF_FILE)
+_LOGS = ("logs", "broker", "diagnoses")
+
+
+class Kind(StrEnum):
+    """A kind of files of an installation."""
+
+    CHECKPOINTS = "checkpoints"
+    RESULTS = "results"
+    RUN_FILES = "run_files"
+    TOKENS = "tokens"
+    DATASETS = "datasets"
+    UPLOADS = "uploads"
+    LOGS = "logs"
+    MODELS = "models"
+
+
+@dataclass(frozen=True)
+class RunUse:
+    """The disk use of a run; `status` is "" if the database has no such run."""
+
+    id: str
+    name: str
+    owner: str
+    status: str
+    size: Size
+    checkpoints: Size
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The disk use, `measured_at` seconds since the epoch, which took `seconds`."""
+
+    kinds: Mapping[Kind, Size]
+    runs: tuple[RunUse, ...]
+    """The largest runs, the largest first."""
+    freeable: Mapping[tuple[Freeable, str], Size]
+    """What can be freed, by kind and owner."""
+    retention: Size
+    """What the retention rules would delete now."""
+    retention_runs: int
+    measured_at: float
+    seconds: float
+
+
+def measure(progress: Callable[[int, int], None]) -> Usage:
+    """Measures everything; `progress` receives how many folders of runs are done, and their number."""
+    began, settings = time.time(), get_settings()
+    with database.read() as session:
+        states, now = run_states.states(session=session), database.now(session=session)
+    kinds: dict[Kind, Size] = dict.fromkeys(Kind, Size())
+    largest: list[tuple[int, int, RunUse]] = []
+    folders = entries(settings.runs_dir)
+    for number, folder in enumerate(folders):
+        progress(number, len(folders))
+        use, sizes = _run(folder, states.get(folder.name))
+        _add(kinds, sizes)
+        heapq.heappush(largest, (use.size.bytes, number, use))
+        if len(largest) > LARGEST_RUNS:
+            heapq.heappop(largest)
+    _add(kinds, {Kind.TOKENS: size_of(settings.tokens_dir), Kind.DATASETS: size_of(settings.datasets_dir)})
+    _add(kinds, {Kind.UPLOADS: size_of(settings.uploads_dir), Kind.LOGS: _logs(), Kind.MODELS: _models()})
+    freeable: dict[tuple[Freeable, str], Size] = {}
+    for offer in offers.offers(states):
+        key = offer.kind, offer.owner
+        freeable[key] = freeable.get(key, Size()) + size_of(offer.path)
+    planned = retention.due(states, now)
+    deleted = sum((size_of(path) for one in planned for path in one.paths), Size())
+    uses = tuple(use for _, _, use in sorted(largest, reverse=True))
+    return Usage(kinds, uses, freeable, deleted, len(planned), began, time.time() - began)
+
+
+def model_caches() -> list[Path]:
+    """The folders with models from the hub and compiled operators on this machine, which other programs use too."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    cache_root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return [Path(HF_HUB_CACHE), cache_root / "lathe"]
+
+
+def _run(folder: Path, state: RunState | None) -> tuple[RunUse, dict[Kind, Size]]:
+    """The use of a run's folder, as a whole and by kind."""
+    sizes = {kind: Size() for kind in (Kind.CHECKPOINTS, Kind.RESULTS, Kind.TOKENS, Kind.RUN_FILES)}
+    for path in entries(folder):
+        _add(sizes, {_kind(path): size_of(path)})
+    name, owner, status = (state.name, state.owner, state.status.value) if state else (folder.name, "", "")
+    whole = sum(sizes.values(), Size())
+    return RunUse(folder.name, name, owner, status, whole, sizes[Kind.CHECKPOINTS]), sizes
+
+
+def _kind(path: Path) -> Kind:
+    """The kind of an entry of a run's folder."""
+    if path == checkpoints_dir(path.parent) or is_aside(path):
+        return Kind.CHECKPOINTS
+    if path == tokens_dir(path.parent):
+        return Kind.TOKENS
+    return Kind.RESULTS if path.name in _RESULTS else Kind.RUN_FILES
+
+
+def _logs() -> Size:
+    """The log folders, and the files of the data folder itself: the database, unless it is on a server."""
+    folder = get_settings().data_dir
+    places = [folder / name for name in _LOGS] + [path for path in entries(folder) if path.is_file()]
+    return sum(map(size_of, places), Size())
+
+
+def _models() -> Size:
+    return sum(map(size_of, model_caches()), Size())
+
+
+def _add(sizes: dict[Kind, Size], more: Mapping[Kind, Size]) -> None:
+    for kind, size in more.items():
+        sizes[kind] = sizes.get(kind, Size()) + size

@@ -1,0 +1,142 @@
+"""Measures this machine: its devices by NVML, cores, memory, load, and the disk of the data folder."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pynvml
+
+from worker.machine import devices, overload
+from worker.machine.devices import CPU, Gpu
+from worker.machine.process_identity import hostname, me
+from worker.settings import get_settings
+from worker.store.tables import Machine
+
+T = TypeVar("T")
+
+PACKAGES = ("lathe-workbench", "torch", "transformers", "peft", "deepspeed", "accelerate")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device and its state; what cannot be measured is None. `name` is its lease's, `utilization` a share of 1."""
+
+    name: str
+    label: str
+    memory_bytes: int
+    memory_used_bytes: int | None = None
+    temperature_celsius: int | None = None
+    utilization: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+
+
+def measure() -> Machine:
+    """The machine as this worker sees it now. Loads are those since the previous call.
+
+    Raises:
+        SettingsError: LATHE_DEVICES names a GPU that does not exist.
+    """
+    settings, memory = get_settings(), psutil.virtual_memory()
+    disk = shutil.disk_usage(settings.data_dir)
+    return Machine(
+        name=name(),
+        host=hostname(),
+        worker=str(me()),
+        overload=overload.here(),
+        versions=versions(),
+        cores=_cores(),
+        load=os.getloadavg()[0],
+        memory_bytes=memory.total,
+        memory_used_bytes=memory.total - memory.available,
+        disk_bytes=disk.total,
+        disk_free_bytes=disk.free,
+        devices=[asdict(device) for device in measured_devices()],
+    )
+
+
+def name() -> str:
+    """The machine's name in the database: the host, with LATHE_DEVICES if set, since several workers can share a host."""
+    chosen = get_settings().devices.replace(" ", "").lower()
+    return (f"{hostname()} ({chosen})" if chosen else hostname())[:250]
+
+
+def measured_devices() -> list[Device]:
+    """The devices of this worker, in the order of `devices.own_devices`."""
+    names, gpus = devices.own_devices(), devices.usable_gpus()
+    if not gpus:
+        memory = psutil.virtual_memory()
+        used, busy = memory.total - memory.available, psutil.cpu_percent() / 100
+        return [Device(names[0], _processor(), memory.total, used, utilization=busy)]
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:  # the driver was unloaded or updated since the worker started
+        return [Device(name, gpu.name, gpu.memory_bytes) for name, gpu in zip(names, gpus, strict=True)]
+    try:
+        return [_measured(name, gpu) for name, gpu in zip(names, gpus, strict=True)]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def versions() -> dict[str, str]:
+    """The installed versions of Lathe and the training packages; those that are not installed are missing."""
+    return {package: found for package in PACKAGES if (found := _version(package))}
+
+
+def _measured(name: str, gpu: Gpu) -> Device:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+    except pynvml.NVMLError:  # it has fallen off the bus
+        return Device(name, gpu.name, gpu.memory_bytes)
+    power, limit = (
+        _answer(read, handle) for read in (pynvml.nvmlDeviceGetPowerUsage, pynvml.nvmlDeviceGetEnforcedPowerLimit)
+    )
+    return Device(
+        name,
+        gpu.name,
+        gpu.memory_bytes,
+        memory_used_bytes=_answer(lambda of: int(pynvml.nvmlDeviceGetMemoryInfo(of).used), handle),
+        temperature_celsius=_answer(
+            lambda of: int(pynvml.nvmlDeviceGetTemperature(of, pynvml.NVML_TEMPERATURE_GPU)), handle
+        ),
+        utilization=_answer(lambda of: pynvml.nvmlDeviceGetUtilizationRates(of).gpu / 100, handle),
+        power_watts=None if power is None else power / 1000,
+        power_limit_watts=None if limit is None else limit / 1000,
+    )
+
+
+def _answer(read: Callable[[object], T], handle: object) -> T | None:
+    """NVML's answer; None if this GPU does not support the question."""
+    try:
+        return read(handle)
+    except pynvml.NVMLError:
+        return None
+
+
+@cache
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return CPU.upper()
+    found = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(found, CPU.upper())

@@ -1,0 +1,1 @@
+"""The history as a list: its filter, order, groups and pages."""

@@ -1,0 +1,85 @@
+"""Repeated requests: a client that sends the same key again gets the first run, not a second one.
+
+Every function takes a session, which the caller commits, as in worker/store/runs.py.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlmodel import Session, col, delete, select
+
+from training.errors import UserError
+from worker.store import database
+from worker.store.tables import IdempotencyKey
+
+HEADER = "Idempotency-Key"
+KEPT_SECONDS = 24 * 3600.0
+LONGEST_KEY = 200
+
+
+class KeyReused(UserError):  # noqa: N818
+    """The key was sent before, with another body."""
+
+
+class Repeated(Exception):  # noqa: N818 - not an error
+    """Another request with this key has queued the run `run_id`."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A request to queue a run: the client's key, its owner, and the SHA-256 of its body."""
+
+    key: str
+    owner: str
+    digest: str
+
+    @classmethod
+    def of(cls, key: str, owner: str, body: Any) -> "Submission":
+        """The submission of a JSON body; the order of its keys does not matter."""
+        text = json.dumps(body, sort_keys=True)
+        return cls(key, owner, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
+
+
+def find(*, session: Session, submission: Submission) -> str | None:
+    """The id of the run that this submission has queued within a day, or None.
+
+    Raises:
+        KeyReused: the key was sent with another body.
+    """
+    found = session.exec(
+        select(IdempotencyKey).where(
+            IdempotencyKey.owner == submission.owner,
+            IdempotencyKey.key == submission.key,
+            col(IdempotencyKey.created_at) > database.now(session=session) - KEPT_SECONDS,
+        )
+    ).first()
+    if found is None:
+        return None
+    if found.digest != submission.digest:
+        message = f"was sent before with another body, which queued run {found.run_id}."
+        raise KeyReused(HEADER, submission.key, message, "Send a new key with each new run.")
+    return found.run_id
+
+
+def add(*, session: Session, submission: Submission, run_id: str) -> None:
+    """Stores the key with its run, and removes keys that are older than a day.
+
+    Raises:
+        Repeated: another request stored it first.
+        KeyReused: another request stored it first, with another body.
+    """
+    now = database.now(session=session)
+    session.exec(delete(IdempotencyKey).where(col(IdempotencyKey.created_at) <= now - KEPT_SECONDS))
+    values = {"owner": submission.owner, "key": submission.key, "digest": submission.digest}
+    # On PostgreSQL, this waits for the transaction of another request with the same key.
+    insert = database.insert(session, IdempotencyKey).values(**values, run_id=run_id, created_at=now)
+    session.exec(insert.on_conflict_do_nothing())
+    first = find(session=session, submission=submission)
+    if first is not None and first != run_id:
+        raise Repeated(first)
