@@ -1,0 +1,117 @@
+"""What belongs to the installation: the queue, devices, data sets, accounts, machines."""
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Column, String, Text
+from sqlmodel import Field, SQLModel
+
+from worker.store.tables.runs import LOCAL
+
+
+class QueueState(SQLModel, table=True):
+    """The queue as a whole: one row, or none while nobody has paused it."""
+
+    __tablename__ = "queue_state"
+
+    id: int = Field(default=1, primary_key=True)
+    paused_at: float | None = None
+    paused_by: str = Field(default="", max_length=120)
+
+
+class DeviceLease(SQLModel, table=True):
+    """A device in use: one row per device, deleted when it is free."""
+
+    __tablename__ = "device_lease"
+
+    device: str = Field(
+        primary_key=True, max_length=200, description="host/index, for example node1/cuda:0 or laptop/cpu:0"
+    )
+    run_id: str = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
+    attempt: int
+
+
+class Dataset(SQLModel, table=True):
+    """An uploaded file, stored once per content; `name` is the uploader's, for display only."""
+
+    id: str = Field(primary_key=True, max_length=32, description="the first 16 hex digits of the content's SHA-256")
+    sha256: str = Field(max_length=64, unique=True)
+    name: str = Field(max_length=200)
+    format: str = Field(
+        max_length=20, description="of the file: json, jsonl, csv, tsv, parquet or txt, or one with .gz"
+    )
+    shape: str = Field(max_length=40, description="format of the rows: alpaca, messages, ..., mapped, or unknown")
+    reason: str = Field(
+        default="", sa_column=Column(Text, nullable=False), description="why the rows have that format, as a sentence"
+    )
+    rows: int
+    bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    columns: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    sample: list[dict[str, Any]] = Field(
+        default_factory=list, sa_column=Column(JSON, nullable=False), description="the first rows, cut short"
+    )
+    counts: dict[str, int] = Field(
+        default_factory=dict, sa_column=Column(JSON, nullable=False), description="rows of each format"
+    )
+    warnings: list[dict[str, Any]] = Field(
+        default_factory=list,
+        sa_column=Column(JSON, nullable=False),
+        description="issues, as training.data.issues.Issue",
+    )
+    columns_map: str | None = Field(
+        default=None, sa_column=Column(Text), description="column mapping, as RunConfig.columns"
+    )
+    owner: str = Field(
+        default=LOCAL,
+        sa_column=Column(String(120), nullable=False, server_default=LOCAL),
+        description="who imported it first: an account, or the server's own user",
+    )
+    created_at: float = Field(index=True)
+
+
+class Account(SQLModel, table=True):
+    """A user with their own token."""
+
+    name: str = Field(primary_key=True, max_length=64)
+    token_hash: str = Field(max_length=64, unique=True, description="SHA-256 of the token, in hexadecimal")
+    admin: bool = Field(default=False, description="may change runs and data sets of others")
+    created_at: float
+
+
+class IdempotencyKey(SQLModel, table=True):
+    """A key that a client sent with a run, so that repeating the request queues no second run. Kept for a day."""
+
+    __tablename__ = "idempotency_key"
+
+    owner: str = Field(primary_key=True, max_length=120)
+    key: str = Field(primary_key=True, max_length=200)
+    digest: str = Field(max_length=64, description="SHA-256 of the request's body")
+    run_id: str = Field(max_length=32)
+    created_at: float = Field(index=True)
+
+
+class Machine(SQLModel, table=True):
+    """The latest report of a worker about its machine, measured by that worker."""
+
+    name: str = Field(primary_key=True, max_length=250, description="the host, with LATHE_DEVICES if that is set")
+    host: str = Field(max_length=200)
+    worker: str = Field(max_length=200, description="host:pid:start of the worker")
+    first_seen: float = 0.0
+    last_seen: float = Field(default=0.0, description="of the latest report, by the database's clock")
+    draining: bool = Field(default=False, description="the worker was told to stop and starts no runs")
+    overload: str = Field(
+        default="", sa_column=Column(Text, nullable=False), description="why it starts no runs now, or empty"
+    )
+    versions: dict[str, str] = Field(
+        default_factory=dict, sa_column=Column(JSON, nullable=False), description="of Lathe and the training packages"
+    )
+    cores: int
+    load: float = Field(description="load average of the last minute")
+    memory_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    memory_used_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    disk_bytes: int = Field(sa_column=Column(BigInteger, nullable=False), description="of the data folder's disk")
+    disk_free_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    devices: list[dict[str, Any]] = Field(
+        default_factory=list,
+        sa_column=Column(JSON, nullable=False),
+        description="as worker.machine.measurement.Device",
+    )

@@ -1,0 +1,67 @@
+"""What a run reports: metrics, events and log lines."""
+
+from sqlalchemy import Column, Index, Text
+from sqlmodel import Field, SQLModel
+
+
+class Metric(SQLModel, table=True):
+    """One number of a series. A step reported again after a resume replaces the old value. `rank` is -1 for the whole run."""
+
+    # SQLite keeps the rows in the key's order: half the file, and a series lies together.
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    name: str = Field(primary_key=True, max_length=60)
+    rank: int = Field(primary_key=True, default=-1)
+    step: int = Field(primary_key=True)
+    time: float
+    value: float | None = Field(default=None, description="null for NaN or infinity")
+
+
+class MetricRollup(SQLModel, table=True):
+    """A bucket of steps of a series: level 1 holds 16 steps, each further level 4 times as many."""
+
+    __tablename__ = "metric_rollup"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    # Before the name: the coarsest level, which says what series there are, is one short range of the key.
+    level: int = Field(primary_key=True)
+    name: str = Field(primary_key=True, max_length=60)
+    rank: int = Field(primary_key=True, default=-1)
+    bucket: int = Field(primary_key=True)
+    step: int = Field(description="last step in the bucket")
+    time: float
+    count: int
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class RunEvent(SQLModel, table=True):
+    """Something that happened: a phase, a checkpoint, a resume, a note, a stop, a failure."""
+
+    __tablename__ = "run_event"
+    __table_args__ = (Index("ix_run_event_run_id_id", "run_id", "id"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: str = Field(foreign_key="run.id", ondelete="CASCADE")
+    attempt: int
+    time: float
+    kind: str = Field(max_length=20)
+    level: str = Field(default="info", max_length=10, description="info, warning or error")
+    step: int | None = None
+    message: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class LogLine(SQLModel, table=True):
+    """One line of what the training process printed."""
+
+    __tablename__ = "log_line"
+    __table_args__ = (Index("ix_log_line_run_id_id", "run_id", "id"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: str = Field(foreign_key="run.id", ondelete="CASCADE")
+    attempt: int
+    time: float
+    text: str = Field(sa_column=Column(Text, nullable=False))

@@ -1,0 +1,145 @@
+"""Runs and their attempts."""
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Column, Enum, Index, Text, false
+from sqlmodel import Field, SQLModel
+
+LOCAL = "local"
+"""The owner that represents the user who runs the server, and users of the command line there."""
+
+
+class Status(StrEnum):
+    """The life of a run.
+
+    queued -> running -> finished | failed | stopped
+    A running run returns to queued when its machine stops or its supervisor is lost; it resumes from its last
+    checkpoint. Resume returns a failed or stopped run to queued.
+    """
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def ended(self) -> bool:
+        return self in (Status.FINISHED, Status.FAILED, Status.STOPPED)
+
+
+class Request(StrEnum):
+    """A request to a running run by a user or the machine; its supervisor carries it out."""
+
+    STOP = "stop"
+    REQUEUE = "requeue"
+
+
+def _text(kind: type[StrEnum]) -> Enum:
+    """An enum stored as text: a new value needs no migration."""
+    return Enum(kind, native_enum=False, length=16, values_callable=lambda kind: [one.value for one in kind])
+
+
+class Run(SQLModel, table=True):
+    """One training run and its state."""
+
+    __table_args__ = (Index("ix_run_listed", "archived_at", "pinned", "queued_at", "id"),)
+
+    id: str = Field(primary_key=True, max_length=32)
+    name: str = Field(max_length=200)
+    status: Status = Field(default=Status.QUEUED, sa_column=Column(_text(Status), nullable=False, index=True))
+    config: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    dataset_id: str | None = Field(default=None, foreign_key="dataset.id", index=True)
+    fingerprints: dict[str, str] = Field(
+        default_factory=dict,
+        sa_column=Column(JSON, nullable=False, server_default="{}"),
+        description="SHA-256 of the files of data and validation_data, also when those are deleted",
+    )
+    parent_id: str | None = Field(default=None, max_length=32, description="the run this one was cloned from")
+    owner: str = Field(default=LOCAL, max_length=120, description="who queued it: an account, or the server's own user")
+    created_at: float = Field(index=True)
+    queued_at: float = Field(index=True)
+    position: float = Field(
+        default=0.0,
+        sa_column_kwargs={"server_default": "0"},
+        description="its place among waiting runs of its priority: queued_at, unless it was moved",
+    )
+    priority: int = Field(default=0, sa_column_kwargs={"server_default": "0"}, description="higher starts first")
+    held: bool = Field(
+        default=False, sa_column_kwargs={"server_default": false()}, description="does not start while it is queued"
+    )
+    pinned: bool = Field(default=False, sa_column_kwargs={"server_default": false()}, description="listed first")
+    archived_at: float | None = Field(default=None, description="listed only on request")
+    tags: list[str] = Field(
+        default_factory=list, sa_column=Column(JSON, nullable=False, server_default="[]"), description="in lower case"
+    )
+    notes: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
+    started_at: float | None = None
+    finished_at: float | None = None
+
+    attempt: int = Field(default=0, description="counts claims; reports of an older attempt are refused")
+    lease_owner: str | None = Field(default=None, max_length=200, description="host:pid:start of the supervisor")
+    lease_expires_at: float | None = None
+    request: Request | None = Field(default=None, sa_column=Column(_text(Request)))
+    devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    event_offset: int = Field(
+        default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of events.jsonl stored"
+    )
+    log_offset: int = Field(
+        default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of output.log stored"
+    )
+
+    phase: str = Field(default="", max_length=40)
+    step: int = 0
+    total_steps: int | None = None
+    phase_done: int | None = Field(default=None, description="progress of a phase that is not counted in steps")
+    phase_total: int | None = None
+    seconds_per_step: float | None = Field(default=None, description="smoothed; the ETA uses it")
+    final_loss: float | None = None
+    best_loss: float | None = Field(default=None, description="lowest evaluation loss")
+    diverged: bool = Field(default=False, description="a loss was NaN or infinite")
+    peak_bytes: int | None = Field(
+        default=None, sa_column=Column(BigInteger), description="highest device (CPU: host) memory of any rank"
+    )
+    plan: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON), description="events.Planned, as reported")
+    summary: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+    forecast: dict[str, Any] | None = Field(
+        default=None,
+        sa_column=Column(JSON(none_as_null=True)),
+        description="of the latest attempt, by worker/forecasts/run_forecast.py",
+    )
+    error: dict[str, Any] | None = Field(
+        default=None,
+        sa_column=Column(JSON),
+        description="message, fix, phase, rank, traceback, log tail; step_down: settings that need less memory",
+    )
+    stepped_down: dict[str, Any] = Field(
+        default_factory=dict,
+        sa_column=Column(JSON, nullable=False, server_default="{}"),
+        description="settings that replace those in config after out-of-memory errors",
+    )
+
+
+class Attempt(SQLModel, table=True):
+    """One start of a run, with how it ended."""
+
+    run_id: str = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
+    number: int = Field(primary_key=True)
+    host: str = Field(max_length=200)
+    devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    started_at: float
+    ended_at: float | None = None
+    outcome: str = Field(default="", max_length=40, description="finished, failed, stopped, requeued, starved, lost")
+    exit_code: int | None = None
+    reason: str = Field(default="", sa_column=Column(Text, nullable=False))
+    stepped_down: dict[str, Any] = Field(
+        default_factory=dict,
+        sa_column=Column(JSON, nullable=False, server_default="{}"),
+        description="the run's, when the attempt began",
+    )
+    out_of_memory: dict[str, Any] | None = Field(
+        default=None,
+        sa_column=Column(JSON(none_as_null=True)),
+        description="events.OutOfMemory of the first rank to report one",
+    )
