@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from paths import ROOT
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect, sync_playwright
 from web import CHROMIUM, CHROMIUM_FLAGS, _free_port, _wait_for, reveal
 
 pytestmark = [
@@ -95,6 +95,40 @@ def fill(page: Page, name: str, value: object) -> None:
 def points(page: Page) -> int:
     """Points of the training loss that the page shows."""
     return int(page.evaluate(f"{POINTS} ?? 0"))
+
+
+def test_by_mouse_an_empty_lathe_gives_an_adapter_trained_on_an_uploaded_file_under_zero_2_in_at_most_8_clicks(
+    installation: Installation, page: Page, tmp_path: Path
+) -> None:
+    page.set_default_timeout(4 * MINUTE)  # the whole path takes less
+    page.goto(installation.address)
+    clicks = 0
+
+    def click(target: Locator) -> None:
+        nonlocal clicks
+        target.click()
+        clicks += 1
+
+    rows = tmp_path / "orders.jsonl"
+    rows.write_text("".join((STARTER / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:64]))
+    click(page.locator(".empty a", has_text="Start a run"))
+    page.locator("#command .cm-line", has_text="accelerate launch").wait_for()
+    with page.expect_file_chooser() as chooser:
+        click(page.locator("#upload"))
+    chooser.value.set_files(rows)
+    page.locator(".found", has_text="orders.jsonl").first.wait_for()
+    click(page.locator("#setting-model input"))
+    click(page.get_by_role("option", name="Starter model"))
+    click(page.locator("#setting-strategy label", has_text="ZeRO stage 2"))
+    page.locator("#command", has_text="--num_processes 2").first.wait_for()
+    expect(page.locator("#start")).to_be_enabled(timeout=MINUTE)
+    click(page.locator("#start"))
+    with page.expect_download(timeout=4 * MINUTE) as caught:
+        click(page.get_by_role("link", name="Download adapter"))
+    with zipfile.ZipFile(caught.value.path()) as archive:
+        assert any(name.endswith("adapter_model.safetensors") for name in archive.namelist())
+    expect(page.get_by_text("ZeRO-2 (DeepSpeedEngine), 2 processes")).to_be_visible()
+    assert clicks <= 8
 
 
 def test_a_run_started_in_the_browser_under_zero_2_learns_the_skill_of_the_quickstart(

@@ -6,11 +6,9 @@ import pytest
 from played_run import PlayedRun
 from web import IN_BROWSER, field, says
 
-from worker.store import database, runs
-
 pytestmark = IN_BROWSER
 
-MOST_KEYS, MOST_CLICKS = 25, 7
+MOST_KEYS = 25
 
 
 @pytest.fixture
@@ -150,31 +148,3 @@ def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(pag
     keys.press("Control+Enter")
     page.wait_for_url("**/run?id=*")
     assert keys.count <= MOST_KEYS
-
-
-def test_from_an_empty_history_to_a_zero_2_run_on_an_uploaded_file_takes_at_most_7_clicks(page, rows):
-    page.goto("/")
-    clicks = 0
-
-    def click(locator):
-        nonlocal clicks
-        locator.click()
-        clicks += 1
-
-    click(page.locator(".empty a", has_text="Start a run"))
-    page.locator("#command .cm-line", has_text="accelerate launch").wait_for()
-    with page.expect_file_chooser() as chooser:
-        click(page.locator("#upload"))
-    chooser.value.set_files(rows)
-    says(page, ".found", "sums.jsonl")
-    click(page.locator("#setting-model input"))
-    click(page.get_by_role("option", name="Starter model"))
-    click(page.locator("#setting-strategy label", has_text="ZeRO stage 2"))
-    says(page, "#command", "--num_processes 2")
-    says(page, ".ready", "Ready to start")
-    click(page.locator("#start"))
-    page.wait_for_url("**/run?id=*")
-    with database.read() as session:
-        config = runs.get(session=session, run_id=page.url.split("id=")[1]).config
-    assert (config["strategy"], config["num_processes"]) == ("zero2", 2)
-    assert clicks <= MOST_CLICKS
