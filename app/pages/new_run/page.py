@@ -36,6 +36,7 @@ HUB_SUGGESTION = "Qwen/Qwen3-0.6B"
 _NAMES = tuple(settings())
 _ABOUT_DATA = ("data", "model", "max_length", "columns", "validation_data")
 TOKENIZING_SECONDS = 2.0
+READING = "# The settings are being read."  # an empty view of code has a fault of accessibility
 _HIDEABLE = tuple(name for name in _NAMES if name in APPLIES)
 _GO = "(address) => { if (address) window.location.assign(address) }"
 _KEEP_ONLY_CLONE = """() => {
@@ -286,11 +287,11 @@ def _previews() -> list[gr.Code]:
     }
     with gr.Tabs(elem_classes="card previews"):
         with gr.Tab("Command"):
-            command = gr.Code(language="shell", buttons=["copy"], elem_id="command", **shared)
+            command = gr.Code(READING, language="shell", buttons=["copy"], elem_id="command", **shared)
         with gr.Tab("DeepSpeed or FSDP"):
             deepspeed = gr.Code(NO_ZERO, language="json", buttons=["copy"], elem_id="deepspeed", **shared)
         with gr.Tab("YAML"):
-            yaml = gr.Code(language="yaml", buttons=["copy"], elem_id="yaml", **shared)
+            yaml = gr.Code(READING, language="yaml", buttons=["copy"], elem_id="yaml", **shared)
     return [command, deepspeed, yaml]
 
 
