@@ -26,6 +26,7 @@ from worker.supervision.launcher import launch
 # Packages may be installed beside the environment.
 PYTHONPATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 SMALL = {
+    "verify_rows": 0,
     "max_steps": 6,
     "micro_batch_size": 4,
     "eval_split": 8,

@@ -77,7 +77,7 @@ def train_rank(
     from training.models.loading import hidden_size_of, load_tokenizer, load_trainable
     from training.models.lora_init import initial_dir
     from training.ranks import distributed
-    from training.results.finish import answer_held_out, conclude, publish_result
+    from training.results.finish import answer_held_out, conclude, publish_result, reference_of
     from training.trainer.arguments import training_arguments
     from training.trainer.make_trainer import make_trainer
     from training.trainer.objectives import objective
@@ -115,11 +115,12 @@ def train_rank(
     report.enter("saving")
     result, summary = conclude(trainer, config, run_dir)
     summary["classes"] = list(data.classes)
+    reference = reference_of(model, config, result, data, tokenizer, precision, report)
     del trainer, model
     distributed.destroy_process_group()
     if report.rank == 0:
         answer_held_out(config, run_dir, result, tokenizer, data, arguments.device, precision, report, stop, summary)
-        publish_result(config, run_dir, result, tokenizer, report, summary)
+        publish_result(config, run_dir, result, tokenizer, report, summary, reference)
         report.for_run(Finished(outcome="finished", step=summary["steps"], summary=summary))
 
 

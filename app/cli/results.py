@@ -1,4 +1,4 @@
-"""`lathe export`, `push`, `archive` and `restore`: what is taken away from a run."""
+"""`lathe export`, `verify`, `push`, `archive` and `restore`: what is taken away from a run."""
 
 from pathlib import Path
 
@@ -26,6 +26,21 @@ def export(
     from app.cli.runs import export as cli_export
 
     cli_export.export(run_id, output, to, merged=merged, gguf=gguf, force=force, as_json=as_json)
+
+
+@click.command(cls=Command)
+@run_argument
+@click.argument("forms", metavar="[FORM]...", nargs=-1, type=click.Choice(["adapter", "model", "merged", "gguf"]))
+@json_option
+def verify(run_id: str, forms: tuple[str, ...], as_json: bool) -> None:
+    """Compare the forms of a finished run's result with what was trained.
+
+    Each form (adapter or model, merged, gguf; default: all) renders the same prompts and answers them greedily. Equal are the
+    tokens of the prompts and of the answers; the largest difference of the logits is printed. Exit code 1: a form differs.
+    """
+    from app.cli.runs import verify as cli_verify
+
+    cli_verify.verify(run_id, forms, as_json=as_json)
 
 
 @click.command(cls=Command)

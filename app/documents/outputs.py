@@ -88,6 +88,7 @@ def used_by_snippets(session: Session, run: Run) -> Used | None:
         own_template=own,
         classes=tuple((run.summary or {}).get("classes") or ()),
         mergeable=can_merge(config.method) or not config.method.adapts,
+        own_ends=(folder / "generation_config.json").is_file(),
     )
 
 

@@ -30,7 +30,8 @@ class Snippet:
 class Used:
     """A finished run as snippets name it: `folder` is that of the adapter or model, `merged` that of the merged model, if any.
 
-    `chats` is True if prompts go through the chat template; `own_template` is its file in the folder, if it is there.
+    `chats` is True if prompts go through the chat template; `own_template` is its file in the folder, if it is there;
+    `own_ends` is True if the folder has a generation configuration, which nothing loads with an adapter.
     """
 
     run_id: str
@@ -42,6 +43,7 @@ class Used:
     own_template: str = ""
     classes: tuple[str, ...] = ()
     mergeable: bool = True
+    own_ends: bool = False
 
 
 def snippets(used: Used) -> list[Snippet]:
@@ -60,7 +62,7 @@ def _peft(used: Used) -> Snippet:
     arguments = [_text(config.model), *revision, *_head(used), 'dtype="auto"', 'device_map="auto"']
     if quantized:
         arguments.append(f"quantization_config={_quantization(config)}")
-    imports = f"{cls}, AutoTokenizer" + (", BitsAndBytesConfig" if quantized else "")
+    imports = f"{cls}, AutoTokenizer" + (", BitsAndBytesConfig" if quantized else "") + _ends_import(used)
     lines = [
         *(["import torch"] if config.quantized is Quantization.NF4 else []),
         "from peft import PeftModel",
@@ -71,6 +73,7 @@ def _peft(used: Used) -> Snippet:
         indent(",\n".join(arguments) + ",", "    "),
         ")",
         f"model = PeftModel.from_pretrained(base, {_text(used.folder)}).eval()",
+        *_ends(used),
         "",
         *_use(used),
     ]
@@ -86,11 +89,13 @@ def _transformers(used: Used) -> Snippet:
     }[bool(used.merged) or not used.config.method.adapts]
     head = [] if used.merged or not used.config.method.adapts else _head(used)
     arguments = ", ".join([_text(folder), *head, 'dtype="auto"', 'device_map="auto"'])
+    on_base = used.config.method.adapts and not used.merged
     lines = [
-        f"from transformers import {cls}, AutoTokenizer",
+        f"from transformers import {cls}, AutoTokenizer" + (_ends_import(used) if on_base else ""),
         "",
         f"tokenizer = AutoTokenizer.from_pretrained({_text(folder)})",
         f"model = {cls}.from_pretrained({arguments}).eval()",
+        *(_ends(used) if on_base else []),
         "",
         *_use(used),
     ]
@@ -106,6 +111,7 @@ def _vllm(used: Used) -> Snippet:
         bits = " --quantization bitsandbytes" if config.quantized is Quantization.NF4 else ""
         serve = f"vllm serve {quote(config.model)}{revision}{bits} --enable-lora --max-lora-rank {_vllm_rank(config)}"
         serve += f" --lora-modules {quote(f'{name}={used.folder}')}{template}"
+        serve += f" --generation-config {quote(used.folder)}" if used.own_ends else ""
         note = "vLLM loads the adapter beside its base model."
     elif config.method.adapts:
         serve = f"lathe export {used.run_id} --merged --to {name}\nvllm serve ./{name} --served-model-name {name}"
@@ -129,6 +135,16 @@ def _ollama(used: Used) -> Snippet:
     ]
     note = "For the architectures that Lathe converts to GGUF: Llama, Mistral, Qwen2, Qwen3 and GPT-2."
     return Snippet("Ollama", "sh", note, "\n".join(lines) + "\n")
+
+
+def _ends(used: Used) -> list[str]:
+    """The line that makes answers end where training ends them."""
+    line = f"model.generation_config = GenerationConfig.from_pretrained({_text(used.folder)})"
+    return [line] if used.own_ends and used.config.task.generates else []
+
+
+def _ends_import(used: Used) -> str:
+    return ", GenerationConfig" if _ends(used) else ""
 
 
 def _use(used: Used) -> list[str]:

@@ -207,6 +207,7 @@ class RunConfig(BaseModel):
     push_to_hub: Text = setting(None, "Upload the result to this hub repository (owner/name) when the run finishes. Needs HF_TOKEN in the worker's environment.", Group.REPORTING, advanced=True, pattern=r"^[\w.-]+/[\w.-]+$", max_length=96)
     push_private: bool = setting(True, "Create the hub repository as private.", Group.REPORTING, label="Private repository", advanced=True)
     answer_rows: int = setting(0, "Held-out rows that the model answers before and after training, scored by exact match, token F1 and ROUGE. 0: none.", Group.REPORTING, ge=0)
+    verify_rows: int = setting(4, "Rows with which the saved result is compared with the trained model: prompt tokens, greedy answers, logits. 0: none.", Group.REPORTING, advanced=True, ge=0, le=64)
     max_new_tokens: int = setting(128, "Maximum length of these answers in tokens.", Group.REPORTING, advanced=True, ge=1, le=32_768)
 
     @model_validator(mode="before")

@@ -20,6 +20,8 @@ from training.ranks.stopping import StopSignal
 from training.reports.report import Report, peak_bytes, used_bytes
 from training.results.answers import compare, questions, write_records
 from training.results.merging import merge
+from training.results.parity.recording import record, verified, write_generation_config
+from training.results.parity.reference import Reference
 from training.run_folder.events import Note
 from training.run_folder.hub_upload import push, token
 from training.run_folder.lineage import Lineage
@@ -99,26 +101,60 @@ def publish_result(
     tokenizer: PreTrainedTokenizerBase,
     report: Report,
     summary: dict[str, Any],
+    reference: Reference | None,
 ) -> None:
-    """Writes the result's card, and merges and pushes if configured. Only rank 0 calls it.
+    """Merges if configured, verifies what is saved, writes the cards, and pushes. Only rank 0 calls it.
 
     If merging or pushing fails, the run still succeeds: its result is already saved.
     """
     lineage, machine = Lineage.read(run_dir), local_machine()
     run = lineage.run or "RUN"
-    write_card(result, config, summary, lineage, machine)
+    folders = [result]
     if config.merge_adapter and config.method.adapts:
         report.enter("merging")
         command = f"lathe export {run} --merged --to FOLDER"
         with _note_on_failure(report, f"The merged model was not written. To try again, run `{command}`."):
-            merged = merge(config, run_dir, tokenizer, summary["classes"])
-            write_card(merged, config, summary, lineage, machine)
+            folders.append(merge(config, run_dir, tokenizer, summary["classes"]))
+    summary["parity"] = _parity(config, run_dir, reference, report)
+    for folder in folders:
+        write_card(folder, config, summary, lineage, machine)
     if config.push_to_hub:
         report.enter("pushing")
         command = f"lathe push {run} {config.push_to_hub}"
         with _note_on_failure(report, f"The result was not pushed. To try again, run `{command}`."):
             url = push(result, config.push_to_hub, private=config.push_private, secret=token())
             report.for_run(Note(message=f"Pushed to {url}."))
+
+
+def reference_of(
+    model: Any,
+    config: RunConfig,
+    result: Path,
+    data: Data,
+    tokenizer: PreTrainedTokenizerBase,
+    precision: Precision,
+    report: Report,
+) -> Reference | None:
+    """What the trained model answers, for `publish_result`, and the result's generation configuration. None on other ranks."""
+    if report.rank or not config.task.generates:
+        return None
+    with _note_on_failure(report, "The saved result cannot be compared with the trained model."):
+        reference = record(model, config, data, tokenizer, precision)
+        if reference:
+            write_generation_config(result, config, reference.ends)
+        return reference
+    return None
+
+
+def _parity(config: RunConfig, run_dir: Path, reference: Reference | None, report: Report) -> dict[str, Any] | None:
+    """The verdict on the forms that are saved now; None where it is left to `lathe verify`."""
+    if reference is None:
+        return None
+    report.enter("verifying")
+    with _note_on_failure(report, "The saved result was not verified."):
+        reference.write(run_dir)
+        return verified(config, run_dir, reference) if reference.logits is not None else None
+    return None
 
 
 @contextmanager

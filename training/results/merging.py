@@ -12,6 +12,7 @@ from typing import Any
 
 from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from training.config.choices import Method, Quantization
 from training.config.run_config import RunConfig
@@ -49,6 +50,8 @@ def merge(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, 
     try:
         merged.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        if (adapter / GENERATION_CONFIG_NAME).is_file():  # ends answers where training does
+            shutil.copy(adapter / GENERATION_CONFIG_NAME, partial)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
     finally:

@@ -9,6 +9,7 @@ from typing import Any
 
 import huggingface_hub
 
+from training.config import name_values
 from training.config.choices import Task
 from training.config.data_sets import FIELDS, Source, sources, written
 from training.config.machine import Machine
@@ -43,6 +44,7 @@ def write_card(folder: Path, config: RunConfig, summary: dict[str, Any], lineage
         }[kind],
         *_section("Results", _results(summary)),
         *_section("Training", _training(config, summary, lineage, machine)),
+        *_section("Parity with the trained model", _parity(summary.get("parity"))),
         *_section("Data", [(source.role, f"{source.name}, SHA-256 `{source.sha256}`") for source in lineage.data]),
         *_section("Versions", versions()),
         f"## Configuration\n\n```yaml\n{to_yaml(shared(config))}```",
@@ -115,6 +117,21 @@ def _results(summary: dict[str, Any]) -> Rows:
             before, after = answers[f"{name}_before"], answers[f"{name}_after"]
             rows.append((f"{label}, {answers['rows']} held-out rows", f"{before:.1%} before, {after:.1%} after"))
     return [row for row in rows if row[1]]
+
+
+def _parity(found: dict[str, Any] | None) -> Rows:
+    """How each form compares with the trained model."""
+    rows = []
+    for name, form in (found or {}).get("forms", {}).items():
+        if "error" in form:
+            continue
+        prompts = "equal" if form["prompt_ids_equal"] else "not equal"
+        logits = "" if form["max_logit_difference"] is None else f"; logits within {form['max_logit_difference']:.2g}"
+        words = f"prompt tokens {prompts}, {form['equal_answers']} of {form['rows']} greedy answers equal{logits}"
+        rows.append((name.capitalize(), words))
+    if rows and found and found["template_arguments"]:
+        rows.append(("Arguments of the chat template", name_values.written(found["template_arguments"])))
+    return rows
 
 
 def _training(config: RunConfig, summary: dict[str, Any], lineage: Lineage, machine: Machine) -> Rows:

@@ -70,11 +70,17 @@ def _run(run: Run, module: str, *arguments: str) -> None:
     Raises:
         NoResult: it failed; with the last lines that it printed.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    secret = hub_token()  # the base model may be a gated one
-    env = kept | {"PYTHONPATH": str(ROOT)} | ({"HF_TOKEN": secret} if secret else {})
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         lines = done.stderr.strip().splitlines()[-_LAST_LINES:] or [f"{module} ended with exit code {done.returncode}"]
         raise NoResult("run", run.id, "the result could not be created: " + " ".join(lines), _FIX)
+
+
+def environment() -> dict[str, str]:
+    """The environment of programs that load a run's model, which may be a gated one: with the hub's token."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    secret = hub_token()
+    return kept | {"PYTHONPATH": str(ROOT)} | ({"HF_TOKEN": secret} if secret else {})

@@ -11,6 +11,7 @@ from app.documents.snippets import snippets
 from app.pages.common.html import QUIET, html
 from app.pages.run import take_away_html
 from app.words.numbers import plural
+from worker.runs.verification import latest
 from worker.store import database, runs
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
@@ -58,7 +59,7 @@ def refreshed(shown: str, request: gr.Request) -> list[Any]:
     except (RunNotFound, *UNREACHABLE):
         return [*unchanged, gr.skip()]
     answers = answers_of(run.id)
-    forms = take_away_html.panel_of(run, outputs(run), snippets(used) if used else [])
+    forms = take_away_html.panel_of(run, outputs(run), snippets(used) if used else [], latest(run))
     kinds = gr.update(choices=_choices(answers), value=ALL)
     return [
         _version(run),
@@ -109,7 +110,7 @@ def _choices(answers: tuple[Answer, ...]) -> list[tuple[str, str]]:
 def _version(run: Run) -> str:
     """A text that changes with what the part shows, files that an export makes included."""
     sizes = [(output.name, output.bytes) for output in outputs(run)]
-    return f"{run.id} {run.status.value} {run.attempt} {run.name} {sizes}"
+    return f"{run.id} {run.status.value} {run.attempt} {run.name} {sizes} {latest(run)}"
 
 
 def _run_id(request: gr.Request) -> str:

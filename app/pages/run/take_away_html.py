@@ -1,6 +1,7 @@
 """The part "Take away" of the page Run as HTML. Pure."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from markupsafe import Markup
 
@@ -8,20 +9,25 @@ from app.documents.answers import Answer, Change, Part, differences
 from app.documents.outputs import Output
 from app.documents.snippets import Snippet
 from app.pages.common.html import each, panel, table
+from app.words.numbers import plural
+from app.words.parity import difference, figures, verdict
 from app.words.runs import result_noun
 from training.units import NONE, byte_size
 from worker.store.tables import Run, Status
 
 _COPY = Markup('<button type="button" class="copy" data-copy="{}" aria-label="Copy {}">Copy</button>')
+_PARITY_HEADS = ("Form", "Verdict", "Compared")
 _ANSWER_HEADS = ("Row", "Change", "Prompt", "Expected", "Before", "After")
 
 
-def panel_of(run: Run, outputs: Sequence[Output], snippets: Sequence[Snippet]) -> Markup:
-    """The forms of the result as a table, and below it the snippets and the command that pushes to a hub."""
+def panel_of(
+    run: Run, outputs: Sequence[Output], snippets: Sequence[Snippet], compared: dict[str, Any] | None = None
+) -> Markup:
+    """The forms of the result as a table, how they compare with the trained model, the snippets, and the command that pushes."""
     heads = each('<th class="{}">{}</th>', [("", "Form"), ("", "For"), ("number", "Size"), ("", "Get it")])
     body = each("<tr><th>{}</th><td>{}</td><td class=number>{}</td><td>{}</td></tr>", [_row(one) for one in outputs])
     shown = table("outputs", heads, body)
-    return panel("Take away", shown + _uses(run, snippets), classes="take-away")
+    return panel("Take away", shown + _parity(run, compared) + _uses(run, snippets), classes="take-away")
 
 
 def answer_table(answers: Sequence[Answer]) -> Markup:
@@ -45,6 +51,27 @@ def _row(output: Output) -> tuple[str, str, str, Markup]:
     else:
         get = Markup('<span class="faint">{}</span>').format(output.note)
     return output.name, output.purpose, size, get
+
+
+def _parity(run: Run, compared: dict[str, Any] | None) -> Markup:
+    """A table of the forms that were compared with the trained model."""
+    if run.status is not Status.FINISHED or not compared:
+        return Markup("")
+    heads = each("<th>{}</th>", [(head,) for head in _PARITY_HEADS])
+    body = each('<tr><th>{}</th><td class="parity-{}">{}</td><td>{}{}</td></tr>', [
+        (name, verdict(form).split()[0], verdict(form), figures(form), _different(form))
+        for name, form in compared["forms"].items()
+    ])  # fmt: skip
+    command = f"lathe verify {run.id}"
+    note = Markup(
+        '<p class="note">Compared with the {} on {}. {} <code>{}</code> compares every form again.</p>'
+    ).format(compared["reference"], plural(compared["rows"], "row"), _COPY.format(command, "the command"), command)
+    return Markup('<h3 class="uses">As trained?</h3>') + table("parity", heads, body) + note
+
+
+def _different(form: dict[str, Any]) -> Markup:
+    text = difference(form)
+    return Markup("<br>{}").format(text) if text else Markup("")
 
 
 def _uses(run: Run, snippets: Sequence[Snippet]) -> Markup:

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.train,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
-SHORT = {"max_steps": 1, "eval_steps": 0, "eval_split": 4, "max_new_tokens": 3}
+SHORT = {"verify_rows": 1, "max_steps": 1, "eval_steps": 0, "eval_split": 4, "max_new_tokens": 3}
 CHAT = [
     {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}!"}]} for n in range(40)
 ]

@@ -1,0 +1,35 @@
+"""How a form of a result compares with what was trained, as text."""
+
+from typing import Any
+
+
+def verdict(form: dict[str, Any]) -> str:
+    """One of "equal", "differs" and "not checked"."""
+    if "error" in form:
+        return "not checked"
+    return "equal" if form["prompt_ids_equal"] and form["answers_equal"] else "differs"
+
+
+def figures(form: dict[str, Any]) -> str:
+    """The verdict with its figures."""
+    if "error" in form:
+        error = form["error"]
+        return f"not checked: {error['message']} {error['fix']}".strip()
+    prompts = "prompt tokens equal" if form["prompt_ids_equal"] else "prompt tokens differ"
+    answers = f"{form['equal_answers']} of {form['rows']} answers equal"
+    return ", ".join(filter(None, (prompts, answers, logits(form))))
+
+
+def logits(form: dict[str, Any]) -> str:
+    """The largest difference of the logits after a prompt; empty where the form tells none."""
+    value = form.get("max_logit_difference")
+    return "" if value is None else f"logits within {value:.2g}"
+
+
+def difference(form: dict[str, Any]) -> str:
+    """The first row that differs; empty if none does."""
+    found = form.get("first_difference")
+    if not found:
+        return ""
+    place = f"Row {found['row']}, {found['what']}, token {found['token']}"
+    return f"{place}: {found['trained']!r} in training, {found['here']!r} here."

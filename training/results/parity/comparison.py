@@ -1,0 +1,78 @@
+"""Compares one form of a result with the reference, row by row."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from training.results.parity.forms import Form
+from training.results.parity.reference import Prompt, Reference
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row in one form; `difference` is the largest difference of the logits after the prompt."""
+
+    prompt: Prompt
+    ids: list[int]
+    answer: list[int]
+    difference: float | None
+
+    @property
+    def ids_equal(self) -> bool:
+        return self.ids == self.prompt.prompt_ids
+
+    @property
+    def answer_equal(self) -> bool:
+        return self.answer == self.prompt.answer
+
+
+def compare(reference: Reference, form: Form) -> list[Row]:
+    """Renders and answers every prompt of the reference. Answers are made from the tokens that training saw."""
+    rows = []
+    for index, prompt in enumerate(reference.prompts):
+        ids = form.prompt_ids(prompt, reference.template_arguments)
+        answer, logits = form.answer(prompt.prompt_ids, reference.max_new_tokens)
+        rows.append(Row(prompt, ids, answer, _difference(reference, index, logits)))
+    return rows
+
+
+def _difference(reference: Reference, index: int, logits: Any) -> float | None:
+    if logits is None or reference.logits is None:
+        return None
+    wanted = reference.logits[index]
+    shared = min(len(wanted), len(logits))  # a file may pad its vocabulary
+    return float(np.abs(wanted[:shared] - logits[:shared]).max())
+
+
+def document(name: str, rows: list[Row], decode: Any) -> dict[str, Any]:
+    """What `lathe verify --json` prints of a form; `decode` turns tokens into text."""
+    differences = [row.difference for row in rows if row.difference is not None]
+    first = next((row for row in rows if not (row.ids_equal and row.answer_equal)), None)
+    return {
+        "form": name,
+        "rows": len(rows),
+        "prompt_ids_equal": all(row.ids_equal for row in rows),
+        "answers_equal": all(row.answer_equal for row in rows),
+        "equal_answers": sum(row.answer_equal for row in rows),
+        "max_logit_difference": max(differences, default=None),
+        "first_difference": first and _told(first, decode),
+    }
+
+
+def _told(row: Row, decode: Any) -> dict[str, Any]:
+    """The first row that differs: where, and the texts on both sides."""
+    what, trained, here = "answer", row.prompt.answer, row.answer
+    if not row.ids_equal:
+        what, trained, here = "prompt", row.prompt.prompt_ids, row.ids
+    pairs = zip(trained, here, strict=False)
+    place = next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(trained), len(here)))
+    return {
+        "row": row.prompt.row,
+        "what": what,
+        "token": place,
+        "trained": decode(trained[place : place + 12]),
+        "here": decode(here[place : place + 12]),
+        "trained_tokens": len(trained),
+        "tokens_here": len(here),
+    }

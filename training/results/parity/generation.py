@@ -1,0 +1,36 @@
+"""Greedy answers of one prompt at a time, so that padding has no influence."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+@torch.inference_mode()
+def greedy(
+    model: Any, prompt: Sequence[int], ends: Sequence[int] | None, longest: int
+) -> tuple[list[int], NDArray[np.float32]]:
+    """The tokens that `model` generates, and its logits (vocabulary,) after the prompt.
+
+    It stops after one of `ends`; None stands for those of the model's own generation configuration.
+    """
+    ids = torch.tensor([list(prompt)], device=model.device)
+    stops = {} if ends is None else {"eos_token_id": list(ends) or None}
+    output = model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=longest,
+        do_sample=False,
+        use_cache=True,
+        temperature=None,
+        top_p=None,
+        top_k=None,
+        repetition_penalty=None,
+        return_dict_in_generate=True,
+        output_logits=True,
+        **stops,
+    )
+    new = output.sequences[0, ids.shape[1] :].tolist()
+    return [int(token) for token in new], output.logits[0][0].float().cpu().numpy()

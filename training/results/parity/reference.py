@@ -1,0 +1,173 @@
+"""What training saw and the trained model answers, for a few held-out rows: the reference of every comparison.
+
+Written at the end of training to PARITY_FOLDER: rows.json, and logits.safetensors with the logits (rows, vocabulary) after prompts.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+from transformers import PreTrainedTokenizerBase
+
+from training.batches.views import IGNORED
+from training.config.choices import Task
+from training.config.name_values import template_arguments
+from training.config.run_config import RunConfig
+from training.data.data_files import read_files
+from training.data.example import Example, Message, Row
+from training.results.parity.generation import greedy
+from training.run_folder.paths import PARITY_FOLDER
+from training.tokens.encoding import Encoder
+from training.tokens.rendering import Renderer
+from training.trainer.prepare import Data
+
+_ROWS_FILE, _LOGITS_FILE = "rows.json", "logits.safetensors"
+TRAINED_MODEL, SAVED_RESULT = "trained model", "saved result"
+
+
+@dataclass
+class Prompt:
+    """A row up to its last answer: `messages`, or the text `prompt`; and the tokens that training saw before the answer.
+
+    `answer` holds the tokens that the reference model generates, including the end token if it stops.
+    """
+
+    row: int
+    prompt_ids: list[int]
+    text: str
+    messages: list[Message] | None = None
+    tools: list[Row] | None = None
+    expected: str = ""
+    answer: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Reference:
+    """The prompts, the logits (rows, vocabulary) after them in fp32, and what answered: `source`.
+
+    `ends` are the tokens at which the trained model ends an answer, `template_arguments` those of the chat template.
+    """
+
+    prompts: list[Prompt]
+    source: str = SAVED_RESULT
+    logits: np.ndarray | None = None
+    ends: list[int] = field(default_factory=list)
+    template_arguments: dict[str, Any] = field(default_factory=dict)
+    max_new_tokens: int = 0
+
+    def write(self, run_dir: Path) -> None:
+        """Writes the reference into the run's folder.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        folder = run_dir / PARITY_FOLDER
+        folder.mkdir(exist_ok=True)
+        facts = {name: value for name, value in vars(self).items() if name not in ("prompts", "logits")}
+        facts["prompts"] = [asdict(prompt) for prompt in self.prompts]
+        (folder / _ROWS_FILE).write_text(json.dumps(facts, ensure_ascii=False) + "\n", encoding="utf-8")
+        if self.logits is not None:
+            save_file({"logits": self.logits}, folder / _LOGITS_FILE)
+
+    @classmethod
+    def read(cls, run_dir: Path) -> "Reference | None":
+        """Reads the reference of a run; None if it has none."""
+        folder = run_dir / PARITY_FOLDER
+        if not (folder / _ROWS_FILE).is_file():
+            return None
+        facts = json.loads((folder / _ROWS_FILE).read_text(encoding="utf-8"))
+        facts["prompts"] = [Prompt(**prompt) for prompt in facts["prompts"]]
+        logits = load_file(folder / _LOGITS_FILE)["logits"] if (folder / _LOGITS_FILE).is_file() else None
+        return cls(**facts, logits=logits)
+
+
+class _View(Protocol):
+    """A view of rows, see `training.batches.views`."""
+
+    rows: Any
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+def prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, count: int) -> list[Prompt]:
+    """The first `count` held-out rows with a prompt; of the training rows if none are held out. Empty for other tasks."""
+    if config.task not in (Task.SFT, Task.DPO, Task.ORPO, Task.KTO):
+        return []
+    renderer, encoder = Renderer(tokenizer, template_arguments(config.chat_template_kwargs)), Encoder(tokenizer)
+    found: list[Prompt] = []
+    for row, example, item in _rows(data):
+        text, expected = renderer.question(example)
+        if not text:
+            continue
+        ids = None if config.train_on_prompt else _before_the_answer(item)
+        ids = encoder.prompt(renderer.last_turn(example)) if ids is None else ids
+        found.append(_prompt(row, example, ids, text, expected, templated=renderer.templates))
+        if len(found) == count:
+            break
+    return found
+
+
+def _rows(data: Data) -> Iterator[tuple[int, Example, Any]]:
+    """Rows with their number over all files, and as training saw them."""
+    view, files = (data.held_out, data.held_out_files) if data.held_out is not None else (data.train, data.files)
+    if not hasattr(view, "rows"):  # a stream
+        return
+    places = {int(row): index for index, row in reversed(list(enumerate(view.rows.tolist())))}
+    for number, _, _, _, example in read_files(files.files):
+        if example and number in places:
+            yield number, example, view[places[number]]
+
+
+def _before_the_answer(item: Mapping[str, Any]) -> list[int] | None:
+    """The tokens before the last run of tokens with loss; None if the row was cut off there."""
+    row = item.get("chosen", item)
+    if "labels" not in row:
+        return None
+    trained = np.flatnonzero(row["labels"] != IGNORED)
+    if not len(trained):
+        return None
+    gaps = np.flatnonzero(np.diff(trained) > 1)
+    start = trained[gaps[-1] + 1] if len(gaps) else trained[0]
+    return [int(token) for token in row["input_ids"][:start]]
+
+
+def _prompt(row: int, example: Example, ids: list[int], text: str, expected: str, *, templated: bool) -> Prompt:
+    if example.messages is None or not templated:
+        return Prompt(row, ids, text, expected=expected)
+    last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")
+    return Prompt(row, ids, text, example.messages[:last], example.tools, expected)
+
+
+def end_tokens(data: Data, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The special tokens with which rows of the training data end their last answer, as far as the first rows show."""
+    special, found = set(tokenizer.all_special_ids), set()
+    special |= {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    for _, _, item in _first(_rows(data), 64):
+        row = item.get("chosen", item)
+        if "labels" in row and len(trained := np.flatnonzero(row["labels"] != IGNORED)):
+            found.add(int(row["input_ids"][trained[-1]]))
+    return sorted(found & special)
+
+
+def _first(rows: Iterator[Any], count: int) -> Iterator[Any]:
+    for _, row in zip(range(count), rows, strict=False):
+        yield row
+
+
+def answered(
+    reference: Reference, model: Any, device: torch.device, autocast: torch.dtype | None, source: str
+) -> Reference:
+    """Adds the model's greedy answers and the logits after each prompt."""
+    logits = []
+    for prompt in reference.prompts:
+        with torch.autocast(device.type, autocast or torch.bfloat16, enabled=autocast is not None):
+            prompt.answer, first = greedy(model, prompt.prompt_ids, reference.ends, reference.max_new_tokens)
+        logits.append(first)
+    reference.logits = np.stack(logits) if logits else None
+    reference.source = source
+    return reference

@@ -1,0 +1,108 @@
+"""Verifies the forms of a finished run's result: `python -m training.results.parity.verify RUN_FOLDER [FORM ...]`.
+
+It prints one JSON line per form as it is done, and writes all of them to PARITY_FILE in the run's folder.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.models.loading import load_tokenizer
+from training.results.gguf import convert
+from training.results.merging import last_summary, merge
+from training.results.parity.comparison import compare, document
+from training.results.parity.forms import Form, gguf_form, transformers_form
+from training.results.parity.reference import Reference
+from training.results.parity.saved_result import answer_by_saved_result
+from training.run_folder.paths import CONFIG_FILE, GGUF_FILE, MERGED_FOLDER, PARITY_FILE, result_dir
+
+Opened = Callable[[], AbstractContextManager[Form]]
+
+
+def verify(config: RunConfig, run_dir: Path, reference: Reference, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Compares the named forms with the reference; one document each, as they are done.
+
+    A form that cannot be checked here has an `error` with message and fix instead of figures.
+    """
+    tokenizer = load_tokenizer(config)
+    forms = openers(config, run_dir, reference)
+    for name in names:
+        if name not in forms:
+            continue
+        try:
+            with forms[name]() as form:
+                rows = compare(reference, form)
+            yield document(name, rows, tokenizer.decode)
+        except (UserError, OSError, ValueError, RuntimeError) as error:
+            fix = getattr(error, "fix", "")
+            yield {"form": name, "error": {"message": str(error), "fix": fix}}
+
+
+def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str, Opened]:
+    """How to load each form of the result; what must be made for it is made then."""
+    adapts = config.method.adapts
+    result = result_dir(run_dir, adapts=adapts)
+    whole = run_dir / MERGED_FOLDER if adapts else result
+
+    def merged() -> Path:
+        if adapts and not whole.is_dir():
+            merge(config, run_dir, load_tokenizer(config), last_summary(run_dir).get("classes", ()))
+        return whole
+
+    def gguf() -> Path:
+        file = run_dir / GGUF_FILE
+        if not file.is_file():
+            convert(merged(), file)
+        return file
+
+    longest = max((len(prompt.prompt_ids) for prompt in reference.prompts), default=0) + reference.max_new_tokens
+    found: dict[str, Opened] = {"gguf": lambda: gguf_form(gguf(), longest)}
+    if not adapts:
+        return {"model": lambda: transformers_form(config, result, on_base=False)} | found
+    return {
+        "adapter": lambda: transformers_form(config, result, on_base=True),
+        "merged": lambda: transformers_form(config, merged(), on_base=False),
+    } | found
+
+
+def verdict(reference: Reference, forms: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The document of a verification."""
+    checked = [form for form in forms if "error" not in form]
+    equal = bool(checked) and all(form["prompt_ids_equal"] and form["answers_equal"] for form in checked)
+    return {
+        "reference": reference.source,
+        "rows": len(reference.prompts),
+        "template_arguments": reference.template_arguments,
+        "equal": equal,
+        "forms": {form["form"]: {name: value for name, value in form.items() if name != "form"} for form in forms},
+    }
+
+
+def main(run_dir: Path, names: Sequence[str]) -> int:
+    """Verifies the result of a finished run. Returns the exit status: 1 if it cannot be verified at all."""
+    config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
+    reference = Reference.read(run_dir)
+    if reference is None or not reference.prompts:
+        print("The run has no prompts to compare: it answers none, or was trained by an older Lathe.", file=sys.stderr)
+        return 1
+    try:
+        if reference.logits is None:
+            answer_by_saved_result(config, run_dir, reference)
+    except (UserError, OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    done = []
+    for form in verify(config, run_dir, reference, names or ("adapter", "model", "merged", "gguf")):
+        done.append(form)
+        print(json.dumps(form), flush=True)
+    (run_dir / PARITY_FILE).write_text(json.dumps(verdict(reference, done)) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,58 @@
+"""Whether each form of a run's result renders and answers as the trained model did."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from training.run_folder.paths import PARITY_FILE, PARITY_FOLDER
+from worker.machine import programs
+from worker.runs import results
+from worker.settings import get_settings
+from worker.store.tables import Run
+
+FORMS = ("adapter", "model", "merged", "gguf", "served")
+_LAST_LINES = 3
+
+
+def latest(run: Run) -> dict[str, Any] | None:
+    """The latest verification: of `lathe verify` on this machine, else that at the end of training. None if there is none."""
+    file = get_settings().runs_dir / run.id / PARITY_FILE
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return (run.summary or {}).get("parity")
+    return found
+
+
+def verify(run: Run, forms: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Compares forms of a finished run's result with what was trained (default: all); yields each as it is done.
+
+    `latest` then returns the whole document.
+
+    Raises:
+        NoResult: there is nothing to compare, or the comparison failed.
+    """
+    results.find(run)
+    run_dir = get_settings().runs_dir / run.id
+    if not (run_dir / PARITY_FOLDER).is_dir():
+        fix = "Runs with verify_rows above 0 keep prompts for it, for tasks that answer prompts."
+        raise results.NoResult("run", run.id, "keeps no prompts to compare.", fix)
+    command = [sys.executable, "-m", programs.VERIFY, str(run_dir), *forms]
+    with subprocess.Popen(
+        command,
+        env=results.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout and process.stderr
+        for line in process.stdout:
+            if line.startswith("{"):
+                yield json.loads(line)
+        errors = process.stderr.read().strip().splitlines()[-_LAST_LINES:]
+    if process.returncode:
+        message = "could not be verified: " + (" ".join(errors) or f"exit code {process.returncode}")
+        raise results.NoResult("run", run.id, message, "Check that the base model is on this machine, then try again.")
