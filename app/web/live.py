@@ -13,6 +13,7 @@ from app.documents.live.plots import View
 from app.documents.live.reader import Cursor
 from app.web.downloads import slug
 from app.web.feeds import Feeds
+from app.web.rest.answers.form import sends
 from worker.store import database, logs, runs
 from worker.store.tables import Run
 
@@ -89,7 +90,7 @@ def show_log(
     return {"lines": [[line.id, line.attempt, line.text] for line in lines]}
 
 
-@router.get("/log.txt", response_model=None)
+@router.get("/log.txt", **sends("text/plain", "The log."))
 def download_log(run: Existing) -> Response:
     """The whole log as a text file."""
     headers = {"Content-Disposition": f'attachment; filename="{slug(run.name)}-{run.id}.log"'}

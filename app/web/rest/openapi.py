@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
 
 from training.config.run_config import RunConfig
 
@@ -20,7 +19,7 @@ TAGS = {
     "Queue": ("/api/queue",),
     "Compare": ("/api/compare",),
     "Data sets": ("/api/datasets",),
-    "Before a run": ("/api/forecasts", "/api/imports"),
+    "Before a run": ("/api/forecasts", "/api/targets", "/api/imports"),
     "Diagnosis": ("/api/diagnoses",),
     "System": ("/api/system", "/healthz"),
     "Users": ("/api/users",),
@@ -54,28 +53,6 @@ _PARAMETERS = {
     "end": "Last value on the axis. Default: the end.",
 }
 
-
-class ErrorEntry(BaseModel):
-    """What is wrong: `field` and `value` (null if there is none), the message, the fix."""
-
-    field: str
-    value: Any
-    message: str
-    fix: str
-
-
-class ErrorAnswer(BaseModel):
-    """Every error has this form. `problems` lists all of them if there can be several; `error` is the first."""
-
-    error: ErrorEntry
-    problems: list[ErrorEntry] = []
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorAnswer, "description": "The request is refused: what is wrong, and the fix."},
-    "503": {"model": ErrorAnswer, "description": "The database is unreachable; try again."},
-}
-"""The answers of every route besides its own."""
 
 RUN_BODY = {
     "requestBody": {

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.documents import records
+from app.web.rest.answers.form import sends
 
 router = APIRouter()
 
@@ -18,7 +19,7 @@ _QUIET_POLLS = 15
 """Polls without news after which a comment is sent, so that proxies keep the connection."""
 
 
-@router.get("/api/runs/{run_id}/stream", response_class=StreamingResponse)
+@router.get("/api/runs/{run_id}/stream", **sends("text/event-stream", "Messages until the run has ended."))
 def stream_run(
     request: Request,
     run_id: str,

@@ -6,6 +6,8 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from app.access import users
+from app.web.rest.answers.form import answers
+from app.web.rest.answers.system import AccountList, NewToken
 
 router = APIRouter(prefix="/api/users")
 
@@ -19,7 +21,7 @@ class NewAccount(BaseModel):
     admin: bool = False
 
 
-@router.get("")
+@router.get("", **answers(AccountList))
 def list_users(
     limit: Annotated[int, Query(ge=1, le=1000)] = 200, offset: Annotated[int, Query(ge=0)] = 0
 ) -> dict[str, Any]:
@@ -28,13 +30,13 @@ def list_users(
     return {"users": found[offset : offset + limit], "total": len(found)}
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, **answers(NewToken, 201))
 def add_user(account: Annotated[NewAccount, Body()]) -> dict[str, str]:
     """Creates an account, for admins. The answer holds its token, only this once."""
     return {"name": account.name, "token": users.add(account.name, admin=account.admin)}
 
 
-@router.post("/{name}/token")
+@router.post("/{name}/token", **answers(NewToken))
 def rotate_user(name: str) -> dict[str, str]:
     """Replaces an account's token, for admins; the old one stops working. The answer holds the new one, only this once."""
     return {"name": name, "token": users.rotate(name)}
