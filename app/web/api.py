@@ -1,5 +1,6 @@
 """The REST API. Every error is {"error": {field, value, message, fix}}; a user error also lists all its `problems`."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, FastAPI, Header, Query, Request
@@ -15,7 +16,7 @@ from app.web.rest.answers.form import answers
 from app.web.rest.answers.runs import RunAnswer, RunList, SeriesList
 from app.web.rest.answers.system import Health
 from app.web.rest.before_run import settings_object
-from app.web.rest.openapi import RUN_BODY
+from app.web.rest.openapi import RUN_BODY, methods_of
 from app.web.security import error
 from app.words.datasets import data_problems
 from training.config.fields import parse
@@ -63,6 +64,8 @@ Key = Annotated[
         description="Any text of your choice. A repeated request with the same key answers the first run, for a day.",
     ),
 ]
+
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 router = APIRouter()
 rest = APIRouter()
@@ -143,13 +146,16 @@ def resume_run(run_id: str, step_down: bool = False) -> dict[str, Any]:
     return _document(run_id)
 
 
-@rest.api_route(
-    "/api/{path:path}", methods=["GET", "POST", "PATCH", "DELETE"], response_model=None, include_in_schema=False
-)
-def unknown_path(path: str) -> JSONResponse:
-    """The answer to unknown paths under /api/, which would otherwise reach the pages."""
-    fix = "The page /api/docs lists all routes."
-    return error(404, "path", f"/api/{path}", "is not part of the API.", fix)
+@rest.api_route("/api/{path:path}", methods=_METHODS, response_model=None, include_in_schema=False)
+def unknown_path(request: Request, path: str) -> JSONResponse:
+    """The answer to unknown paths and methods under /api/, which would otherwise reach the pages."""
+    place, fix = f"/api/{path}", "The page /api/docs lists all routes."
+    allowed = methods_of(request.app.openapi(), place)
+    if not allowed:
+        return error(404, "path", place, "is not part of the API.", fix)
+    answer = error(405, "method", request.method, f"is not a method of {place}.", f"Use {' or '.join(allowed)}.")
+    answer.headers["Allow"] = ", ".join(allowed)
+    return answer
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -163,11 +169,8 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, problem: RequestValidationError) -> JSONResponse:
-        first = problem.errors()[0]
-        place, *rest = (str(part) for part in first["loc"])
-        whole = not rest or first["type"] == "json_invalid"
-        field, value = (place, None) if whole else (rest[0], str(first["input"])[:200])
-        return error(422, field, value, f"{first['msg']}.", "Correct it and send the request again.")
+        problems = [_malformed(one) for one in problem.errors()]
+        return JSONResponse({"error": problems[0], "problems": problems}, 422)
 
     async def database_unreachable(_: Request, problem: Exception) -> JSONResponse:
         cause = getattr(problem, "orig", problem)
@@ -179,6 +182,25 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def other(request: Request, problem: HTTPException) -> JSONResponse:
         return error(problem.status_code, "request", request.url.path, str(problem.detail), "")
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, problem: Exception) -> JSONResponse:
+        message = f"failed with {type(problem).__name__}."
+        return error(500, "request", request.url.path, message, "The server's log has the details. Report it as a bug.")
+
+
+def _malformed(problem: Mapping[str, Any]) -> dict[str, Any]:
+    """A value that has the wrong type or is out of bounds, as an error."""
+    place, *rest = (str(part) for part in problem["loc"])
+    whole = not rest or problem["type"] == "json_invalid"
+    field, value = (place, None) if whole else (_joined(rest), str(problem["input"])[:200])
+    fix = "Correct it and send the request again."
+    return {"field": field, "value": value, "message": f"{problem['msg']}.", "fix": fix}
+
+
+def _joined(names: list[str]) -> str:
+    """The name of a value inside others, without positions in lists."""
+    return ".".join(name for name in names if not name.isdigit()) or names[0]
 
 
 def _document(run_id: str) -> dict[str, Any]:

@@ -29,6 +29,8 @@ TAGS = {
 _PARAMETERS = {
     "run_id": "The run's id, or its first four or more characters.",
     "dataset_id": "The data set's id, or its first four or more characters.",
+    "diagnosis_id": "The id of a shared diagnosis.",
+    "import_id": "The id of an import.",
     "name": "The name of the account or machine.",
     "form": "csv, json or markdown.",
     "status": "Only runs with this status.",
@@ -104,6 +106,15 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
     for path, item in document["paths"].items():
         for operation in item.values():
             yield path, operation
+
+
+def methods_of(document: dict[str, Any], place: str) -> list[str]:
+    """The methods of a path such as /api/runs/0123; none if it is not in the document."""
+    found = set()
+    for path, item in document["paths"].items():
+        if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path)), place):
+            found |= {method.upper() for method in item}
+    return sorted(found)
 
 
 def _describe(path: str, operation: dict[str, Any]) -> None:

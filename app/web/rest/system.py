@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import callers, changes
 from app.documents import system as system_document
@@ -11,6 +12,14 @@ from app.web.rest.answers.system import RemovedMachine, System
 from worker.disk.offers import Freeable
 
 router = APIRouter()
+
+
+class Wanted(BaseModel):
+    """The kinds of files to free."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kinds: list[Freeable] = Field(min_length=1)
 
 
 @router.get("/api/system", **answers(System))
@@ -24,9 +33,9 @@ def show_system(
 
 
 @router.post("/api/system/free", status_code=202, **answers(System, 202))
-def free_disk(kinds: Annotated[list[Freeable], Body(embed=True, min_length=1)]) -> dict[str, Any]:
+def free_disk(wanted: Annotated[Wanted, Body()]) -> dict[str, Any]:
     """Starts to free the `kinds` of files; `disk.freeing` of the answer and of `GET /api/system` is the progress."""
-    changes.free_disk(kinds)
+    changes.free_disk(wanted.kinds)
     return system_document.document(callers.current().may_change)
 
 
