@@ -51,6 +51,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         reference,
         stream,
         system,
+        tokens,
         users,
     )
     from app.web.rest.answers.errors import ERRORS
@@ -62,7 +63,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.feeds = feeds.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
     runs_and_queue = (api, downloads, order, live, records, stream, comparing)
-    others = (before_run, dataset_imports, datasets, diagnoses, system, users, reference)
+    others = (before_run, dataset_imports, datasets, tokens, diagnoses, system, users, reference)
     for part in (*runs_and_queue, *others):
         app.include_router(part.router, responses=ERRORS)
     app.include_router(api.rest)

@@ -65,7 +65,7 @@ Key = Annotated[
     ),
 ]
 
-_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 
 router = APIRouter()
 rest = APIRouter()
@@ -94,16 +94,24 @@ def list_runs(
 
 
 @router.post("/api/runs", status_code=201, openapi_extra=RUN_BODY, **answers(RunAnswer, 201))
-def create_run(values: Annotated[Any, Body()], key: Key = None) -> dict[str, Any]:
+def create_run(
+    values: Annotated[Any, Body()],
+    key: Key = None,
+    parent: Annotated[str | None, Query(description="The run of which this one is a clone.")] = None,
+) -> dict[str, Any]:
     """Queues a run; the body is a JSON object of settings (docs/configuration.md).
 
     Raises:
         ConfigError: settings are invalid; answered with 422 and all problems.
         KeyReused: the key was sent before with another body; answered with 409.
+        RunNotFound: there is no run `parent`; answered with 404.
     """
+    origin = _document(parent)["id"] if parent else None
     caller, config = callers.current(), parse(settings_object(values))
     submission = Submission.of(key, caller.name, values) if key else None
-    return _document(submit.submit(config, reach=caller.reach, owner=caller.name, submission=submission).id)
+    return _document(
+        submit.submit(config, reach=caller.reach, owner=caller.name, parent_id=origin, submission=submission).id
+    )
 
 
 @router.get("/api/runs/{run_id}", **answers(RunAnswer))

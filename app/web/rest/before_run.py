@@ -1,5 +1,6 @@
 """REST routes for settings before a run: its memory, its trainable parameters, and configurations of other programs."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Query, Request
@@ -7,15 +8,19 @@ from fastapi.responses import PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
-from app.web.rest.answers.analysis import ForecastAnswer, Targets, Translation
+from app.web.rest.answers.analysis import ConfigCheck, ForecastAnswer, Targets, Translation
 from app.web.rest.answers.form import answers
 from app.web.rest.openapi import RUN_BODY, raw_body
 from app.words import forecast as forecast_words
+from training import rules
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
+from training.config.yaml_file import to_yaml
 from training.errors import Problem
 from training.foreign.translate import import_text
 from worker.forecasts import forecast, hub_config, requested, targeting
+from worker.runs import submit
+from worker.supervision import launcher
 
 router = APIRouter()
 
@@ -45,6 +50,25 @@ def forecast_run(
         return PlainTextResponse(forecast_words.page(config, found, card, simulated))
     document = forecast.as_document(found)
     return document | {"simulated": simulated} if simulated else document
+
+
+@router.post("/api/checks", openapi_extra=RUN_BODY, **answers(ConfigCheck))
+def check_run(values: Annotated[Any, Body()]) -> dict[str, Any]:
+    """Whether a run could be queued: problems, and conflicts of its settings with their fixes. Queues and stores nothing.
+
+    Raises:
+        ConfigError: a setting has an invalid value; answered with 422 and all problems.
+    """
+    config, here = parse(settings_object(values)), submit.machine()
+    problems, conflicts = submit.problems(config, callers.current().reach), rules.check(config, here)
+    return {
+        "ready": not problems and not any(conflict.blocking for conflict in conflicts),
+        "problems": [vars(problem) for problem in problems],
+        "conflicts": [asdict(conflict) for conflict in conflicts],
+        "global_batch_size": config.global_batch_size,
+        "command": launcher.preview(config, on_cpu=here.kind == "cpu"),
+        "yaml": to_yaml(config),
+    }
 
 
 @router.post("/api/targets", openapi_extra=RUN_BODY, **answers(Targets))

@@ -6,14 +6,16 @@ import re
 import pytest
 from fastapi.routing import APIRoute
 from machines import gpu, machine
+from paths import ROOT
 from played_run import PlayedRun
 from pydantic import TypeAdapter
 from web import client
 
+from app.web.rest.answers.analysis import ConfigCheck, ForecastAnswer, Translation
 from app.web.rest.answers.errors import ErrorAnswer
 from app.web.rest.openapi import operations
 from training.run_folder.events import CheckpointSaved, Metrics, PhaseStarted
-from worker.datasets import datasets
+from worker.datasets import datasets, token_counts
 from worker.disk import background, usage
 from worker.settings import get_settings
 from worker.store import accounts, database
@@ -21,7 +23,11 @@ from worker.store.tables import Status
 
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
 LOG = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
+STARTER = ROOT / "static" / "starter"
 QUERIES = {"/api/compare": "runs={run},{failed}", "/api/compare/series": "runs={run},{failed}"}
+QUERIES |= dict.fromkeys(
+    ["/api/datasets/{dataset_id}/tokens", "/api/datasets/{dataset_id}/rows/{row}/tokens"], f"model={STARTER}"
+)
 MORE = [
     "/api/runs/{run_id}/log?level=error&rank=1",
     "/api/datasets/{dataset_id}/rows?search=1",
@@ -61,6 +67,9 @@ def installation(api, tmp_path, monkeypatch):
     shared = api.post("/api/diagnoses", params={"share": True}, content=LOG).json()["shared"]
     started = api.post("/api/datasets/imports", json={"file": f"{tmp_path.name}/rows.jsonl"})
     assert started.status_code == 202, started.text
+    token_counts.wait(
+        lambda: token_counts.measure(datasets.path_of(item), item.sha256, str(STARTER), rows=item.rows, retry=True)
+    )
     return {
         "run": run.id,
         "failed": failed.id,
@@ -70,6 +79,7 @@ def installation(api, tmp_path, monkeypatch):
         "diagnosis_id": shared["id"],
         "import_id": started.json()["id"],
         "form": "json",
+        "row": 1,
     }
 
 
@@ -107,6 +117,19 @@ def test_every_answer_of_a_get_route_has_its_form(api, installation):
     for name in ("failed", "running"):
         check(api, f"/api/runs/{installation[name]}", forms["/api/runs/{run_id}"])
     check(api, f"/api/runs/{installation['failed']}/diagnosis", forms["/api/runs/{run_id}/diagnosis"])
+
+
+@pytest.mark.parametrize("changes", [{}, {"data": "none.csv"}, {"strategy": "zero2"}])
+def test_answers_to_checks_translations_and_forecasts_have_their_forms(api, tmp_path, changes):
+    (tmp_path / "rows.jsonl").write_text(ROWS)
+    settings = {"model": str(STARTER), "data": str(tmp_path / "rows.jsonl")} | changes
+    checked = api.post("/api/checks", json=settings).json()
+    assert (ConfigCheck.model_validate(checked).ready, checked["global_batch_size"] > 0) == (not changes, True)
+    forecast = api.post("/api/forecasts", json=settings | {"strategy": "single"}, params={"gpu": "h100"}).json()
+    translated = api.post("/api/imports", content="finetuning_type: lora\nmodel_name_or_path: m\n").json()
+    for form, answer in ((ConfigCheck, checked), (ForecastAnswer, forecast), (Translation, translated)):
+        assert form.model_validate(answer).model_dump(mode="json", exclude_unset=True) == answer
+    assert api.get("/api/runs").json()["total"] == api.get("/api/datasets").json()["total"] == 0
 
 
 def empty(schema):

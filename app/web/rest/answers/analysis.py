@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from app.documents.diagnoses import Recent
+from app.web.rest.answers.errors import ErrorEntry
 from app.web.rest.answers.form import Answer
 from training.forecast.activations import Batch
 from worker.store.tables import Status
@@ -96,6 +97,27 @@ class ForecastAnswer(Answer):
         description="the largest batch of the data set; null if it is not tokenized"
     )
     simulated: dict[str, Any] | None = None
+
+
+class ConflictAnswer(Answer):
+    """Settings that cannot (`blocking`) or should not be combined, the reason, and the `changes` that fix it."""
+
+    settings: list[str]
+    reason: str
+    fix: str
+    changes: dict[str, Any]
+    blocking: bool
+
+
+class ConfigCheck(Answer):
+    """Whether a run could be queued, and what it would be started with."""
+
+    ready: bool
+    problems: list[ErrorEntry]
+    conflicts: list[ConflictAnswer]
+    global_batch_size: int
+    command: str = Field(description="the command that starts the training")
+    yaml: str = Field(description="the settings as a file for `lathe run`")
 
 
 class TranslatedKey(Answer):

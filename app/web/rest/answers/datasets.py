@@ -144,3 +144,86 @@ class Files(Answer):
 
     files: list[str]
     reason: str
+
+
+class TokenProblem(Answer):
+    """Why a data set cannot be tokenized."""
+
+    message: str
+    fix: str
+    file: str | None = None
+    line: int | None = None
+    field: str | None = None
+
+
+class WorstBatch(Answer):
+    """The largest batch of a run: its rows from 1, and its place: epoch and rank from 0, step and micro step from 1."""
+
+    epoch: int
+    step: int
+    rank: int
+    micro: int
+    rows: list[int]
+    longest: int = Field(description="tokens of its longest row")
+    tokens: int
+
+
+class LongRow(Answer):
+    """A row, from 1, and its tokens."""
+
+    row: int
+    tokens: int
+
+
+class TokenReport(Answer):
+    """The statistics of a tokenized data set. Rows are counted from 1."""
+
+    tokens: int
+    rows: int
+    empty_rows: int
+    duplicate_rows: int
+    near_duplicate_rows: int
+    histogram: Any
+    cut_offs: Any
+    scripts: Any
+    untrained_at: dict[str, int] = Field(description="rows without loss tokens at each maximum length")
+    duplicate_examples: list[list[int]] = Field(description="[row, the earlier row that it equals]")
+    near_duplicate_examples: list[list[int]]
+    longest_rows: list[LongRow]
+    truncated_rows: int
+    lost_tokens: int
+    untrained_rows: int
+    train_rows: int
+    held_out_rows: int
+    problem: str
+    padding_waste: float = Field(description="share of pad tokens")
+    packing_waste: float
+    worst_batches: list[WorstBatch]
+
+
+class Tokenization(Answer):
+    """How far the data set is tokenized, in rows, and its statistics once it is done."""
+
+    status: Literal["absent", "running", "done", "failed"]
+    done: int
+    total: int
+    problem: TokenProblem | None
+    report: TokenReport | None
+
+
+class Token(Answer):
+    """A token. `trained`: it carries loss; `cut`: it is beyond the maximum length. `text` is empty if a character continues."""
+
+    id: int
+    text: str
+    trained: bool
+    cut: bool
+    special: bool
+
+
+class RowTokens(Answer):
+    """A row as tokens; `length` is the number of all."""
+
+    row: int
+    length: int
+    tokens: list[Token]
