@@ -17,6 +17,7 @@ from app.web.rest.answers.runs import RunAnswer, RunList, SeriesList
 from app.web.rest.answers.system import Health
 from app.web.rest.before_run import settings_object
 from app.web.rest.openapi import RUN_BODY, methods_of
+from app.web.rest.parameters import Limit, Offset, Step
 from app.web.security import error
 from app.words.datasets import data_problems
 from training.config.fields import parse
@@ -83,8 +84,8 @@ def health() -> dict[str, str]:
 def list_runs(
     status: Status | None = None,
     search: str = "",
-    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Limit = 200,
+    offset: Offset = 0,
 ) -> dict[str, Any]:
     """The runs that match, pinned ones first, then the newest, and how many there are in all."""
     with database.read() as session:
@@ -125,8 +126,8 @@ def show_series(
     run_id: str,
     names: str = "",
     points: Annotated[int, Query(ge=1, le=10_000)] = 400,
-    first_step: int | None = None,
-    last_step: int | None = None,
+    first_step: Step = None,
+    last_step: Step = None,
 ) -> dict[str, Any]:
     """The run's metrics with about `points` points each; `names` are separated by commas, empty for all."""
     wanted = [name.strip() for name in names.split(",") if name.strip()] or None

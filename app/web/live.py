@@ -14,6 +14,7 @@ from app.documents.live.reader import Cursor
 from app.web.downloads import slug
 from app.web.feeds import Feeds
 from app.web.rest.answers.form import sends
+from app.web.rest.parameters import After
 from worker.store import database, logs, runs
 from worker.store.tables import Run
 
@@ -39,8 +40,8 @@ Existing = Annotated[Run, Depends(existing)]
 def show_plots(
     run_id: str,
     axis: Literal["step", "tokens", "epoch", "time"] = "step",
-    start: Annotated[float | None, Query(alias="from")] = None,
-    end: Annotated[float | None, Query(alias="to")] = None,
+    start: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
+    end: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
     points: Annotated[int, Query(ge=10, le=4000)] = 400,
     ranks: Annotated[list[int] | None, Query(max_length=64)] = None,
     accept_encoding: Annotated[str, Header()] = "",
@@ -71,8 +72,8 @@ async def follow(
 @router.get("/log-window", include_in_schema=False)
 def show_log(
     run: Existing,
-    after: Annotated[int, Query(ge=0)] = 0,
-    before: Annotated[int | None, Query(ge=0)] = None,
+    after: After = 0,
+    before: After | None = None,
     find: Annotated[str, Query(max_length=200)] = "",
     limit: Annotated[int, Query(ge=1, le=5000)] = 500,
 ) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def forecast_run(
     values: Annotated[Any, Body()],
     gpu: str | None = None,
     gpus: Annotated[int | None, Query(ge=1, le=1024)] = None,
-    host_memory: Annotated[float | None, Query(ge=0.5)] = None,
+    host_memory: Annotated[float | None, Query(ge=0.5, le=2**20)] = None,
     simulate: Annotated[bool, Query(description="Also simulate a training step, which takes up to a minute.")] = False,
     fetch_config: Annotated[bool, Query(description="First download the model's config.json from the hub.")] = False,
     form: Annotated[Literal["json", "text"], Query(description="json, or text for people.")] = "json",

@@ -9,6 +9,7 @@ from app.documents.comparison.document import Comparison, as_json, compare, spli
 from app.documents.comparison.plotted import Axis, plotted
 from app.web.rest.answers.analysis import ComparisonAnswer, Lines
 from app.web.rest.answers.form import answers, sends
+from app.web.rest.parameters import Finite
 from worker.store import database
 
 router = APIRouter()
@@ -58,8 +59,8 @@ def compare_as_text(comparison: Compared) -> Response:
 def compare_series(
     runs: Annotated[str, Query(description="ids or their beginnings, separated by commas")],
     axis: Axis = "step",
-    start: float | None = None,
-    end: float | None = None,
+    start: Finite = None,
+    end: Finite = None,
     points: Annotated[int, Query(ge=10, le=10_000)] = 400,
 ) -> dict[str, Any]:
     """The metrics of runs as lines `RUN/METRIC` of about `points` points, over steps, tokens, epochs or seconds since the start.

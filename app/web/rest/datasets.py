@@ -12,6 +12,7 @@ from app.documents import dataset as document
 from app.documents import rows as rows_document
 from app.web.rest.answers.datasets import Check, DatasetAnswer, DatasetList, Rows
 from app.web.rest.answers.form import answers
+from app.web.rest.parameters import Limit, Offset
 from app.web.rest.received import Received, received
 from training.data.inspection import Inspection
 from worker.datasets import datasets, row_pages
@@ -53,8 +54,8 @@ class Mapping(BaseModel):
 @router.get("", **answers(DatasetList))
 def list_datasets(
     search: Annotated[str, Query(description="Only data sets with these words in name, format or id.")] = "",
-    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Limit = 200,
+    offset: Offset = 0,
 ) -> dict[str, Any]:
     """The data sets, newest first, and how many match in all."""
     with database.read() as session:
@@ -91,7 +92,7 @@ def show_dataset(dataset_id: str) -> dict[str, Any]:
 @router.get("/{dataset_id}/rows", **answers(Rows))
 def show_rows(
     dataset_id: str,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=rows_document.MOST)] = 25,
     search: Annotated[str, Query(max_length=LONGEST_TEXT)] = "",
 ) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from app.web import log_diagnosis
 from app.web.rest.answers.analysis import LogDiagnosis, RecentDiagnoses, RunDiagnosis, SharedDiagnosisAnswer
 from app.web.rest.answers.form import answers
 from app.web.rest.openapi import raw_body
+from app.web.rest.parameters import MicroBatch
 from worker.runs import shared_diagnoses
 from worker.supervision import run_diagnosis
 
 router = APIRouter()
-MicroBatch = Annotated[int | None, Query(ge=1)]
 
 
 @router.get("/api/runs/{run_id}/diagnosis", **answers(RunDiagnosis))

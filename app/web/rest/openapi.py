@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from training.config.fields import settings
 from training.config.run_config import RunConfig
 
 DOCUMENT_PATH = "/api/openapi.json"
@@ -91,9 +92,9 @@ def described(app: FastAPI) -> dict[str, Any]:
         description="Runs, the queue, data sets, forecasts, diagnoses, the system and accounts as JSON (docs/api.md).",
         tags=[{"name": name} for name in TAGS],
     )
-    settings = RunConfig.model_json_schema(ref_template=_MODELS)
+    run = RunConfig.model_json_schema(ref_template=_MODELS)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    schemas |= settings.pop("$defs", {}) | {"RunConfig": settings}
+    schemas |= run.pop("$defs", {}) | {"RunConfig": run}
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"token": []}]
     for path, operation in operations(document):
@@ -125,4 +126,10 @@ def _describe(path: str, operation: dict[str, Any]) -> None:
     operation["tags"] = [name for name, places in TAGS.items() if path.startswith(places)]
     for parameter in operation.get("parameters", ()):
         if not parameter.get("description"):
-            parameter["description"] = _PARAMETERS.get(parameter["name"], "")
+            parameter["description"] = _PARAMETERS.get(parameter["name"]) or _of_setting(parameter["name"])
+
+
+def _of_setting(name: str) -> str:
+    """The help of the setting of this name."""
+    known = settings().get(name)
+    return known.sentence if known else ""

@@ -12,6 +12,7 @@ from app.documents.run import document
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.runs import EventPart, LogPart, RunAnswer
 from app.web.rest.openapi import raw_body
+from app.web.rest.parameters import After
 from app.web.rest.received import received
 from worker.runs import restore
 from worker.runs.restore import BadArchive
@@ -21,7 +22,6 @@ router = APIRouter()
 
 ARCHIVES = "/api/archives"
 MOST_LINES = 10_000
-After = Annotated[int, Query(ge=0)]
 
 
 @router.get("/api/runs/{run_id}/log", **answers(LogPart))

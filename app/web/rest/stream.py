@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.documents import records
 from app.web.rest.answers.form import sends
+from app.web.rest.parameters import MOST
 
 router = APIRouter()
 
@@ -63,4 +64,6 @@ def _message(name: str, data: dict[str, Any], position: Iterable[int]) -> str:
 def _position(text: str) -> tuple[int, int]:
     """The last event and log line that the client has, from a message's id; the start for anything else."""
     events, _, lines = text.partition("-")
-    return (int(events), int(lines)) if events.isdecimal() and lines.isdecimal() else (0, 0)
+    if not (events.isdecimal() and lines.isdecimal()):
+        return 0, 0
+    return min(int(events[:20]), MOST), min(int(lines[:20]), MOST)

@@ -9,6 +9,7 @@ from app.access import callers
 from app.documents import dataset as document
 from app.web.rest.answers.datasets import RowTokens, Tokenization
 from app.web.rest.answers.form import answers
+from app.web.rest.parameters import MOST
 from training.config.fields import ConfigError
 from training.errors import Problem
 from training.tokens.store import TokenStore, open_store
@@ -61,7 +62,7 @@ def show_tokens(
 @router.get("/rows/{row}/tokens", **answers(RowTokens))
 def show_row_tokens(
     dataset_id: str,
-    row: Annotated[int, Path(description="The number of the row, from 1.")],
+    row: Annotated[int, Path(ge=1, le=MOST, description="The number of the row, from 1.")],
     model: Model,
     max_length: MaxLength = 1024,
 ) -> dict[str, Any]:

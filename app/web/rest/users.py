@@ -2,12 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, ConfigDict
 
 from app.access import users
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.system import AccountList, NewToken
+from app.web.rest.parameters import Limit, Offset
 
 router = APIRouter(prefix="/api/users")
 
@@ -22,9 +23,7 @@ class NewAccount(BaseModel):
 
 
 @router.get("", **answers(AccountList))
-def list_users(
-    limit: Annotated[int, Query(ge=1, le=1000)] = 200, offset: Annotated[int, Query(ge=0)] = 0
-) -> dict[str, Any]:
+def list_users(limit: Limit = 200, offset: Offset = 0) -> dict[str, Any]:
     """The accounts by name, for admins."""
     found = users.listing()
     return {"users": found[offset : offset + limit], "total": len(found)}

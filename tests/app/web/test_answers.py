@@ -164,6 +164,12 @@ def test_every_form_is_described(api):
         ("GET", "/api/runs/abcd1234", 404),
         ("GET", "/api/runs?limit=many", 422),
         ("POST", "/api/datasets/imports", 422),
+        ("GET", f"/api/runs?offset={2**64}", 422),
+        ("GET", f"/api/datasets?offset={2**64}", 422),
+        ("GET", f"/api/runs/abcd1234/log?after={2**64}", 422),
+        ("GET", f"/api/runs/abcd1234/series?last_step={2**64}", 422),
+        ("GET", "/api/compare/series?runs=abcd&start=inf", 422),
+        ("POST", "/api/forecasts?host_memory=inf", 422),
         ("GET", "/api/datasets/imports/none", 422),
         ("GET", "/api/datasets/imports/99999999", 404),
         ("GET", "/api/diagnoses/0123456789abcdef", 404),
@@ -193,3 +199,8 @@ def test_a_failure_of_the_server_has_the_form_of_errors(home, monkeypatch):
     answer = quiet.get("/api/queue")
     assert (answer.status_code, answer.json()["error"]["message"]) == (500, "failed with RuntimeError.")
     assert "secret" not in answer.text
+
+
+def test_a_model_whose_name_no_hub_permits_is_refused(api):
+    refused = api.post("/api/forecasts", json={"model": "\u00d44Ouj-"})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "model")

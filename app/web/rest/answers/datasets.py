@@ -178,14 +178,16 @@ class LongRow(Answer):
 class TokenReport(Answer):
     """The statistics of a tokenized data set. Rows are counted from 1."""
 
-    tokens: int
+    tokens: dict[str, int] = Field(description="median, p95 and max of a row, and the total")
     rows: int
     empty_rows: int
     duplicate_rows: int
     near_duplicate_rows: int
-    histogram: Any
-    cut_offs: Any
-    scripts: Any
+    histogram: dict[str, list[int]] = Field(description="edges, in tokens, and counts of rows between them")
+    cut_offs: list[dict[str, float]] = Field(
+        description="for limits: the shares of truncated rows, of lost tokens, and of rows without loss tokens"
+    )
+    scripts: list[dict[str, Any]] = Field(description="rows, characters and tokens of each writing system")
     untrained_at: dict[str, int] = Field(description="rows without loss tokens at each maximum length")
     duplicate_examples: list[list[int]] = Field(description="[row, the earlier row that it equals]")
     near_duplicate_examples: list[list[int]]
