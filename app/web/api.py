@@ -66,7 +66,7 @@ Key = Annotated[
     ),
 ]
 
-_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"]
 
 router = APIRouter()
 rest = APIRouter()

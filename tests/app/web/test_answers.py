@@ -159,6 +159,7 @@ def test_every_form_is_described(api):
         ("GET", "/api/nothing", 404),
         ("PUT", "/api/nothing", 404),
         ("PUT", "/api/runs", 405),
+        ("QUERY", "/api/runs", 405),
         ("DELETE", "/api/queue", 405),
         ("POST", "/api/runs/abcd1234", 405),
         ("GET", "/api/runs/abcd1234", 404),
