@@ -32,7 +32,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     from app.web import (
         api,
         authentication,
-        comparing,
         downloads,
         feeds,
         gradio_calls,
@@ -41,7 +40,21 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         security,
         serving,
     )
-    from app.web.rest import datasets, openapi, records, reference, stream, users
+    from app.web.rest import (
+        before_run,
+        comparing,
+        dataset_imports,
+        datasets,
+        diagnoses,
+        openapi,
+        records,
+        reference,
+        stream,
+        system,
+        tokens,
+        users,
+    )
+    from app.web.rest.answers.errors import ERRORS
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
     openapi.install(app)
@@ -49,8 +62,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.feeds = feeds.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
-    for part in (api, comparing, downloads, order, live, datasets, records, stream, users, reference):
-        app.include_router(part.router, responses=openapi.ERRORS)
+    runs_and_queue = (api, downloads, order, live, records, stream, comparing)
+    others = (before_run, dataset_imports, datasets, tokens, diagnoses, system, users, reference)
+    for part in (*runs_and_queue, *others):
+        app.include_router(part.router, responses=ERRORS)
     app.include_router(api.rest)
     api.install_error_handlers(app)
     rules = security.Rules.of(settings)

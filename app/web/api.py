@@ -1,31 +1,31 @@
 """The REST API. Every error is {"error": {field, value, message, fix}}; a user error also lists all its `problems`."""
 
-import io
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
-from starlette.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app.access import callers, changes
+from app.access.intake import ImportNotFound
 from app.access.permissions import Forbidden
-from app.documents import system as system_document
 from app.documents.run import brief, document
-from app.web import log_diagnosis
-from app.web.rest.openapi import RUN_BODY, raw_body
+from app.web.rest.answers.form import answers
+from app.web.rest.answers.runs import RunAnswer, RunList, SeriesList
+from app.web.rest.answers.system import Health
+from app.web.rest.before_run import settings_object
+from app.web.rest.openapi import RUN_BODY, methods_of
+from app.web.rest.parameters import Limit, Offset, Step
 from app.web.security import error
-from app.words import forecast as forecast_words
 from app.words.datasets import data_problems
-from training.config.fields import ConfigError, parse
-from training.errors import DataError, Problem, UserError
-from training.foreign.translate import import_text
+from training.config.fields import parse
+from training.errors import DataError, UserError
 from worker.datasets.datasets import DatasetInUse, DatasetNotFound
 from worker.disk.background import AlreadyFreeing
-from worker.disk.offers import Freeable
-from worker.forecasts import forecast, hub_config, requested
 from worker.runs import submit
+from worker.runs.shared_diagnoses import DiagnosisNotFound, TooManyShared
 from worker.store import database, runs, submissions
 from worker.store.accounts import AccountNotFound
 from worker.store.database import UNREACHABLE
@@ -36,7 +36,6 @@ from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
 from worker.store.submissions import KeyReused, Submission
 from worker.store.tables import Status
 from worker.store.waiting import NotWaiting
-from worker.supervision import run_diagnosis
 
 _STATUS: dict[type[UserError], int] = {
     RunNotFound: 404,
@@ -52,6 +51,9 @@ _STATUS: dict[type[UserError], int] = {
     AlreadyFreeing: 409,
     KeyReused: 409,
     Forbidden: 403,
+    ImportNotFound: 404,
+    DiagnosisNotFound: 404,
+    TooManyShared: 409,
 }
 
 Key = Annotated[
@@ -64,11 +66,13 @@ Key = Annotated[
     ),
 ]
 
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"]
+
 router = APIRouter()
 rest = APIRouter()
 
 
-@router.get("/healthz")
+@router.get("/healthz", **answers(Health))
 def health() -> dict[str, str]:
     """Answers {"status": "ok"} if the database is reachable."""
     with database.read() as session:
@@ -76,12 +80,12 @@ def health() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/api/runs")
+@router.get("/api/runs", **answers(RunList))
 def list_runs(
     status: Status | None = None,
     search: str = "",
-    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Limit = 200,
+    offset: Offset = 0,
 ) -> dict[str, Any]:
     """The runs that match, pinned ones first, then the newest, and how many there are in all."""
     with database.read() as session:
@@ -90,32 +94,40 @@ def list_runs(
     return {"runs": [brief(run) for run in found], "total": total}
 
 
-@router.post("/api/runs", status_code=201, openapi_extra=RUN_BODY)
-def create_run(values: Annotated[Any, Body()], key: Key = None) -> dict[str, Any]:
+@router.post("/api/runs", status_code=201, openapi_extra=RUN_BODY, **answers(RunAnswer, 201))
+def create_run(
+    values: Annotated[Any, Body()],
+    key: Key = None,
+    parent: Annotated[str | None, Query(description="The run of which this one is a clone.")] = None,
+) -> dict[str, Any]:
     """Queues a run; the body is a JSON object of settings (docs/configuration.md).
 
     Raises:
         ConfigError: settings are invalid; answered with 422 and all problems.
         KeyReused: the key was sent before with another body; answered with 409.
+        RunNotFound: there is no run `parent`; answered with 404.
     """
-    caller, config = callers.current(), parse(_settings(values))
+    origin = _document(parent)["id"] if parent else None
+    caller, config = callers.current(), parse(settings_object(values))
     submission = Submission.of(key, caller.name, values) if key else None
-    return _document(submit.submit(config, reach=caller.reach, owner=caller.name, submission=submission).id)
+    return _document(
+        submit.submit(config, reach=caller.reach, owner=caller.name, parent_id=origin, submission=submission).id
+    )
 
 
-@router.get("/api/runs/{run_id}")
+@router.get("/api/runs/{run_id}", **answers(RunAnswer))
 def show_run(run_id: str) -> dict[str, Any]:
     """One run with its events, summary and latest metrics."""
     return _document(run_id)
 
 
-@router.get("/api/runs/{run_id}/series")
+@router.get("/api/runs/{run_id}/series", **answers(SeriesList))
 def show_series(
     run_id: str,
     names: str = "",
     points: Annotated[int, Query(ge=1, le=10_000)] = 400,
-    first_step: int | None = None,
-    last_step: int | None = None,
+    first_step: Step = None,
+    last_step: Step = None,
 ) -> dict[str, Any]:
     """The run's metrics with about `points` points each; `names` are separated by commas, empty for all."""
     wanted = [name.strip() for name in names.split(",") if name.strip()] or None
@@ -127,14 +139,14 @@ def show_series(
     return {"series": [vars(line) for line in lines]}
 
 
-@router.post("/api/runs/{run_id}/stop")
+@router.post("/api/runs/{run_id}/stop", **answers(RunAnswer))
 def stop_run(run_id: str) -> dict[str, Any]:
     """Requests a run to stop: it saves a checkpoint after the current step and exits."""
     changes.stop(run_id)
     return _document(run_id)
 
 
-@router.post("/api/runs/{run_id}/resume")
+@router.post("/api/runs/{run_id}/resume", **answers(RunAnswer))
 def resume_run(run_id: str, step_down: bool = False) -> dict[str, Any]:
     """Resumes a failed or stopped run from its last complete checkpoint; `step_down` applies the settings proposed after an
     out-of-memory error.
@@ -143,100 +155,16 @@ def resume_run(run_id: str, step_down: bool = False) -> dict[str, Any]:
     return _document(run_id)
 
 
-@router.get("/api/runs/{run_id}/diagnosis")
-def diagnose_run(
-    run_id: str, model: str | None = None, micro_batch: Annotated[int | None, Query(ge=1)] = None
-) -> dict[str, Any]:
-    """Why a run failed: cause, evidence and fix, from its log (docs/diagnosis.md)."""
-    shape = log_diagnosis.dimensions(model)
-    return run_diagnosis.of_run(run_id, dimensions=shape, micro_batch=micro_batch)
-
-
-@router.post("/api/forecasts", response_model=None, openapi_extra=RUN_BODY)
-def forecast_run(
-    values: Annotated[Any, Body()],
-    gpu: str | None = None,
-    gpus: Annotated[int | None, Query(ge=1, le=1024)] = None,
-    host_memory: Annotated[float | None, Query(ge=0.5)] = None,
-    simulate: Annotated[bool, Query(description="Also simulate a training step, which takes up to a minute.")] = False,
-    fetch_config: Annotated[bool, Query(description="First download the model's config.json from the hub.")] = False,
-    form: Annotated[Literal["json", "text"], Query(description="json, or text for people.")] = "json",
-) -> dict[str, Any] | PlainTextResponse:
-    """The memory forecast of a run, and settings that fit. The body is a JSON object of settings; data is optional.
-
-    Raises:
-        ConfigError: settings, GPU or model are invalid; answered with 422.
-    """
-    typed = _settings(values)
-    config = requested.on_gpus(parse({"data": "none"} | typed), gpus, typed)
-    if problems := callers.current().reach.problems(config):
-        raise ConfigError(problems)
-    if fetch_config:
-        hub_config.fetch(config.model, config.revision)
-    found, card = requested.forecast(config, gpu, host_memory)
-    simulated = requested.simulate(config, found, card) if simulate else None
-    if form == "text":
-        return PlainTextResponse(forecast_words.page(config, found, card, simulated))
-    document = forecast.as_document(found)
-    return document | {"simulated": simulated} if simulated else document
-
-
-@router.post("/api/diagnoses", openapi_extra=raw_body("text/plain", "The log of the training run."))
-async def diagnose_log(
-    request: Request, model: str | None = None, micro_batch: Annotated[int | None, Query(ge=1)] = None
-) -> dict[str, Any]:
-    """Why a run failed, from its log in the body. `model` is a folder or config.json on the server, `micro_batch` the rows per
-    forward pass.
-
-    Raises:
-        ConfigError: the body is empty, or the model cannot be read; answered with 422.
-    """
-    log = io.BytesIO(await request.body())
-    return await run_in_threadpool(log_diagnosis.of_stream, log, model, micro_batch)
-
-
-@router.post("/api/imports", openapi_extra=raw_body("text/plain", "The text of the configuration."))
-async def import_configuration(request: Request) -> dict[str, Any]:
-    """A configuration of another program, in the body, as the settings of a run, key by key. Files that it names are not read.
-
-    Raises:
-        UserError: the body is a configuration of no known program; answered with 422.
-    """
-    text = (await request.body()).decode("utf-8", "replace")
-    return await run_in_threadpool(lambda: import_text(text, None, "body").document())
-
-
-@router.get("/api/system")
-def show_system(
-    wait: Annotated[
-        bool, Query(description="Wait for the measurement, and for disk space that is being freed.")
-    ] = False,
-) -> dict[str, Any]:
-    """Machines, devices, disk, queue and services (docs/system.md). The disk use is measured in the background."""
-    return system_document.document(callers.current().may_change, wait=wait)
-
-
-@router.post("/api/system/free", status_code=202)
-def free_disk(kinds: Annotated[list[Freeable], Body(embed=True, min_length=1)]) -> dict[str, Any]:
-    """Starts to free the `kinds` of files; `disk.freeing` of the answer and of `GET /api/system` is the progress."""
-    changes.free_disk(kinds)
-    return system_document.document(callers.current().may_change)
-
-
-@router.post("/api/system/machines/{name}/remove")
-def remove_machine(name: str) -> dict[str, Any]:
-    """Removes a machine that no longer reports."""
-    changes.remove_machine(name)
-    return {"name": name, "removed": True}
-
-
-@rest.api_route(
-    "/api/{path:path}", methods=["GET", "POST", "PATCH", "DELETE"], response_model=None, include_in_schema=False
-)
-def unknown_path(path: str) -> JSONResponse:
-    """The answer to unknown paths under /api/, which would otherwise reach the pages."""
-    fix = "The page /api/docs lists all routes."
-    return error(404, "path", f"/api/{path}", "is not part of the API.", fix)
+@rest.api_route("/api/{path:path}", methods=_METHODS, response_model=None, include_in_schema=False)
+def unknown_path(request: Request, path: str) -> JSONResponse:
+    """The answer to unknown paths and methods under /api/, which would otherwise reach the pages."""
+    place, fix = f"/api/{path}", "The page /api/docs lists all routes."
+    allowed = methods_of(request.app.openapi(), place)
+    if not allowed:
+        return error(404, "path", place, "is not part of the API.", fix)
+    answer = error(405, "method", request.method, f"is not a method of {place}.", f"Use {' or '.join(allowed)}.")
+    answer.headers["Allow"] = ", ".join(allowed)
+    return answer
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -250,11 +178,8 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, problem: RequestValidationError) -> JSONResponse:
-        first = problem.errors()[0]
-        place, *rest = (str(part) for part in first["loc"])
-        whole = not rest or first["type"] == "json_invalid"
-        field, value = (place, None) if whole else (rest[0], str(first["input"])[:200])
-        return error(422, field, value, f"{first['msg']}.", "Correct it and send the request again.")
+        problems = [_malformed(one) for one in problem.errors()]
+        return JSONResponse({"error": problems[0], "problems": problems}, 422)
 
     async def database_unreachable(_: Request, problem: Exception) -> JSONResponse:
         cause = getattr(problem, "orig", problem)
@@ -267,12 +192,24 @@ def install_error_handlers(app: FastAPI) -> None:
     async def other(request: Request, problem: HTTPException) -> JSONResponse:
         return error(problem.status_code, "request", request.url.path, str(problem.detail), "")
 
+    @app.exception_handler(Exception)
+    async def failed(request: Request, problem: Exception) -> JSONResponse:
+        message = f"failed with {type(problem).__name__}."
+        return error(500, "request", request.url.path, message, "The server's log has the details. Report it as a bug.")
 
-def _settings(values: Any) -> dict[str, Any]:
-    if isinstance(values, dict):
-        return values
-    fix = 'Send the settings, for example {"model": "Qwen/Qwen3-0.6B", "data": "0123456789abcdef"}.'
-    raise ConfigError([Problem("body", None, "is not a JSON object.", fix)])
+
+def _malformed(problem: Mapping[str, Any]) -> dict[str, Any]:
+    """A value that has the wrong type or is out of bounds, as an error."""
+    place, *rest = (str(part) for part in problem["loc"])
+    whole = not rest or problem["type"] == "json_invalid"
+    field, value = (place, None) if whole else (_joined(rest), str(problem["input"])[:200])
+    fix = "Correct it and send the request again."
+    return {"field": field, "value": value, "message": f"{problem['msg']}.", "fix": fix}
+
+
+def _joined(names: list[str]) -> str:
+    """The name of a value inside others, without positions in lists."""
+    return ".".join(name for name in names if not name.isdigit()) or names[0]
 
 
 def _document(run_id: str) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from fastapi.responses import FileResponse, StreamingResponse
 
 from app.documents import outputs as output_documents
 from app.web.assets import SERVED, STATIC_PATH
+from app.web.rest.answers.form import answers, sends
+from app.web.rest.answers.runs import Outputs
 from app.web.security import error
 from app.words.runs import result_noun
 from training.config.fields import parse
@@ -23,8 +25,8 @@ router = APIRouter()
 _MEDIA = {".zip": "application/zip", ".md": "text/markdown; charset=utf-8", ".jsonl": "application/jsonl"}
 
 
-@router.get("/api/runs/{run_id}/adapter.zip", response_model=None)
-@router.get("/api/runs/{run_id}/model.zip", response_model=None)
+@router.get("/api/runs/{run_id}/adapter.zip", **sends("application/zip", "The adapter or model."))
+@router.get("/api/runs/{run_id}/model.zip", **sends("application/zip", "The adapter or model."))
 def adapter(run_id: str) -> Response:
     """The run's adapter or, after full fine-tuning, model as a zip, also in ranges, so that an interrupted download can resume.
 
@@ -36,7 +38,7 @@ def adapter(run_id: str) -> Response:
     return _file(run, adapter_path(run), result_noun(run.config), ".zip", fix)
 
 
-@router.get("/api/runs/{run_id}/merged.zip", response_model=None)
+@router.get("/api/runs/{run_id}/merged.zip", **sends("application/zip", "The merged model."))
 def merged(run_id: str) -> Response:
     """The adapter merged into its base model, as a zip, if the run or an export has created it."""
     run = _run(run_id)
@@ -46,7 +48,7 @@ def merged(run_id: str) -> Response:
     return _file(run, adapter_path(run, MERGED_FILE), "merged model", "-merged.zip", fix)
 
 
-@router.get("/api/runs/{run_id}/model.gguf", response_model=None)
+@router.get("/api/runs/{run_id}/model.gguf", **sends("application/octet-stream", "The GGUF file."))
 def gguf(run_id: str) -> Response:
     """The model as a GGUF file, if it has been exported."""
     run = _run(run_id)
@@ -54,7 +56,7 @@ def gguf(run_id: str) -> Response:
     return _file(run, adapter_path(run, GGUF_FILE), "GGUF file", ".gguf", fix)
 
 
-@router.get("/api/runs/{run_id}/card.md", response_model=None)
+@router.get("/api/runs/{run_id}/card.md", **sends("text/markdown", "The model card."))
 def card(run_id: str) -> Response:
     """The model card of the result, as Markdown."""
     run = _run(run_id)
@@ -63,8 +65,8 @@ def card(run_id: str) -> Response:
     return _file(run, path, "model card", "-card.md", "The machine that trained it has the card.")
 
 
-@router.get("/api/runs/{run_id}/answers.jsonl", response_model=None)
-def answers(run_id: str) -> Response:
+@router.get("/api/runs/{run_id}/answers.jsonl", **sends("application/jsonl", "A JSON object for each row."))
+def row_answers(run_id: str) -> Response:
     """The answers to held-out rows before and after training, one JSON object a row."""
     run = _run(run_id)
     path = get_settings().runs_dir / run.id / ANSWERS_FILE
@@ -72,7 +74,7 @@ def answers(run_id: str) -> Response:
     return _file(run, path if path.is_file() else None, "answers", "-answers.jsonl", fix)
 
 
-@router.get("/api/runs/{run_id}/archive.zip", response_model=None)
+@router.get("/api/runs/{run_id}/archive.zip", **sends("application/zip", "The archive."))
 def archive(run_id: str) -> Response:
     """The whole run as one file for `lathe restore`."""
     run = _run(run_id)
@@ -80,7 +82,7 @@ def archive(run_id: str) -> Response:
     return StreamingResponse(run_archive.packed(run.id), media_type="application/zip", headers=headers)
 
 
-@router.get("/api/runs/{run_id}/outputs")
+@router.get("/api/runs/{run_id}/outputs", **answers(Outputs))
 def outputs(run_id: str) -> dict[str, Any]:
     """Every form of the run's result, and snippets that use it."""
     with database.read() as session:
@@ -95,7 +97,7 @@ def _file(run: Run, path: Path | None, what: str, ending: str, fix: str) -> Resp
     return FileResponse(path, media_type=media, filename=f"{slug(run.name)}-{run.id}{ending}")
 
 
-@router.get("/api/runs/{run_id}/config.yaml", response_model=None)
+@router.get("/api/runs/{run_id}/config.yaml", **sends("application/yaml", "Settings of a run as YAML."))
 def configuration(run_id: str) -> Response:
     """The run's configuration as a file for `lathe run`."""
     run = _run(run_id)

@@ -13,6 +13,8 @@ from app.documents.live.plots import View
 from app.documents.live.reader import Cursor
 from app.web.downloads import slug
 from app.web.feeds import Feeds
+from app.web.rest.answers.form import sends
+from app.web.rest.parameters import After
 from worker.store import database, logs, runs
 from worker.store.tables import Run
 
@@ -38,8 +40,8 @@ Existing = Annotated[Run, Depends(existing)]
 def show_plots(
     run_id: str,
     axis: Literal["step", "tokens", "epoch", "time"] = "step",
-    start: Annotated[float | None, Query(alias="from")] = None,
-    end: Annotated[float | None, Query(alias="to")] = None,
+    start: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
+    end: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
     points: Annotated[int, Query(ge=10, le=4000)] = 400,
     ranks: Annotated[list[int] | None, Query(max_length=64)] = None,
     accept_encoding: Annotated[str, Header()] = "",
@@ -70,8 +72,8 @@ async def follow(
 @router.get("/log-window", include_in_schema=False)
 def show_log(
     run: Existing,
-    after: Annotated[int, Query(ge=0)] = 0,
-    before: Annotated[int | None, Query(ge=0)] = None,
+    after: After = 0,
+    before: After | None = None,
     find: Annotated[str, Query(max_length=200)] = "",
     limit: Annotated[int, Query(ge=1, le=5000)] = 500,
 ) -> dict[str, Any]:
@@ -89,7 +91,7 @@ def show_log(
     return {"lines": [[line.id, line.attempt, line.text] for line in lines]}
 
 
-@router.get("/log.txt", response_model=None)
+@router.get("/log.txt", **sends("text/plain", "The log."))
 def download_log(run: Existing) -> Response:
     """The whole log as a text file."""
     headers = {"Content-Disposition": f'attachment; filename="{slug(run.name)}-{run.id}.log"'}

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict
 from app.access import changes
 from app.documents import export, queue
 from app.documents.run import document
+from app.web.rest.answers.form import answers, sends
+from app.web.rest.answers.runs import QueueAnswer, RunAnswer
 from training.errors import UserError
 from worker.store import database, runs, waiting
 from worker.store.listed import run_list
@@ -50,7 +52,7 @@ class QueueChange(BaseModel):
     paused: bool
 
 
-@router.patch("/api/runs/{run_id}")
+@router.patch("/api/runs/{run_id}", **answers(RunAnswer))
 def describe_run(run_id: str, change: Annotated[Description, Body()]) -> dict[str, Any]:
     """Changes name, notes, tags, pin, archive, hold or priority of a run: all that the body names, or nothing."""
     priority = None if change.priority is None else waiting.PRIORITIES[change.priority]
@@ -66,28 +68,28 @@ def delete_run(run_id: str) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/api/runs/{run_id}/move")
+@router.post("/api/runs/{run_id}/move", **answers(QueueAnswer))
 def move_run(run_id: str, move: Annotated[Move, Body()]) -> dict[str, Any]:
     """Moves a queued run; answers the queue."""
     changes.move(run_id, move.before)
     return show_queue()
 
 
-@router.get("/api/queue")
+@router.get("/api/queue", **answers(QueueAnswer))
 def show_queue() -> dict[str, Any]:
     """The waiting runs in the order in which they start."""
     with database.read() as session:
         return queue.document(session)
 
 
-@router.post("/api/queue")
+@router.post("/api/queue", **answers(QueueAnswer))
 def change_queue(change: Annotated[QueueChange, Body()]) -> dict[str, Any]:
     """Pauses the queue for everybody, or lets runs start again; answers the queue."""
     changes.pause_queue(paused=change.paused)
     return show_queue()
 
 
-@router.get("/api/runs.{form}", response_model=None)
+@router.get("/api/runs.{form}", **sends("text/csv", "The runs in the form of the address."))
 def export_runs(
     form: str,
     ids: str = "",

@@ -1,7 +1,7 @@
 """Pages of the rows of a stored data set, read in a process with limits, from any row on.
 
-JSONL files have an index beside them, made once in the background; a Parquet file has its row groups. Other formats are read from
-their start, so their pages end at a maximum row, which the page names.
+JSONL, CSV and TSV files have an index beside them, made once in the background; a Parquet file has its row groups. Other formats,
+and gzip files, are read from their start, so their pages end at a maximum row, which the page names.
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from training.data.files import browse
+from training.data.files.row_index import INDEXED
 from training.errors import DataError
 from worker.datasets import checking
 from worker.machine import programs
@@ -34,10 +35,10 @@ def page(path: Path, first: int, count: int) -> list[dict[str, Any]]:
     Raises:
         DataError: the row is out of reach, or the rows cannot be read.
     """
-    file_format = path.name.partition(".")[2]
+    file_format = _format(path)
     if first > reachable(file_format, first):
         message = f"is beyond row {REACHABLE:,}, the last one that pages show of {file_format.upper()}."
-        raise DataError(message, "Search for it, or save the file as JSONL or Parquet.", line=first)
+        raise DataError(message, "Search for it, or save the file as JSONL, CSV or Parquet, without gzip.", line=first)
     characters = WHOLE_CHARACTERS if count == 1 else browse.MATCH_CHARACTERS
     index = index_of(path)
     arguments = [f"--first={first}", f"--count={count}", f"--characters={characters}"]
@@ -51,7 +52,7 @@ def page(path: Path, first: int, count: int) -> list[dict[str, Any]]:
 
 def reachable(file_format: str, rows: int) -> int:
     """The last row, of that many, that pages show."""
-    return rows if file_format in ("jsonl", "parquet") else min(rows, REACHABLE)
+    return rows if file_format in (*INDEXED, "parquet") else min(rows, REACHABLE)
 
 
 def index_of(path: Path) -> Path:
@@ -60,13 +61,17 @@ def index_of(path: Path) -> Path:
 
 
 def prepare(path: Path) -> None:
-    """Starts to make the index of a large JSONL file in the background, unless it exists or is being made."""
+    """Starts to make the index of a large file in the background, unless it exists or is being made."""
     with _lock:
-        needed = path.name.endswith(".jsonl") and path not in _making and not index_of(path).exists()
+        needed = _format(path) in INDEXED and path not in _making and not index_of(path).exists()
         if not needed or path.stat().st_size < _INDEXED_BYTES:
             return
         _making.add(path)
     threading.Thread(target=_make, args=(path,), name=f"index of {path.name}", daemon=True).start()
+
+
+def _format(path: Path) -> str:
+    return path.name.partition(".")[2]
 
 
 def drop(path: Path) -> None:
@@ -78,7 +83,7 @@ def _make(path: Path) -> None:
     """Without an index pages are read from the start of the file, so a failure only makes them slower."""
     try:
         limits = checking.limits_for(path.stat().st_size)
-        result = programs.run_limited(programs.BROWSE, [str(path), "jsonl", "--write-index"], limits)
+        result = programs.run_limited(programs.BROWSE, [str(path), _format(path), "--write-index"], limits)
         if result.code:
             log.warning("the rows of %s have no index: %s", path.name, result.last_line)
             return

@@ -21,13 +21,17 @@ _FIX = "Download its config.json (the weights are not needed) and give the folde
 def known(model: str, revision: str | None = None) -> Path | None:
     """The config.json of a hub model that was fetched, or that the hub's client has in its cache; None if there is none."""
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     if not HUB_ID.fullmatch(model):
         return None
     own = _place(model, revision)
     if own.is_file():
         return own
-    cached = try_to_load_from_cache(model, "config.json", revision=revision)
+    try:
+        cached = try_to_load_from_cache(model, "config.json", revision=revision)
+    except HFValidationError:  # stricter than our pattern
+        return None
     return Path(cached) if isinstance(cached, str) else None
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
 
+from app.access.intake import Intake
 from app.documents.dataset import matches
 from app.pages.common.html import ago, bar, each, table
 from app.pages.common.issues import issues_html, use_link
-from app.pages.datasets.intake import Intake
 from app.words import numbers
 from training.data.row_formats import UNKNOWN
 from training.units import NONE, byte_size

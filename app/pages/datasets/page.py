@@ -8,13 +8,13 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from app.access import callers, changes
+from app.access import callers, changes, dataset_imports
+from app.access.intake import intakes
 from app.access.permissions import Forbidden
 from app.pages.common import upload_box
 from app.pages.common.html import QUIET, database_unreachable, html, title
 from app.pages.datasets import sources
 from app.pages.datasets.html import intakes_html, list_html, refusal_html, removal_html
-from app.pages.datasets.intake import intakes
 from app.pages.datasets.sources import ONE_SET, WAYS
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetInUse, DatasetNotFound
@@ -73,7 +73,7 @@ def build(demo: gr.Blocks) -> None:
 def opened(request: gr.Request) -> list[Any]:
     """The page with the filter in its address."""
     search = str(request.query_params.get("search", ""))[:200]
-    return [search, gr.update(choices=sources.folder_choices(), value=[]), *refreshed(search, Shown())]
+    return [search, gr.update(choices=dataset_imports.folder_choices(), value=[]), *refreshed(search, Shown())]
 
 
 def refreshed(search: str, before: Shown) -> list[Any]:
@@ -95,14 +95,14 @@ def uploaded(files: list[str] | None, way: str, search: str, before: Shown) -> l
 def added(names: list[str] | None, search: str, before: Shown) -> list[Any]:
     """Imports files from the server's folders."""
     for name in names or []:
-        sources.import_from_folder(name)
+        dataset_imports.from_folder(name)
     return [gr.update(value=[]), *refreshed(search, before)]
 
 
 def fetched(name: str, split: str, config: str, revision: str, search: str, before: Shown) -> list[Any]:
     """Downloads a data set from the hub and imports it."""
     if (name or "").strip():
-        sources.import_from_hub(name.strip(), split.strip(), config.strip(), revision.strip())
+        dataset_imports.from_hub(name.strip(), split.strip(), config.strip(), revision.strip())
     return refreshed(search, before)
 
 
@@ -185,7 +185,7 @@ def _upload_tab() -> tuple[Any, Any]:
 
 def _folder_tab() -> tuple[Any, Any]:
     with gr.Tab("From this server"):
-        reason = sources.folder_reason()
+        reason = dataset_imports.folder_reason()
         html(Markup('<p class="note">{}</p>').format(reason), visible=bool(reason))
         with gr.Row(visible=not reason):
             folder = gr.Dropdown(
@@ -197,7 +197,7 @@ def _folder_tab() -> tuple[Any, Any]:
 
 def _hub_tab() -> list[Any]:
     with gr.Tab("From the hub"):
-        reason = sources.hub_reason()
+        reason = dataset_imports.hub_reason()
         html(Markup('<p class="note">{}</p>').format(reason), visible=bool(reason))
         with gr.Row(visible=not reason):
             name = gr.Textbox(label="Data set", placeholder="owner/name", elem_id="hub-name", scale=3)

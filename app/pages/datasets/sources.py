@@ -1,6 +1,5 @@
-"""Imports of data sets from uploads, the server's folders, the hub and the sample."""
+"""Imports of data sets from uploads and the sample."""
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -8,10 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from app.access import callers
+from app.access.intake import intakes
 from app.pages.common import upload_box
-from app.pages.datasets.intake import intakes
-from worker.datasets import datasets, folders, hub
-from worker.settings import get_settings
+from worker.datasets import datasets
 from worker.store.tables import Dataset
 
 ONE_SET, PAIR, SEPARATE = "one data set", "training + validation", "separate data sets"
@@ -42,25 +40,6 @@ def in_order(paths: Sequence[Path]) -> list[Path]:
     return sorted(paths, key=key)
 
 
-def import_from_folder(name: str) -> None:
-    """Imports a copy of a file in an allowed folder."""
-    path, owner = folders.resolve(name), callers.current().name
-    intakes.begin(name, path.stat().st_size, lambda: [_copied(path, owner)], owner=owner)
-
-
-def import_from_hub(dataset_id: str, split: str, config: str, revision: str) -> None:
-    """Downloads a data set from the hub and imports it."""
-    owner = callers.current().name
-
-    def add() -> list[Dataset]:
-        path = hub.fetch(dataset_id, split or "train", config or None, revision or None)
-        ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
-        name = f"{dataset_id.replace('/', '-')}-{split}{ending}"
-        return [datasets.add_file(path=path, name=name, move=True, owner=owner)]
-
-    intakes.begin(dataset_id, 0, add, owner=owner)
-
-
 def import_sample() -> None:
     """Imports the sample data: training and held-out rows."""
     train, *held_out = upload_box.samples()
@@ -70,25 +49,6 @@ def import_sample() -> None:
         return [_copied(path, owner) for path in (train, *held_out)]
 
     intakes.begin("Starter sample", train.stat().st_size, add, paired=True, owner=owner)
-
-
-def folder_choices() -> list[str]:
-    """Files in the allowed folders."""
-    return [str(name) for name in folders.listing()]
-
-
-def folder_reason() -> str:
-    """Why no file of the server can be imported; empty if files can be."""
-    if get_settings().data_folders:
-        return ""
-    return "This server has no data folders. Set LATHE_DATA_FOLDERS and restart Lathe."
-
-
-def hub_reason() -> str:
-    """Why the hub cannot be used; empty if it can be."""
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        return "This server works offline (HF_HUB_OFFLINE is set). Upload the file instead."
-    return ""
 
 
 def _begin(paths: Sequence[Path], add: Callable[[], Sequence[Dataset]], owner: str, *, paired: bool = False) -> None:

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from app.documents.diagnoses import Recent, address
 from app.pages.common.diagnosis import diagnosis_html
 from app.pages.common.html import ago, each, panel, table
 from app.words import numbers
@@ -19,22 +19,6 @@ _SHARE = Markup(
     '<div class="share"><button type="button" class="button" id="share" data-send="{}">Share</button><span class="note">'
     "Makes a link for everybody with access to this Lathe. It stores this diagnosis and the log, without secrets.</span></div>"
 ).format('{"share": true}')
-
-
-@dataclass(frozen=True)
-class Recent:
-    """A diagnosis of a failed run or of a shared log: its address, name and cause; `when` in epoch seconds."""
-
-    address: str
-    name: str
-    title: str
-    cause: str
-    when: float
-
-
-def address(diagnosis_id: str) -> str:
-    """The address of a shared diagnosis on this server."""
-    return f"/diagnose?id={diagnosis_id}"
 
 
 def unshared_html(diagnosis: Markup) -> Markup:

@@ -10,6 +10,9 @@ from starlette.concurrency import run_in_threadpool
 from app.access import callers, changes
 from app.documents import dataset as document
 from app.documents import rows as rows_document
+from app.web.rest.answers.datasets import Check, DatasetAnswer, DatasetList, Rows
+from app.web.rest.answers.form import answers
+from app.web.rest.parameters import Limit, Offset
 from app.web.rest.received import Received, received
 from training.data.inspection import Inspection
 from worker.datasets import datasets, row_pages
@@ -48,11 +51,11 @@ class Mapping(BaseModel):
     columns: str | None
 
 
-@router.get("")
+@router.get("", **answers(DatasetList))
 def list_datasets(
     search: Annotated[str, Query(description="Only data sets with these words in name, format or id.")] = "",
-    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Limit = 200,
+    offset: Offset = 0,
 ) -> dict[str, Any]:
     """The data sets, newest first, and how many match in all."""
     with database.read() as session:
@@ -60,7 +63,7 @@ def list_datasets(
         return {"datasets": found, "total": document.count(session, search)}
 
 
-@router.post("", status_code=201, openapi_extra=_BODY)
+@router.post("", status_code=201, openapi_extra=_BODY, **answers(DatasetAnswer, 201))
 async def import_dataset(request: Request, name: Name = None, columns: Columns = None) -> dict[str, Any]:
     """Imports a file as a data set; several files become one. The same content is stored once.
 
@@ -71,7 +74,7 @@ async def import_dataset(request: Request, name: Name = None, columns: Columns =
         return await run_in_threadpool(_import, files, name, columns)
 
 
-@router.post("/check", openapi_extra=_BODY)
+@router.post("/check", openapi_extra=_BODY, **answers(Check))
 async def check_dataset(request: Request, name: Name = None, columns: Columns = None) -> dict[str, Any]:
     """Checks a file: its format, rows and problems. Stores nothing."""
     async with received(request, name) as files:
@@ -79,17 +82,17 @@ async def check_dataset(request: Request, name: Name = None, columns: Columns = 
     return _inspected(inspection)
 
 
-@router.get("/{dataset_id}")
+@router.get("/{dataset_id}", **answers(DatasetAnswer))
 def show_dataset(dataset_id: str) -> dict[str, Any]:
     """One data set with its warnings, its first rows and the runs that use it."""
     with database.read() as session:
         return document.document(session, dataset_id)
 
 
-@router.get("/{dataset_id}/rows")
+@router.get("/{dataset_id}/rows", **answers(Rows))
 def show_rows(
     dataset_id: str,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=rows_document.MOST)] = 25,
     search: Annotated[str, Query(max_length=LONGEST_TEXT)] = "",
 ) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def show_rows(
     return rows_document.document(item, offset, limit, search, seconds=_SEARCH_SECONDS)
 
 
-@router.patch("/{dataset_id}")
+@router.patch("/{dataset_id}", **answers(DatasetAnswer))
 def map_dataset(dataset_id: str, mapping: Annotated[Mapping, Body()]) -> dict[str, Any]:
     """Saves the column mapping of a data set.
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
 
+from training.config.fields import settings
 from training.config.run_config import RunConfig
 
 DOCUMENT_PATH = "/api/openapi.json"
@@ -20,7 +20,7 @@ TAGS = {
     "Queue": ("/api/queue",),
     "Compare": ("/api/compare",),
     "Data sets": ("/api/datasets",),
-    "Before a run": ("/api/forecasts", "/api/imports"),
+    "Before a run": ("/api/checks", "/api/forecasts", "/api/targets", "/api/imports"),
     "Diagnosis": ("/api/diagnoses",),
     "System": ("/api/system", "/healthz"),
     "Users": ("/api/users",),
@@ -30,6 +30,8 @@ TAGS = {
 _PARAMETERS = {
     "run_id": "The run's id, or its first four or more characters.",
     "dataset_id": "The data set's id, or its first four or more characters.",
+    "diagnosis_id": "The id of a shared diagnosis.",
+    "import_id": "The id of an import.",
     "name": "The name of the account or machine.",
     "form": "csv, json or markdown.",
     "status": "Only runs with this status.",
@@ -54,28 +56,6 @@ _PARAMETERS = {
     "end": "Last value on the axis. Default: the end.",
 }
 
-
-class ErrorEntry(BaseModel):
-    """What is wrong: `field` and `value` (null if there is none), the message, the fix."""
-
-    field: str
-    value: Any
-    message: str
-    fix: str
-
-
-class ErrorAnswer(BaseModel):
-    """Every error has this form. `problems` lists all of them if there can be several; `error` is the first."""
-
-    error: ErrorEntry
-    problems: list[ErrorEntry] = []
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorAnswer, "description": "The request is refused: what is wrong, and the fix."},
-    "503": {"model": ErrorAnswer, "description": "The database is unreachable; try again."},
-}
-"""The answers of every route besides its own."""
 
 RUN_BODY = {
     "requestBody": {
@@ -112,9 +92,9 @@ def described(app: FastAPI) -> dict[str, Any]:
         description="Runs, the queue, data sets, forecasts, diagnoses, the system and accounts as JSON (docs/api.md).",
         tags=[{"name": name} for name in TAGS],
     )
-    settings = RunConfig.model_json_schema(ref_template=_MODELS)
+    run = RunConfig.model_json_schema(ref_template=_MODELS)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    schemas |= settings.pop("$defs", {}) | {"RunConfig": settings}
+    schemas |= run.pop("$defs", {}) | {"RunConfig": run}
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"token": []}]
     for path, operation in operations(document):
@@ -129,6 +109,15 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
             yield path, operation
 
 
+def methods_of(document: dict[str, Any], place: str) -> list[str]:
+    """The methods of a path such as /api/runs/0123; none if it is not in the document."""
+    found = set()
+    for path, item in document["paths"].items():
+        if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path)), place):
+            found |= {method.upper() for method in item}
+    return sorted(found)
+
+
 def _describe(path: str, operation: dict[str, Any]) -> None:
     """Sets tag and summary, and describes the parameters that the route does not describe itself."""
     text = re.split(r"\n\s*Raises:", operation.get("description", ""))[0].strip()
@@ -137,4 +126,10 @@ def _describe(path: str, operation: dict[str, Any]) -> None:
     operation["tags"] = [name for name, places in TAGS.items() if path.startswith(places)]
     for parameter in operation.get("parameters", ()):
         if not parameter.get("description"):
-            parameter["description"] = _PARAMETERS.get(parameter["name"], "")
+            parameter["description"] = _PARAMETERS.get(parameter["name"]) or _of_setting(parameter["name"])
+
+
+def _of_setting(name: str) -> str:
+    """The help of the setting of this name."""
+    known = settings().get(name)
+    return known.sentence if known else ""

@@ -10,6 +10,8 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.documents import records
+from app.web.rest.answers.form import sends
+from app.web.rest.parameters import MOST
 
 router = APIRouter()
 
@@ -18,7 +20,7 @@ _QUIET_POLLS = 15
 """Polls without news after which a comment is sent, so that proxies keep the connection."""
 
 
-@router.get("/api/runs/{run_id}/stream", response_class=StreamingResponse)
+@router.get("/api/runs/{run_id}/stream", **sends("text/event-stream", "Messages until the run has ended."))
 def stream_run(
     request: Request,
     run_id: str,
@@ -62,4 +64,6 @@ def _message(name: str, data: dict[str, Any], position: Iterable[int]) -> str:
 def _position(text: str) -> tuple[int, int]:
     """The last event and log line that the client has, from a message's id; the start for anything else."""
     events, _, lines = text.partition("-")
-    return (int(events), int(lines)) if events.isdecimal() and lines.isdecimal() else (0, 0)
+    if not (events.isdecimal() and lines.isdecimal()):
+        return 0, 0
+    return min(int(events[:20]), MOST), min(int(lines[:20]), MOST)

@@ -2,10 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, ConfigDict
 
 from app.access import users
+from app.web.rest.answers.form import answers
+from app.web.rest.answers.system import AccountList, NewToken
+from app.web.rest.parameters import Limit, Offset
 
 router = APIRouter(prefix="/api/users")
 
@@ -19,22 +22,20 @@ class NewAccount(BaseModel):
     admin: bool = False
 
 
-@router.get("")
-def list_users(
-    limit: Annotated[int, Query(ge=1, le=1000)] = 200, offset: Annotated[int, Query(ge=0)] = 0
-) -> dict[str, Any]:
+@router.get("", **answers(AccountList))
+def list_users(limit: Limit = 200, offset: Offset = 0) -> dict[str, Any]:
     """The accounts by name, for admins."""
     found = users.listing()
     return {"users": found[offset : offset + limit], "total": len(found)}
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, **answers(NewToken, 201))
 def add_user(account: Annotated[NewAccount, Body()]) -> dict[str, str]:
     """Creates an account, for admins. The answer holds its token, only this once."""
     return {"name": account.name, "token": users.add(account.name, admin=account.admin)}
 
 
-@router.post("/{name}/token")
+@router.post("/{name}/token", **answers(NewToken))
 def rotate_user(name: str) -> dict[str, str]:
     """Replaces an account's token, for admins; the old one stops working. The answer holds the new one, only this once."""
     return {"name": name, "token": users.rotate(name)}

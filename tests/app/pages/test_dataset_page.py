@@ -8,6 +8,8 @@ from played_run import PlayedRun
 from starlette.testclient import TestClient
 from web import client
 
+from app.access import dataset_imports
+from app.access.intake import Intakes, intakes
 from app.pages.common import models
 from app.pages.dataset import page as dataset
 from app.pages.dataset import snapshot
@@ -15,7 +17,6 @@ from app.pages.dataset.page import act, show
 from app.pages.dataset.view import View
 from app.pages.datasets import page as datasets
 from app.pages.datasets import sources
-from app.pages.datasets.intake import Intakes, intakes
 from app.pages.datasets.page import Shown
 from app.pages.new_run import data_chooser, data_cost
 from training.errors import DataError
@@ -198,9 +199,9 @@ def test_multiple_uploads_become_one_data_set_a_pair_or_separate_data_sets(home,
 
 
 def test_an_unavailable_source_says_why(home, monkeypatch):
-    assert "LATHE_DATA_FOLDERS" in sources.folder_reason()
+    assert "LATHE_DATA_FOLDERS" in dataset_imports.folder_reason()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert "HF_HUB_OFFLINE" in sources.hub_reason()
+    assert "HF_HUB_OFFLINE" in dataset_imports.hub_reason()
 
 
 def test_a_data_set_of_a_queued_run_is_not_removed_and_an_unused_one_is(item):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from app.access.intake import Intake
 from app.pages.common.issues import issues_html
 from app.pages.dataset.batches import batches_html, waste_html
 from app.pages.dataset.columns import (
@@ -23,7 +24,6 @@ from app.pages.dataset.lengths import cost, histogram_html, longest_html, qualit
 from app.pages.dataset.tokens import Stops, tokens_html, visible
 from app.pages.dataset.view import View
 from app.pages.datasets.html import intakes_html, list_html, removal_html
-from app.pages.datasets.intake import Intake
 from worker.store.dataset_uses import DatasetUse
 from worker.store.tables import Dataset, Status
 

@@ -229,3 +229,11 @@ def test_rows_of_a_data_set_are_returned_by_offset_and_by_search(api, chosen):
     assert told(api.get(f"/api/datasets/{item.id}/rows", params={"offset": -1}), 422)["field"] == "offset"
     assert told(api.get("/api/datasets/nosuchset/rows"), 404)["field"] == "dataset"
     assert told(api.get(f"/api/datasets/{item.id}/rows", params={"search": " "}), 422)["field"] == "search"
+
+
+def test_a_clone_names_its_parent_which_has_to_exist(api, chosen):
+    first = api.post("/api/runs", json=chosen).json()
+    clone = api.post("/api/runs", json=chosen, params={"parent": first["id"][:8]}).json()
+    assert clone["parent_id"] == first["id"]
+    assert told(api.post("/api/runs", json=chosen, params={"parent": "nosuchrun"}), 404)["field"] == "run"
+    assert api.get("/api/runs").json()["total"] == 2

@@ -8,7 +8,8 @@ import pytest
 from pyarrow import parquet
 
 from training.data.files.browse import MATCHES, document, page, search
-from training.data.files.row_index import EVERY, entries, rows_from
+from training.data.files.row_index import _ENTRY, EVERY, entries, rows_from
+from training.data.files.table_reader import _row
 from training.errors import DataError
 
 ROWS = [{"prompt": f"question {n}", "completion": f"Ünïcode\n{n * 7}"} for n in range(1, 401)]
@@ -40,18 +41,52 @@ def test_an_index_leads_to_the_same_rows_in_a_file_with_blank_lines_and_a_byte_o
     path, index = tmp_path / "data.jsonl", tmp_path / "index"
     lines = [json.dumps(row, ensure_ascii=False) + ("\r\n" if n % 3 else "\n\n \u00a0\n") for n, row in enumerate(ROWS)]
     path.write_bytes(b"\xef\xbb\xbf" + "".join(lines).encode())
-    index.write_bytes(b"".join(entries(path)))
+    index.write_bytes(b"".join(entries(path, "jsonl")))
     assert list(rows_from(path, "jsonl", first, index=index)) == list(enumerate(ROWS[first - 1 :], first))
 
 
 def test_a_row_that_cannot_be_read_names_its_row_and_line_with_and_without_an_index(tmp_path):
     path, index = tmp_path / "data.jsonl", tmp_path / "index"
     path.write_text("\n" + '{"text": "a"}\n' * 99 + "{broken\n" + '{"text": "b"}\n')
-    index.write_bytes(b"".join(entries(path)))
+    index.write_bytes(b"".join(entries(path, "jsonl")))
     listed = [list(rows_from(path, "jsonl", 99, index=place)) for place in (None, index)]
     assert listed[0][0] == (99, {"text": "a"}) and listed[0][2] == (101, {"text": "b"})
     assert [str(rows[1][1]) for rows in listed] == [str(listed[0][1][1])] * 2
     assert isinstance(listed[0][1][1], DataError) and "(line 101 of the file)" in str(listed[0][1][1])
+
+
+@pytest.mark.parametrize(("file_format", "delimiter"), [("csv", ";"), ("csv", ","), ("tsv", "\t")])
+@pytest.mark.parametrize("first", [1, EVERY, EVERY + 1, 3 * EVERY, 400, 401])
+def test_an_index_of_a_table_leads_to_the_same_rows_despite_quoted_line_breaks(
+    tmp_path, monkeypatch, file_format, delimiter, first
+):
+    path, index = tmp_path / f"data.{file_format}", tmp_path / "index"
+    lines = [f'"{row["prompt"]}"{delimiter}"{row["completion"]}\n\n""x"""' for row in ROWS]
+    text = f'"prompt"{delimiter}"completion"\r\n' + "".join(
+        line + ("\r\n" if n % 3 else "\n\n") for n, line in enumerate(lines)
+    )
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    expected = list(rows_from(path, file_format, first))
+    assert [row["completion"] for _, row in expected] == [f'{row["completion"]}\n\n"x"' for row in ROWS[first - 1 :]]
+    index.write_bytes(b"".join(entries(path, file_format)))
+    read = []
+    monkeypatch.setattr("training.data.files.table_reader._row", lambda *row: read.append(row) or _row(*row))
+    assert list(rows_from(path, file_format, first, index=index)) == expected
+    assert len(read) - len(expected) < EVERY
+
+
+def test_a_row_of_a_table_that_cannot_be_read_names_the_same_line_with_and_without_an_index(tmp_path):
+    path, index = tmp_path / "data.csv", tmp_path / "index"
+    path.write_text("a,b\n" + '"1\n",2\n' * 99 + "1,2,3\n" + '1,2"x\n' + '1,"2"x\n')
+    index.write_bytes(b"".join(_ENTRY.pack(4 + 7 * EVERY * n, 2 + 2 * EVERY * n) for n in range(2)))
+    listed = []
+    for place in (None, index):
+        rows = rows_from(path, "csv", 99, index=place)
+        listed.append([next(rows), str(next(rows)[1])])
+        with pytest.raises(DataError, match=r"line 202 of the file") as caught:
+            list(rows)
+        listed[-1].append(str(caught.value))
+    assert listed[0] == listed[1]
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "json", "csv", "parquet"])

@@ -78,11 +78,23 @@ def test_one_row_is_returned_whole_and_many_are_cut(home, tmp_path):
     assert (len(whole["values"]["text"]), whole["cut"]) == (5000, [])
 
 
-def test_a_row_out_of_reach_of_a_csv_file_is_refused_with_what_to_do(home, tmp_path, monkeypatch):
+def test_every_row_of_a_csv_file_is_reached_with_its_index(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(row_pages, "REACHABLE", 100)
+    monkeypatch.setattr(row_pages, "_INDEXED_BYTES", 1)
+    item = stored(tmp_path, "text,n\n" + "".join(f'"line\nof {n}",{n}\n' for n in range(1, 1001)), "rows.csv")
+    path = datasets.path_of(item)
+    before = row_pages.page(path, 990, 25)
+    assert index_made(path).stat().st_size > 0
+    assert row_pages.page(path, 990, 25) == before
+    assert [row["values"] for row in before] == [{"text": f"line\nof {n}", "n": f"{n}"} for n in range(990, 1001)]
+    assert row_pages.reachable(item.format, item.rows) == 1000
+
+
+def test_a_row_out_of_reach_of_a_text_file_is_refused_with_what_to_do(home, tmp_path, monkeypatch):
     monkeypatch.setattr(row_pages, "REACHABLE", 2)
-    path = datasets.path_of(stored(tmp_path, "text\na\nb\nc\n", "rows.csv"))
+    path = datasets.path_of(stored(tmp_path, "a\nb\nc\n", "rows.txt"))
     assert [row["values"]["text"] for row in row_pages.page(path, 1, 2)] == ["a", "b"]
-    with pytest.raises(DataError, match=r"beyond row 2.*JSONL or Parquet"):
+    with pytest.raises(DataError, match=r"beyond row 2.*JSONL, CSV or Parquet"):
         row_pages.page(path, 3, 1)
 
 

@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--write-index", action="store_true")
     given = parser.parse_args()
     if given.write_index:
-        sys.stdout.buffer.writelines(entries(given.file))
+        sys.stdout.buffer.writelines(entries(given.file, given.file_format))
         return
     printed = (
         page(given.file, given.file_format, given.first, given.count, given.characters, given.index)

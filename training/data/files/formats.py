@@ -1,5 +1,6 @@
 """Detects the format of a file, by its content first and its name second, and opens it. Invalid bytes in text raise no error."""
 
+import codecs
 import gzip
 import io
 import json
@@ -80,13 +81,27 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
+def open_text(path: Path, offset: int = 0) -> Iterator[TextIO]:
     """A text file, unpacked if it is gzip, with unchanged line ends and without a byte order mark.
 
-    Bytes that are not UTF-8 do not raise; `line_fault` finds them.
+    Bytes that are not UTF-8 do not raise; `line_fault` finds them. `offset` is the byte at which a line of a file begins that is
+    not gzip.
     """
     with open_bytes(path) as stream:
-        yield io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+        if offset:
+            stream.seek(offset)
+        yield io.TextIOWrapper(stream, "utf-8" if offset else "utf-8-sig", errors="surrogateescape", newline="")
+
+
+def first_byte(path: Path) -> int:
+    """The offset of the first character, after a byte order mark."""
+    with path.open("rb") as stream:
+        return len(codecs.BOM_UTF8) if stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+
+
+def byte_count(text: str) -> int:
+    """Bytes of a text that `open_text` read."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
 def line_fault(line: str) -> DataError | None:

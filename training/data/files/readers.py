@@ -8,7 +8,7 @@ from typing import Any
 from training.data.example import Row
 from training.data.files.formats import EXPANDED_BYTES, EXPANSION, check_expansion, line_fault, open_text
 from training.data.files.json_reader import LONGEST_ROW, read_json, read_jsonl
-from training.data.files.table_reader import read_table
+from training.data.files.table_reader import DELIMITERS, read_table
 from training.errors import DataError
 
 _BATCH_ROWS = 256
@@ -35,8 +35,7 @@ def read_records(path: Path, file_format: str) -> Iterator[Row | DataError]:
     readers: dict[str, Any] = {
         "json": read_json,
         "jsonl": read_jsonl,
-        "csv": read_table,
-        "tsv": partial(read_table, delimiter="\t"),
+        **{name: partial(read_table, delimiter=delimiter) for name, delimiter in DELIMITERS.items()},
         "txt": _read_text,
         "parquet": _read_parquet,
     }

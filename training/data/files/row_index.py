@@ -1,39 +1,52 @@
-"""Reads the rows of a file from any number on. For JSONL an index tells where rows begin, so that those before are not read."""
+"""Reads the rows of a file from any number on.
+
+For JSONL, CSV and TSV an index tells where rows begin, so that those before are not read.
+"""
 
 import io
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
 
 from training.data.example import Row
-from training.data.files.formats import open_text
+from training.data.files import table_reader
+from training.data.files.formats import byte_count, first_byte, open_text
 from training.data.files.json_reader import LONGEST_ROW, numbered_rows
 from training.data.files.readers import parquet_rows_from, read_records
+from training.data.files.table_reader import DELIMITERS
 from training.errors import DataError
 
 EVERY = 64
 """The index has an entry for each 64th row: 250 kB for a million rows."""
 
+INDEXED = ("jsonl", *DELIMITERS)
+"""The formats whose rows an index finds. Parquet has its row groups; a gzip file can only be unpacked from its start."""
+
 _ENTRY = struct.Struct("<QQ")  # byte offset in the file, and number of the line from 1
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def entries(path: Path) -> Iterator[bytes]:
-    """Yields the entries of the index of a JSONL file, in order."""
-    with path.open("rb") as stream:
-        offset = len(_BYTE_ORDER_MARK) if stream.read(3) == _BYTE_ORDER_MARK else 0
-    row = 0
+def entries(path: Path, file_format: str) -> Iterator[bytes]:
+    """Yields the entries of the index of a file of an `INDEXED` format, in order."""
+    begins = _lines(path) if file_format == "jsonl" else _records(path, file_format)
+    for offset, number in islice(begins, 0, None, EVERY):
+        yield _ENTRY.pack(offset, number)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int]]:
+    """The offset and the number of each line with a row."""
+    offset = first_byte(path)
     with open_text(path) as text:
         for number, line in enumerate(iter(lambda: text.readline(LONGEST_ROW), ""), 1):
             if line.strip():
-                if row % EVERY == 0:
-                    yield _ENTRY.pack(offset, number)
-                row += 1
-            offset += len(line) if line.isascii() else len(line.encode("utf-8", "surrogateescape"))
+                yield offset, number
+            offset += byte_count(line)
+
+
+def _records(path: Path, file_format: str) -> Iterator[tuple[int, int]]:
+    """The offset and the first line of each record of a table."""
+    return ((place.offset, place.line) for place in table_reader.places(path, DELIMITERS[file_format]))
 
 
 def rows_from(
@@ -55,8 +68,13 @@ def rows_from(
         yield from enumerate(parquet_rows_from(path, first), first)
     elif file_format.removesuffix(".gz") == "jsonl":
         row, number, offset = _entry(index, first)
-        with _text_from(path, offset) as text:
+        with open_text(path, offset) as text:
             yield from numbered_rows(text, row=row, number=number, wanted=partial(_is_wanted, first, wanted))
+    elif index is not None and file_format in DELIMITERS:
+        row, number, offset = _entry(index, first)
+        start = table_reader.Place(row, number, offset) if offset else None
+        rows = table_reader.read_table(path, DELIMITERS[file_format], start)
+        yield from islice(enumerate(rows, row), first - row, None)
     else:
         yield from islice(enumerate(read_records(path, file_format), 1), first - 1, None)
 
@@ -76,15 +94,3 @@ def _entry(index: Path | None, first: int) -> tuple[int, int, int]:
         stream.seek(place * _ENTRY.size)
         offset, number = _ENTRY.unpack(stream.read(_ENTRY.size)) if length else (0, 1)
     return place * EVERY + 1, number, offset
-
-
-@contextmanager
-def _text_from(path: Path, offset: int) -> Iterator[TextIO]:
-    """The file as text from a byte on, which begins a line."""
-    if not offset:
-        with open_text(path) as text:
-            yield text
-        return
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        yield io.TextIOWrapper(stream, "utf-8", errors="surrogateescape", newline="")

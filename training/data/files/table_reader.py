@@ -2,40 +2,94 @@
 
 import csv
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from training.data.example import Row
-from training.data.files.formats import line_fault, open_text
+from training.data.files.formats import byte_count, first_byte, line_fault, open_text
 from training.data.files.json_reader import LONGEST_ROW
 from training.errors import DataError
+
+if TYPE_CHECKING:
+    from _csv import Reader  # the type of csv.reader, without a public name before Python 3.13
+
+DELIMITERS = {"csv": "", "tsv": "\t"}
+"""The delimiter of each format; of CSV it is the most frequent of `_DELIMITERS` in the header."""
 
 _DELIMITERS = ",;\t"
 
 
-def read_table(path: Path, delimiter: str = "") -> Iterator[Row | DataError]:
-    """Yields a row of texts for each record. The default delimiter is the most frequent one in the header.
+@dataclass(frozen=True)
+class Place:
+    """Where a record begins: the number of its row and of its line, from 1, and the byte in the file."""
+
+    row: int
+    line: int
+    offset: int
+
+
+def read_table(path: Path, delimiter: str = "", start: Place | None = None) -> Iterator[Row | DataError]:
+    """Yields a row of texts for each record, from `start` on. The default delimiter is the most frequent one in the header.
 
     Raises:
         DataError: the header has a column twice, or a quote is not closed.
     """
-    csv.field_size_limit(LONGEST_ROW)
     with open_text(path) as stream:
         lines = _Lines(stream)
-        reader = csv.reader(lines, delimiter=delimiter or _delimiter(lines.first), strict=True)
-        row = begin = 0
-        try:
-            header = next(reader)
-            _check_header(header, lines)
-            begin = reader.line_num
-            for values in reader:
-                begin, fault = reader.line_num, lines.take_fault()
-                if not values:
-                    continue
+        delimiter = delimiter or _delimiter(lines.first)
+        reader = _reader(lines, delimiter)
+        header = _header(reader, lines)
+        if start is None:
+            yield from _rows(reader, lines, header)
+            return
+    with open_text(path, start.offset) as stream:
+        lines = _Lines(stream)
+        yield from _rows(_reader(lines, delimiter), lines, header, row=start.row - 1, line=start.line - 1)
+
+
+def places(path: Path, delimiter: str = "") -> Iterator[Place]:
+    """Yields where each record of a checked table begins. Values may contain line breaks, so these are not its lines."""
+    with open_text(path) as stream:
+        lines = _CountedLines(stream, first_byte(path))
+        reader = _reader(lines, delimiter or _delimiter(lines.first))
+        _header(reader, lines)
+        row, line, offset = 1, reader.line_num + 1, lines.offset
+        for values in reader:
+            if values:
+                yield Place(row, line, offset)
                 row += 1
-                yield fault or _row(header, values)
-        except csv.Error as error:
-            raise _broken(error, begin + 1, row + 1, reader.line_num) from None
+            line, offset = reader.line_num + 1, lines.offset
+
+
+def _reader(lines: "_Lines", delimiter: str) -> "Reader":
+    csv.field_size_limit(LONGEST_ROW)
+    return csv.reader(lines, delimiter=delimiter, strict=True)
+
+
+def _header(reader: "Reader", lines: "_Lines") -> list[str]:
+    try:
+        header = next(reader)
+    except csv.Error as error:
+        raise _broken(error, 1, 1, reader.line_num) from None
+    _check_header(header, lines)
+    return header
+
+
+def _rows(
+    reader: "Reader", lines: "_Lines", header: list[str], row: int = 0, line: int = 0
+) -> Iterator[Row | DataError]:
+    """The rows after `row`; `line` is the number of lines of the file before those of the reader."""
+    begin = reader.line_num
+    try:
+        for values in reader:
+            begin, fault = reader.line_num, lines.take_fault()
+            if not values:
+                continue
+            row += 1
+            yield fault or _row(header, values)
+    except csv.Error as error:
+        raise _broken(error, line + begin + 1, row + 1, line + reader.line_num) from None
 
 
 class _Lines:
@@ -60,6 +114,19 @@ class _Lines:
     def take_fault(self) -> DataError | None:
         fault, self._fault = self._fault, None
         return fault
+
+
+class _CountedLines(_Lines):
+    """Lines that also tell `offset`, the byte after those that were read."""
+
+    def __init__(self, stream: TextIO, offset: int) -> None:
+        super().__init__(stream)
+        self.offset = offset
+
+    def __next__(self) -> str:
+        line = super().__next__()
+        self.offset += byte_count(line)
+        return line
 
 
 def _delimiter(header: str) -> str:

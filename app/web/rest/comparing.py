@@ -7,6 +7,9 @@ from fastapi import APIRouter, Depends, Query, Response
 from app.documents.comparison import texts
 from app.documents.comparison.document import Comparison, as_json, compare, split_ids
 from app.documents.comparison.plotted import Axis, plotted
+from app.web.rest.answers.analysis import ComparisonAnswer, Lines
+from app.web.rest.answers.form import answers, sends
+from app.web.rest.parameters import Finite
 from worker.store import database
 
 router = APIRouter()
@@ -28,36 +31,36 @@ def compared(
 Compared = Annotated[Comparison, Depends(compared)]
 
 
-@router.get("/api/compare")
+@router.get("/api/compare", **answers(ComparisonAnswer))
 def compare_runs(comparison: Compared) -> dict[str, Any]:
     """Results, settings that differ (with `all_settings` all of them) and other differences of runs."""
     return as_json(comparison)
 
 
-@router.get("/api/compare.csv", response_model=None)
+@router.get("/api/compare.csv", **sends("text/csv", "A row for each run."))
 def compare_as_csv(comparison: Compared) -> Response:
     """The comparison as CSV, a row for each run."""
     return _file(texts.as_csv(comparison), "text/csv", "csv")
 
 
-@router.get("/api/compare.md", response_model=None)
+@router.get("/api/compare.md", **sends("text/markdown", "Tables."))
 def compare_as_markdown(comparison: Compared) -> Response:
     """The comparison as Markdown tables."""
     return _file(texts.markdown(comparison), "text/markdown", "md")
 
 
-@router.get("/api/compare.txt", response_model=None)
+@router.get("/api/compare.txt", **sends("text/plain", "Columns of text."))
 def compare_as_text(comparison: Compared) -> Response:
     """The comparison as columns for a terminal."""
     return _file(texts.plain(comparison), "text/plain", "txt")
 
 
-@router.get("/api/compare/series")
+@router.get("/api/compare/series", **answers(Lines))
 def compare_series(
     runs: Annotated[str, Query(description="ids or their beginnings, separated by commas")],
     axis: Axis = "step",
-    start: float | None = None,
-    end: float | None = None,
+    start: Finite = None,
+    end: Finite = None,
     points: Annotated[int, Query(ge=10, le=10_000)] = 400,
 ) -> dict[str, Any]:
     """The metrics of runs as lines `RUN/METRIC` of about `points` points, over steps, tokens, epochs or seconds since the start.

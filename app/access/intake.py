@@ -14,7 +14,7 @@ from typing import Any
 
 from app.access.permissions import check_change
 from app.words.datasets import problems_of
-from training.errors import DataError
+from training.errors import DataError, UserError
 from worker.store.database import UNREACHABLE
 from worker.store.tables import LOCAL, Dataset
 
@@ -38,6 +38,10 @@ class Intake:
     paired: bool = False
     owner: str = LOCAL
     ended: float = field(default=0.0)
+
+
+class ImportNotFound(UserError):  # noqa: N818
+    """No import has this id."""
 
 
 class Intakes:
@@ -74,6 +78,18 @@ class Intakes:
                 if not intake.ended or now - intake.ended <= _KEPT_SECONDS[intake.state]
             }
             return list(self._intakes.values())
+
+    def get(self, number: int) -> Intake:
+        """One import.
+
+        Raises:
+            ImportNotFound: there is none with this id, or it ended long ago.
+        """
+        found = next((intake for intake in self.all() if intake.id == number), None)
+        if found is None:
+            fix = "Data sets that were imported are at /api/datasets."
+            raise ImportNotFound("import", number, "does not exist, or ended long ago.", fix)
+        return found
 
     def dismiss(self, number: int) -> None:
         """Removes an import that has ended.

@@ -1,0 +1,187 @@
+"""The installation: machines, disk, services and accounts."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from app.web.rest.answers.form import Answer, columns
+from worker.disk.offers import Freeable
+from worker.disk.sizes import Size
+from worker.queue.broker_state import Broker
+from worker.store.database_facts import DatabaseFacts
+from worker.store.tables import Account, Machine
+
+
+class Health(Answer):
+    """The server and its database work."""
+
+    status: Literal["ok"]
+
+
+class LeaseAnswer(Answer):
+    """The run that holds a device, and when its lease was renewed and expires."""
+
+    device: str
+    run_id: str
+    name: str
+    owner: str
+    phase: str
+    step: int
+    total_steps: int | None
+    renewed_at: float | None
+    expires_at: float | None
+
+
+class DeviceAnswer(Answer):
+    """A device as its worker measured it (null: it could not be measured), and the run that holds it."""
+
+    name: str
+    label: str
+    memory_bytes: int
+    memory_used_bytes: int | None
+    temperature_celsius: int | None
+    utilization: float | None = Field(description="a share of 1")
+    power_watts: float | None
+    power_limit_watts: float | None
+    lease: LeaseAnswer | None
+
+
+@columns(Machine, [name for name in Machine.model_fields if name != "devices"])
+class MachineAnswer(Answer):
+    """A machine as its worker reported it last. Times are seconds since the epoch, sizes bytes."""
+
+    age_seconds: float
+    state: Literal["ready", "overloaded", "draining", "stopped", "lost"]
+    devices: list[DeviceAnswer]
+
+
+class Oldest(Answer):
+    """The run that has waited longest."""
+
+    run_id: str
+    name: str
+    queued_at: float
+
+
+class QueueCounts(Answer):
+    """How many runs wait and run."""
+
+    waiting: int
+    running: int
+    oldest: Oldest | None
+
+
+class Progress(Answer):
+    """How many items of a work are done."""
+
+    done: int
+    total: int
+
+
+class RunOnDisk(Answer):
+    """The disk use of a run."""
+
+    id: str
+    name: str
+    owner: str
+    status: str
+    bytes: int
+    files: int
+    checkpoint_bytes: int
+
+
+class Offer(Answer):
+    """Files that the caller can free; `harmless`: they are made again when they are needed."""
+
+    kind: Freeable
+    harmless: bool
+    bytes: int
+    files: int
+
+
+class Freeing(Progress):
+    """The latest work of freeing: what it freed so far, and what it could not free."""
+
+    kinds: list[Freeable]
+    bytes: int
+    files: int
+    problems: list[str]
+    ended_at: float | None
+
+
+class Disk(Answer):
+    """The disk use by kind, measured in the background; null before the first measurement."""
+
+    measured_at: float | None
+    measuring: Progress | None
+    problem: str | None
+    kinds: dict[str, Size] | None
+    largest_runs: list[RunOnDisk]
+    freeable: list[Offer]
+    freeing: Freeing | None
+
+
+class Deleted(Answer):
+    """What the retention rules would delete now."""
+
+    bytes: int
+    files: int
+    runs: int
+
+
+class Retention(Answer):
+    """The retention rules, null for a rule that is not set."""
+
+    keep_checkpoints: int | None
+    checkpoint_days: float | None
+    archive_days: float | None
+    would_delete: Deleted | None
+
+
+class Version(Answer):
+    """The version of a package in the server's environment, and those of the workers."""
+
+    package: str
+    here: str | None
+    workers: list[str]
+
+
+class System(Answer):
+    """The installation. Times are seconds since the epoch by the database's clock, sizes bytes."""
+
+    time: float
+    machines: list[MachineAnswer]
+    other_leases: list[LeaseAnswer]
+    queue: QueueCounts
+    disk: Disk
+    retention: Retention
+    database: DatabaseFacts
+    broker: Broker
+    versions: list[Version]
+    limits: dict[str, Any]
+
+
+class RemovedMachine(Answer):
+    """The machine that was removed."""
+
+    name: str
+    removed: Literal[True]
+
+
+@columns(Account, ("name", "admin", "created_at"))
+class AccountAnswer(Answer):
+    """A user with their own token."""
+
+
+class AccountList(Answer):
+    """The accounts by name, and how many there are in all."""
+
+    users: list[AccountAnswer]
+    total: int
+
+
+class NewToken(Answer):
+    """The token of an account, shown only this once."""
+
+    name: str
+    token: str

@@ -1,0 +1,119 @@
+"""REST routes for settings before a run: its memory, its trainable parameters, and configurations of other programs."""
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Query, Request
+from fastapi.responses import PlainTextResponse
+from starlette.concurrency import run_in_threadpool
+
+from app.access import callers
+from app.web.rest.answers.analysis import ConfigCheck, ForecastAnswer, Targets, Translation
+from app.web.rest.answers.form import answers
+from app.web.rest.openapi import RUN_BODY, raw_body
+from app.words import forecast as forecast_words
+from training import rules
+from training.config.fields import ConfigError, parse
+from training.config.run_config import RunConfig
+from training.config.yaml_file import to_yaml
+from training.errors import Problem
+from training.foreign.translate import import_text
+from worker.forecasts import forecast, hub_config, requested, targeting
+from worker.runs import submit
+from worker.supervision import launcher
+
+router = APIRouter()
+
+
+@router.post("/api/forecasts", openapi_extra=RUN_BODY, **answers(ForecastAnswer))
+def forecast_run(
+    values: Annotated[Any, Body()],
+    gpu: str | None = None,
+    gpus: Annotated[int | None, Query(ge=1, le=1024)] = None,
+    host_memory: Annotated[float | None, Query(ge=0.5, le=2**20)] = None,
+    simulate: Annotated[bool, Query(description="Also simulate a training step, which takes up to a minute.")] = False,
+    fetch_config: Annotated[bool, Query(description="First download the model's config.json from the hub.")] = False,
+    form: Annotated[Literal["json", "text"], Query(description="json, or text for people.")] = "json",
+) -> dict[str, Any] | PlainTextResponse:
+    """The memory forecast of a run, and settings that fit. The body is a JSON object of settings; data is optional.
+
+    Raises:
+        ConfigError: settings, GPU or model are invalid; answered with 422.
+    """
+    typed = settings_object(values)
+    config = _reached(requested.on_gpus(parse({"data": "none"} | typed), gpus, typed))
+    if fetch_config:
+        hub_config.fetch(config.model, config.revision)
+    found, card = requested.forecast(config, gpu, host_memory)
+    simulated = requested.simulate(config, found, card) if simulate else None
+    if form == "text":
+        return PlainTextResponse(forecast_words.page(config, found, card, simulated))
+    document = forecast.as_document(found)
+    return document | {"simulated": simulated} if simulated else document
+
+
+@router.post("/api/checks", openapi_extra=RUN_BODY, **answers(ConfigCheck))
+def check_run(values: Annotated[Any, Body()]) -> dict[str, Any]:
+    """Whether a run could be queued: problems, and conflicts of its settings with their fixes. Queues and stores nothing.
+
+    Raises:
+        ConfigError: a setting has an invalid value; answered with 422 and all problems.
+    """
+    config, here = parse(settings_object(values)), submit.machine()
+    problems, conflicts = submit.problems(config, callers.current().reach), rules.check(config, here)
+    return {
+        "ready": not problems and not any(conflict.blocking for conflict in conflicts),
+        "problems": [vars(problem) for problem in problems],
+        "conflicts": [asdict(conflict) for conflict in conflicts],
+        "global_batch_size": config.global_batch_size,
+        "command": launcher.preview(config, on_cpu=here.kind == "cpu"),
+        "yaml": to_yaml(config),
+    }
+
+
+@router.post("/api/targets", openapi_extra=RUN_BODY, **answers(Targets))
+def list_targets(values: Annotated[Any, Body()]) -> dict[str, Any]:
+    """The trainable parameters of a run, and the modules that carry them. The body is a JSON object of settings; data is optional.
+
+    Builds the model without its weights, which takes some seconds.
+
+    Raises:
+        ConfigError: settings or model are invalid, or no module matches; answered with 422.
+    """
+    config = _reached(parse({"data": "none"} | settings_object(values)))
+    answer = targeting.list_targets(config)
+    if "problem" in answer:
+        raise ConfigError([Problem(**answer["problem"])])
+    return answer
+
+
+@router.post(
+    "/api/imports", openapi_extra=raw_body("text/plain", "The text of the configuration."), **answers(Translation)
+)
+async def import_configuration(request: Request) -> dict[str, Any]:
+    """A configuration of another program, in the body, as the settings of a run, key by key. Files that it names are not read.
+
+    Raises:
+        UserError: the body is a configuration of no known program; answered with 422.
+    """
+    text = (await request.body()).decode("utf-8", "replace")
+    return await run_in_threadpool(lambda: import_text(text, None, "body").document())
+
+
+def settings_object(values: Any) -> dict[str, Any]:
+    """The body of a request that has to be an object of settings.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if isinstance(values, dict):
+        return values
+    fix = 'Send the settings, for example {"model": "Qwen/Qwen3-0.6B", "data": "0123456789abcdef"}.'
+    raise ConfigError([Problem("body", None, "is not a JSON object.", fix)])
+
+
+def _reached(config: RunConfig) -> RunConfig:
+    """The configuration, if the caller may read the files that it names."""
+    if problems := callers.current().reach.problems(config):
+        raise ConfigError(problems)
+    return config

@@ -1,0 +1,91 @@
+"""REST routes that import data sets from the hub and from the server's folders, in the background."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.access import dataset_imports
+from app.access.intake import Intake, intakes
+from app.web.rest.answers.datasets import Files, ImportAnswer, ImportList
+from app.web.rest.answers.form import answers
+from training.config.fields import ConfigError
+from training.errors import Problem
+
+router = APIRouter(prefix="/api/datasets")
+
+
+class HubData(BaseModel):
+    """A split of a public data set on the hub."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=200, description="owner/name")
+    split: str = Field(default="train", max_length=100)
+    config: str = Field(default="", max_length=100, description="configuration, if the data set has several")
+    revision: str = Field(default="", max_length=100, description="branch, tag or commit; default: the main branch")
+
+
+class NewImport(BaseModel):
+    """What to import: a data set on the hub, or a file in a folder of the server (one of `GET /api/datasets/files`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hub: HubData | None = None
+    file: str | None = Field(default=None, max_length=4000)
+
+
+@router.get("/files", **answers(Files))
+def list_files() -> dict[str, Any]:
+    """The files in the server's data folders (LATHE_DATA_FOLDERS), which can be imported without sending them."""
+    return {"files": dataset_imports.folder_choices(), "reason": dataset_imports.folder_reason()}
+
+
+@router.post("/imports", status_code=202, **answers(ImportAnswer, 202))
+def start_import(wanted: Annotated[NewImport, Body()]) -> dict[str, Any]:
+    """Starts to import a data set from the hub or from a folder of the server; read its state at `/api/datasets/imports/ID`.
+
+    Raises:
+        ConfigError: the body names neither or both, or this server works offline; answered with 422.
+        DataError: the file is in no data folder; answered with 422.
+    """
+    if (wanted.hub is None) == (wanted.file is None):
+        fix = 'Send {"hub": {"name": "owner/name"}} or {"file": "folder/rows.jsonl"}.'
+        raise ConfigError([Problem("body", None, "names neither or both of hub and file.", fix)])
+    return _document(intakes.get(_begun(wanted)))
+
+
+@router.get("/imports", **answers(ImportList))
+def list_imports() -> dict[str, Any]:
+    """The imports in the background, those that pages started too, oldest first."""
+    return {"imports": [_document(one) for one in intakes.all()]}
+
+
+@router.get("/imports/{import_id}", **answers(ImportAnswer))
+def show_import(import_id: int) -> dict[str, Any]:
+    """The state of an import: its data sets once it is done, or its problems."""
+    return _document(intakes.get(import_id))
+
+
+@router.delete("/imports/{import_id}", status_code=204)
+def dismiss_import(import_id: int) -> Response:
+    """Removes an import that has ended from the list; its data sets stay."""
+    intakes.get(import_id)
+    intakes.dismiss(import_id)
+    return Response(status_code=204)
+
+
+def _begun(wanted: NewImport) -> int:
+    if wanted.hub is None:
+        return dataset_imports.from_folder(wanted.file or "")
+    if reason := dataset_imports.hub_reason():
+        message, _, fix = reason.partition(". ")
+        raise ConfigError([Problem("hub", wanted.hub.name, f"cannot be downloaded. {message}.", fix)])
+    hub = wanted.hub
+    return dataset_imports.from_hub(hub.name.strip(), hub.split.strip(), hub.config.strip(), hub.revision.strip())
+
+
+def _document(intake: Intake) -> dict[str, Any]:
+    values = {name: getattr(intake, name) for name in ("id", "name", "owner", "state", "bytes", "since")}
+    stored = [{"id": dataset_id, "name": name} for dataset_id, name in intake.added]
+    return values | {"problems": list(intake.problems), "datasets": stored}

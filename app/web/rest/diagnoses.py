@@ -1,0 +1,73 @@
+"""REST routes of diagnoses: of a run, of a log, and the shared ones."""
+
+import io
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from app.access import callers, changes
+from app.documents import diagnoses
+from app.web import log_diagnosis
+from app.web.rest.answers.analysis import LogDiagnosis, RecentDiagnoses, RunDiagnosis, SharedDiagnosisAnswer
+from app.web.rest.answers.form import answers
+from app.web.rest.openapi import raw_body
+from app.web.rest.parameters import MicroBatch
+from worker.runs import shared_diagnoses
+from worker.supervision import run_diagnosis
+
+router = APIRouter()
+
+
+@router.get("/api/runs/{run_id}/diagnosis", **answers(RunDiagnosis))
+def diagnose_run(run_id: str, model: str | None = None, micro_batch: MicroBatch = None) -> dict[str, Any]:
+    """Why a run failed: cause, evidence and fix, from its log (docs/diagnosis.md)."""
+    shape = log_diagnosis.dimensions(model)
+    return run_diagnosis.of_run(run_id, dimensions=shape, micro_batch=micro_batch)
+
+
+@router.get("/api/diagnoses", **answers(RecentDiagnoses))
+def list_diagnoses() -> dict[str, Any]:
+    """The last ten diagnoses of failed runs and shared logs, newest first."""
+    return {"diagnoses": [vars(one) for one in diagnoses.recent()]}
+
+
+@router.post(
+    "/api/diagnoses", openapi_extra=raw_body("text/plain", "The log of the training run."), **answers(LogDiagnosis)
+)
+async def diagnose_log(
+    request: Request,
+    model: str | None = None,
+    micro_batch: MicroBatch = None,
+    share: Annotated[bool, Query(description="Also store the diagnosis with the log, both without secrets.")] = False,
+) -> dict[str, Any]:
+    """Why a run failed, from its log in the body. `model` is a folder or config.json on the server, `micro_batch` the rows per
+    forward pass. Shared diagnoses can be read by everybody with access to this server.
+
+    Raises:
+        ConfigError: the body is empty, or the model cannot be read; answered with 422.
+        TooManyShared: the caller has to delete a shared diagnosis first; answered with 409.
+    """
+    log = io.BytesIO(await request.body())
+    return await run_in_threadpool(_diagnosed, log, model, micro_batch, share)
+
+
+@router.get("/api/diagnoses/{diagnosis_id}", **answers(SharedDiagnosisAnswer))
+def show_diagnosis(diagnosis_id: str) -> dict[str, Any]:
+    """A shared diagnosis with its log."""
+    return diagnoses.document(shared_diagnoses.get(diagnosis_id))
+
+
+@router.delete("/api/diagnoses/{diagnosis_id}", status_code=204)
+def delete_diagnosis(diagnosis_id: str) -> Response:
+    """Deletes a shared diagnosis with its log; its link stops working."""
+    changes.delete_shared_diagnosis(diagnosis_id)
+    return Response(status_code=204)
+
+
+def _diagnosed(log: io.BytesIO, model: str | None, micro_batch: int | None, share: bool) -> dict[str, Any]:
+    diagnosis, text = log_diagnosis.with_log(log, model, micro_batch)
+    if not share:
+        return diagnosis
+    shared = shared_diagnoses.share(diagnosis=diagnosis, log=text, owner=callers.current().name)
+    return diagnosis | {"shared": {"id": shared.id, "address": diagnoses.address(shared.id)}}

@@ -1,0 +1,106 @@
+"""REST routes of tokenized data sets: their statistics, and a row as tokens."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from app.access import callers
+from app.documents import dataset as document
+from app.web.rest.answers.datasets import RowTokens, Tokenization
+from app.web.rest.answers.form import answers
+from app.web.rest.parameters import MOST
+from training.config.fields import ConfigError
+from training.errors import Problem
+from training.tokens.store import TokenStore, open_store
+from worker.allowed_paths import find_path
+from worker.datasets import datasets, token_counts, token_report
+from worker.datasets.token_counts import TokenCount
+from worker.store import database
+from worker.store.tables import Dataset
+
+router = APIRouter(prefix="/api/datasets/{dataset_id}")
+
+Model = Annotated[str, Query(min_length=1, max_length=1000, description="Hub id or folder on the server of the model.")]
+MaxLength = Annotated[int, Query(ge=8, le=2**20, description="Maximum sequence length in tokens.")]
+Count = Annotated[int, Query(ge=1, le=4096)]
+
+
+@router.get("/tokens", **answers(Tokenization))
+def show_tokens(
+    dataset_id: str,
+    model: Model,
+    max_length: MaxLength = 1024,
+    micro_batch_size: Count = 1,
+    gradient_accumulation_steps: Count = 1,
+    num_processes: Count = 1,
+    epochs: Annotated[float, Query(gt=0, le=1000)] = 3.0,
+    eval_split: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    seed: Annotated[int, Query(ge=0, lt=2**32)] = 42,
+    retry: Annotated[bool, Query(description="Tokenize again after a failure.")] = False,
+) -> dict[str, Any]:
+    """The statistics of a data set tokenized for a model. The first request starts to tokenize it in the background: ask again
+    until `status` is done.
+    """
+    found = _state(_item(dataset_id), _folder(model), retry=retry)
+    values = {"status": found.status, "done": found.done, "total": found.total, "problem": found.problem}
+    if found.store is None:
+        return values | {"report": None}
+    report = token_report.report(
+        found.store,
+        max_length=max_length,
+        micro_batch=micro_batch_size,
+        accumulation=gradient_accumulation_steps,
+        world=num_processes,
+        epochs=epochs,
+        eval_split=eval_split,
+        seed=seed,
+    )
+    return values | {"report": report}
+
+
+@router.get("/rows/{row}/tokens", **answers(RowTokens))
+def show_row_tokens(
+    dataset_id: str,
+    row: Annotated[int, Path(ge=1, le=MOST, description="The number of the row, from 1.")],
+    model: Model,
+    max_length: MaxLength = 1024,
+) -> dict[str, Any]:
+    """A row, from 1, as the tokens that a model gets, up to 20,000 of them. The data set has to be tokenized for the model.
+
+    Raises:
+        ConfigError: it is not tokenized, or has no such row; answered with 422.
+    """
+    item, folder = _item(dataset_id), _folder(model)
+    found = token_counts.state(item.sha256, folder, item.columns_map)
+    if found.store is None:
+        fix = f"Ask for /api/datasets/{item.id}/tokens with the same model until its status is done."
+        raise ConfigError([Problem("model", model, "the data set is not tokenized for it yet.", fix)])
+    store = open_store(found.store)
+    tokens = token_report.rendered_row(store, _index(store, row), max_length)
+    return {"row": row, "length": int(store.lengths[row - 1]), "tokens": [asdict(token) for token in tokens]}
+
+
+def _item(dataset_id: str) -> Dataset:
+    with database.read() as session:
+        return document.find(session, dataset_id)
+
+
+def _folder(model: str) -> str:
+    """The model's folder or hub id, if the caller may read it."""
+    if problem := callers.current().reach.model(model):
+        raise ConfigError([problem])
+    path = find_path(model)
+    return str(path.absolute()) if path else model
+
+
+def _state(item: Dataset, model: str, *, retry: bool) -> TokenCount:
+    path = datasets.path_of(item)
+    return token_counts.measure(path, item.sha256, model, item.columns_map, rows=item.rows, name=item.name, retry=retry)
+
+
+def _index(store: TokenStore, row: int) -> int:
+    if not 1 <= row <= len(store.lengths):
+        fix = f"Give a row from 1 to {len(store.lengths):,}."
+        raise ConfigError([Problem("row", row, "does not exist.", fix)])
+    return row - 1
