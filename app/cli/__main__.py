@@ -39,16 +39,29 @@ for command in (up, web, worker, system, dataset, edit, delete, queue, user, tok
 @click.option(
     "--follow", is_flag=True, help="Show the progress until the run ends. Exit codes: 0 finished, 1 failed, 3 stopped."
 )
+@click.option(
+    "--like",
+    metavar="FOLDER",
+    type=path_type,
+    help="The same run as the one that made this result: its settings and data. Says what differs here.",
+)
 @json_option
 @click.pass_context
-def run(ctx: click.Context, config: Path | None, follow: bool, as_json: bool, overrides: dict[str, Any]) -> None:
+def run(
+    ctx: click.Context,
+    config: Path | None,
+    follow: bool,
+    like: Path | None,
+    as_json: bool,
+    overrides: dict[str, Any],
+) -> None:
     """Queue a run.
 
-    Flags override the settings in CONFIG.yaml.
+    Flags override the settings in CONFIG.yaml, or those of the run that made the result in FOLDER.
     """
     from app.cli.runs import run as cli_run
 
-    ctx.exit(cli_run.run(config, overrides, follow=follow, as_json=as_json))
+    ctx.exit(cli_run.run(config, overrides, like=like, follow=follow, as_json=as_json))
 
 
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})

@@ -27,6 +27,7 @@ from training.run_folder.hub_upload import push, token
 from training.run_folder.lineage import Lineage
 from training.run_folder.model_card import write_card
 from training.run_folder.paths import ANSWERS_FILE, result_dir
+from training.run_folder.record import write_record
 from training.trainer.optimizers import optimizer_class
 from training.trainer.prepare import Data
 from training.trainer.reporting_trainer import ReportingTrainer
@@ -118,6 +119,7 @@ def publish_result(
     summary["parity"] = _parity(config, run_dir, reference, report)
     for folder in folders:
         write_card(folder, config, summary, lineage, machine)
+        write_record(folder, config, summary, lineage, machine)
     if config.push_to_hub:
         report.enter("pushing")
         command = f"lathe push {run} {config.push_to_hub}"

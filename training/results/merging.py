@@ -23,6 +23,7 @@ from training.run_folder.events import Finished, decode
 from training.run_folder.lineage import Lineage
 from training.run_folder.model_card import write_card
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, MERGED_FOLDER, result_dir
+from training.run_folder.record import write_record
 
 _SPARE_BYTES = 64 * 2**20
 
@@ -79,7 +80,9 @@ def main(run_dir: Path) -> int:
     summary = last_summary(run_dir)
     try:
         target = merge(config, run_dir, load_tokenizer(config), summary.get("classes", ()))
-        write_card(target, config, summary, Lineage.read(run_dir), local_machine())
+        lineage, machine = Lineage.read(run_dir), local_machine()
+        write_card(target, config, summary, lineage, machine)
+        write_record(target, config, summary, lineage, machine)
     except (UserError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

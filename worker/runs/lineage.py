@@ -6,13 +6,13 @@ from training.config.data_sets import sources
 from training.run_folder.lineage import DataSource, Lineage
 from worker.store.tables import Dataset, Run
 
-_ROLES = {"data": "Training data", "validation_data": "Held-out data"}
+ROLES = {"data": "Training data", "validation_data": "Held-out data"}
 
 
 def lineage_of(*, session: Session, run: Run) -> Lineage:
     """The run's origin: its parent, its attempts, and its data sets with their names."""
     origins = []
-    for field, role in _ROLES.items():
+    for field, role in ROLES.items():
         for number, source in enumerate(sources(run.config.get(field)), start=1):
             sha256 = run.fingerprints.get(f"{field} {number}" if number > 1 else field)
             known = session.get(Dataset, source.path)

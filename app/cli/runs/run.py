@@ -9,6 +9,7 @@ import click
 from psutil import pid_exists
 
 from app.cli.import_files import refuse_foreign
+from app.cli.options import ready
 from app.cli.runs.follow import follow
 from app.cli.runs.screen import screen_for
 from app.cli.runs.show import failure, results
@@ -22,20 +23,27 @@ from training.config.fields import parse
 from training.config.run_config import RunConfig
 from training.config.yaml_file import read_config
 from training.run_folder.paths import result_dir, saved_result
+from training.run_folder.record import read_record
+from worker.runs import alike
 from worker.settings import get_settings
+from worker.store import database
 from worker.store.tables import Status
 
 EXIT = {Status.FINISHED: 0, Status.FAILED: 1, Status.STOPPED: 3}
 INTERRUPTED = 130
 
 
-def run(path: Path | None, overrides: dict[str, Any], *, follow: bool, as_json: bool) -> int:
+def run(path: Path | None, overrides: dict[str, Any], *, like: Path | None, follow: bool, as_json: bool) -> int:
     """Queues a run and, with `follow`, follows it to its end. Returns the exit code.
 
     Raises:
         ConfigError: settings are invalid; nothing is queued.
+        UsageError: both a file and a result are given.
+        UserError: the result in `like` has no record, or its model or data is not here.
     """
-    config = configuration(path, overrides)
+    if path and like:
+        raise click.UsageError("Give either a configuration file or --like.")
+    config = like_result(like, overrides) if like else configuration(path, overrides)
     queued = source.submit(config)
     if not follow:
         click.echo(json.dumps(queued) if as_json else _queued(queued))
@@ -57,6 +65,23 @@ def configuration(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
     if not overrides:
         raise click.UsageError("Give a configuration file, or the settings as flags: at least --model and --data.")
     return parse(overrides)
+
+
+def like_result(folder: Path, overrides: dict[str, Any]) -> RunConfig:
+    """The settings of the run that made a result; says on stderr what differs on this machine.
+
+    Raises:
+        UserError: there is no record, the model or data is not here, or a setting is invalid here.
+    """
+    record = read_record(folder)
+    if chosen():
+        return parse(alike.settings_of(record, None, overrides))
+    ready()
+    with database.read() as session:
+        config = parse(alike.settings_of(record, session, overrides))
+    for sentence in alike.differences(record, config):
+        click.echo(sentence, err=True)
+    return config
 
 
 def stop(run_id: str, *, as_json: bool) -> None:
