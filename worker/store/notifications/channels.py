@@ -34,7 +34,7 @@ def add(
     kind: ChannelKind,
     address: str,
     events: Collection[str],
-    format: WebhookFormat = WebhookFormat.JSON,  # noqa: A002 - the column's name
+    format: WebhookFormat = WebhookFormat.JSON,
     everyone: bool = False,
 ) -> NotificationChannel:
     """Stores a channel; its address was checked.

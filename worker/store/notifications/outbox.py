@@ -27,7 +27,18 @@ KEPT_SECONDS = 30 * 24 * 3600.0
 BROWSER_SECONDS = 600.0
 """For how long an open page can still show a message."""
 
-_SNAPSHOT = ("id", "name", "owner", "status", "step", "total_steps", "final_loss", "best_loss", "started_at", "finished_at")
+_SNAPSHOT = (
+    "id",
+    "name",
+    "owner",
+    "status",
+    "step",
+    "total_steps",
+    "final_loss",
+    "best_loss",
+    "started_at",
+    "finished_at",
+)
 _ERROR = ("message", "fix", "phase", "rank", "diagnosis", "step_down")
 
 
@@ -113,7 +124,11 @@ def failed(*, session: Session, message: Notification, reason: str, final: bool,
 
 
 def _close(session: Session, message: Notification, **values: Any) -> bool:
-    mine = col(Notification.id) == message.id, col(Notification.tries) == message.tries, col(Notification.done_at).is_(None)
+    mine = (
+        col(Notification.id) == message.id,
+        col(Notification.tries) == message.tries,
+        col(Notification.done_at).is_(None),
+    )
     statement = update(Notification).where(*mine).values(**values).returning(col(Notification.id))
     return session.exec(statement, execution_options={"synchronize_session": False}).first() is not None
 

@@ -47,9 +47,13 @@ class NotificationChannel(SQLModel, table=True):
     address: str = Field(
         sa_column=Column(Text, nullable=False), description="URL or e-mail address; a webhook's URL is a secret"
     )
-    format: WebhookFormat = Field(default=WebhookFormat.JSON, sa_column=Column(as_text(WebhookFormat), nullable=False), description="of a webhook")
+    format: WebhookFormat = Field(
+        default=WebhookFormat.JSON, sa_column=Column(as_text(WebhookFormat), nullable=False), description="of a webhook"
+    )
     events: list[str] = Field(sa_column=Column(JSON, nullable=False), description="values of Event")
-    everyone: bool = Field(default=False, sa_column_kwargs={"server_default": false()}, description="for the runs of all users")
+    everyone: bool = Field(
+        default=False, sa_column_kwargs={"server_default": false()}, description="for the runs of all users"
+    )
     created_at: float
 
 
@@ -63,13 +67,17 @@ class Notification(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True)
     channel_id: str = Field(foreign_key="notification_channel.id", ondelete="CASCADE", max_length=32)
-    run_id: str | None = Field(default=None, foreign_key="run.id", ondelete="CASCADE", index=True, description="none for a test")
+    run_id: str | None = Field(
+        default=None, foreign_key="run.id", ondelete="CASCADE", index=True, description="none for a test"
+    )
     attempt: int = 0
     event: Event = Field(sa_column=Column(as_text(Event), nullable=False))
     run: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False), description="the run when it happened")
     created_at: float = Field(index=True)
     tries: int = Field(default=0, description="counts claims; results of an older claim are refused")
-    next_try_at: float = Field(description="not before, by the database's clock; while it is being sent, when the claim ends")
+    next_try_at: float = Field(
+        description="not before, by the database's clock; while it is being sent, when the claim ends"
+    )
     done_at: float | None = Field(default=None, description="when it was delivered or given up")
     delivered: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     reason: str = Field(default="", sa_column=Column(Text, nullable=False), description="why the last try failed")
@@ -81,5 +89,7 @@ class Preferences(SQLModel, table=True):
     owner: str = Field(primary_key=True, max_length=120)
     model: str = Field(default="", sa_column=Column(Text, nullable=False), description="of a new form on New run")
     tour: list[str] = Field(
-        default_factory=list, sa_column=Column(JSON, nullable=False), description="steps of the tour that leave no other trace"
+        default_factory=list,
+        sa_column=Column(JSON, nullable=False),
+        description="steps of the tour that leave no other trace",
     )
