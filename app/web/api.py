@@ -10,6 +10,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from app.access import callers, changes
+from app.access.account import NoOwnToken
+from app.access.notify import TooSoon
 from app.access.permissions import Forbidden
 from app.documents import system as system_document
 from app.documents.run import brief, document
@@ -32,6 +34,7 @@ from worker.store.database import UNREACHABLE
 from worker.store.listed import run_list
 from worker.store.machines import MachineNotFound, MachineReports
 from worker.store.measured import series
+from worker.store.notifications.channels import ChannelNotFound
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
 from worker.store.submissions import KeyReused, Submission
 from worker.store.tables import Status
@@ -51,6 +54,9 @@ _STATUS: dict[type[UserError], int] = {
     MachineReports: 409,
     AlreadyFreeing: 409,
     KeyReused: 409,
+    ChannelNotFound: 404,
+    NoOwnToken: 409,
+    TooSoon: 429,
     Forbidden: 403,
 }
 
@@ -231,7 +237,7 @@ def remove_machine(name: str) -> dict[str, Any]:
 
 
 @rest.api_route(
-    "/api/{path:path}", methods=["GET", "POST", "PATCH", "DELETE"], response_model=None, include_in_schema=False
+    "/api/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], response_model=None, include_in_schema=False
 )
 def unknown_path(path: str) -> JSONResponse:
     """The answer to unknown paths under /api/, which would otherwise reach the pages."""

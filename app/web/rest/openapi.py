@@ -24,12 +24,14 @@ TAGS = {
     "Diagnosis": ("/api/diagnoses",),
     "System": ("/api/system", "/healthz"),
     "Users": ("/api/users",),
+    "Settings": ("/api/settings", "/api/notifications"),
 }
 """The subjects in their order, and the paths of each."""
 
 _PARAMETERS = {
     "run_id": "The run's id, or its first four or more characters.",
     "dataset_id": "The data set's id, or its first four or more characters.",
+    "channel_id": "The channel's id, as `GET /api/notifications` lists it.",
     "name": "The name of the account or machine.",
     "form": "csv, json or markdown.",
     "status": "Only runs with this status.",

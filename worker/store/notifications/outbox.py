@@ -170,3 +170,9 @@ def forget_old(*, session: Session) -> None:
 
 def _open() -> tuple[ColumnElement[bool], ...]:
     return col(Notification.done_at).is_(None), col(Notification.next_try_at) <= database.clock()
+
+
+def latest_test(*, session: Session, channel_id: str) -> float | None:
+    """When the channel was last tested, by the database's clock; None if never."""
+    tests = Notification.channel_id == channel_id, Notification.event == Event.TEST
+    return session.exec(select(func.max(Notification.created_at)).where(*tests)).one()
