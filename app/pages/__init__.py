@@ -13,7 +13,9 @@ from app.pages.diagnose import page as diagnose
 from app.pages.new_run import page as launch
 from app.pages.run import page as run
 from app.pages.runs import page as runs
+from app.pages.settings import page as settings
 from app.pages.system import page as system
+from app.pages.tour import page as tour
 from app.web.addresses import PAGES
 
 BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
@@ -22,6 +24,8 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/new": launch.build,
     "/diagnose": diagnose.build,
     "/system": system.build,
+    "/settings": settings.build,
+    "/start": tour.build,
     "/import": import_file.build,
     "/run": run.build,
     "/compare": compare.build,
