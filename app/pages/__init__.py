@@ -5,7 +5,7 @@ from collections.abc import Callable
 import gradio as gr
 from gradio.components import Navbar
 
-from app.pages import import_file
+from app.pages import import_file, tour
 from app.pages.compare import page as compare
 from app.pages.dataset import page as dataset
 from app.pages.datasets import page as datasets
@@ -15,7 +15,6 @@ from app.pages.run import page as run
 from app.pages.runs import page as runs
 from app.pages.settings import page as settings
 from app.pages.system import page as system
-from app.pages.tour import page as tour
 from app.web.addresses import PAGES
 
 BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {

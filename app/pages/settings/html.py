@@ -21,9 +21,17 @@ Document = dict[str, Any]
 def account_html(account: Document) -> Markup:
     """The caller's name, role and token."""
     pairs = [
-        ("Name", Markup('<b>{}</b> <span class="faint">owner of your runs and data sets</span>').format(account["name"])),
+        (
+            "Name",
+            Markup('<b>{}</b> <span class="faint">owner of your runs and data sets</span>').format(account["name"]),
+        ),
         ("Role", _ROLES[account["role"]]),
-        ("Token", f"exists, {account['token']}" if account["token"] else "none; the proxy in front of the server signs you in"),
+        (
+            "Token",
+            f"exists, {account['token']}"
+            if account["token"]
+            else "none; the proxy in front of the server signs you in",
+        ),
     ]
     button = Markup("""<button type="button" class="button small" data-send='{"rotate":true}'>Replace token</button>""")
     shown = button if account["token"] else ""
@@ -44,7 +52,9 @@ def users_html(users: Sequence[Document] | None) -> Markup:
     """The accounts with their buttons; None for callers who may not see them."""
     head = Markup("<header><h2>Colleagues</h2></header>")
     if users is None:
-        return head + Markup('<p class="note">An admin adds and removes accounts. Ask one if a colleague needs access.</p>')
+        return head + Markup(
+            '<p class="note">An admin adds and removes accounts. Ask one if a colleague needs access.</p>'
+        )
     if not users:
         text = "No accounts yet. Add one for each colleague: each gets a token, and sees all runs but changes only their own."
         return head + Markup('<p class="note">{}</p>').format(text)
@@ -58,14 +68,18 @@ def users_html(users: Sequence[Document] | None) -> Markup:
         )
         for one in users
     ]
-    heads = each("<th>{}</th>", [("Name",), ("Role",), ("Added",), (Markup('<span class="hidden-text">Actions</span>'),)])
+    heads = each(
+        "<th>{}</th>", [("Name",), ("Role",), ("Added",), (Markup('<span class="hidden-text">Actions</span>'),)]
+    )
     body = each('<tr><td>{}</td><td>{}</td><td>{}</td><td class="acts">{}{}</td></tr>', rows)
     return head + table("list users", heads, body)
 
 
 def channels_html(channels: Sequence[Document], caller: str, outcomes: dict[str, Document]) -> Markup:
     """The channels with their events and buttons, and the line of this browser. `outcomes`: the latest test of each."""
-    rows = Markup("").join(_channel(one, caller, outcomes.get(one["id"])) for one in channels if one["kind"] != "browser")
+    rows = Markup("").join(
+        _channel(one, caller, outcomes.get(one["id"])) for one in channels if one["kind"] != "browser"
+    )
     browser = next((one for one in channels if one["kind"] == "browser" and one["owner"] == caller), None)
     return Markup(
         '<header><h2>Notifications</h2></header><p class="note">You are told when one of your runs ends, fails, or has a loss '
@@ -92,8 +106,9 @@ def _browser(events: Sequence[str]) -> Markup:
         '<button type="button" class="button small" data-test-browser hidden>Send a test</button>'
     )
     return Markup(
-        '<li data-browser data-events="{}"><div class="what"><b>This browser</b><span class="faint" data-browser-state></span></div>'
-        '{}<div class="acts">{}</div><p class="outcome" data-browser-outcome role="status"></p></li>'
+        '<li data-browser data-events="{}"><div class="what"><b>This browser</b>'
+        '<span class="faint" data-browser-state></span></div>{}<div class="acts">{}</div>'
+        '<p class="outcome" data-browser-outcome role="status"></p></li>'
     ).format(",".join(events), _events(events, {"browser": True}), acts)
 
 
@@ -125,7 +140,9 @@ def messages_html(messages: Sequence[Document]) -> Markup:
         for one in messages
     ]
     heads = each("<th>{}</th>", [("When",), ("Event",), ("Run",), ("To",), ("Outcome",)])
-    body = each('<tr><td>{}</td><td>{}</td><td class="name">{}</td><td class="to">{}</td><td class="state">{}</td></tr>', rows)
+    body = each(
+        '<tr><td>{}</td><td>{}</td><td class="name">{}</td><td class="to">{}</td><td class="state">{}</td></tr>', rows
+    )
     return head + table("list messages", heads, body)
 
 
@@ -159,14 +176,16 @@ def folders_html(heading: str, entries: Sequence[Document], note: str) -> Markup
     ]  # fmt: skip
     heads = each("<th>{}</th>", [("What",), ("Value",), ("From",)])
     body = each('<tr><th>{}<span class="faint">{}</span></th><td class="value">{}</td><td>{}</td></tr>', rows)
-    return Markup('<header><h2>{}</h2></header>{}<p class="note">{}</p>').format(heading, table("list folders", heads, body), note)
+    return Markup('<header><h2>{}</h2></header>{}<p class="note">{}</p>').format(
+        heading, table("list folders", heads, body), note
+    )
 
 
 def _source(entry: Document) -> Markup:
     if entry["variable"] is None:
         return Markup('<span class="faint">{}</span>').format(entry["source"])
     if entry["source"] == "default":
-        return Markup('default; set <code>{}</code> to change it').format(entry["variable"])
+        return Markup("default; set <code>{}</code> to change it").format(entry["variable"])
     return Markup("<code>{}</code>").format(entry["variable"])
 
 

@@ -57,7 +57,7 @@ class Page:
 
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
-    title("Settings", Markup('<a class="button" href="/start">Tour</a>'))
+    title("Settings")
     asks = dialog("Remove", "confirm-setting")
     with gr.Row(elem_classes=["two-columns", "settings-page"]):
         with gr.Column(scale=6):
@@ -98,9 +98,13 @@ def _channel_form() -> tuple[Any, ...]:
             label="Webhook or e-mail address", placeholder="https://hooks.slack.com/services/... or you@example.org",
             elem_id="channel-address", elem_classes="setting", scale=4,
         )  # fmt: skip
-        form = gr.Dropdown(_FORMATS, value="", label="Format", elem_id="channel-format", elem_classes="setting", scale=2)
+        form = gr.Dropdown(
+            _FORMATS, value="", label="Format", elem_id="channel-format", elem_classes="setting", scale=2
+        )
     with gr.Row(elem_classes="add-channel"):
-        events = gr.CheckboxGroup(_EVENTS, value=_USUAL, label="Events", elem_id="channel-events", elem_classes="setting")
+        events = gr.CheckboxGroup(
+            _EVENTS, value=_USUAL, label="Events", elem_id="channel-events", elem_classes="setting"
+        )
         everyone = gr.Checkbox(
             label="Runs of all users", visible=False, elem_id="channel-everyone", elem_classes="setting"
         )
@@ -194,7 +198,9 @@ def account_pressed(event: gr.EventData) -> list[Any]:
         text = "The old token stops working at once. The new one is shown here, once."
         return asking(f"Replace the token of {name}?", text, "Replace", {"rotate_user": str(name)})
     if name := data.get("remove_user"):
-        text = "The token stops working at once, and notifications end. Runs and data sets stay; admins can change them."
+        text = (
+            "The token stops working at once, and notifications end. Runs and data sets stay; admins can change them."
+        )
         return asking(f"Remove {name}?", text, "Remove", {"remove_user": str(name)})
     return [gr.skip()] * 4
 

@@ -1,6 +1,6 @@
 """What users prefer. Every function takes a session, which the caller commits, as in worker/store/runs.py."""
 
-from sqlmodel import Session
+from sqlmodel import Session, select
 
 from training.errors import UserError
 from worker.store.tables import Preferences
@@ -39,6 +39,11 @@ def add_tour_step(*, session: Session, owner: str, step: str) -> None:
     if step not in found.tour:
         found.tour = [*found.tour, step]
         session.add(found)
+
+
+def tour_steps(*, session: Session) -> set[str]:
+    """The steps of the tour that any user has done."""
+    return {step for steps in session.exec(select(Preferences.tour)) for step in steps}
 
 
 def remove_of(*, session: Session, owner: str) -> None:
