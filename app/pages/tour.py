@@ -25,8 +25,8 @@ _LEAD = (
 _TEXTS = (
     (
         "Start a run",
-        "The starter model learns to write orders as JSON, with LoRA, in about a minute on two CPU cores. Lathe checks settings and "
-        "memory first; then the run waits in the queue until a device is free.",
+        "The starter model learns to write orders as JSON, with LoRA, in about a minute on two CPU cores. Lathe checks settings "
+        "and memory first; then the run waits in the queue until a device is free.",
     ),
     (
         "Bring your data",

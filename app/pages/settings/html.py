@@ -164,7 +164,7 @@ def _state(message: Document) -> Markup:
     return Markup('<span class="warn">Try {} failed.</span> {} {}.').format(tries, message["reason"], again)
 
 
-def folders_html(heading: str, entries: Sequence[Document], note: str) -> Markup:
+def folders_html(heading: str, entries: Sequence[Document]) -> Markup:
     """Values of the installation, each with where it comes from."""
     rows = [
         (
@@ -176,8 +176,8 @@ def folders_html(heading: str, entries: Sequence[Document], note: str) -> Markup
     ]  # fmt: skip
     heads = each("<th>{}</th>", [("What",), ("Value",), ("From",)])
     body = each('<tr><th>{}<span class="faint">{}</span></th><td class="value">{}</td><td>{}</td></tr>', rows)
-    return Markup('<header><h2>{}</h2></header>{}<p class="note">{}</p>').format(
-        heading, table("list folders", heads, body), note
+    return Markup("<section><header><h2>{}</h2></header>{}</section>").format(
+        heading, table("list folders", heads, body)
     )
 
 
@@ -185,7 +185,7 @@ def _source(entry: Document) -> Markup:
     if entry["variable"] is None:
         return Markup('<span class="faint">{}</span>').format(entry["source"])
     if entry["source"] == "default":
-        return Markup("default; set <code>{}</code> to change it").format(entry["variable"])
+        return Markup("default of <code>{}</code>").format(entry["variable"])
     return Markup("<code>{}</code>").format(entry["variable"])
 
 

@@ -76,8 +76,8 @@ def build(demo: gr.Blocks) -> None:
                 shown_users = html(script=_CLICKS)
                 name, admin, new_user, user_row = _user_form()
                 user_said = html(script="lathe.copies(element)")
-            with gr.Column(elem_classes="card"):
-                folders = html()
+    with gr.Column(elem_classes=["card", "settings-page"]):
+        folders = html()
     page = Page(shown_account, channels, messages, shown_users, folders, said, user_said, channel_said, asks)
     demo.load(settings_opened, None, [*page.panels, model, everyone, user_row], **QUIET)
     outcome = [page.channels, page.messages, page.channel_said]
@@ -274,8 +274,9 @@ def _users() -> Markup:
 
 def _folders() -> Markup:
     settings, admin = get_settings(), _is_admin()
-    places = folders_html("Folders", installation.folders(settings, admin=admin), _RESTART)
-    return places + folders_html("For notifications", installation.services(settings, admin=admin), _RESTART)
+    places = folders_html("Folders", installation.folders(settings, admin=admin))
+    services = folders_html("For notifications", installation.services(settings, admin=admin))
+    return Markup('<div class="places">{}{}</div><p class="note">{}</p>').format(places, services, _RESTART)
 
 
 def _is_admin() -> bool:
