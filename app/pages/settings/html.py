@@ -71,7 +71,7 @@ def users_html(users: Sequence[Document] | None) -> Markup:
     heads = each(
         "<th>{}</th>", [("Name",), ("Role",), ("Added",), (Markup('<span class="hidden-text">Actions</span>'),)]
     )
-    body = each('<tr><td>{}</td><td>{}</td><td>{}</td><td class="acts">{}{}</td></tr>', rows)
+    body = each('<tr><td>{}</td><td>{}</td><td>{}</td><td><div class="acts">{}{}</div></td></tr>', rows)
     return head + table("list users", heads, body)
 
 

@@ -113,10 +113,11 @@ def _channel_form() -> tuple[Any, ...]:
 
 
 def _model_form() -> tuple[Any, ...]:
-    html(Markup("<header><h2>New run</h2></header>"))
+    text = "A new form on New run begins with this folder or hub id. Leave it empty for none."
+    html(Markup('<header><h2>New run</h2></header><p class="note">{}</p>').format(text))
     with gr.Row(elem_classes="add-channel"):
         model = gr.Textbox(
-            label="Default model", info="A new form begins with this folder or hub id. Empty: none.",
+            label="Default model",
             elem_id="default-model", elem_classes="setting",
         )  # fmt: skip
         save = gr.Button("Save", elem_id="save-model", scale=0, min_width=90)
