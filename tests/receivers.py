@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,9 +85,11 @@ def mailbox(refused: str = "") -> Iterator[Mailbox]:
             envelope.rcpt_tos.append(address)
             return "250 OK"
 
-    controller = Controller(Keeper(), hostname="127.0.0.1", port=0)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        kept.port = probe.getsockname()[1]
+    controller = Controller(Keeper(), hostname="127.0.0.1", port=kept.port)
     controller.start()
-    kept.port = controller.server.sockets[0].getsockname()[1]
     try:
         yield kept
     finally:
