@@ -14,6 +14,8 @@ from app.pages.common.html import QUIET, database_unreachable, html, title, user
 from app.web import log_diagnosis
 from app.words import numbers
 from training.errors import UserError
+from training.run_folder.paths import ARCHIVE_FILE
+from worker.settings import get_settings
 from worker.store import database
 from worker.store.database import UNREACHABLE
 
@@ -136,7 +138,9 @@ def adapter_taken() -> list[Any]:
         notify.add_tour_step(TAKE_AWAY)
     except UNREACHABLE:
         return ["", *[gr.skip()] * 5]
-    return [f"/api/runs/{result}/adapter.zip" if result else "", *tour_steps()]
+    packed = (get_settings().runs_dir / result / ARCHIVE_FILE).is_file()
+    there = f"/api/runs/{result}/{ARCHIVE_FILE}" if packed else f"/run?id={result}"  # whose page says where the result is
+    return [there if result else "", *tour_steps()]
 
 
 def _step(number: int, done: bool, action: Markup, state: str = "") -> Markup:

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 import pytest
 from played_run import PlayedRun
 from receivers import hooks
+from run_files import folder_of, result
 from sqlmodel import delete, select
 from web import IN_BROWSER, field, says
 
+from worker.runs import archive
 from worker.store import accounts, database
 from worker.store.tables import Account, NotificationChannel, Preferences, Run, Status
 
@@ -122,11 +124,12 @@ def test_the_tour_starts_the_sample_run_and_diagnoses_a_pasted_log(page):
 
 
 def test_the_tour_downloads_the_adapter_of_a_finished_run(page):
-    from run_files import result
-
     finished = PlayedRun("done").claim()
     result(finished.id)
+    archive.pack_results(folder_of(finished.id), lambda: None)
     finished.end()
     page.goto("/start")
-    page.locator("button", has_text="Download the adapter").click()
+    with page.expect_download() as download:
+        page.locator("button", has_text="Download the adapter").click()
+    assert download.value.suggested_filename.endswith(".zip")
     says(page, "section.step.done", "Take the adapter away")
