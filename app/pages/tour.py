@@ -139,7 +139,9 @@ def adapter_taken() -> list[Any]:
     except UNREACHABLE:
         return ["", *[gr.skip()] * 5]
     packed = (get_settings().runs_dir / result / ARCHIVE_FILE).is_file()
-    there = f"/api/runs/{result}/{ARCHIVE_FILE}" if packed else f"/run?id={result}"  # whose page says where the result is
+    there = (
+        f"/api/runs/{result}/{ARCHIVE_FILE}" if packed else f"/run?id={result}"
+    )  # whose page says where the result is
     return [there if result else "", *tour_steps()]
 
 

@@ -135,7 +135,7 @@ def _user_form() -> tuple[Any, ...]:
 def settings_opened() -> list[Any]:
     """All panels, and the parts of forms that only admins see."""
     try:
-        model = notify.current_preferences().model
+        model = notify.current_preferences().model or gr.skip()  # what was typed meanwhile stays
     except UNREACHABLE:
         model = gr.skip()
     return [*_panels(), model, gr.update(visible=_is_admin()), gr.update(visible=_is_admin())]

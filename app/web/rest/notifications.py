@@ -46,9 +46,9 @@ def add_channel(wanted: Annotated[NewChannel, Body()]) -> dict[str, Any]:
     return channel_document(notify.add(wish))
 
 
-@router.get("/browser", include_in_schema=False)
+@router.get("/browser")
 def show_in_browser(after: Annotated[int | None, Query(ge=0)] = None) -> dict[str, Any]:
-    """What an open page shows after the message `after`; static/notify.js asks for it."""
+    """What an open page of the caller shows after the message `after`; without it only `next`, the id to continue after."""
     found, following = notify.for_browser(after)
     return {"messages": [browser_document(message) for message in found], "next": following}
 

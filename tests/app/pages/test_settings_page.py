@@ -78,6 +78,7 @@ def test_the_browser_shows_a_message_after_it_was_allowed_with_a_press(page):
 
 def test_colleagues_are_added_with_a_token_shown_once_and_removed_after_a_question(page):
     page.goto("/settings")
+    says(page, "table.folders", "Data folder")
     page.locator("#user-name textarea, #user-name input").first.fill("anna")
     page.locator("#add-user").click()
     says(page, ".token-once", "The new token of anna.")
@@ -97,6 +98,7 @@ def test_colleagues_are_added_with_a_token_shown_once_and_removed_after_a_questi
 
 def test_a_new_form_begins_with_the_default_model(page):
     page.goto("/settings")
+    says(page, "table.folders", "Data folder")
     page.locator("#default-model textarea, #default-model input").first.fill("org/my-model")
     page.locator("#save-model").click()
     says(page, "p.good", "New forms begin with org/my-model.")

@@ -110,7 +110,11 @@ def test_an_open_page_gets_the_messages_after_its_last_one(api):
     claimed = claim(run.id)
     with database.write() as session:
         claims.finish(
-            session=session, run_id=run.id, attempt=claimed.attempt, status=Status.FAILED, error={"message": "It broke."}
+            session=session,
+            run_id=run.id,
+            attempt=claimed.attempt,
+            status=Status.FAILED,
+            error={"message": "It broke."},
         )
     news = api.get(f"{PATH}/browser", params={"after": first["next"]}).json()
     assert [(one["title"], one["address"]) for one in news["messages"]] == [("m on d failed", f"/run?id={run.id}")]
