@@ -32,7 +32,9 @@ def post(hook: Webhook, headers: dict[str, str], body: bytes) -> None:
     try:
         with (
             httpcore.ConnectionPool(ssl_context=context, network_backend=backend) as pool,
-            pool.stream("POST", hook.url, headers=list(headers.items()), content=body, extensions=_timeouts()) as answer,
+            pool.stream(
+                "POST", hook.url, headers=list(headers.items()), content=body, extensions=_timeouts()
+            ) as answer,
         ):
             _check(answer, hook.host)
     except NotAllowed as error:
