@@ -46,6 +46,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         dataset_imports,
         datasets,
         diagnoses,
+        notifications,
         openapi,
         records,
         reference,
@@ -54,6 +55,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         tokens,
         users,
     )
+    from app.web.rest import settings as settings_routes
     from app.web.rest.answers.errors import ERRORS
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
@@ -63,8 +65,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.feeds = feeds.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
     runs_and_queue = (api, downloads, order, live, records, stream, comparing)
-    others = (before_run, dataset_imports, datasets, tokens, diagnoses, system, users, reference)
-    for part in (*runs_and_queue, *others):
+    before = (before_run, dataset_imports, datasets, tokens, diagnoses)
+    for part in (*runs_and_queue, *before, system, users, settings_routes, notifications, reference):
         app.include_router(part.router, responses=ERRORS)
     app.include_router(api.rest)
     api.install_error_handlers(app)
@@ -73,7 +75,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(
         CORSMiddleware,
         allow_origins=sorted(rules.origins),
-        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
         allow_headers=["Authorization", "Content-Type", "Idempotency-Key"],
     )
     app.state.leaving = asyncio.Event()

@@ -131,6 +131,8 @@ def _empty(url: str) -> None:
         connection.execute("DELETE FROM dataset")
         connection.execute("DELETE FROM machine")
         connection.execute("DELETE FROM idempotency_key")
+        connection.execute("DELETE FROM notification_channel")
+        connection.execute("DELETE FROM preferences")
 
 
 @pytest.fixture(scope="session")

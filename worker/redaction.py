@@ -12,6 +12,12 @@ _SECRETS = [
     (re.compile(r"(?i)\b(authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)\s+)[^\s\"',]+"), rf"\1{REDACTED}"),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/-]{12,}=*"), rf"\1{REDACTED}"),
     (re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*):[^\s/@]+@"), rf"\1:{REDACTED}@"),
+    (
+        re.compile(
+            r"(?i)\b(https?://(?:hooks\.slack\.com/|(?:\w+\.)?discord(?:app)?\.com/api/webhooks/|[^\s/]+/hooks/))[^\s\"']+"
+        ),
+        rf"\1{REDACTED}",
+    ),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), REDACTED),
     (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|sk-[A-Za-z0-9_-]{20,})"), REDACTED),
     (

@@ -8,6 +8,7 @@ import tempfile
 from functools import lru_cache
 from ipaddress import ip_network
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -79,6 +80,21 @@ class Settings(BaseSettings):
     archive_days: float | None = Field(
         None, gt=0, description="Days after which an ended run is archived, unless it is pinned. Default: never."
     )
+    public_url: str = Field(
+        "",
+        description="Address at which users open the pages, such as https://lathe.example. Links in notifications use it.",
+    )
+    smtp_url: SecretStr | None = Field(
+        None,
+        description="Mail server: smtps://USER:PASSWORD@HOST:465, or smtp://HOST:587 with STARTTLS. Default: no e-mail.",
+    )
+    smtp_from: str = Field(
+        "", description="Sender of e-mail. Default: the user name in LATHE_SMTP_URL if that is an e-mail address."
+    )
+    webhook_hosts: str = Field(
+        "",
+        description="Hosts, such as an own chat server, that webhooks of all users may reach at any address, separated by commas.",
+    )
     lease_seconds: float = Field(
         150, gt=0, description="A run is requeued if its supervisor does not renew the lease for this many seconds."
     )
@@ -118,6 +134,24 @@ class Settings(BaseSettings):
             ip_network(address, strict=False)
             if uid and not uid.isdecimal():
                 raise ValueError(f"{part!r} has no user id after the @")
+        return value
+
+    @field_validator("public_url")
+    @classmethod
+    def _page_address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment):
+            raise ValueError("is not an http or https address")
+        return value.rstrip("/")
+
+    @field_validator("smtp_url")
+    @classmethod
+    def _mail_server(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            parts = urlsplit(value.get_secret_value())
+            if parts.scheme not in ("smtp", "smtps") or not parts.hostname or parts.path.strip("/") or parts.query:
+                raise ValueError("is not smtp://HOST or smtps://HOST, with USER:PASSWORD@ and :PORT if needed")
+            _ = parts.port  # a ValueError if it is no number
         return value
 
     @model_validator(mode="after")
@@ -206,7 +240,7 @@ def _problem(place: list[int | str], value: object, message: str) -> Problem:
     if not place:
         return Problem(f"{PREFIX}LEASE_SECONDS", None, f"{message.removeprefix('Value error, ')}.", "Raise it.")
     name = str(place[0])
-    given = None if name in ("hub_token", "token") else value
+    given = None if name in ("hub_token", "token", "smtp_url") else value
     wanted = Settings.model_fields[name].description or ""
     return Problem(f"{PREFIX}{name.upper()}", given, f"{message[0].lower()}{message[1:]}.", wanted)
 

@@ -7,6 +7,7 @@ import click
 
 from app.cli.dataset.commands import dataset
 from app.cli.errors import Command
+from app.cli.notify import notify
 from app.cli.options import Group, config_type, count_type, json_option, path_type
 from app.cli.results import archive, export, push, restore, verify
 from app.cli.runs.edit import delete, edit
@@ -30,7 +31,7 @@ def main() -> None:
     """
 
 
-for command in (up, web, worker, system, dataset, edit, delete, queue, user, token):
+for command in (up, web, worker, system, dataset, edit, delete, queue, notify, user, token):
     main.add_command(command)
 
 

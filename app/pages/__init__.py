@@ -5,7 +5,7 @@ from collections.abc import Callable
 import gradio as gr
 from gradio.components import Navbar
 
-from app.pages import import_file
+from app.pages import import_file, tour
 from app.pages.compare import page as compare
 from app.pages.dataset import page as dataset
 from app.pages.datasets import page as datasets
@@ -13,6 +13,7 @@ from app.pages.diagnose import page as diagnose
 from app.pages.new_run import page as launch
 from app.pages.run import page as run
 from app.pages.runs import page as runs
+from app.pages.settings import page as settings
 from app.pages.system import page as system
 from app.web.addresses import PAGES
 
@@ -22,6 +23,8 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/new": launch.build,
     "/diagnose": diagnose.build,
     "/system": system.build,
+    "/settings": settings.build,
+    "/start": tour.build,
     "/import": import_file.build,
     "/run": run.build,
     "/compare": compare.build,

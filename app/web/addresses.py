@@ -18,6 +18,8 @@ PAGES = (
     Address("/new", "New run"),
     Address("/diagnose", "Diagnose"),
     Address("/system", "System"),
+    Address("/settings", "Settings"),
+    Address("/start", "Tour", in_header=False),
     Address("/import", "Import a configuration", in_header=False),
     Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
     Address("/compare", "Compare", in_header=False),  # of several runs: /compare?runs=ID,ID

@@ -9,7 +9,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app.access import callers, changes
+from app.access.account import NoOwnToken
 from app.access.intake import ImportNotFound
+from app.access.notify import TooSoon
 from app.access.permissions import Forbidden
 from app.documents.run import brief, document
 from app.web.rest.answers.form import answers
@@ -32,6 +34,7 @@ from worker.store.database import UNREACHABLE
 from worker.store.listed import run_list
 from worker.store.machines import MachineNotFound, MachineReports
 from worker.store.measured import series
+from worker.store.notifications.channels import ChannelNotFound
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
 from worker.store.submissions import KeyReused, Submission
 from worker.store.tables import Status
@@ -50,6 +53,9 @@ _STATUS: dict[type[UserError], int] = {
     MachineReports: 409,
     AlreadyFreeing: 409,
     KeyReused: 409,
+    ChannelNotFound: 404,
+    NoOwnToken: 409,
+    TooSoon: 429,
     Forbidden: 403,
     ImportNotFound: 404,
     DiagnosisNotFound: 404,

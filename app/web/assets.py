@@ -32,7 +32,7 @@ def _folder(package: str) -> Path:
     return Path(found.origin).parent
 
 
-_COMMON = Files(("lathe.css", "data.css"), ("lathe.js",))
+_COMMON = Files(("lathe.css", "data.css"), ("lathe.js", "notify.js"))
 # uPlot draws the plots; the package uplot-python includes it.
 _PLOTS = Files(("uPlot.min.css", "plots.css"), ("uPlot.iife.js", "plot-data.js", "plot-panel.js", "plots.js"))
 _COMPARE = Files(("compare.css",), ("compare.js", "compare-relations.js", "compare-plots.js"))
@@ -44,6 +44,8 @@ _BY_PAGE = {
     "/dataset": Files((), ("dataset.js", "histogram.js")),
     "/diagnose": Files((), ("diagnose.js",)),
     "/system": Files(("system.css",)),
+    "/settings": Files(("settings.css",)),
+    "/start": Files(("settings.css",)),
 }
 _IMAGES = ("logo.svg", "favicon.svg")
 _REFERENCE = Files(("api.css",))

@@ -1,4 +1,4 @@
-"""The worker: a Celery task that starts waiting runs, and the reaper thread.
+"""The worker: a Celery task that starts waiting runs, the reaper thread, and the thread that sends notifications.
 
 Start it with `worker_command`: `celery -A worker.queue.tasks worker ...`.
 """
@@ -10,6 +10,7 @@ from celery import shared_task
 from celery.signals import celeryd_after_setup, worker_shutdown, worker_shutting_down
 
 from worker.celery_app import START_RUN, current_app
+from worker.notifications.delivery import Deliverer
 from worker.queue import compile_ahead
 from worker.queue.reaper import Reaper
 from worker.queue.starting import start_waiting
@@ -20,6 +21,7 @@ LAST_REPORT_SECONDS = 5.0
 
 app = current_app()
 _reaper = Reaper()
+_deliverer = Deliverer()
 
 
 def worker_command() -> list[str]:
@@ -40,11 +42,13 @@ def start_run(run_id: str) -> None:
 def _begin_rounds(**_: object) -> None:
     compile_ahead.compile_in_background()  # before other threads start
     _reaper.start()
+    _deliverer.start()
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _end_rounds(**_: object) -> None:
     _reaper.stop()
+    _deliverer.stop()
 
 
 @worker_shutdown.connect  # type: ignore[untyped-decorator]

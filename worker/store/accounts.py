@@ -11,6 +11,7 @@ from sqlmodel import Session, col, select
 
 from training.errors import UserError
 from worker.store import database
+from worker.store.notifications import channels, preferences
 from worker.store.tables import LOCAL, Account
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -57,12 +58,14 @@ def rotate(*, session: Session, name: str) -> str:
 
 
 def remove(*, session: Session, name: str) -> None:
-    """Removes an account; its runs and data sets stay, and only admins may change them.
+    """Removes an account with its notification channels; its runs and data sets stay, and only admins may change them.
 
     Raises:
         AccountNotFound: there is no such account.
     """
     session.delete(get(session=session, name=name))
+    channels.remove_of(session=session, owner=name)
+    preferences.remove_of(session=session, owner=name)
 
 
 def get(*, session: Session, name: str) -> Account:

@@ -12,7 +12,8 @@ from sqlmodel import Session, col, delete, func, select
 from training.config.fields import in_words
 from worker.redaction import redact, redact_all
 from worker.store import database, history
-from worker.store.tables import Attempt, DeviceLease, Request, Run, RunEvent, Status
+from worker.store.notifications import outbox
+from worker.store.tables import Attempt, DeviceLease, Event, Request, Run, RunEvent, Status
 from worker.store.waiting import counts_as_waiting
 
 NOT_HELD: dict[str, Any] = {
@@ -122,12 +123,14 @@ def finish(
     values = NOT_HELD | {"status": status, "finished_at": database.clock()}
     values |= {"error": redact_all(error)} if error else {}
     values |= {"summary": summary} if summary else {}
-    if _change(session, *_held(run_id, attempt), **values) is None:
+    run = _change(session, *_held(run_id, attempt), **values)
+    if run is None:
         return False
     _release(session, run_id, attempt, outcome=status.value, reason=reason, exit_code=exit_code)
     level = "error" if status is Status.FAILED else "info"
     message = f"{status.value.capitalize()}. {reason}".strip()
     history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind=status.value)
+    outbox.tell(session=session, run=run, event=Event(status.value))
     return True
 
 

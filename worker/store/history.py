@@ -14,7 +14,8 @@ from worker.store import database
 from worker.store.measured import metrics
 from worker.store.measured.metrics import WHOLE_RUN, Point
 from worker.store.memory_words import summary
-from worker.store.tables import Attempt, Metric, Run, RunEvent
+from worker.store.notifications import outbox
+from worker.store.tables import Attempt, Event, Metric, Run, RunEvent
 
 LOSSES = ("loss", "eval_loss")
 SMOOTHING = 64  # losses over which the time of a step is averaged
@@ -31,7 +32,7 @@ def apply(*, session: Session, run_id: str, attempt: int, events: Sequence[train
         return False
     if new_offset <= run.event_offset:
         return True
-    points: list[Point] = []
+    diverged, points = run.diverged, list[Point]()
     for event in events:
         points += _store(run, event)
         _store_report(session, run, event)
@@ -42,6 +43,8 @@ def apply(*, session: Session, run_id: str, attempt: int, events: Sequence[train
     run.event_offset = new_offset
     session.add(run)
     session.flush()
+    if run.diverged and not diverged:
+        outbox.tell(session=session, run=run, event=Event.DIVERGED)
     return True
 
 

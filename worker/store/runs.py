@@ -17,7 +17,8 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from worker.settings import get_settings
 from worker.store import database, history
-from worker.store.tables import LOCAL, Attempt, Request, Run, Status
+from worker.store.notifications import outbox
+from worker.store.tables import LOCAL, Attempt, Event, Request, Run, Status
 
 ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: they are misread
 ID_LENGTH = 12
@@ -133,6 +134,7 @@ def request_stop(*, session: Session, run_id: str) -> Run:
     if run.status is Status.QUEUED:
         run.status, run.finished_at = Status.STOPPED, database.now(session=session)
         _note(session, run, "stopped", "Stopped while it was queued.")
+        outbox.tell(session=session, run=run, event=Event.STOPPED)
     elif run.request is not Request.STOP:
         run.request = Request.STOP
         _note(session, run, "stop", "Stop requested.")

@@ -4,12 +4,27 @@ from typing import Any
 
 from markupsafe import Markup
 
+from app.access import notify
 from app.pages.common import form
 from app.pages.common.form import Draft
 from app.pages.common.html import database_unreachable
 from worker.store import database, runs
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
+
+
+def kept_or_fresh(stored: Any) -> Draft:
+    """The draft that the browser stored; if it has none, a fresh one."""
+    return Draft.of(stored) if isinstance(stored, dict) and isinstance(stored.get("values"), dict) else fresh()
+
+
+def fresh() -> Draft:
+    """The defaults with the model that the user has chosen on Settings."""
+    try:
+        model = notify.current_preferences().model
+    except UNREACHABLE:
+        model = ""
+    return Draft(form.defaults() | ({"model": model} if model else {}))
 
 
 def draft_or_clone(draft: Draft, clone: str) -> tuple[Draft, Markup | str]:

@@ -18,7 +18,7 @@ from app.pages.common.html import QUIET, database_unreachable, html, title
 from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
-from app.pages.new_run.opening import draft_or_clone, from_link
+from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_fresh
 from app.pages.new_run.review import NO_ZERO, problems_html, processes_here, review, summary_html
 from training.config.applies import APPLIES
 from training.config.choices import Group, Strategy
@@ -123,7 +123,9 @@ def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:
     """
     query = request.query_params
     given = form.from_query(query)
-    draft, banner = draft_or_clone(Draft.of(earlier if "earlier" in query else stored), str(query.get("clone", "")))
+    draft, banner = draft_or_clone(
+        kept_or_fresh(earlier if "earlier" in query else stored), str(query.get("clone", ""))
+    )
     keep = gr.skip()
     if given and not query.get("clone"):
         if draft.values | given != draft.values:
@@ -208,8 +210,8 @@ def starter_example() -> list[Any]:
 
 
 def cleared() -> list[Any]:
-    """The form with every setting at its default."""
-    return [*_filled(Draft(form.defaults())), "", ""]
+    """The form with every setting at its default, and the user's default model."""
+    return [*_filled(fresh()), "", ""]
 
 
 def start(*inputs: Any) -> list[Any]:

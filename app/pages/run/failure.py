@@ -11,12 +11,7 @@ from app.pages.common.html import each
 from app.pages.run.memory import proposal
 from app.words import numbers
 from worker.store.tables import Attempt, LogLine, Run
-
-_DIVERGED = (
-    "Training diverged",
-    "The loss is NaN or infinite.",
-    "Lower the learning rate or lengthen the warmup.",
-)
+from worker.supervision.failure_cause import DIVERGED, failure_cause
 
 
 @dataclass(frozen=True)
@@ -33,36 +28,17 @@ def failure(run: Run, attempts: Sequence[Attempt], log: Sequence[LogLine], compa
     """The box; nothing for a healthy run. `compared` is the run beside one that finished."""
     error = run.error
     if not error:
-        return _box(Cause(*_DIVERGED)) if run.diverged else Markup("")
+        return _box(Cause(*DIVERGED)) if run.diverged else Markup("")
     return _box(_cause(run, error, attempts), _details(error, log, compared))
 
 
 def _cause(run: Run, error: dict[str, Any], attempts: Sequence[Attempt]) -> Cause:
-    """The cause from the ranks' memory report if there is one, then from the diagnosis, then from the error itself."""
-    message, fix = str(error.get("message") or "The run failed."), str(error.get("fix") or "")
-    report = attempts[-1].out_of_memory if attempts else None
-    if proposed := proposal(run):
-        button = Markup('<button type="button" class="button primary" data-press="step-down">{}</button>')
-        return Cause(
-            _memory_title(report, message), message, "The global batch size stays the same.", button.format(proposed)
-        )
-    if report:
-        return Cause(_memory_title(report, message), message, fix)
-    if diagnosis := error.get("diagnosis"):
-        explanation = str(diagnosis["explanation"]).removeprefix(diagnosis["title"]).strip() or message
-        link = changes_link(diagnosis["changes"], run.id)
-        first = next(iter(diagnosis["fix"]), fix)
-        return Cause(str(diagnosis["title"]).rstrip("."), explanation, first, link)
-    phase, rank = error.get("phase"), error.get("rank")
-    where = f" while {phase}" if phase else ""
-    return Cause(f"Failed{where}{'' if rank is None else f' on rank {rank}'}", message, fix)
-
-
-def _memory_title(report: dict[str, Any] | None, message: str) -> str:
-    """GPU memory or a memory limit, by the device that the rank reported."""
-    if report is None:
-        return message.partition(" on rank")[0].partition(".")[0]
-    return "Out of GPU memory" if report.get("device") == "cuda" else "Memory limit exceeded"
+    """The cause, with the button or link that applies its fix."""
+    report, proposed = attempts[-1].out_of_memory if attempts else None, proposal(run)
+    cause = failure_cause(error, report, proposed=bool(proposed))
+    button = Markup('<button type="button" class="button primary" data-press="step-down">{}</button>')
+    action = button.format(proposed) if proposed else changes_link(cause.changes, run.id)
+    return Cause(cause.title, cause.message, cause.fix, action)
 
 
 def _details(error: dict[str, Any], log: Sequence[LogLine], compared: dict[str, Any] | None) -> Markup:

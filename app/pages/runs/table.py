@@ -170,5 +170,5 @@ def _empty(view: View, total: int) -> Markup:
     return Markup(
         '<div class="empty"><h2>No runs yet</h2><p>A run fine-tunes a model on your data. '
         "A small model and sample data are included, so the first run needs no download.</p>"
-        '<a class="button primary" href="/new">Start a run</a></div>'
+        '<a class="button primary" href="/new">Start a run</a> <a class="button" href="/start">Take the tour</a></div>'
     )

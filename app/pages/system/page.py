@@ -1,6 +1,5 @@
 """The page System, at /system: machines, devices, disk, queue and services; frees disk space, removes machines."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -9,6 +8,7 @@ from markupsafe import Markup
 from app.access import callers, changes
 from app.documents import disk, services, system
 from app.pages.common.cache import TimedCache
+from app.pages.common.dialog import asking, dialog
 from app.pages.common.html import QUIET, database_unreachable, html
 from app.pages.common.viewers import Viewers
 from app.pages.system.disk_html import confirmation, disk_html
@@ -33,29 +33,18 @@ _services: TimedCache[str, dict[str, Any]] = TimedCache(_SERVICES_SECONDS)
 _viewers: Viewers[Shown] = Viewers()
 
 
-@dataclass(frozen=True)
-class Dialog:
-    """The components that ask before something is deleted."""
-
-    box: gr.Column
-    question: gr.HTML
-    confirm: gr.Button
-    asked: gr.State
-
-
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
     heading, clicks = html(_heading([])), "lathe.sendClicks(element, trigger); watch('value', lathe.updateTimes)"
     machines, offered = html(script=clicks), html(script=clicks)
     listed = html(script="watch('value', lathe.updateTimes)")
-    dialog = _dialog()
+    asks = dialog("Delete", "confirm-delete")
     parts = [heading, machines, listed, offered]
     demo.load(opened, None, parts, **QUIET)
     gr.Timer(_REFRESH_SECONDS).tick(refreshed, None, parts, **QUIET)
-    asking = [dialog.box, dialog.question, dialog.confirm, dialog.asked]
     for source in (machines, offered):
-        source.select(pressed, None, asking, **QUIET)
-    dialog.confirm.click(confirmed, dialog.asked, [*asking[:3], *parts], **QUIET)
+        source.select(pressed, None, asks.outputs, **QUIET)
+    asks.confirm.click(confirmed, asks.asked, [*asks.outputs[:3], *parts], **QUIET)
 
 
 def opened(request: gr.Request) -> list[Any]:
@@ -72,10 +61,8 @@ def pressed(event: gr.EventData) -> list[Any]:
     """A button in a part: asks before anything is deleted."""
     action = event._data if isinstance(event._data, dict) else {}
     if name := action.get("remove"):
-        question = Markup("<h2>Remove {}?</h2><p>{}</p>").format(
-            str(name), "It reappears when its worker starts again. Its runs and their files stay."
-        )
-        return [gr.update(visible=True), question, gr.update(value="Remove", interactive=True), action]
+        text = "It reappears when its worker starts again. Its runs and their files stay."
+        return asking(f"Remove {name}?", text, "Remove", action)
     if action.get("measure"):
         background.disk().measured(again=True)
     kinds = _kinds(action)
@@ -146,14 +133,3 @@ def _kinds(action: dict[str, Any]) -> list[Freeable]:
 def _message(message: Markup) -> list[Any]:
     """The dialog with a message and nothing to confirm."""
     return [gr.update(visible=True), message, gr.update(interactive=False)]
-
-
-def _dialog() -> Dialog:
-    asked = gr.State({})
-    with gr.Column(visible=False, elem_classes="dialog") as box, gr.Column(elem_classes="card"):
-        question = html()
-        with gr.Row():
-            keep = gr.Button("Cancel", elem_classes="dialog-cancel")
-            confirm = gr.Button("Delete", variant="stop", elem_id="confirm-delete")
-    keep.click(lambda: gr.update(visible=False), None, box, **QUIET)
-    return Dialog(box, question, confirm, asked)

@@ -24,6 +24,7 @@ TAGS = {
     "Diagnosis": ("/api/diagnoses",),
     "System": ("/api/system", "/healthz"),
     "Users": ("/api/users",),
+    "Settings": ("/api/settings", "/api/notifications"),
 }
 """The subjects in their order, and the paths of each."""
 
@@ -32,6 +33,7 @@ _PARAMETERS = {
     "dataset_id": "The data set's id, or its first four or more characters.",
     "diagnosis_id": "The id of a shared diagnosis.",
     "import_id": "The id of an import.",
+    "channel_id": "The channel's id, as `GET /api/notifications` lists it.",
     "name": "The name of the account or machine.",
     "form": "csv, json or markdown.",
     "status": "Only runs with this status.",

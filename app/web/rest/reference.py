@@ -18,6 +18,8 @@ _EXAMPLES = {
     "run_id": "RUN",
     "dataset_id": "ID",
     "name": "NAME",
+    "channel_id": "CHANNEL",
+    "/api/notifications": '{"address": "https://ntfy.sh/my-topic", "events": ["failed"]}',
     "form": "csv",
     "/api/compare": "?runs=RUN,RUN",
     "/api/runs": '{"model": "Qwen/Qwen3-0.6B", "data": "DATA-SET-ID"}',

@@ -28,6 +28,8 @@ PAGES = {
     "Data set": ("/dataset?id={dataset}", "table"),
     "Diagnose": ("/diagnose", "textarea"),
     "Import": ("/import", "textarea"),
+    "Settings": ("/settings", "ul.channels"),
+    "Tour": ("/start", "section.step"),
     "System": ("/system", "section.panel table"),
 }
 

@@ -64,6 +64,8 @@ def installation(api, tmp_path, monkeypatch):
     machine("node1", devices=[gpu("node1", 0), gpu("node1", 1)])
     with database.write() as session:
         accounts.add(session=session, name="alice")
+    channel = api.post("/api/notifications", json={"address": "http://127.0.0.1:9/nobody"}).json()
+    assert api.post(f"/api/notifications/{channel['id']}/test").json()["reason"]
     shared = api.post("/api/diagnoses", params={"share": True}, content=LOG).json()["shared"]
     started = api.post("/api/datasets/imports", json={"file": f"{tmp_path.name}/rows.jsonl"})
     assert started.status_code == 202, started.text

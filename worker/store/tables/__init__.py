@@ -4,6 +4,14 @@ Times are seconds since the epoch (float), by the database's clock if anything d
 """
 
 from worker.store.tables.installation import Account, Dataset, DeviceLease, IdempotencyKey, Machine, QueueState
+from worker.store.tables.notifications import (
+    ChannelKind,
+    Event,
+    Notification,
+    NotificationChannel,
+    Preferences,
+    WebhookFormat,
+)
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
 from worker.store.tables.runs import LOCAL, Attempt, Request, Run, Status
 
@@ -11,16 +19,22 @@ __all__ = [
     "LOCAL",
     "Account",
     "Attempt",
+    "ChannelKind",
     "Dataset",
     "DeviceLease",
+    "Event",
     "IdempotencyKey",
     "LogLine",
     "Machine",
     "Metric",
     "MetricRollup",
+    "Notification",
+    "NotificationChannel",
+    "Preferences",
     "QueueState",
     "Request",
     "Run",
     "RunEvent",
     "Status",
+    "WebhookFormat",
 ]

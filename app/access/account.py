@@ -1,0 +1,55 @@
+"""The caller's own account: name, role and token."""
+
+from typing import Any
+
+from app.access import callers, server_token
+from training.errors import UserError
+from worker.settings import get_settings
+from worker.store import accounts, database
+
+
+class NoOwnToken(UserError):  # noqa: N818
+    """The caller's token cannot be replaced here."""
+
+
+def document() -> dict[str, Any]:
+    """The caller: `name`, under which their runs are listed, `role`, and `token`: where it is kept, None if they have none."""
+    caller = callers.current()
+    return {"name": caller.name, "role": _role(), "signed_in": not caller.here, "token": _token()}
+
+
+def _role() -> str:
+    caller = callers.current()
+    if caller.is_local:
+        return "runs the server"
+    return "admin" if caller.admin else "user"
+
+
+def _token() -> str | None:
+    caller, settings = callers.current(), get_settings()
+    if caller.is_local:
+        if settings.token is not None:
+            return "LATHE_TOKEN in the server's environment"
+        return "in the file token in the data folder, which only the server's user can read"
+    with database.read() as session:
+        account = accounts.find(session=session, name=caller.name)
+    return "stored as a hash, so it cannot be shown again" if account else None
+
+
+def rotate() -> str:
+    """Gives the caller a new token and returns it; the old one stops working at once.
+
+    Raises:
+        NoOwnToken: it is set in the environment, or a proxy signs the caller in.
+    """
+    caller, settings = callers.current(), get_settings()
+    if caller.is_local:
+        if settings.token is not None:
+            message = "is set in the server's environment."
+            raise NoOwnToken("LATHE_TOKEN", None, message, "Change it there and start the server again.")
+        return server_token.rotate(settings)
+    with database.write() as session:
+        if accounts.find(session=session, name=caller.name) is None:
+            message = "has no token: the proxy in front of the server signs you in."
+            raise NoOwnToken("account", caller.name, message, "Ask an admin for an account, if you need a token.")
+        return accounts.rotate(session=session, name=caller.name)

@@ -1,0 +1,172 @@
+"""What a notification says, as JSON, as text for chat programs, and as an e-mail. Pure, except for the settings of links."""
+
+import json
+import math
+from dataclasses import dataclass
+from html import escape
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import quote
+
+from training.units import NONE
+from worker.settings import Settings
+from worker.store.tables import Event, WebhookFormat
+from worker.supervision.failure_cause import DIVERGED, failure_cause
+
+LONGEST_TEXT = 1900  # characters; Discord refuses more than 2,000
+_WORDS = {
+    Event.FINISHED: "finished",
+    Event.FAILED: "failed",
+    Event.STOPPED: "was stopped",
+    Event.DIVERGED: "has a loss that is not finite",
+}
+_PRIORITY = {Event.FAILED: "4", Event.DIVERGED: "4"}
+_TAGS = {
+    Event.FINISHED: "white_check_mark",
+    Event.FAILED: "x",
+    Event.STOPPED: "black_square_for_stop",
+    Event.DIVERGED: "warning",
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """What is said about an event. `url` is empty if the installation has no address for links."""
+
+    event: Event
+    title: str
+    lines: tuple[str, ...]
+    url: str
+    document: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """All of it as plain text, with the link in the last line."""
+        body = "\n".join([self.title, *self.lines])
+        link = f"\n{self.url}" if self.url else ""
+        return body[: LONGEST_TEXT - len(link)] + link
+
+    @property
+    def html(self) -> str:
+        """All of it as the HTML of an e-mail."""
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self.lines)
+        link = f'<p><a href="{escape(self.url)}">Open in Lathe</a></p>' if self.url else ""
+        return f"<h3>{escape(self.title)}</h3>{lines}{link}"
+
+
+def of_run(event: Event, run: dict[str, Any], report: dict[str, Any] | None, settings: Settings) -> Message:
+    """The message about an event of a run.
+
+    Args:
+        run: The run when it happened, as worker/store/notifications/outbox.py stores it.
+        report: The out-of-memory report of the attempt, if there is one.
+    """
+    cause = _cause(event, run, report)
+    lines = [line for line in (cause.get("cause"), cause.get("message")) if line]
+    lines += [f"First fix: {cause['fix']}"] if cause.get("fix") else []
+    lines += [_results(run)]
+    base = page_address(settings)
+    url = f"{base}/run?id={quote(str(run['id']))}" if base else ""
+    title = f"{run['name']} {_WORDS[event]}"
+    about = {
+        name: run.get(name)
+        for name in ("id", "name", "owner", "status", "step", "total_steps", "final_loss", "best_loss")
+    }
+    document = {"event": event.value, "run": about | {"seconds": _seconds(run)}, **_causes(cause), "url": url}
+    return Message(event, title, tuple(lines), url, document)
+
+
+def of_test(settings: Settings) -> Message:
+    """A message that tests a channel."""
+    url = page_address(settings)
+    lines = ("This is a test message. You will get one like it when an event of your choice happens to a run.",)
+    document = {"event": Event.TEST.value, "run": None, **_causes({}), "url": url}
+    return Message(Event.TEST, "Lathe can reach you here", lines, url, document)
+
+
+def body(message: Message, form: WebhookFormat, key: str) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a webhook's request. `key` is the same for each try to send the message."""
+    headers = {"Content-Type": "application/json", "User-Agent": "Lathe", "Idempotency-Key": key}
+    match form:
+        case WebhookFormat.SLACK:
+            value: dict[str, Any] = {"text": message.text}
+        case WebhookFormat.DISCORD:
+            value = {"content": message.text, "allowed_mentions": {"parse": []}}
+        case WebhookFormat.NTFY:
+            return headers | _ntfy_headers(message), "\n".join(message.lines).encode()
+        case _:
+            value = message.document | {
+                "id": key,
+                "title": message.title,
+                "text": message.text,
+                "content": message.text,
+            }
+    return headers, json.dumps(value, ensure_ascii=False).encode()
+
+
+def page_address(settings: Settings) -> str:
+    """The address of the pages for links: LATHE_PUBLIC_URL, or that of a server which only this machine can reach; else empty."""
+    if settings.public_url:
+        return settings.public_url
+    try:
+        loopback = settings.host == "localhost" or ip_address(settings.host).is_loopback
+    except ValueError:
+        loopback = False
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{settings.port}" if loopback and settings.port else ""
+
+
+def _ntfy_headers(message: Message) -> dict[str, str]:
+    """ntfy takes what is not text from headers, as ASCII or RFC 2047."""
+    title = message.title if message.title.isascii() else _encoded(message.title)
+    found = {"Content-Type": "text/plain; charset=utf-8", "Title": title, "Priority": _PRIORITY.get(message.event, "3")}
+    found |= {"Tags": _TAGS[message.event]} if message.event in _TAGS else {}
+    return found | ({"Click": message.url} if message.url else {})
+
+
+def _encoded(text: str) -> str:
+    from email.header import Header
+
+    return Header(text, "utf-8", maxlinelen=10_000).encode()
+
+
+def _cause(event: Event, run: dict[str, Any], report: dict[str, Any] | None) -> dict[str, str]:
+    if event is Event.DIVERGED:
+        return dict(zip(("cause", "message", "fix"), DIVERGED, strict=True))
+    if event is not Event.FAILED or not run.get("error"):
+        return {}
+    found = failure_cause(run["error"], report, proposed=bool(run["error"].get("step_down")))
+    return {"cause": found.title, "message": found.message, "fix": found.fix}
+
+
+def _causes(cause: dict[str, str]) -> dict[str, str | None]:
+    return {name: cause.get(name) or None for name in ("cause", "message", "fix")}
+
+
+def _seconds(run: dict[str, Any]) -> float | None:
+    """The run's duration in seconds; None if it did not start, or goes on."""
+    if run.get("started_at") is None or run.get("finished_at") is None:
+        return None
+    return round(float(run["finished_at"]) - float(run["started_at"]), 1)
+
+
+def _results(run: dict[str, Any]) -> str:
+    """Steps, losses and duration in one line."""
+    total = f" of {run['total_steps']:,}" if run.get("total_steps") else ""
+    parts = [f"Step {run.get('step') or 0:,}{total}", f"loss {_loss(run.get('final_loss'))}"]
+    parts += [f"best evaluation loss {_loss(run['best_loss'])}"] if run.get("best_loss") is not None else []
+    seconds = _seconds(run)
+    parts += [f"duration {_duration(seconds)}"] if seconds is not None else []
+    return ", ".join([*parts, f"owner {run.get('owner')}, run {run.get('id')}"])
+
+
+def _loss(value: float | None) -> str:
+    return NONE if value is None or not math.isfinite(value) else f"{value:.4f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

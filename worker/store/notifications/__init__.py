@@ -1,0 +1,1 @@
+"""Notifications in the database: channels, what has to be sent, and preferences."""

@@ -1,0 +1,95 @@
+"""Who is told about which runs, what has to be sent, and what users prefer."""
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import JSON, Column, Index, Text, UniqueConstraint, false
+from sqlmodel import Field, SQLModel
+
+from worker.store.tables.runs import as_text
+
+
+class Event(StrEnum):
+    """Something about a run that users can be told."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    DIVERGED = "diverged"
+    TEST = "test"
+
+
+class ChannelKind(StrEnum):
+    """How a channel tells its owner."""
+
+    WEBHOOK = "webhook"
+    EMAIL = "email"
+    BROWSER = "browser"
+
+
+class WebhookFormat(StrEnum):
+    """The body of a webhook's request."""
+
+    JSON = "json"
+    SLACK = "slack"
+    DISCORD = "discord"
+    NTFY = "ntfy"
+
+
+class NotificationChannel(SQLModel, table=True):
+    """An address that is told about runs: a webhook, an e-mail address, or the open pages of its owner."""
+
+    __tablename__ = "notification_channel"
+
+    id: str = Field(primary_key=True, max_length=32)
+    owner: str = Field(max_length=120, index=True, description="an account, or the server's own user")
+    kind: ChannelKind = Field(sa_column=Column(as_text(ChannelKind), nullable=False))
+    address: str = Field(
+        sa_column=Column(Text, nullable=False), description="URL or e-mail address; a webhook's URL is a secret"
+    )
+    format: WebhookFormat = Field(
+        default=WebhookFormat.JSON, sa_column=Column(as_text(WebhookFormat), nullable=False), description="of a webhook"
+    )
+    events: list[str] = Field(sa_column=Column(JSON, nullable=False), description="values of Event")
+    everyone: bool = Field(
+        default=False, sa_column_kwargs={"server_default": false()}, description="for the runs of all users"
+    )
+    created_at: float
+
+
+class Notification(SQLModel, table=True):
+    """A message that a channel gets about an event, once. Kept for a month after it was sent."""
+
+    __table_args__ = (
+        UniqueConstraint("channel_id", "run_id", "attempt", "event"),
+        Index("ix_notification_due", "done_at", "next_try_at"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    channel_id: str = Field(foreign_key="notification_channel.id", ondelete="CASCADE", max_length=32)
+    run_id: str | None = Field(
+        default=None, foreign_key="run.id", ondelete="CASCADE", index=True, description="none for a test"
+    )
+    attempt: int = 0
+    event: Event = Field(sa_column=Column(as_text(Event), nullable=False))
+    run: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False), description="the run when it happened")
+    created_at: float = Field(index=True)
+    tries: int = Field(default=0, description="counts claims; results of an older claim are refused")
+    next_try_at: float = Field(
+        description="not before, by the database's clock; while it is being sent, when the claim ends"
+    )
+    done_at: float | None = Field(default=None, description="when it was delivered or given up")
+    delivered: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    reason: str = Field(default="", sa_column=Column(Text, nullable=False), description="why the last try failed")
+
+
+class Preferences(SQLModel, table=True):
+    """What a user prefers; no row until they change something."""
+
+    owner: str = Field(primary_key=True, max_length=120)
+    model: str = Field(default="", sa_column=Column(Text, nullable=False), description="of a new form on New run")
+    tour: list[str] = Field(
+        default_factory=list,
+        sa_column=Column(JSON, nullable=False),
+        description="steps of the tour that leave no other trace",
+    )
