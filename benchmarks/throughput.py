@@ -70,7 +70,7 @@ def prepare(home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     from training.tokens.make_store import find_or_make
     from training.tokens.order import Shuffled
     from training.tokens.selection import select
-    from training.tokens.tokenizer import load
+    from training.chat.tokenizer import load
 
     width, layers = map(int, arguments.size.split("x"))
     command = [sys.executable, "-c", MAKE_MODEL, str(home / "model"), str(width), str(layers)]

@@ -25,7 +25,7 @@ from training.models.adapters import add_adapter, check_modules
 from training.models.attention import implementation
 from training.models.freezing import freeze_modules, modules_without_text, train_last_layers
 from training.models.lora_init import apply_loftq
-from training.tokens.tokenizer import load
+from training.chat.tokenizer import load
 
 DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16, Precision.FP32: torch.float32}
 
@@ -36,7 +36,7 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     Raises:
         UserError: there is no tokenizer, or it has neither a padding nor an end token.
     """
-    tokenizer = load(config.model, config.revision)
+    tokenizer = load(config.model, config.revision, config.chat_template)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
             raise UserError(

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from training.chat import template
 from training.config import own_deepspeed, trackers
 from training.config.choices import Method, Task
 from training.config.fields import ConfigError
@@ -23,6 +24,7 @@ from worker.store.submissions import Repeated, Submission
 from worker.store.tables import LOCAL, Run
 
 SPARE_BYTES = 256 * 2**20  # logs, events and answers of a run
+_IN_TEMPLATES = str.maketrans("", "", "\n\r\t")
 ANY_MACHINE = Machine("cuda", devices=1024)
 
 
@@ -45,7 +47,7 @@ def submit(
     """
     if submission and (first := _first(submission)):
         return first
-    config = with_deepspeed_file(config, reach)
+    config = with_files(config, reach)
     if problems := list(_unprintable(config)):
         raise ConfigError(problems)  # no file is looked for by such a name
     config, problems = _checked(config, reach)
@@ -134,6 +136,36 @@ def machine() -> Machine:
     return ANY_MACHINE if get_settings().broker_url else devices.machine()
 
 
+def with_files(config: RunConfig, reach: AllowedPaths) -> RunConfig:
+    """The configuration with the content of its DeepSpeed file and of its chat template's in place of the paths.
+
+    Raises:
+        ConfigError: a file cannot be read, or is invalid.
+    """
+    return with_template_file(with_deepspeed_file(config, reach), reach)
+
+
+def with_template_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
+    """The configuration with the text of its chat template in place of a path.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no template.
+    """
+    given = config.chat_template
+    if not given or template.is_source(given):
+        return config
+    path = reach.find(given.strip())
+    fix = "Give the path of a .jinja file, or the text of a template."
+    if path is None or not path.is_file():
+        message = "is neither a Jinja template nor an existing file."
+        raise ConfigError([Problem("chat_template", given, message, fix)])
+    try:
+        return config.model_copy(update={"chat_template": template.from_file(path)})
+    except (OSError, ValueError) as error:
+        message = f"{error.strerror if isinstance(error, OSError) else error}."
+        raise ConfigError([Problem("chat_template", given, message, fix)]) from None
+
+
 def with_deepspeed_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
     """The configuration with the content of its DeepSpeed file in place of the path.
 
@@ -187,7 +219,8 @@ def _blocking(config: RunConfig) -> list[Problem]:
 
 def _unprintable(config: RunConfig) -> Iterator[Problem]:
     for field, value in config:
-        if isinstance(value, str) and not value.isprintable():
+        text = value.translate(_IN_TEMPLATES) if field == "chat_template" and value else value
+        if isinstance(text, str) and not text.isprintable():
             yield Problem(field, value, "contains a non-printable character.", "Type it again.")
 
 

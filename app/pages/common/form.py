@@ -121,7 +121,7 @@ def component(setting: Setting) -> Component:
     if setting.kind == "choice":
         choices = list(zip(setting.choice_labels, setting.choices, strict=True))
         return (gr.Radio if _side_by_side(setting) else gr.Dropdown)(choices=choices, **shared)
-    lines = _PASTED_LINES if setting.name == "deepspeed_config" else 1  # a single line would drop pasted line breaks
+    lines = _PASTED_LINES if setting.name in ("deepspeed_config", "chat_template") else 1  # a single line would drop pasted line breaks
     return gr.Textbox(placeholder="none" if setting.optional else None, lines=lines, **shared)
 
 

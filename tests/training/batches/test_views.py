@@ -15,7 +15,7 @@ from training.config.run_config import RunConfig
 from training.data.data_files import DataFile, data_files
 from training.tokens.make_store import find_or_make
 from training.tokens.task_parts import StoredText
-from training.tokens.tokenizer import load
+from training.chat.tokenizer import load
 
 
 @pytest.fixture(scope="module")

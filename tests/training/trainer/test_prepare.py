@@ -13,7 +13,7 @@ from training.errors import DataError
 from training.reports.report import Report
 from training.run_folder.events import Note, decode
 from training.run_folder.paths import EVENTS_FILE
-from training.tokens.tokenizer import load
+from training.chat.tokenizer import load
 from training.trainer.prepare import Data, prepare_data
 from worker.settings import get_settings
 from worker.supervision.launcher import Launch
