@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CLOSING_CHARACTERS = 16  # maximum distance of the end token from the answer
 _THINK = r"\w*(?i:think|thought|reason)\w*"
 # An empty thinking block, such as <think>\n\n</think>\n\n, or the rest of one that the generation prompt opens.
-_EMPTY_BLOCK = re.compile(rf"\s*(?:<({_THINK})>\s*</\1>|\[({_THINK})\]\s*\[/\2\]|</{_THINK}>)\s*")
+EMPTY_BLOCK = re.compile(rf"\s*(?:<({_THINK})>\s*</\1>|\[({_THINK})\]\s*\[/\2\]|</{_THINK}>)\s*")
 _BLOCK_AT_END = re.compile(rf"\s*(?:<({_THINK})>\s*(?:</\1>)?|\[({_THINK})\]\s*(?:\[/\2\])?)\s*\Z")
 _MAX_FRAMES = 4  # frames that a renderer caches
 Span = tuple[int, int]
@@ -84,15 +84,23 @@ class Renderer:
             start, end = len(example.prompt), len(example.prompt) + len(example.answer)
             return _weighted(example.prompt + example.answer, [(start, end)], [example.weight], templated=False)
         weights = answer_weights(example.messages, self._settings, example.weight)
-        return _weighted(*self._turns(example.messages, example.tools), weights, templated=self.templates)
+        return _weighted(*self.turns(example.messages, example.tools), weights, templated=self.templates)
 
-    def _turns(self, messages: list[Message], tools: list[Row] | None) -> tuple[str, list[Span | None]]:
+    def turns(self, messages: list[Message], tools: list[Row] | None) -> tuple[str, list[Span | None]]:
         """The text of a chat, and the span of each answer; None for one that the template omits or rewrites."""
         messages = without_fields(messages, self._settings)
         if not self.templates:
             return _render_plainly(messages)
         text = self._apply(messages, tools)
         return text, self._quick_spans(messages, text) or self._spans(messages, tools, text)
+
+    def generation_prompt(self, messages: list[Message], tools: list[Row] | None) -> str:
+        """The text that the template writes before an answer to `messages`, as at inference.
+
+        Raises:
+            DataError: the chat template cannot render it.
+        """
+        return self._apply(without_fields(messages, self._settings), tools, add_generation_prompt=True)
 
     def question(self, example: Example) -> tuple[str, str]:
         """The text before the last answer of a row, as in training, and that answer."""
@@ -111,7 +119,7 @@ class Renderer:
         if not example.messages:
             return self.render(replace(example, weight=1.0))
         last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")
-        text, spans = self._turns(example.messages[: last + 1], example.tools)
+        text, spans = self.turns(example.messages[: last + 1], example.tools)
         found = [span for span in spans if span]
         if not found:
             message = "has an answer that the model's chat template omits or rewrites."
@@ -243,8 +251,8 @@ class Renderer:
 
 def _empty_block(body: str, content: str) -> int:
     """The length of an empty thinking block that the template, not the message, puts at the start of a turn."""
-    block = _EMPTY_BLOCK.match(body)
-    return block.end() if block and not _EMPTY_BLOCK.match(content) else 0
+    block = EMPTY_BLOCK.match(body)
+    return block.end() if block and not EMPTY_BLOCK.match(content) else 0
 
 
 # For a model without a chat template: headings, and a blank line after each message.

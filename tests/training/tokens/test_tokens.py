@@ -223,7 +223,7 @@ def test_a_template_error_names_the_row_and_leaves_no_store(tokenizers: dict[boo
     tokenizer = tokenizers[True]
     original, tokenizer.chat_template = tokenizer.chat_template, "{{ messages[1]['content'] + 1 }}"
     try:
-        with pytest.raises(DataError, match=r"row 1.*chat template.*Change the roles"):
+        with pytest.raises(DataError, match=r"row 1.*line 1 of the template.*Change line 1"):
             store(tmp_path, [{"messages": chat("a", "b").messages}], tokenizer)
     finally:
         tokenizer.chat_template = original
