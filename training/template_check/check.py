@@ -6,6 +6,7 @@ without end.
 
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Mapping
@@ -57,6 +58,8 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
             row = sampler.row(number, example)
         except DataError as error:
             findings.append(_unreadable(number, error))
+            if isinstance(error.__cause__, TimeoutError):
+                break
             continue
         rows.append(row)
         findings += [finding for one in ROW_CHECKS for finding in one(row, subject)]
@@ -104,6 +107,9 @@ def main() -> None:
         report = _report(asked)
     except UserError as error:
         report = Report((Finding(Fault.NOT_CHECKED, ERROR, error.problem.sentence, error.fix, setting="data"),))
+    except TimeoutError as error:
+        fix = "Check the chat template for an endless loop."
+        report = Report((Finding(Fault.CANNOT_RENDER, ERROR, f"The rows cannot be rendered: {error}.", fix),))
     sys.stdout.write(json.dumps(report.as_json()) + "\n")
 
 
@@ -116,9 +122,11 @@ def _report(asked: Asked) -> Report:
 
 
 def _out_of_time(_number: int, _frame: FrameType | None) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))  # else the signal is sent again each second
     raise TimeoutError("it takes more CPU time than allowed")
 
 
 if __name__ == "__main__":
-    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "TRANSFORMERS_VERBOSITY": "error"}
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     main()

@@ -16,7 +16,7 @@ from training.model_info.folder import ModelFacts, describe_model, has_tokenizer
 from training.rules import check
 from training.units import byte_size
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
-from worker.datasets import run_data
+from worker.datasets import run_data, template_checking
 from worker.datasets.run_data import RunData, resolve
 from worker.settings import get_settings, hub_token
 from worker.store import database, runs, submissions
@@ -54,6 +54,8 @@ def submit(
     if not reach.problems(config):  # a rule may read the model's folder
         problems += _blocking(config)
     with run_data.taken_in(config, reach, owner, problems) as data:
+        if problems := _faults(config, data):
+            raise ConfigError(problems)
         try:
             run = _create(config, data, parent_id, owner, submission)
         except Repeated as repeated:  # caught here, so that the data, which the first run uses too, is kept
@@ -91,6 +93,21 @@ def problems(config: RunConfig, reach: AllowedPaths = EVERYTHING) -> list[Proble
         return unprintable
     _, found = _checked(config, reach)
     return found + run_data.problems(config, reach)
+
+
+def _faults(config: RunConfig, data: RunData) -> list[Problem]:
+    """The faults in rows of the training data, as the run renders them."""
+    if not get_settings().check_templates or not template_checking.checks(config):
+        return []
+    found = [
+        problem
+        for one in data.sets
+        if one.field == "data"
+        for problem in template_checking.problems(
+            config, template_checking.report(config, one.dataset, one.columns), one.dataset.name
+        )
+    ]
+    return list({(problem.field, problem.message): problem for problem in found}.values())
 
 
 def stop(run_id: str) -> Run:
