@@ -64,7 +64,8 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
         rows.append(row)
         findings += [finding for one in ROW_CHECKS for finding in one(row, subject)]
     findings += model_findings(rows, tokenizer, subject, side)
-    if rows and not any(any(row.weights[: config.max_length]) for row in rows):
+    cut_off = any(finding.fault is Fault.END_CUT_OFF for finding in findings)
+    if rows and not cut_off and not any(any(row.weights[: config.max_length]) for row in rows):
         findings.append(_no_loss(rows))
     shown = tuple(_shown(row, subject, config.max_length) for row in rows[:SHOWN_ROWS])
     return Report(grouped(findings), len(rows), shown)

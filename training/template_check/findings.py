@@ -1,7 +1,7 @@
 """The faults that a check of rendered rows can find, and its report. Imports only what pages may import."""
 
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -49,7 +49,7 @@ class Finding:
     def sentence(self) -> str:
         """The message with the row and the tokens, as one text."""
         place = f"Row {self.row:,}: " if self.row else ""
-        shown = " ".join(f"[{token}]" for token in self.tokens)
+        shown = " ".join(f"[{token}]" for token in self.tokens).replace("\n", "⏎")
         more = f" The same in {self.rows - 1:,} more of the checked rows." if self.rows > 1 else ""
         return f"{place}{self.message}{f' Tokens: {shown}.' if shown else ''}{more}"
 
@@ -107,10 +107,9 @@ class Report:
 
 
 def grouped(findings: list[Finding]) -> tuple[Finding, ...]:
-    """One finding for each fault and message, with the number of its rows; errors first."""
+    """One finding for each fault and fix, the first, with the number of its rows; errors first."""
     by_kind: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
-        by_kind.setdefault((finding.fault, finding.severity, finding.message), []).append(finding)
-    merged = [Finding(**{**vars(same[0]), "rows": len(same)}) for same in by_kind.values()]
-
+        by_kind.setdefault((finding.fault, finding.severity, finding.fix), []).append(finding)
+    merged = [replace(same[0], rows=len(same)) for same in by_kind.values()]
     return tuple(sorted(merged, key=lambda finding: finding.severity != ERROR))

@@ -92,6 +92,12 @@ def prompt(row: SampleRow, subject: Subject) -> Iterator[Finding]:
     if row.prompt is None or row.generation is None or not row.answers[-1].weight:
         return
     answer = row.answers[-1]
+    if answer.tokens and _is_heading(row.ids[answer.tokens[0]], subject):
+        shown = subject.texts(row.ids[answer.tokens[0] :])
+        message = "The template writes no generation prompt: the heading of the answer carries loss, and inference begins without it."
+        fix = f"Write the heading of an answer under {{% if add_generation_prompt %}}. {_OWN}"
+        yield Finding(Fault.PROMPT_DIFFERS, WARNING, message, fix, row.number, tokens=shown)
+        return
     trained, asked = _ids(row.prompt, subject), _ids(row.generation, subject)
     if row.prompt != row.generation:
         rest = row.prompt.removeprefix(row.generation)
@@ -113,6 +119,12 @@ def prompt(row: SampleRow, subject: Subject) -> Iterator[Finding]:
     fix = f"Write the same text before an answer and under add_generation_prompt.{thought} {_OWN}"
     shown = subject.texts(row.ids[start : start + _SHOWN])
     yield Finding(Fault.PROMPT_DIFFERS, WARNING, message, fix, row.number, tokens=shown)
+
+
+def _is_heading(token: int, subject: Subject) -> bool:
+    """True if an answer begins with a special token that is neither an end token nor the start of reasoning."""
+    begins = token in subject.special_ids and token not in subject.end_ids
+    return begins and not re.search(r"(?i)think|thought|reason|tool", subject.texts([token])[0])
 
 
 def _empty_block(row: SampleRow, subject: Subject, block: str) -> Finding:
