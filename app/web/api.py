@@ -17,6 +17,7 @@ from app.web import log_diagnosis
 from app.web.rest.openapi import RUN_BODY, raw_body
 from app.web.security import error
 from app.words import forecast as forecast_words
+from app.words import templates as template_words
 from app.words.datasets import data_problems
 from training.config.fields import ConfigError, parse
 from training.errors import DataError, Problem, UserError
@@ -25,7 +26,7 @@ from worker.datasets.datasets import DatasetInUse, DatasetNotFound
 from worker.disk.background import AlreadyFreeing
 from worker.disk.offers import Freeable
 from worker.forecasts import forecast, hub_config, requested
-from worker.runs import submit
+from worker.runs import rows_check, submit
 from worker.store import database, runs, submissions
 from worker.store.accounts import AccountNotFound
 from worker.store.database import UNREACHABLE
@@ -179,6 +180,23 @@ def forecast_run(
         return PlainTextResponse(forecast_words.page(config, found, card, simulated))
     document = forecast.as_document(found)
     return document | {"simulated": simulated} if simulated else document
+
+
+@router.post("/api/renderings", response_model=None, openapi_extra=RUN_BODY)
+def render_rows(
+    values: Annotated[Any, Body()],
+    form: Annotated[Literal["json", "text"], Query(description="json, or text for people.")] = "json",
+) -> dict[str, Any] | PlainTextResponse:
+    """Some rows of a run's data as it would train on them, token by token, and their faults (docs/templates.md). The body is a
+    JSON object of settings. Queues nothing.
+
+    Raises:
+        ConfigError: settings are invalid, or the rows of this run cannot be checked; answered with 422.
+    """
+    checked = rows_check.check_rows(parse(_settings(values)), callers.current().reach)
+    if form == "text":
+        return PlainTextResponse(template_words.page(checked))
+    return rows_check.as_document(checked)
 
 
 @router.post("/api/diagnoses", openapi_extra=raw_body("text/plain", "The log of the training run."))

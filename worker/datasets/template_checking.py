@@ -1,7 +1,7 @@
 """What a run trains on: sample rows rendered with its tokenizer and chat template, in a process with limits.
 
-A report depends on the files of the tokenizer, the data and a few settings, and is kept for them: a page asks after each change of
-its form, and Start asks once more.
+A report depends on the files of the tokenizer, the data and a few settings, and is kept for them: Start needs no second check of
+what a page has shown.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from worker.store.tables import Dataset
 MEMORY_BYTES = 3 * 2**30  # of the program's address space, plus the file's size
 SECONDS = 25  # of CPU time; rendering the rows takes about one
 _KEPT = 64
-_TASKS = (Task.SFT, Task.DPO, Task.KTO, Task.ORPO)
+TASKS = (Task.SFT, Task.DPO, Task.KTO, Task.ORPO)
 _SETTINGS = (
     "model", "revision", "task", "max_length", "train_on_prompt", "method", "modules_to_save", "target_modules",
     "trainable_layers", "chat_template", "chat_template_kwargs", "reasoning_history", "loss_on", "loss_field", "weight_field",
@@ -36,33 +36,26 @@ _lock = Lock()
 
 def checks(config: RunConfig) -> bool:
     """True if rows of this run can be checked here: its task trains answers, and its tokenizer is in a folder of this machine."""
-    return config.task in _TASKS and has_tokenizer(Path(config.model).expanduser())
+    return config.task in TASKS and has_tokenizer(Path(config.model).expanduser())
 
 
-def report(config: RunConfig, item: Dataset, columns: str | None = None) -> Report:
-    """The report on some rows of a data set; `config.model` is a folder, and `chat_template` the text of a template.
+def report(config: RunConfig, data: Dataset | Path, columns: str | None = None) -> Report:
+    """The report on some rows of a data set or file; `config.model` is a folder, and `chat_template` the text of a template.
 
     Takes about two seconds the first time. A template that exceeds a limit is reported as a fault.
     """
-    columns = columns or item.columns_map
-    key = _key(config, item, columns)
+    columns = columns or (data.columns_map if isinstance(data, Dataset) else None)
+    key = _key(config, data, columns)
     with _lock:
         known = _reports.get(key)
     if known is not None:
         return known
-    found = _run(config, datasets.path_of(item), columns)
+    found = _run(config, datasets.path_of(data) if isinstance(data, Dataset) else data, columns)
     with _lock:
         _reports[key] = found
         while len(_reports) > _KEPT:
             _reports.popitem(last=False)
     return found
-
-
-def known(config: RunConfig, item: Dataset, columns: str | None = None) -> Report | None:
-    """The report if there is one; starts nothing."""
-    key = _key(config, item, columns or item.columns_map)
-    with _lock:
-        return _reports.get(key)
 
 
 def problems(config: RunConfig, found: Report, value: str) -> list[Problem]:
@@ -79,11 +72,12 @@ def problem(finding: Finding, value: str) -> Problem:
     return Problem(finding.setting, None, message, fix, finding.changes)
 
 
-def _key(config: RunConfig, item: Dataset, columns: str | None) -> str:
+def _key(config: RunConfig, data: Dataset | Path, columns: str | None) -> str:
     values = config.model_dump(mode="json", include=set(_SETTINGS))
     folder = Path(config.model).expanduser()
+    content = data.sha256 if isinstance(data, Dataset) else f"{data} {_changed(data)}"
     files = [(name, _changed(folder / name)) for name in ("config.json", "generation_config.json")]
-    parts = [tokenizer_fingerprint(config.model, config.revision), item.sha256, columns, values, files]
+    parts = [tokenizer_fingerprint(config.model, config.revision), content, columns, values, files]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

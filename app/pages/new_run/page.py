@@ -15,11 +15,12 @@ from app.access import callers
 from app.pages.common import form, upload_box
 from app.pages.common.form import Draft
 from app.pages.common.html import QUIET, database_unreachable, html, title
-from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel
+from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel, rows_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
 from app.pages.new_run.opening import draft_or_clone, from_link
 from app.pages.new_run.review import NO_ZERO, problems_html, processes_here, review, summary_html
+from app.pages.new_run.rows_panel import RowsPanel
 from training.config.applies import APPLIES
 from training.config.choices import Group, Strategy
 from training.config.data_sets import FIELDS, entries
@@ -59,6 +60,7 @@ class Page:
     problems: gr.HTML
     start: gr.Button
     memory: MemoryPanel
+    rows: RowsPanel
     previews: list[gr.Code]
 
     @property
@@ -108,6 +110,8 @@ def build(demo: gr.Blocks) -> None:
     strategy.input(propose_processes, [strategy, processes], processes, **QUIET)
     page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **QUIET)
     page.problems.select(apply_fix, None, page.inputs, **QUIET)
+    rows_panel.wire(page.rows, page.inputs, _NAMES)
+    page.rows.rows.select(apply_fix, None, page.inputs, **QUIET)
     page.memory.answer.select(apply_fix, None, page.inputs, **QUIET)
     example.click(starter_example, None, filled, **QUIET)
     reset.click(cleared, None, filled, **QUIET).then(None, None, None, js=_CLEAR_ADDRESS)
@@ -255,8 +259,9 @@ def _components() -> Page:
                 problems = html(script="lathe.problems(element, trigger, watch)")
                 start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start")
             memory = memory_panel.build()
+            rows = rows_panel.build()
             previews = _previews()
-    return Page(fields, upload, method, dataset, changes, banner, summary, problems, start, memory, previews)
+    return Page(fields, upload, method, dataset, changes, banner, summary, problems, start, memory, rows, previews)
 
 
 def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML, gr.HTML]:
