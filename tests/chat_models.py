@@ -45,7 +45,8 @@ QWEN3 = (
     "{{- '<|im_start|>assistant\\n' -}}"
     "{%- if loop.index0 > ns.last and (loop.last or thought) -%}"
     "{{- '<think>\\n' + thought.strip('\\n') + '\\n</think>\\n\\n' -}}{%- endif -%}{{- content -}}"
-    "{%- for call in m['tool_calls'] or [] -%}{{- '\\n<tool_call>\\n' + call['function'] | tojson + '\\n</tool_call>' -}}{%- endfor -%}"
+    "{%- for call in m['tool_calls'] or [] -%}"
+    "{{- '\\n<tool_call>\\n' + call['function'] | tojson + '\\n</tool_call>' -}}{%- endfor -%}"
     "{{- '<|im_end|>\\n' -}}"
     "{%- elif m['role'] == 'tool' -%}"
     "{{- '<|im_start|>user\\n<tool_response>\\n' + content + '\\n</tool_response><|im_end|>\\n' -}}"
@@ -61,7 +62,11 @@ FAMILIES: dict[str, tuple[str, str, list[str]]] = {  # template, end token, othe
     "mistral": (MISTRAL, "</s>", ["[INST]", "[/INST]"]),
 }
 KINDS = ("byte_level", "byte_fallback", "unigram")
-_CORPUS = ["The answer is four.", "What is two plus two? Hello, how are you today?", "user assistant model system think"] * 4
+_CORPUS = [
+    "The answer is four.",
+    "What is two plus two? Hello, how are you today?",
+    "user assistant model system think",
+] * 4
 
 
 def backend(kind: str, special: list[str]) -> Any:

@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from training.batches.views import Tokens, labeled
-from training.chat.settings import ChatSettings
+from training.chat.settings import DEFAULT, ChatSettings
 from training.chat.turn_loss import with_row_weight
 from training.data.example import Example
 from training.data.files.formats import file_format, open_bytes
@@ -67,7 +67,7 @@ class Reader:
         max_length: int,
         *,
         train_on_prompt: bool,
-        chat: ChatSettings = ChatSettings(),
+        chat: ChatSettings = DEFAULT,
     ) -> None:
         self._source, self._columns, self._limit, self._all = source, columns, max_length, train_on_prompt
         self._renderer, self._encoder, self._chat = Renderer(tokenizer, chat), Encoder(tokenizer), chat

@@ -1,7 +1,7 @@
 """The reasoning of answers (<think>...</think> or a field): left to the chat template, dropped from earlier turns, or kept in them.
 
-Templates of thinking models drop the reasoning of every answer before the last question. To keep it, such an answer is rendered with
-a mark in front of its text, which is then replaced by the block that the same template writes for a last answer.
+Templates of thinking models drop the reasoning of every answer before the last question. To keep it, such an answer is rendered
+with a mark in front of its text, which is then replaced by the block that the same template writes for a last answer.
 """
 
 import re

@@ -30,7 +30,9 @@ class ChatSettings:
         if config.task is not Task.SFT:
             return rendering
         field = config.loss_field if config.loss_on is LossOn.FIELD else TRAIN
-        return cls(**{**vars(rendering), "loss_on": config.loss_on, "loss_field": field, "weight_field": config.weight_field})
+        return cls(
+            **{**vars(rendering), "loss_on": config.loss_on, "loss_field": field, "weight_field": config.weight_field}
+        )
 
     @property
     def key(self) -> str:
@@ -51,3 +53,7 @@ class ChatSettings:
         """The fields of a message that Lathe reads and the template does not get."""
         fields = (self.loss_field if self.loss_on is LossOn.FIELD else None, self.weight_field)
         return tuple(field for field in fields if field)
+
+
+DEFAULT = ChatSettings()
+"""The model's own template, and loss on every assistant turn."""

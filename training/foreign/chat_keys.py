@@ -6,7 +6,11 @@ from typing import Any
 from training.config.name_values import written
 from training.foreign.entries import Answer, Values, is_off, is_on
 
-_CHECKED = "the check of the rendered rows before Start names differences."
+_NAMED = (
+    "Lathe uses the chat template of the tokenizer; set chat_template if it is another one. Faults in the rendered rows are found "
+    "before Start."
+)
+_END = "{0} {1}: in Lathe the end token of each turn with loss carries loss."
 _TOKENIZER = ("tokenizer_default", "")
 _ASSISTANT = {"assistant", "gpt", "model", "chatgpt"}
 
@@ -17,7 +21,7 @@ def template_name(value: Any, _: Values) -> Answer:
         return Answer({}, "is how Lathe renders chats.")
     if str(value) == "jinja":
         return Answer({}, "chat_template_jinja says this.")
-    return Answer({}, f"Lathe uses the chat template of the tokenizer; set chat_template if it is another one. In any case {_CHECKED}")
+    return Answer({}, _NAMED)
 
 
 def template_kwargs(value: Any, _: Values) -> Answer:
@@ -52,11 +56,15 @@ def turns_of(described: Values) -> tuple[Values, list[str]]:
     roles = described.get("roles_to_train")
     others = sorted({str(role) for role in roles} - _ASSISTANT) if isinstance(roles, list) else []
     if others:
-        missing.append(f"roles_to_train {', '.join(others)}: in Lathe only assistant turns, or with train_on_prompt all tokens, carry loss.")
-    if described.get("train_on_eos") not in (None, "turn"):
-        missing.append(f"train_on_eos {described['train_on_eos']}: in Lathe the end token of each turn with loss carries loss.")
-    if described.get("train_on_eot") not in (None, "turn"):
-        missing.append(f"train_on_eot {described['train_on_eot']}: in Lathe the end token of each turn with loss carries loss.")
+        roles = ", ".join(others)
+        missing.append(
+            f"roles_to_train {roles}: in Lathe assistant turns, or with train_on_prompt all tokens, carry loss."
+        )
+    missing += [
+        _END.format(key, described[key])
+        for key in ("train_on_eos", "train_on_eot")
+        if described.get(key) not in (None, "turn")
+    ]
     if described.get("message_field_training_detail"):
         missing.append("message_field_training_detail: Lathe selects whole turns.")
     if is_on(described.get("drop_system_message")):

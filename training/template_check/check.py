@@ -92,9 +92,7 @@ def _shown(row: "SampleRow", subject: Any, limit: int) -> ShownRow:
     backend = subject.tokenizer.backend_tokenizer
     tokens = tuple(
         ShownToken(token, stream.step(backend, token) or "", weight, place >= limit, token in subject.special_ids)
-        for place, (token, weight) in enumerate(
-            zip(row.ids[:SHOWN_TOKENS], row.weights[:SHOWN_TOKENS], strict=True)
-        )
+        for place, (token, weight) in enumerate(zip(row.ids[:SHOWN_TOKENS], row.weights[:SHOWN_TOKENS], strict=True))
     )
     return ShownRow(row.number, len(row.ids), tokens)
 

@@ -1,6 +1,5 @@
 """The faults that a check of rendered rows can find, and its report. Imports only what pages may import."""
 
-
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any

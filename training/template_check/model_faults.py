@@ -109,7 +109,11 @@ def _untrained(rows: list[SampleRow], tokenizer: PreTrainedTokenizerBase, side: 
     if not new and not empty:
         return
     which = tuple(tokenizer.decode([token]) for token in [*new, *empty][:8])
-    why = f"beyond the {side.head:,} rows of the model's embeddings" if new else "whose embeddings are zero or all the same"
+    why = (
+        f"beyond the {side.head:,} rows of the model's embeddings"
+        if new
+        else "whose embeddings are zero or all the same"
+    )
     message = f"The rows have {len(new) + len(empty)} added tokens {why}, and the run does not train embeddings."
     fix = "Set modules_to_save to embed_tokens, lm_head, or use a template with tokens that the model knows."
     number = next((row.number for row in rows if {*new, *empty} & set(row.ids)), None)

@@ -10,7 +10,7 @@ from training.chat.reasoning import last_question, split
 from training.chat.settings import TRAIN, ChatSettings
 from training.config.choices import LossOn, Reasoning
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
-from training.template_check.sample import Answer, SampleRow, marked
+from training.template_check.sample import SampleRow, marked
 from training.tokens.rendering import EMPTY_BLOCK
 
 _SHOWN = 8  # tokens
@@ -40,7 +40,9 @@ Check = Callable[[SampleRow, Subject], Iterator[Finding]]
 def doubled_bos(row: SampleRow, subject: Subject) -> Iterator[Finding]:
     bos = subject.tokenizer.bos_token_id
     if bos is not None and row.ids[:2] == [bos, bos]:
-        fix = "Write it in the template or let the tokenizer add it, not both; the text of a row must not begin with it."
+        fix = (
+            "Write it in the template or let the tokenizer add it, not both; the text of a row must not begin with it."
+        )
         message = f"The row begins with two {subject.tokenizer.bos_token} (BOS) tokens."
         yield Finding(Fault.DOUBLED_BOS, ERROR, message, fix, row.number, tokens=subject.texts(row.ids))
 
@@ -62,8 +64,9 @@ def end_token(row: SampleRow, subject: Subject) -> Iterator[Finding]:
             continue
         following = _next_special(row, subject, end, final=place == len(row.answers) - 1)
         if following is not None:
-            message = f"The end token {subject.texts([following])[0]} after the answer has no loss: the model does not learn to stop."
-            fix = f"Write it directly after the answer: {{{{ message['content'] }}}}{subject.texts([following])[0]}. {_OWN}"
+            token = subject.texts([following])[0]
+            message = f"The end token {token} after the answer has no loss: the model does not learn to stop."
+            fix = f"Write it directly after the answer: {{{{ message['content'] }}}}{token}. {_OWN}"
             yield Finding(Fault.END_MASKED, ERROR, message, fix, row.number, tokens=shown)
         else:
             message = "The template writes no end token after the answer: the model does not learn to stop."
@@ -83,7 +86,9 @@ def _other_end(row: SampleRow, subject: Subject, last: int, shown: tuple[str, ..
         f"The template ends an answer with {written}, and generation stops at {stops}, which the template never writes "
         "after an answer."
     )
-    fix = f"Add {written} to eos_token_id in the model's generation_config.json, or end answers with {{{{ eos_token }}}}."
+    fix = (
+        f"Add {written} to eos_token_id in the model's generation_config.json, or end answers with {{{{ eos_token }}}}."
+    )
     return Finding(Fault.END_NEVER_WRITTEN, WARNING, message, fix, row.number, tokens=shown)
 
 
@@ -94,7 +99,7 @@ def prompt(row: SampleRow, subject: Subject) -> Iterator[Finding]:
     answer = row.answers[-1]
     if answer.tokens and _is_heading(row.ids[answer.tokens[0]], subject):
         shown = subject.texts(row.ids[answer.tokens[0] :])
-        message = "The template writes no generation prompt: the heading of the answer carries loss, and inference begins without it."
+        message = "The template writes no generation prompt: the heading of the answer carries loss."
         fix = f"Write the heading of an answer under {{% if add_generation_prompt %}}. {_OWN}"
         yield Finding(Fault.PROMPT_DIFFERS, WARNING, message, fix, row.number, tokens=shown)
         return
@@ -112,9 +117,8 @@ def prompt(row: SampleRow, subject: Subject) -> Iterator[Finding]:
     place = min(len(trained), len(asked)) if place is None else place
     start = max(0, place - 2)
     written = "".join(subject.texts(asked[start:])) or "nothing more"
-    message = (
-        f"The tokens before the answer are not those of the generation prompt: at token {place + 1:,} inference has {written!r}."
-    )
+    differs = f"at token {place + 1:,} inference has {written!r}"
+    message = f"The tokens before the answer are not those of the generation prompt: {differs}."
     thought = " Reasoning belongs in reasoning_content." if _OPEN_BLOCK.search(row.generation) else ""
     fix = f"Write the same text before an answer and under add_generation_prompt.{thought} {_OWN}"
     shown = subject.texts(row.ids[start : start + _SHOWN])
@@ -128,15 +132,28 @@ def _is_heading(token: int, subject: Subject) -> bool:
 
 
 def _empty_block(row: SampleRow, subject: Subject, block: str) -> Finding:
-    message = "The template puts an empty thinking block before the answer, and the generation prompt has none: at inference the model thinks first, which it does not learn here."
-    fix = "Set chat_template_kwargs to enable_thinking=false, in training and at inference, or add reasoning_content to the answers."
+    message = (
+        "The template puts an empty thinking block before the answer, and the generation prompt has none: at inference the model "
+        "thinks first, which it does not learn here."
+    )
+    fix = (
+        "Set chat_template_kwargs to enable_thinking=false, in training and at inference, or add reasoning_content to the "
+        "answers."
+    )
     old = subject.settings.arguments
     changes = {"chat_template_kwargs": f"{old}, enable_thinking=false" if old else "enable_thinking=false"}
     if "enable_thinking" in (old or ""):
         changes = {}
     shown = subject.texts(_ids(block, subject))
     return Finding(
-        Fault.EMPTY_THINKING, WARNING, message, fix, row.number, tokens=shown, setting="chat_template_kwargs", changes=changes
+        Fault.EMPTY_THINKING,
+        WARNING,
+        message,
+        fix,
+        row.number,
+        tokens=shown,
+        setting="chat_template_kwargs",
+        changes=changes,
     )
 
 
@@ -149,7 +166,10 @@ def dropped_reasoning(row: SampleRow, subject: Subject) -> Iterator[Finding]:
         thought = split(message)[0] if message["role"] == "assistant" else ""
         answer = next((one for one in row.answers if one.message is message), None)
         if thought and answer and answer.weight and answer.span and thought not in row.text:
-            text = f"The answer in messages[{index}] carries loss without its reasoning, which is removed from earlier turns: the model learns to answer without it."
+            text = (
+                f"The answer in messages[{index}] carries loss without its reasoning, which is removed from earlier turns: the "
+                "model learns to answer without it."
+            )
             fix = "Set loss_on to last, or reasoning_history to keep."
             yield Finding(
                 Fault.EMPTY_THINKING, WARNING, text, fix, row.number, setting="loss_on", changes={"loss_on": "last"}
@@ -157,7 +177,7 @@ def dropped_reasoning(row: SampleRow, subject: Subject) -> Iterator[Finding]:
             return
 
 
-def answers(row: SampleRow, subject: Subject) -> Iterator[Finding]:
+def answers(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG001 - all checks have the same parameters
     """An answer that the template trims, changes or omits."""
     if not row.templated:
         return
@@ -184,7 +204,7 @@ def _only_end(content: str, part: str) -> bool:
     return content.rstrip("\n") in part and content.rstrip("\n") == content.strip()
 
 
-def system(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG001 - all checks have the same parameters
+def system(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG001
     """A system message that is not in the text."""
     for message in row.messages:
         content = str(message["content"]).strip()
@@ -221,7 +241,6 @@ def marks(row: SampleRow, subject: Subject) -> Iterator[Finding]:
     trained = [answer.message for answer in row.answers if answer.weight]
     if name := marked([*trained], (TRAIN, "weight", "training")):
         changes = {"loss_on": "field", "loss_field": name}
-        message = f"A message has {name}: {trained[0].get(name)!r} or the like, and carries loss all the same."
         message = f"A message says with its field {name} that it carries no loss, and loss_on is all."
         fix = f"Set loss_on to field and loss_field to {name}."
         yield Finding(Fault.MARKS_IGNORED, WARNING, message, fix, row.number, setting="loss_on", changes=changes)
@@ -246,4 +265,3 @@ ROW_CHECKS: tuple[Check, ...] = (
     roles,
     marks,
 )
-__all__ = ["ROW_CHECKS", "Answer", "Subject"]

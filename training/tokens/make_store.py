@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from training.chat.settings import ChatSettings
+from training.chat.settings import DEFAULT, ChatSettings
 from training.chat.turn_loss import with_row_weight
 from training.data.example import Example, Row
 from training.data.rows import read_numbered
@@ -60,7 +60,7 @@ def make_store(
     columns: str | None,
     progress: Progress,
     part: StoredText = StoredText.WHOLE,
-    chat: ChatSettings = ChatSettings(),
+    chat: ChatSettings = DEFAULT,
 ) -> None:
     """Tokenizes the rows of `source` into the store `folder`. The caller holds the store's lock.
 
@@ -97,7 +97,7 @@ def find_or_make(
     columns: str | None,
     progress: Callable[[int, int], None],
     part: StoredText = StoredText.WHOLE,
-    chat: ChatSettings = ChatSettings(),
+    chat: ChatSettings = DEFAULT,
 ) -> TokenStore:
     """The token store of `source` in `root`; makes it if needed, and waits if another process makes it.
 

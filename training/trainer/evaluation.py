@@ -61,7 +61,8 @@ def predicted_weights(inputs: dict[str, torch.Tensor], *, shifted: bool) -> torc
 def token_loss(logits: torch.Tensor, inputs: dict[str, torch.Tensor], *, shifted: bool) -> torch.Tensor:
     """Returns the mean cross-entropy over the tokens of a batch, without auxiliary losses; NaN if no token carries loss.
 
-    With loss weights w it is sum(w * loss) / sum(w). `logits` have the shape (rows, length, vocabulary), or with `shift_labels` (1, tokens with loss, vocabulary).
+    With loss weights w it is sum(w * loss) / sum(w). `logits` have the shape (rows, length, vocabulary), or with `shift_labels`
+    (1, tokens with loss, vocabulary).
     """
     labels = predicted(inputs, shifted=shifted)
     if "shift_labels" not in inputs:

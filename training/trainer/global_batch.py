@@ -4,10 +4,11 @@ transformers relies on the model to divide by `num_items_in_batch` if its forwar
 classifiers, T5, BART and other encoder-decoders), so their loss grows with accumulation and ranks. So does any auxiliary loss
 that a model adds to its token loss, such as a router's load-balancing loss.
 
-Notation: a step has M micro batches on all ranks, R of them not empty. Micro batch i has n_i items (tokens with loss, or
-rows; with loss weights the sum of the tokens' weights); N is their total. The step's loss is sum_i S_i / N + sum_i A_i / R, where S_i is the sum of the losses of the items and
-A_i the auxiliary loss. The Trainer divides by accumulation and averages over ranks, that is, divides by M. So a model that
-returns S_i / n_i has the weight n_i M / N; one that returns S_i / num_items_in_batch + A_i gets N / R and the weight M / R.
+Notation: a step has M micro batches on all ranks, R of them not empty. Micro batch i has n_i items (tokens with loss, or rows;
+with loss weights, the sum of its tokens' weights); N is their total. The step's loss is sum_i S_i / N + sum_i A_i / R, where S_i
+is the (weighted) sum of the losses of the items and A_i the auxiliary loss. The Trainer divides by accumulation and averages over
+ranks, that is, divides by M. So a model that returns S_i / n_i has the weight n_i M / N; one that returns
+S_i / num_items_in_batch + A_i gets N / R and the weight M / R.
 """
 
 from collections import deque

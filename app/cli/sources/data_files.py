@@ -1,4 +1,4 @@
-"""Files of this machine that a run on the server needs: data files are sent first, a DeepSpeed JSON and a chat template as their text."""
+"""Files of this machine that a run on the server needs: data files are sent first, a DeepSpeed JSON and a template as text."""
 
 import sys
 from collections.abc import Iterator

@@ -19,7 +19,8 @@ from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, metho
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
 from app.pages.new_run.opening import draft_or_clone, from_link
-from app.pages.new_run.review import NO_ZERO, problems_html, processes_here, review, summary_html
+from app.pages.new_run.previews import previews_of
+from app.pages.new_run.review import problems_html, processes_here, review, summary_html
 from app.pages.new_run.rows_panel import RowsPanel
 from training.config.applies import APPLIES
 from training.config.choices import Group, Strategy
@@ -260,7 +261,7 @@ def _components() -> Page:
                 start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start")
             memory = memory_panel.build()
             rows = rows_panel.build()
-            previews = _previews()
+            previews = previews_of()
     return Page(fields, upload, method, dataset, changes, banner, summary, problems, start, memory, rows, previews)
 
 
@@ -279,24 +280,6 @@ def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML, gr.HTM
             if group is Group.METHOD:
                 panel = method_panel.build()
     return fields, upload, panel, dataset, folds.changes_box()
-
-
-def _previews() -> list[gr.Code]:
-    shared: dict[str, Any] = {
-        "interactive": False,
-        "show_label": False,
-        "wrap_lines": True,
-        "show_line_numbers": False,
-        "lines": 8,
-    }
-    with gr.Tabs(elem_classes="card previews"):
-        with gr.Tab("Command"):
-            command = gr.Code(language="shell", buttons=["copy"], elem_id="command", **shared)
-        with gr.Tab("DeepSpeed or FSDP"):
-            deepspeed = gr.Code(NO_ZERO, language="json", buttons=["copy"], elem_id="deepspeed", **shared)
-        with gr.Tab("YAML"):
-            yaml = gr.Code(language="yaml", buttons=["copy"], elem_id="yaml", **shared)
-    return [command, deepspeed, yaml]
 
 
 def _model_chooser(setting: Setting) -> Component:

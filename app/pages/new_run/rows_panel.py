@@ -100,7 +100,9 @@ def _row(row: ShownRow) -> Markup:
     tokens = Markup("").join(token_html(place, token, _weight(token)) for place, token in enumerate(row.tokens))
     if more:
         tokens += Markup('<span class="skipped">… {} not shown …</span>').format(numbers.plural(more, "token"))
-    template = Markup('<details open><summary>Row {:,}: {}</summary><div class="tokens" tabindex="0">{}</div></details>')
+    template = Markup(
+        '<details open><summary>Row {:,}: {}</summary><div class="tokens" tabindex="0">{}</div></details>'
+    )
     return template.format(row.number, counts, tokens)
 
 

@@ -42,7 +42,8 @@ def test_the_settings_decide_the_weight_of_each_answer(settings: ChatSettings, w
 
 
 @pytest.mark.parametrize(
-    ("value", "carries"), [(True, True), (False, False), (0, False), (1, True), ("false", False), ("1", True), (None, True)]
+    ("value", "carries"),
+    [(True, True), (False, False), (0, False), (1, True), ("false", False), ("1", True), (None, True)],
 )
 def test_a_field_says_whether_a_turn_or_a_row_carries_loss(value: Any, carries: bool) -> None:
     settings = ChatSettings(loss_on=LossOn.FIELD, loss_field="learn")
@@ -68,7 +69,9 @@ def test_a_wrong_mark_names_its_field() -> None:
 
 
 def test_only_turns_with_loss_have_spans_and_the_template_gets_no_field_of_lathe() -> None:
-    template = CHATML.replace("+ m['content'] +", "+ m['content'] + (m['weight'] | string if m['weight'] is defined else '') +")
+    template = CHATML.replace(
+        "+ m['content'] +", "+ m['content'] + (m['weight'] | string if m['weight'] is defined else '') +"
+    )
     tokenizer = make_tokenizer("chatml", chat_template=template)
     settings = ChatSettings(loss_on=LossOn.LAST, weight_field="weight")
     rendered = Renderer(tokenizer, settings).render(Example(messages=MARKED))
@@ -124,7 +127,7 @@ def test_a_template_that_keeps_reasoning_itself_writes_it_once() -> None:
 def test_keeping_reasoning_that_no_template_writes_is_refused() -> None:
     template = CHATML.replace("m['content'] +", "m['content'].split('</think>')[-1] +")
     renderer = Renderer(make_tokenizer("chatml", chat_template=template), ChatSettings(reasoning=Reasoning.KEEP))
-    with pytest.raises(DataError, match="writes none.*Set reasoning_history to template"):
+    with pytest.raises(DataError, match=r"writes none.*Set reasoning_history to template"):
         renderer.render(Example(messages=THOUGHTS["messages"]))
 
 
@@ -144,7 +147,10 @@ def test_tools_and_calls_are_rendered_by_the_template() -> None:
     ("source", "problem"),
     [
         (QWEN3, None),
-        ("{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}", None),
+        (
+            "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+            None,
+        ),
         ("{% for m in messages %}\n{{ m.content }}\n{% endif %}", "line 3"),
         ("{{ messages | nonsense }}", "nonsense"),
         ("{{ messages }", "line 1"),
@@ -154,7 +160,7 @@ def test_tools_and_calls_are_rendered_by_the_template() -> None:
 )
 def test_the_syntax_of_a_template_is_checked_without_running_it(source: str, problem: str | None) -> None:
     found = syntax_problem(source)
-    assert (found is None) if problem is None else (found is not None and problem in found or "nested" in str(found))
+    assert (found is None) if problem is None else ((found is not None and problem in found) or "nested" in str(found))
 
 
 def test_a_template_is_a_text_or_a_file(tmp_path: Path) -> None:
@@ -162,7 +168,11 @@ def test_a_template_is_a_text_or_a_file(tmp_path: Path) -> None:
     file.write_text("{{ messages }}\n")
     assert (is_source(str(file)), is_source("{{ messages }}")) == (False, True)
     assert from_file(file) == "{{ messages }}\n"
-    for content, reason in ((b"plain", "not a Jinja template"), (b"\xff\xfe{{", "UTF-8"), (b"{{ x }}" * 50_000, "larger")):
+    for content, reason in (
+        (b"plain", "not a Jinja template"),
+        (b"\xff\xfe{{", "UTF-8"),
+        (b"{{ x }}" * 50_000, "larger"),
+    ):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=reason):
             from_file(file)

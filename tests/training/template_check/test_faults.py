@@ -32,7 +32,9 @@ WITH_TOOLS = {
 }
 
 
-def checked(folder: Path, tokenizer: Any, rows: list[dict[str, Any]], head: int | None = None, **settings: Any) -> Report:
+def checked(
+    folder: Path, tokenizer: Any, rows: list[dict[str, Any]], head: int | None = None, **settings: Any
+) -> Report:
     """The report on these rows, for a model with as many ids as the tokenizer unless `head` says otherwise."""
     model = write_model(folder / "model", len(tokenizer) if head is None else head)
     given = {"model": str(model), "data": "rows", "method": "lora", **settings}
@@ -64,7 +66,10 @@ def test_healthy_templates_give_no_alarm(tmp_path: Path, family: str, kind: str)
         ([chat("2+2?", "4", reasoning_content="add"), chat("2+2?", "<think>\nadd\n</think>\n\n4")], {}),
         (CHAT, {"chat_template_kwargs": "enable_thinking=false"}),
         ([chat("2+2?", "<think>\nadd\n</think>\n\n4", "And?", "5", reasoning_content="more")], {"loss_on": "last"}),
-        ([chat("2+2?", "<think>\nadd\n</think>\n\n4", "?", "5", reasoning_content="more")], {"reasoning_history": "keep"}),
+        (
+            [chat("2+2?", "<think>\nadd\n</think>\n\n4", "?", "5", reasoning_content="more")],
+            {"reasoning_history": "keep"},
+        ),
         ([WITH_TOOLS], {}),
     ],
 )
@@ -99,13 +104,17 @@ def test_end_token_that_the_template_never_writes(tmp_path: Path, kind: str) -> 
 
 
 def test_another_end_token_than_that_of_the_template(tmp_path: Path) -> None:
-    tokenizer = make_tokenizer("chatml", eos_token="<|endoftext|>", more=["<|endoftext|>"], extra_special_tokens=["<|im_end|>"])
+    tokenizer = make_tokenizer(
+        "chatml", eos_token="<|endoftext|>", more=["<|endoftext|>"], extra_special_tokens=["<|im_end|>"]
+    )
     finding = only(checked(tmp_path, tokenizer, CHAT), "end_token_never_written", WARNING)
     assert "<|im_end|>" in finding.message and "<|endoftext|>" in finding.message
 
 
 def test_the_end_tokens_of_the_generation_config_count(tmp_path: Path) -> None:
-    tokenizer = make_tokenizer("chatml", eos_token="<|endoftext|>", more=["<|endoftext|>"], extra_special_tokens=["<|im_end|>"])
+    tokenizer = make_tokenizer(
+        "chatml", eos_token="<|endoftext|>", more=["<|endoftext|>"], extra_special_tokens=["<|im_end|>"]
+    )
     write_model(tmp_path / "model", len(tokenizer))
     ends = {"eos_token_id": [tokenizer.convert_tokens_to_ids("<|im_end|>"), tokenizer.eos_token_id]}
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps(ends))
@@ -132,7 +141,9 @@ def test_a_template_without_generation_prompt(tmp_path: Path) -> None:
 
 def test_a_prompt_whose_last_token_merges_with_the_answer(tmp_path: Path) -> None:
     """The text is that of the generation prompt, but its last character is in one token with the answer."""
-    template = "{{ bos_token }}" + CHATML.replace("\\n' + m['content']", " ' + m['content']").replace("assistant\\n'", "assistant '")
+    template = "{{ bos_token }}" + CHATML.replace("\\n' + m['content']", " ' + m['content']").replace(
+        "assistant\\n'", "assistant '"
+    )
     report = checked(tmp_path, make_tokenizer("chatml"), [chat("Hi", "answer is four.")], chat_template=template)
     only(report, "prompt_differs", WARNING)
 
@@ -146,7 +157,10 @@ def test_a_template_that_trims_the_answer(tmp_path: Path, family: str) -> None:
 def test_a_template_that_omits_part_of_the_answer(tmp_path: Path) -> None:
     template = CHATML.replace("m['content'] +", "m['content'].split('\\n')[0] +")
     rows = [chat("2+2?", "4\nfour")]
-    assert only(checked(tmp_path, make_tokenizer("chatml"), rows, chat_template=template), "answer_trimmed", ERROR).row == 1
+    assert (
+        only(checked(tmp_path, make_tokenizer("chatml"), rows, chat_template=template), "answer_trimmed", ERROR).row
+        == 1
+    )
 
 
 def test_a_dropped_system_message(tmp_path: Path) -> None:
@@ -216,7 +230,9 @@ def test_a_maximum_length_that_cuts_the_end_token_off(tmp_path: Path, limit: int
 
 
 def test_a_template_that_knows_other_role_names(tmp_path: Path) -> None:
-    template = CHATML.replace("{%- for m in messages %}", "{%- for m in messages if m['role'] in ('system', 'human', 'assistant') %}")
+    template = CHATML.replace(
+        "{%- for m in messages %}", "{%- for m in messages if m['role'] in ('system', 'human', 'assistant') %}"
+    )
     finding = only(checked(tmp_path, make_tokenizer("chatml"), CHAT, chat_template=template), "wrong_role", ERROR)
     assert "'user'" in finding.message
 

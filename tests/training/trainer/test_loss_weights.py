@@ -13,7 +13,12 @@ from trainer_process import Trained, start, train_here
 from transformers import AutoModelForCausalLM
 
 STEPS, RATE = 2, 0.05
-WEIGHTS = [(0.25, 1.0, 3.0), (2.0, 0.0, 1.0), (1.0, 0.5, 0.1), (0.001, 0.002, 0.003)]  # of the row, its first and last answer
+WEIGHTS = [
+    (0.25, 1.0, 3.0),
+    (2.0, 0.0, 1.0),
+    (1.0, 0.5, 0.1),
+    (0.001, 0.002, 0.003),
+]  # of the row, its first and last answer
 SETTINGS: dict[str, Any] = {
     "max_steps": None, "epochs": STEPS, "precision": "fp32", "optimizer": "sgd", "momentum": 0.0, "learning_rate": RATE,
     "lr_scheduler": "constant", "max_grad_norm": 0.0, "method": "full", "answer_rows": 0, "eval_steps": 0, "eval_split": 0,
@@ -77,7 +82,7 @@ def plain_loop(model_folder: Path) -> tuple[list[float], dict[str, torch.Tensor]
         loss.backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= RATE * parameter.grad
+                parameter.sub_(RATE * parameter.grad)
         losses.append(loss.item())
     return losses, model.state_dict()
 
