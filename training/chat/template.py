@@ -18,6 +18,10 @@ _SOURCE = re.compile(r"\{[{%#]|\n")
 _FRAMES = ("<template>", "<unknown>")  # how Jinja names a template without a file
 
 
+class TemplateLimit(DataError):  # noqa: N818
+    """The template takes too much time or memory, or writes too much: other rows will fare the same."""
+
+
 class _Generation(Extension):
     """transformers' block `generation`, which marks the answers; here only its syntax counts."""
 
@@ -87,10 +91,10 @@ def rendering_error(error: Exception) -> DataError:
     where = f" (line {line} of the template)" if line else ""
     if isinstance(error, MemoryError):
         message = f"is rendered by the model's chat template to more text than fits in memory{where}."
-        return DataError(message, "Fix chat_template in the model's folder.")
+        return TemplateLimit(message, "Fix chat_template in the model's folder.")
     if isinstance(error, TimeoutError):
         message = f"cannot be rendered by the model's chat template{where}: {error}."
-        return DataError(message, "Check the template for an endless loop.")
+        return TemplateLimit(message, "Check the template for an endless loop.")
     said = str(error).rstrip(".") or type(error).__name__
     fix = "Change the roles or their order."
     if line and not re.search(r"\brole", said, re.IGNORECASE):
@@ -103,4 +107,4 @@ def too_long(text: str) -> DataError | None:
     if len(text) <= LARGEST_TEXT:
         return None
     message = f"is rendered by the chat template to {len(text):,} characters; at most {LARGEST_TEXT:,} are possible."
-    return DataError(message, "Check the template for a loop that repeats text.")
+    return TemplateLimit(message, "Check the template for a loop that repeats text.")

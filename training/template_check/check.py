@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from training.chat.settings import ChatSettings
+from training.chat.template import TemplateLimit
 from training.config.run_config import RunConfig
 from training.errors import DataError, UserError
 from training.template_check.findings import ERROR, Fault, Finding, Report, ShownRow, ShownToken, grouped
@@ -58,7 +59,7 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
             row = sampler.row(number, example)
         except DataError as error:
             findings.append(_unreadable(number, error))
-            if isinstance(error.__cause__, TimeoutError):
+            if isinstance(error, TemplateLimit):
                 break
             continue
         rows.append(row)

@@ -89,12 +89,9 @@ def _changed(file: Path) -> int:
 
 
 def _run(config: RunConfig, file: Path, columns: str | None) -> Report:
-    asked = {
-        "config": config.model_dump(mode="json", include=set(_SETTINGS)) | {"data": "data"},
-        "file": str(file.absolute()),
-        "columns": columns,
-    }
-    asked["config"]["model"] = str(Path(config.model).expanduser().absolute())
+    settings = config.model_dump(mode="json", include=set(_SETTINGS))
+    model = str(Path(config.model).expanduser().absolute())
+    asked = {"config": settings | {"model": model, "data": "data"}, "file": str(file.absolute()), "columns": columns}
     try:
         limits = Limits(MEMORY_BYTES + file.stat().st_size, SECONDS)
     except OSError as error:

@@ -12,6 +12,7 @@ from training.template_check.findings import Report
 from worker.allowed_paths import AllowedPaths, with_model_path
 from worker.datasets import run_data, template_checking
 from worker.runs import submit
+from worker.store.tables import Dataset
 
 _FIELDS = ("chat_template", "chat_template_kwargs", "loss_on", "weight_field")
 
@@ -45,7 +46,7 @@ def check_rows(config: RunConfig, reach: AllowedPaths) -> list[CheckedSet]:
         raise ConfigError(missing)
     return [
         CheckedSet(
-            source.name or (data.name if isinstance(data, (Path, run_data.Dataset)) else ""),
+            source.name or (data.name if isinstance(data, (Path, Dataset)) else ""),
             template_checking.report(config, data, source.columns or config.columns),
         )
         for source, data in found

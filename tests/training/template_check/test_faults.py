@@ -268,3 +268,17 @@ def test_marks_of_turns_that_the_settings_ignore(tmp_path: Path) -> None:
 def test_rows_without_any_loss(tmp_path: Path) -> None:
     rows = [chat("2+2?", "4", train=False)]
     only(checked(tmp_path, make_tokenizer("chatml"), rows, loss_on="field"), "no_loss", ERROR)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{{ messages[0]['content'] * 5000000 }}", "characters; at most"),
+        ("{% for a in range(10000000) %}{% endfor %}", "Range too big"),
+    ],
+)
+def test_a_template_runs_in_a_sandbox(tmp_path: Path, template: str, message: str) -> None:
+    report = checked(tmp_path, make_tokenizer("chatml"), CHAT, chat_template=template)
+    assert message in only(report, "cannot_render", ERROR).message
