@@ -178,3 +178,18 @@ def test_from_an_empty_history_to_a_zero_2_run_on_an_uploaded_file_takes_at_most
         config = runs.get(session=session, run_id=page.url.split("id=")[1]).config
     assert (config["strategy"], config["num_processes"]) == ("zero2", 2)
     assert clicks <= MOST_CLICKS
+
+
+def test_rendered_rows_show_what_is_trained_and_apply_a_fix(page):
+    page.goto("/new")
+    page.get_by_text("Load the starter example").click()
+    page.locator("#start:not([disabled])").wait_for()
+    page.locator("#render-rows").click()
+    page.locator(".rendered .tokens").first.wait_for()
+    assert "64 rows checked, no faults found." in page.locator(".rendered").inner_text()
+    trained = "".join(page.locator(".rendered .tokens").first.locator(".trained").all_inner_texts())
+    assert trained.startswith("{") and trained.endswith("<|end|>")
+    page.locator("#setting-max_length input, #setting-max_length textarea").first.fill("60")
+    page.locator("#render-rows").click()
+    page.locator(".rendered .fix").first.click()
+    page.wait_for_function("Number(document.querySelector('#setting-max_length input, #setting-max_length textarea').value) > 60")
