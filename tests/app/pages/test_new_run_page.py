@@ -186,7 +186,7 @@ def test_rendered_rows_show_what_is_trained_and_apply_a_fix(page):
     page.locator("#start:not([disabled])").wait_for()
     page.locator("#render-rows").click()
     page.locator(".rendered .tokens").first.wait_for()
-    assert "64 rows checked, no faults found." in page.locator(".rendered").inner_text()
+    assert "64 rows checked, no faults found." in page.locator(".rendered").first.inner_text()
     trained = "".join(page.locator(".rendered .tokens").first.locator(".trained").all_inner_texts())
     assert trained.startswith("{") and trained.endswith("<|end|>")
     page.locator("#setting-max_length input, #setting-max_length textarea").first.fill("60")
