@@ -192,4 +192,6 @@ def test_rendered_rows_show_what_is_trained_and_apply_a_fix(page):
     page.locator("#setting-max_length input, #setting-max_length textarea").first.fill("60")
     page.locator("#render-rows").click()
     page.locator(".rendered .fix").first.click()
-    page.wait_for_function("Number(document.querySelector('#setting-max_length input, #setting-max_length textarea').value) > 60")
+    page.wait_for_function(
+        "Number(document.querySelector('#setting-max_length input, #setting-max_length textarea').value) > 60"
+    )
