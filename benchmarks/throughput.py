@@ -67,10 +67,10 @@ def main() -> None:
 
 def prepare(home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Makes the model, the rows as files for Lathe and as tokens for the others, and the shared settings."""
+    from training.chat.tokenizer import load
     from training.tokens.make_store import find_or_make
     from training.tokens.order import Shuffled
     from training.tokens.selection import select
-    from training.tokens.tokenizer import load
 
     width, layers = map(int, arguments.size.split("x"))
     command = [sys.executable, "-c", MAKE_MODEL, str(home / "model"), str(width), str(layers)]

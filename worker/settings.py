@@ -71,6 +71,10 @@ class Settings(BaseSettings):
         gt=0,
         description="Maximum disk space for tokenized data sets, in bytes; the least recently used are deleted first.",
     )
+    check_templates: bool = Field(
+        True,
+        description="Render some rows of each new run and check them before it is queued; takes about two seconds.",
+    )
     keep_checkpoints: int | None = Field(
         None, ge=1, description="Checkpoints to keep of a run that has ended, the newest ones. Default: all."
     )

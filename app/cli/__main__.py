@@ -78,6 +78,20 @@ def targets(config: Path | None, as_json: bool, overrides: dict[str, Any]) -> No
     cli_forecast.targets(config, overrides, as_json=as_json)
 
 
+@main.command(cls=RunCommand, context_settings={"token_normalize_func": underscores_too})
+@click.argument("config", metavar="[CONFIG.yaml]", required=False, type=config_type)
+@json_option
+@click.pass_context
+def render(ctx: click.Context, config: Path | None, as_json: bool, overrides: dict[str, Any]) -> None:
+    """Show rows as a run renders them.
+
+    Queues nothing. Shows which tokens carry loss, and faults of the chat template, the tokenizer and the rows. Exit code 1: errors.
+    """
+    from app.cli import render as cli_render
+
+    ctx.exit(cli_render.render(config, overrides, as_json=as_json))
+
+
 @main.command(cls=RunCommand, context_settings={"token_normalize_func": settings_by_any_name})
 @click.argument("config", metavar="[CONFIG.yaml]", required=False, type=config_type)
 @click.option(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from training.batches.views import IGNORED, Tokens
+from training.batches.views import IGNORED, WEIGHTS, Tokens
 from training.tokens.order import padded
 
 Batch = dict[str, torch.Tensor]
@@ -111,7 +111,8 @@ Collate = Callable[[list[Any]], Batch]
 
 
 class Collator:
-    """Pads rows to the longest of a batch: input_ids, attention_mask and labels of shape (rows, length)."""
+    """Pads rows to the longest of a batch: input_ids, attention_mask, labels and, if rows have them, WEIGHTS of shape
+    (rows, length)."""
 
     def __init__(self, pad_token_id: int) -> None:
         self._pad = pad_token_id
@@ -128,4 +129,8 @@ class Collator:
             batch["input_ids"][index, :size] = torch.as_tensor(row["input_ids"])
             batch["attention_mask"][index, :size] = 1
             batch["labels"][index, :size] = torch.as_tensor(row["labels"])
+        if WEIGHTS in rows[0]:
+            batch[WEIGHTS] = torch.zeros(shape)
+            for index, row in enumerate(rows):
+                batch[WEIGHTS][index, : len(row[WEIGHTS])] = torch.as_tensor(row[WEIGHTS])
         return batch

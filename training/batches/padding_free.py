@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from training.batches.views import IGNORED, Tokens
+from training.batches.views import IGNORED, WEIGHTS, Tokens
 
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 _PROBE_TOKENS = 12  # in each of the two test rows
@@ -19,7 +19,8 @@ class FlatCollator:
     """Concatenates rows, or packs of rows: input_ids, labels, and position_ids that restart at 0 with each row.
 
     There is no attention mask: without one, transformers derives from the positions a mask that keeps rows apart. With
-    `labeled_only` the head computes logits only where the next token carries loss.
+    `labeled_only` the head computes logits only where the next token carries loss. WEIGHTS, if rows have them, have the shape of
+    the labels that are predicted.
     """
 
     def __init__(self, *, labeled_only: bool) -> None:
@@ -34,9 +35,13 @@ class FlatCollator:
         labels[starts] = IGNORED  # the token before it belongs to another row
         positions = np.arange(len(tokens)) - np.repeat(starts, lengths)
         batch = {"input_ids": tokens[None], "position_ids": positions[None], "labels": labels[None]}
+        weights = np.concatenate([row[WEIGHTS] for row in rows]) if WEIGHTS in rows[0] else None
         if self._labeled_only:
             places = np.flatnonzero(labels[1:] != IGNORED)
             batch |= {"logits_to_keep": places, "shift_labels": labels[places + 1]}
+            batch |= {} if weights is None else {WEIGHTS: weights[places + 1]}
+        elif weights is not None:
+            batch[WEIGHTS] = weights[None]
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
 

@@ -19,7 +19,8 @@ from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from training.batches.views import Tokens, labeled
-from training.config.name_values import template_arguments
+from training.chat.settings import DEFAULT, ChatSettings
+from training.chat.turn_loss import with_row_weight
 from training.data.example import Example
 from training.data.files.formats import file_format, open_bytes
 from training.data.rows import read_numbered
@@ -66,14 +67,15 @@ class Reader:
         max_length: int,
         *,
         train_on_prompt: bool,
-        template_kwargs: str | None = None,
+        chat: ChatSettings = DEFAULT,
     ) -> None:
         self._source, self._columns, self._limit, self._all = source, columns, max_length, train_on_prompt
-        self._renderer, self._encoder = Renderer(tokenizer, template_arguments(template_kwargs)), Encoder(tokenizer)
+        self._renderer, self._encoder, self._chat = Renderer(tokenizer, chat), Encoder(tokenizer), chat
 
     def examples(self, first: int, end: int) -> Iterator[Example | None]:
         """Yields the rows [first, end) of the file, counted from 0; None for a row that cannot be trained on."""
-        return (example for _, _, example in islice(read_numbered(self._source, self._columns), first, end))
+        rows = islice(read_numbered(self._source, self._columns), first, end)
+        return (example and with_row_weight(example, row, self._chat) for _, row, example in rows)
 
     def tokens(self, examples: Iterator[Example | None]) -> Iterator[Tokens | None]:
         """Yields each row as tokens and labels; None if no token carries loss. Tokenizes one chunk ahead in a thread."""
@@ -92,11 +94,13 @@ class Reader:
         ends = np.cumsum(encoded.lengths)
         rows: list[Tokens | None] = []
         for number, (end, length) in enumerate(zip(ends, encoded.lengths, strict=True)):
-            trained = np.zeros(length, bool)
-            for _, first, last in encoded.spans[encoded.spans[:, 0] == number]:
-                trained[first:last] = True
-            tokens = encoded.tokens[end - length : end]
-            row = labeled(tokens[: self._limit], trained[: self._limit], train_on_prompt=self._all)
+            weights = np.zeros(length, np.float32)
+            mine = encoded.spans[:, 0] == number
+            for (_, first, last), weight in zip(encoded.spans[mine], encoded.weights[mine], strict=True):
+                weights[first:last] = weight
+            tokens, weights = encoded.tokens[end - length : end][: self._limit], weights[: self._limit]
+            kept = weights if self._chat.weight_field else None
+            row = labeled(tokens, weights > 0, train_on_prompt=self._all, weights=kept)
             rows.append(row if (row["labels"][1:] >= 0).any() else None)
         return rows
 

@@ -10,7 +10,9 @@ from training.tokens.joined import Store
 from training.tokens.order import Integers
 
 IGNORED = -100  # the label that cross-entropy ignores
-Tokens = dict[str, NDArray[np.int32]]
+WEIGHTS = "loss_weights"
+"""The entry of a row, and of a batch, with the loss weight of each token; absent if the data has no weights."""
+Tokens = dict[str, NDArray[Any]]
 
 
 class TokenView:
@@ -30,9 +32,12 @@ class TokenView:
         return np.minimum(self._store.lengths[self.rows], self._limit)
 
     def __getitem__(self, index: int) -> Tokens:
-        """Returns `input_ids`, and `labels`: the token itself where it carries loss, IGNORED elsewhere."""
-        tokens, trained = self._store.row(int(self.rows[index]))
-        return labeled(tokens[: self._limit], trained[: self._limit], train_on_prompt=self._all)
+        """Returns `input_ids`, and `labels`: the token itself where it carries loss, IGNORED elsewhere; and WEIGHTS, if any."""
+        row, limit = int(self.rows[index]), self._limit
+        tokens, trained = self._store.row(row)
+        weights = None if self._all else self._store.weights_of(row)
+        kept = None if weights is None else weights[:limit]
+        return labeled(tokens[:limit], trained[:limit], train_on_prompt=self._all, weights=kept)
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,17 @@ class TokenList:
         return self.tokens[index]
 
 
-def labeled(tokens: NDArray[np.int32], trained: NDArray[np.bool_], *, train_on_prompt: bool) -> Tokens:
-    """Returns a row as the collators take it: `input_ids` and `labels`."""
+def labeled(
+    tokens: NDArray[np.int32],
+    trained: NDArray[np.bool_],
+    *,
+    train_on_prompt: bool,
+    weights: NDArray[np.float32] | None = None,
+) -> Tokens:
+    """Returns a row as the collators take it: `input_ids`, `labels` and, if given, WEIGHTS."""
     labels = tokens if train_on_prompt else np.where(trained, tokens, np.int32(IGNORED))
-    return {"input_ids": np.array(tokens), "labels": np.array(labels)}
+    row: Tokens = {"input_ids": np.array(tokens), "labels": np.array(labels)}
+    return row if weights is None else row | {WEIGHTS: weights}
 
 
 class Rows(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from training.config.choices import Interval, Method, OptimizerName, Quantization, Scheduler, Strategy, Task
+from training.config.choices import Interval, LossOn, Method, OptimizerName, Quantization, Scheduler, Strategy, Task
 from training.config.data_sets import has_weights
 from training.config.peft_methods import method, methods
 
@@ -77,6 +77,9 @@ _plateau = _to("lr_scheduler", Scheduler.REDUCE_ON_PLATEAU)
 _moments = _to_all_but("optimizer", OptimizerName.SGD, OptimizerName.ADAFACTOR)
 
 APPLIES: dict[str, Applies] = {
+    "loss_on": _to("task", Task.SFT),
+    "loss_field": _to("loss_on", LossOn.FIELD),
+    "weight_field": _to("task", Task.SFT),
     "train_on_prompt": _to("task", Task.SFT),
     "streaming": _to("task", Task.SFT),
     "mix_by": _mixtures,

@@ -64,6 +64,20 @@ CHOICE_HELP: dict[str, dict[str, str]] = {
         "first_exhausted": "The other sets continue with new rows in the next epoch.",
         "all_exhausted": "Every row is used; smaller sets repeat.",
     },
+    "reasoning_history": {
+        "template": "The chat template decides; those of thinking models drop it.",
+        "drop": "Earlier answers are rendered without their reasoning.",
+        "keep": "Earlier answers are rendered with their reasoning, even if the template drops it.",
+    },
+    "loss_on": {
+        "all": "Every assistant turn of a row carries loss.",
+        "last": "Earlier assistant turns count as the prompt.",
+        "field": "A message whose loss field is false or 0 carries no loss.",
+    },
+    "template_check": {
+        "strict": "A run with a fault in its rendered rows does not start.",
+        "warn": "Faults are shown; the run starts all the same.",
+    },
     "quantization": {
         "none": "Frozen weights keep their precision; with QLoRA they take 4 bits.",
         "4bit": "Frozen weights take 1/8 of the memory of fp32.",

@@ -24,6 +24,25 @@ class Task(StrEnum):
         return self not in (Task.REWARD, Task.CLASSIFICATION)
 
 
+class Reasoning(StrEnum):
+    """What becomes of the reasoning in answers before the last question."""
+
+    TEMPLATE = "template"
+    DROP = "drop"
+    KEEP = "keep"
+
+
+class LossOn(StrEnum):
+    ALL = "all"
+    LAST = "last"
+    FIELD = "field"
+
+
+class TemplateCheck(StrEnum):
+    STRICT = "strict"
+    WARN = "warn"
+
+
 class PreferenceLoss(StrEnum):
     """Losses of trl's DPOTrainer that need only preference pairs."""
 

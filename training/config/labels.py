@@ -7,6 +7,7 @@ from training.config.choices import (
     Checkpointing,
     Interval,
     LoraInit,
+    LossOn,
     Method,
     MixUntil,
     Offload,
@@ -16,9 +17,11 @@ from training.config.choices import (
     Precision,
     PreferenceLoss,
     Quantization,
+    Reasoning,
     Scheduler,
     Strategy,
     Task,
+    TemplateCheck,
 )
 
 LABELS: dict[type[StrEnum], dict[str, str]] = {
@@ -105,6 +108,9 @@ LABELS: dict[type[StrEnum], dict[str, str]] = {
     Precision: {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"},
     Quantization: {"4bit": "4-bit (NF4)", "8bit": "8-bit (LLM.int8)"},
     MixUntil: {"first_exhausted": "First set used up", "all_exhausted": "All sets used up"},
+    Reasoning: {"template": "As the template writes it", "drop": "Drop", "keep": "Keep"},
+    LossOn: {"all": "All assistant turns", "last": "Last assistant turn", "field": "By a field of the message"},
+    TemplateCheck: {"strict": "Errors prevent the start", "warn": "Show only"},
     Packing: {"padding_free": "Padding-free"},
     Attention: {
         "sdpa": "SDPA",

@@ -6,7 +6,7 @@ A new setting is one line in this class. No torch.
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from training.config import data_sets, trackers
 from training.config.choices import (
@@ -16,6 +16,7 @@ from training.config.choices import (
     Group,
     Interval,
     LoraInit,
+    LossOn,
     Method,
     MixBy,
     MixUntil,
@@ -27,9 +28,11 @@ from training.config.choices import (
     PreferenceLoss,
     Probe,
     Quantization,
+    Reasoning,
     Scheduler,
     Strategy,
     Task,
+    TemplateCheck,
 )
 from training.config.data_sets import Source, has_weights, last_part, set_names, sources
 from training.deepspeed_file.check import canonical
@@ -100,6 +103,8 @@ Slice = Annotated[str | None, BeforeValidator(_slice)]
 OptionalInt = Annotated[int | None, BeforeValidator(_blank_to_none)]
 OptionalAmount = Annotated[int | float | None, BeforeValidator(_steps_or_fraction), BeforeValidator(_blank_to_none)]
 Options = Annotated[str | None, BeforeValidator(_options)]
+# White space at the ends of a template is part of what it writes.
+Template = Annotated[str | None, StringConstraints(strip_whitespace=False), BeforeValidator(_blank_to_none)]
 Trackers = Annotated[str | None, BeforeValidator(trackers.canonical)]
 
 
@@ -124,7 +129,13 @@ class RunConfig(BaseModel):
     streaming: bool = setting(False, "Tokenize rows during training, for JSONL and Parquet files too large to tokenize first. Shuffles through a buffer of 10,000 rows; the first rows are held out.", Group.MODEL, advanced=True)
     max_length: int = setting(1024, "Maximum sequence length in tokens; longer rows are truncated.", Group.MODEL, basic=8, ge=8, le=1_048_576)
     max_target_length: OptionalInt = setting(None, "seq2seq: maximum length of the target in tokens; max length then applies to the source only. Default: max length.", Group.MODEL, advanced=True, ge=2, le=1_048_576)
+    chat_template: Template = setting(None, "Chat template in place of the model's: a .jinja file, or the text of one. Saved with the result. docs/templates.md explains it.", Group.MODEL, advanced=True)
     chat_template_kwargs: Options = setting(None, "Arguments of the model's chat template. Example: enable_thinking=false. Use the same ones for inference.", Group.MODEL, label="Chat template arguments", advanced=True)
+    reasoning_history: Reasoning = setting(Reasoning.TEMPLATE, "Reasoning (thinking) in answers before the last question. template: as the chat template writes it, which most drop. drop: removed. keep: written as in a last answer.", Group.MODEL, label="Reasoning in earlier turns", advanced=True)
+    loss_on: LossOn = setting(LossOn.ALL, "Assistant turns that carry loss. all: every one. last: the last one of each row. field: those whose field (see Loss field) is not false or 0.", Group.MODEL, label="Turns with loss", advanced=True)
+    loss_field: str = setting("train", "Field of a message, or of a row, with true or false (or 0): whether it carries loss. Example: train (axolotl), weight (OpenAI).", Group.MODEL, advanced=True, min_length=1, max_length=120)
+    weight_field: Text = setting(None, "Field of a message, or of a row, with its loss weight from 0 up; a token's weight is their product. The loss is divided by the sum of the weights. Default: no weights.", Group.MODEL, label="Loss weight field", advanced=True, max_length=120)
+    template_check: TemplateCheck = setting(TemplateCheck.STRICT, "Check of rendered rows before Start (docs/templates.md). strict: errors prevent the start. warn: they are shown only.", Group.MODEL, label="Chat template check", advanced=True)
     train_on_prompt: bool = setting(False, "Compute the loss on the prompt tokens too, not only on the answer.", Group.MODEL, advanced=True)
 
     method: Method = setting(Method.LORA, "Training method. lora: trains low-rank matrices, the base model is frozen. qlora: LoRA on a base model quantized to 4 or 8 bits. full: trains all weights. docs/methods.md lists PEFT's other methods.", Group.METHOD, basic=4)

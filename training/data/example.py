@@ -16,7 +16,7 @@ class Example:
 
     `tools` are the tools of the conversation. `rejected` is the rejected answer of a preference pair, as text or as messages
     after the common prompt; the last `answer_turns` messages are then the chosen answer. `label` is True for a good unpaired
-    answer, False for a bad one.
+    answer, False for a bad one. `weight` is the loss weight of the row.
     """
 
     messages: list[Message] | None = None
@@ -26,6 +26,7 @@ class Example:
     rejected: str | list[Message] | None = None
     answer_turns: int = 1
     label: bool | None = None
+    weight: float = 1.0
 
 
 class EmptyRow(DataError):  # noqa: N818

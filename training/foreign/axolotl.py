@@ -3,6 +3,7 @@
 from typing import Any
 
 from training.config.trackers import TRACKERS
+from training.foreign.chat_keys import template_kwargs, template_name
 from training.foreign.entries import (
     Answer,
     Rule,
@@ -16,6 +17,7 @@ from training.foreign.entries import (
     names,
     refused,
     to,
+    usual,
 )
 from training.foreign.trainer_keys import (
     ATTENTION,
@@ -164,9 +166,12 @@ TABLE: Table = {
     "float16": flag({"precision": "fp16"}),
     "bfloat16": flag({"precision": "bf16"}),
     "torch_dtype": ignored("precision and weights_precision say this."),
-    "chat_template": ignored(
-        "Lathe uses the chat template of the tokenizer; check that it is the same on the page of the data set."
-    ),
+    "chat_template": template_name,
+    "chat_template_jinja": to("chat_template"),
+    "chat_template_kwargs": template_kwargs,
+    "train_on_eos": usual("turn", "Lathe trains the end token of each turn with loss."),
+    "train_on_eot": usual("turn", "Lathe trains the end token of each turn with loss."),
+    "default_system_message": refused("write it into the rows, or into a template of your own (chat_template)."),
     "special_tokens": refused("Lathe uses the tokenizer's own special tokens."),
     "tokens": refused("Lathe does not add tokens."),
     "added_tokens_overrides": refused("Lathe does not rename tokens."),

@@ -8,6 +8,7 @@ from typing import Any
 from training.config.data_sets import Source, canonical, written
 from training.data.mapping import parse_mapping, write_mapping
 from training.errors import DataError
+from training.foreign.chat_keys import turns_of
 from training.foreign.entries import Answer, Values, is_off
 
 _INFO = "dataset_info.json"
@@ -89,7 +90,13 @@ def of_axolotl(value: Any, folder: Path, setting: str) -> Answer:
         return Answer({}, "is empty.") if is_off(value) else Answer(None, "is not a list of data sets.")
     kinds = {str(one.get("type")) for one in listed}
     plain = setting == "data" and kinds <= {"completion", "pretrain"}
-    return _answer([_axolotl_set(one, folder) for one in listed], setting, {"task": "pretraining"} if plain else {})
+    more: Values = {"task": "pretraining"} if plain else {}
+    turns = [turns_of(one) for one in listed] if setting == "data" else []
+    for settings, _ in turns:
+        more |= settings
+    answer = _answer([_axolotl_set(one, folder) for one in listed], setting, more)
+    notes = dict.fromkeys(note for _, missing in turns for note in missing)
+    return replace(answer, note=" ".join([answer.note, *notes]).strip())
 
 
 def _axolotl_set(described: Values, folder: Path) -> _Found:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from training.foreign.chat_keys import enable_thinking, template_name
 from training.foreign.entries import Answer, Table, Values, choice, flag, ignored, is_off, is_on, names, refused, to
 from training.foreign.trainer_keys import ATTENTION, IN_LATHE, TRAINER
 
@@ -178,10 +179,13 @@ TABLE: Table = {
     "packing": _packing,
     "neat_packing": ignored("belongs to packing."),
     "train_on_prompt": flag({"train_on_prompt": True}),
-    "mask_history": refused("Lathe trains on every answer of a conversation."),
-    "template": ignored(
-        "Lathe uses the chat template of the tokenizer; check that it is the same on the page of the data set."
-    ),
+    "mask_history": flag({"loss_on": "last"}),
+    "template": template_name,
+    "enable_thinking": enable_thinking,
+    "preserve_thinking": flag({"reasoning_history": "keep"}),
+    "default_system": refused("write it into the rows, or into a template of your own (chat_template)."),
+    "tool_format": ignored("Lathe renders tools by the model's own chat template."),
+    "efficient_eos": refused("the chat template writes the end token."),
     "streaming": flag({"streaming": True}),
     "dataset_dir": ignored("belongs to dataset."),
     "overwrite_cache": ignored("Lathe knows by its content whether a data set is tokenized."),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from training.foreign.chat_keys import template_kwargs
 from training.foreign.entries import (
     Answer,
     Table,
@@ -94,6 +95,8 @@ TRL: Table = {
     "packing": flag({"packing": "packed"}),
     "padding_free": flag({"packing": "padding_free"}),
     "completion_only_loss": flag({"train_on_prompt": False}, {"train_on_prompt": True}),
+    "chat_template_path": to("chat_template"),
+    "chat_template_kwargs": template_kwargs,
     "assistant_only_loss": flag({"train_on_prompt": False}),
     "beta": to("beta"),
     "loss_type": _loss,

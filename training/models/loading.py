@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from training.chat.tokenizer import load
 from training.config.choices import LoraInit, Method, OptimizerName, Precision, Quantization, Strategy, Task
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
@@ -25,7 +26,6 @@ from training.models.adapters import add_adapter, check_modules
 from training.models.attention import implementation
 from training.models.freezing import freeze_modules, modules_without_text, train_last_layers
 from training.models.lora_init import apply_loftq
-from training.tokens.tokenizer import load
 
 DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16, Precision.FP32: torch.float32}
 
@@ -36,7 +36,7 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     Raises:
         UserError: there is no tokenizer, or it has neither a padding nor an end token.
     """
-    tokenizer = load(config.model, config.revision)
+    tokenizer = load(config.model, config.revision, config.chat_template)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
             raise UserError(

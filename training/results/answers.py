@@ -13,13 +13,14 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from training.chat.settings import ChatSettings
 from training.config.choices import Task
-from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.models.loading import load_model, model_class
 from training.tokens.encoding import Encoder
-from training.tokens.rendering import PartRenderer, Renderer
+from training.tokens.parts import PartRenderer
+from training.tokens.rendering import Renderer
 from training.tokens.task_parts import StoredText
 
 _WORD = re.compile(r"[^\W_]+")  # of any script; for Latin letters the same words as ROUGE's own tokenizer
@@ -44,9 +45,9 @@ def questions(
 ) -> list[Question]:
     """Returns the first `answer_rows` rows that have a prompt, with the same prompt tokens as in training."""
     result: list[Question] = []
-    arguments = template_arguments(config.chat_template_kwargs)
-    renderer, encoder = Renderer(tokenizer, arguments), Encoder(tokenizer)
-    source = PartRenderer(tokenizer, StoredText.SOURCE, arguments) if config.task is Task.SEQ2SEQ else None
+    chat = ChatSettings.of(config)
+    renderer, encoder = Renderer(tokenizer, chat), Encoder(tokenizer)
+    source = PartRenderer(tokenizer, StoredText.SOURCE, chat) if config.task is Task.SEQ2SEQ else None
     for row, example in examples:
         prompt, expected = renderer.question(example)
         if prompt:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from training.config.choices import Task
+from training.chat.template import is_source, syntax_problem
+from training.config.choices import LossOn, Task
 from training.config.machine import Machine
 from training.config.name_values import OptionError, template_arguments
 from training.config.run_config import RunConfig
@@ -38,3 +39,54 @@ def chat_template_arguments_are_valid(config: RunConfig, machine: Machine) -> It
     except OptionError as error:
         changes = {"chat_template_kwargs": error.corrected or None}
         yield Conflict(("chat_template_kwargs",), f"chat_template_kwargs {error.message}", error.fix, changes)
+
+
+@rule
+def chat_template_compiles(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    """A file's path is read, and replaced by its text, when the run is submitted."""
+    if not config.chat_template or not is_source(config.chat_template):
+        return
+    if problem := syntax_problem(config.chat_template):
+        yield Conflict(
+            ("chat_template",),
+            f"The chat template is not valid Jinja: {problem}",
+            "Correct that line, or clear chat_template to use the model's.",
+            {"chat_template": None},
+        )
+
+
+@rule
+def turns_with_loss_exclude_loss_on_prompts(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.task is not Task.SFT or not config.train_on_prompt:
+        return
+    for name, value in (("loss_on", LossOn.ALL), ("weight_field", None)):
+        if getattr(config, name) != value:
+            yield Conflict(
+                (name, "train_on_prompt"),
+                f"{name} selects the tokens of a row that carry loss, and train_on_prompt gives every token loss.",
+                "Set train_on_prompt to false.",
+                {"train_on_prompt": False},
+            )
+
+
+@rule
+def loss_weights_exclude_sequence_parallelism(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.weight_field and config.task is Task.SFT and config.sequence_parallel_size > 1:
+        yield Conflict(
+            ("weight_field", "sequence_parallel_size"),
+            "With sequence_parallel_size DeepSpeed computes the loss of each part of a row, without weights.",
+            "Set sequence_parallel_size to 1, or clear weight_field.",
+            {"sequence_parallel_size": 1},
+        )
+
+
+@rule
+def one_field_has_one_meaning(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.loss_on is LossOn.FIELD and config.weight_field == config.loss_field and config.task is Task.SFT:
+        yield Conflict(
+            ("loss_on", "weight_field"),
+            f"The field {config.weight_field} gives loss weights, and weight 0 already means no loss.",
+            "Set loss_on to all.",
+            {"loss_on": "all"},
+            blocking=False,
+        )

@@ -18,6 +18,7 @@ from training.tokens.rendering import Rendered, Span
 class Encoded:
     """Encoded rows, untruncated: all tokens concatenated, tokens per row, and (row, first, end) of spans with loss.
 
+    `weights` is the loss weight of each span.
     `first_trained` is a row's first token with loss, except token 0, which has no predecessor; -1 if there is none.
     """
 
@@ -25,6 +26,7 @@ class Encoded:
     lengths: Integers
     spans: NDArray[np.int32]
     first_trained: NDArray[np.int32]
+    weights: NDArray[np.float32]
 
 
 class Encoder:
@@ -65,30 +67,37 @@ class Encoder:
         """The tokens and spans of encoded rows; a row without an encoding has no tokens."""
         ids: list[list[int]] = []
         spans: list[tuple[int, int, int]] = []
+        weights: list[float] = []
         for number, (row, encoding) in enumerate(zip(rendered, encodings, strict=True)):
             if row is None or encoding is None:
                 ids.append([])
                 continue
             tokens, trained = self._tokens(row, encoding)
             ids.append(tokens)
-            spans += [(number, first, end) for first, end in trained]
+            spans += [(number, first, end) for first, end, _ in trained]
+            weights += [weight for _, _, weight in trained]
         lengths = np.fromiter((len(tokens) for tokens in ids), np.int64, len(ids))
         flat = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
         where = np.array(spans, np.int32).reshape(-1, 3)
-        return Encoded(flat, lengths, where, _first_trained(where, len(ids)))
+        return Encoded(flat, lengths, where, _first_trained(where, len(ids)), np.array(weights, np.float32))
 
-    def _tokens(self, row: Rendered, encoding: Any) -> tuple[list[int], list[Span]]:
+    def _tokens(self, row: Rendered, encoding: Any) -> tuple[list[int], list[tuple[int, int, float]]]:
+        """The tokens of a row, and (first, end, weight) of its spans with loss."""
         tokens: list[int] = encoding.ids
-        trained = [span for answer in row.spans if (span := token_span(encoding, answer, row.text))]
+        answers = zip(row.spans, row.weights or [1.0] * len(row.spans), strict=True)
+        found = ((token_span(encoding, answer, row.text), weight) for answer, weight in answers)
+        trained = [(*span, weight) for span, weight in found if span]
         if row.templated or self._end is None:
             return tokens, trained
         # Without a template the answer ends with an end token with loss: the tokenizer's, or one added here.
         if tokens[-1:] != [self._end]:
             tokens.append(self._end)
+        if not row.end_weight:
+            return tokens, trained
         if trained and trained[-1][1] == len(tokens) - 1:
-            trained[-1] = (trained[-1][0], len(tokens))
+            trained[-1] = (trained[-1][0], len(tokens), trained[-1][2])
         elif not trained or trained[-1][1] < len(tokens):
-            trained.append((len(tokens) - 1, len(tokens)))
+            trained.append((len(tokens) - 1, len(tokens), row.end_weight))
         return tokens, trained
 
 

@@ -45,8 +45,18 @@ class JoinedStore:
 
     def row(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """As `TokenStore.row`."""
+        store, row = self._place(number)
+        return store.row(row)
+
+    def weights_of(self, number: int) -> NDArray[np.float32] | None:
+        """As `TokenStore.weights_of`."""
+        store, row = self._place(number)
+        return store.weights_of(row)
+
+    def _place(self, number: int) -> tuple[TokenStore, int]:
+        """The store of a row, and the row's number in it."""
         place = int(np.searchsorted(self.ends, number, side="right"))
-        return self.stores[place].row(number - (int(self.ends[place - 1]) if place else 0))
+        return self.stores[place], number - (int(self.ends[place - 1]) if place else 0)
 
 
 Store = TokenStore | JoinedStore

@@ -19,11 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from training.config.name_values import template_arguments
-from training.data.example import Example
+from training.chat.settings import DEFAULT, ChatSettings
+from training.chat.turn_loss import with_row_weight
+from training.data.example import Example, Row
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError
-from training.tokens.rendering import PartRenderer
+from training.tokens.parts import PartRenderer
 from training.tokens.store import (
     FACTS,
     PROGRESS,
@@ -59,7 +60,7 @@ def make_store(
     columns: str | None,
     progress: Progress,
     part: StoredText = StoredText.WHOLE,
-    template_kwargs: str | None = None,
+    chat: ChatSettings = DEFAULT,
 ) -> None:
     """Tokenizes the rows of `source` into the store `folder`. The caller holds the store's lock.
 
@@ -72,10 +73,8 @@ def make_store(
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(mode=0o700, parents=True)
     try:
-        with StoreWriter(temporary, tokenizer) as writer:
-            for rendered, encoded in _encoded(
-                source, columns, PartRenderer(tokenizer, part, template_arguments(template_kwargs)), tokenizer
-            ):
+        with StoreWriter(temporary, tokenizer, weighted=bool(chat.weight_field)) as writer:
+            for rendered, encoded in _encoded(source, columns, PartRenderer(tokenizer, part, chat), tokenizer, chat):
                 writer.add(rendered, encoded)
                 progress(writer.rows)
             if not writer.trainable:
@@ -98,13 +97,13 @@ def find_or_make(
     columns: str | None,
     progress: Callable[[int, int], None],
     part: StoredText = StoredText.WHOLE,
-    template_kwargs: str | None = None,
+    chat: ChatSettings = DEFAULT,
 ) -> TokenStore:
     """The token store of `source` in `root`; makes it if needed, and waits if another process makes it.
 
     The store cannot be removed while this process lives.
     """
-    folder = root / store_key(file_fingerprint(source), model, columns, revision, part, template_kwargs)
+    folder = root / store_key(file_fingerprint(source), model, columns, revision, part, chat.key)
     written = FileProgress(making_folder(folder) / PROGRESS, 0)
 
     def report(done: int) -> None:
@@ -116,7 +115,7 @@ def find_or_make(
     if not (folder / FACTS).is_file():
         with locked(folder, waiting=lambda: progress(*read_progress(folder))):
             if not (folder / FACTS).is_file():
-                make_store(source, folder, tokenizer, columns, report, part, template_kwargs)
+                make_store(source, folder, tokenizer, columns, report, part, chat)
     return open_store(folder)
 
 
@@ -130,14 +129,18 @@ def read_progress(folder: Path) -> tuple[int, int]:
 
 
 def _encoded(
-    source: Path, columns: str | None, renderer: "PartRenderer", tokenizer: "PreTrainedTokenizerBase"
+    source: Path,
+    columns: str | None,
+    renderer: "PartRenderer",
+    tokenizer: "PreTrainedTokenizerBase",
+    chat: ChatSettings,
 ) -> Iterator[tuple[list["Rendered | None"], "Encoded"]]:
     from training.tokens.encoding import Encoder
 
     encoder = Encoder(tokenizer)
     with ThreadPoolExecutor(1) as pool:
         waiting: deque[tuple[list[Rendered | None], Future[Any]]] = deque()
-        for chunk in _chunks(source, columns, renderer):
+        for chunk in _chunks(source, columns, renderer, chat):
             waiting.append((chunk, pool.submit(encoder.encode, chunk)))
             if len(waiting) == _CHUNKS_AHEAD:
                 first, encodings = waiting.popleft()
@@ -146,11 +149,11 @@ def _encoded(
             yield first, encoder.collect(first, encodings.result())
 
 
-def _chunks(source: Path, columns: str | None, renderer: Any) -> Iterator[list["Rendered | None"]]:
+def _chunks(source: Path, columns: str | None, renderer: Any, chat: ChatSettings) -> Iterator[list["Rendered | None"]]:
     chunk: list[Rendered | None] = []
     characters = 0
-    for number, _, example in read_numbered(source, columns, unwanted=renderer.part is StoredText.CHOSEN):
-        rendered = _rendered(number, example, renderer)
+    for number, row, example in read_numbered(source, columns, unwanted=renderer.part is StoredText.CHOSEN):
+        rendered = _rendered(number, row, example, renderer, chat)
         chunk.append(rendered)
         characters += len(rendered.text) if rendered else 0
         if len(chunk) >= _CHUNK_ROWS or characters >= _CHUNK_CHARACTERS:
@@ -160,9 +163,11 @@ def _chunks(source: Path, columns: str | None, renderer: Any) -> Iterator[list["
         yield chunk
 
 
-def _rendered(number: int, example: Example | None, renderer: Any) -> "Rendered | None":
+def _rendered(number: int, row: Row, example: Example | None, renderer: Any, chat: ChatSettings) -> "Rendered | None":
+    if example is None:
+        return None
     try:
-        rendered: Rendered | None = renderer.render(example) if example else None
+        rendered: Rendered = renderer.render(with_row_weight(example, row, chat))
     except DataError as error:
         raise DataError(error.message, error.fix, line=number + 1, field=error.field) from None
     return rendered
@@ -204,7 +209,7 @@ def failure_file(folder: Path) -> Path:
 
 
 def _make(options: argparse.Namespace) -> None:
-    from training.tokens.tokenizer import load
+    from training.chat.tokenizer import load
 
     progress = FileProgress(making_folder(options.into) / PROGRESS, options.rows)
     make_store(options.file, options.into, load(options.model, options.revision), options.columns, progress)

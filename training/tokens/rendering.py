@@ -1,19 +1,21 @@
 """Renders a row as the text that the model sees, and finds the answers in it. No torch.
 
 An answer carries loss from the end of the generation prompt to the end token of its turn. Text that the template adds carries
-none: the generation prompt, an empty thinking block, and anything after the end token. All turns of a conversation are labeled
-in the same way.
+none: the generation prompt, an empty thinking block, and anything after the end token.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from training.chat.reasoning import ReasoningWriter
+from training.chat.settings import ChatSettings
+from training.chat.template import rendering_error, too_long
+from training.chat.turn_loss import answer_weights, without_fields
 from training.data.example import Example, Message, Row
 from training.errors import DataError
-from training.tokens.task_parts import StoredText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 _CLOSING_CHARACTERS = 16  # maximum distance of the end token from the answer
 _THINK = r"\w*(?i:think|thought|reason)\w*"
 # An empty thinking block, such as <think>\n\n</think>\n\n, or the rest of one that the generation prompt opens.
-_EMPTY_BLOCK = re.compile(rf"\s*(?:<({_THINK})>\s*</\1>|\[({_THINK})\]\s*\[/\2\]|</{_THINK}>)\s*")
+EMPTY_BLOCK = re.compile(rf"\s*(?:<({_THINK})>\s*</\1>|\[({_THINK})\]\s*\[/\2\]|</{_THINK}>)\s*")
 _BLOCK_AT_END = re.compile(rf"\s*(?:<({_THINK})>\s*(?:</\1>)?|\[({_THINK})\]\s*(?:\[/\2\])?)\s*\Z")
 _MAX_FRAMES = 4  # frames that a renderer caches
 Span = tuple[int, int]
@@ -29,14 +31,17 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Rendered:
-    """The text of a row and the spans [start, end) of its answers, in characters.
+    """The text of a row and the spans [start, end) of its answers, in characters, with the loss weight of each (default: 1).
 
-    `templated` is True if a chat template wrote it, including special tokens and the end token of the last turn.
+    `templated` is True if a chat template wrote it, including special tokens and the end token of the last turn; else the end
+    token, which is added, has the weight `end_weight`.
     """
 
     text: str
     spans: list[Span]
     templated: bool
+    weights: tuple[float, ...] = ()
+    end_weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,11 @@ class Renderer:
     answers, so that most rows are rendered once.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", arguments: Mapping[str, Any] | None = None) -> None:
-        """`arguments` are those of the chat template, such as enable_thinking."""
-        self._tokenizer, self._arguments = tokenizer, arguments or {}
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", settings: ChatSettings | None = None) -> None:
+        """The tokenizer has the chat template; `settings` are its arguments, and which turns carry loss."""
+        self._tokenizer, self._settings = tokenizer, settings or ChatSettings()
+        self._arguments = self._settings.template_arguments
+        self._reasoning = ReasoningWriter(lambda messages: self._write(messages, None), self._settings.reasoning)
         self._frames: list[_Frame] = []
 
     @property
@@ -75,14 +82,25 @@ class Renderer:
         """
         if example.messages is None:
             start, end = len(example.prompt), len(example.prompt) + len(example.answer)
-            return Rendered(example.prompt + example.answer, [(start, end)], templated=False)
-        if self._tokenizer.chat_template is None:
-            return Rendered(*_render_plainly(example.messages), templated=False)
-        text = self._apply(example.messages, example.tools)
-        spans = self._quick_spans(example.messages, text)
-        if spans is None:
-            spans = self._spans(example.messages, example.tools, text)
-        return Rendered(text, spans, templated=True)
+            return _weighted(example.prompt + example.answer, [(start, end)], [example.weight], templated=False)
+        weights = answer_weights(example.messages, self._settings, example.weight)
+        return _weighted(*self.turns(example.messages, example.tools), weights, templated=self.templates)
+
+    def turns(self, messages: list[Message], tools: list[Row] | None) -> tuple[str, list[Span | None]]:
+        """The text of a chat, and the span of each answer; None for one that the template omits or rewrites."""
+        messages = without_fields(messages, self._settings)
+        if not self.templates:
+            return _render_plainly(messages)
+        text = self._apply(messages, tools)
+        return text, self._quick_spans(messages, text) or self._spans(messages, tools, text)
+
+    def generation_prompt(self, messages: list[Message], tools: list[Row] | None) -> str:
+        """The text that the template writes before an answer to `messages`, as at inference.
+
+        Raises:
+            DataError: the chat template cannot render it.
+        """
+        return self._apply(without_fields(messages, self._settings), tools, add_generation_prompt=True)
 
     def question(self, example: Example) -> tuple[str, str]:
         """The text before the last answer of a row, as in training, and that answer."""
@@ -98,17 +116,17 @@ class Renderer:
         Raises:
             DataError: the chat template omits the answer or cannot render it.
         """
-        messages = example.messages
-        if messages:
-            last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
-            example = replace(example, messages=messages[: last + 1])
-        rendered = self.render(example)
-        if not rendered.spans:
+        if not example.messages:
+            return self.render(replace(example, weight=1.0))
+        last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")
+        text, spans = self.turns(example.messages[: last + 1], example.tools)
+        found = [span for span in spans if span]
+        if not found:
             message = "has an answer that the model's chat template omits or rewrites."
             raise DataError(message, "Change the roles or their order.")
-        return rendered
+        return Rendered(text, found, self.templates)
 
-    def _quick_spans(self, messages: list[Message], text: str) -> list[Span] | None:
+    def _quick_spans(self, messages: list[Message], text: str) -> list[Span | None] | None:
         """The spans if every answer is in a cached frame, else None."""
         answers = [message for message in messages if message["role"] == "assistant"]
         if not self._frames or any(message.get("tool_calls") for message in answers):
@@ -116,7 +134,8 @@ class Renderer:
         opening = self._frames[0].opening
         if text.count(opening) != len(answers):  # a message contains the template's text
             return None
-        spans, cursor = [], 0
+        spans: list[Span | None] = []
+        cursor = 0
         for message in answers:
             start = text.index(opening, cursor) + len(opening)
             framed = ((frame, frame.lead + message["content"] + frame.closing) for frame in self._frames)
@@ -128,16 +147,16 @@ class Renderer:
             spans.append((start + frame.unlabeled, cursor))
         return spans
 
-    def _spans(self, messages: list[Message], tools: list[Row] | None, text: str) -> list[Span]:
-        spans, cursor = [], 0
+    def _spans(self, messages: list[Message], tools: list[Row] | None, text: str) -> list[Span | None]:
+        spans: list[Span | None] = []
+        cursor = 0
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
             span = self._span_by_prefix(messages, index, tools, text)
             span = span or self._span_by_content(messages, index, tools, text, cursor)
-            if span:
-                spans.append(span)
-                cursor = span[1]
+            spans.append(span)
+            cursor = span[1] if span else cursor
         return spans
 
     def _span_by_prefix(self, messages: list[Message], index: int, tools: list[Row] | None, text: str) -> Span | None:
@@ -212,6 +231,9 @@ class Renderer:
         return re.compile(rf".{{0,{_CLOSING_CHARACTERS}}}?(?:{self._special})", re.DOTALL)
 
     def _apply(self, messages: list[Message], tools: list[Row] | None, *, add_generation_prompt: bool = False) -> str:
+        return self._reasoning(messages, lambda given: self._write(given, tools, add_generation_prompt))
+
+    def _write(self, messages: list[Message], tools: list[Row] | None, add_generation_prompt: bool = False) -> str:
         try:
             text = self._tokenizer.apply_chat_template(
                 messages,
@@ -220,27 +242,26 @@ class Renderer:
                 add_generation_prompt=add_generation_prompt,
                 **self._arguments,
             )
-        except MemoryError:
-            message = "is rendered by the model's chat template to more text than fits in memory."
-            raise DataError(message, "Fix chat_template in the model's folder.") from None
         except Exception as error:  # a template is a program and can raise any exception
-            message = f"cannot be rendered by the model's chat template: {error}."
-            raise DataError(message, "Change the roles or their order.") from error
+            raise rendering_error(error) from error
+        if problem := too_long(str(text)):
+            raise problem
         return str(text)
 
 
 def _empty_block(body: str, content: str) -> int:
     """The length of an empty thinking block that the template, not the message, puts at the start of a turn."""
-    block = _EMPTY_BLOCK.match(body)
-    return block.end() if block and not _EMPTY_BLOCK.match(content) else 0
+    block = EMPTY_BLOCK.match(body)
+    return block.end() if block and not EMPTY_BLOCK.match(content) else 0
 
 
 # For a model without a chat template: headings, and a blank line after each message.
 _PLAIN_HEADINGS = {"system": "", "user": "### Instruction:\n", "assistant": "### Response:\n", "tool": "### Tool:\n"}
 
 
-def _render_plainly(messages: list[Message]) -> tuple[str, list[Span]]:
-    text, spans = "", []
+def _render_plainly(messages: list[Message]) -> tuple[str, list[Span | None]]:
+    text = ""
+    spans: list[Span | None] = []
     for message in messages:
         text += _PLAIN_HEADINGS[message["role"]]
         if message["role"] == "assistant":
@@ -249,57 +270,8 @@ def _render_plainly(messages: list[Message]) -> tuple[str, list[Span]]:
     return text.removesuffix("\n\n") if messages and messages[-1]["role"] == "assistant" else text, spans
 
 
-class PartRenderer:
-    """Renders one part of each row (see `StoredText`) with one tokenizer."""
-
-    def __init__(
-        self,
-        tokenizer: "PreTrainedTokenizerBase",
-        part: StoredText,
-        template_arguments: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.part = part
-        self._renderer = Renderer(tokenizer, template_arguments)
-
-    def render(self, example: Example) -> "Rendered":
-        """The text of a row's part and the spans that carry loss.
-
-        Raises:
-            DataError: the row has no such part, or the chat template cannot render it.
-        """
-        match self.part:
-            case StoredText.WHOLE:
-                return self._renderer.render(example)
-            case StoredText.CHOSEN:
-                return self._answer_alone(example)
-            case StoredText.REJECTED:
-                return self._answer_alone(_with_rejected(example))
-            case StoredText.SOURCE | StoredText.TARGET:
-                return self._half(example)
-
-    def _answer_alone(self, example: Example) -> "Rendered":
-        """The row with loss only on its last answer; earlier answers count as the prompt."""
-        rendered = self._renderer.render(example)
-        turns = (example.messages or [])[-example.answer_turns :]
-        answers = sum(message["role"] == "assistant" for message in turns) or 1
-        return replace(rendered, spans=rendered.spans[-answers:])
-
-    def _half(self, example: Example) -> "Rendered":
-        source, target = self._renderer.question(example)
-        if not source:
-            raise DataError("has no prompt.", "Write rows with a prompt and an answer.", field="prompt")
-        text = source if self.part is StoredText.SOURCE else target
-        templated = self.part is StoredText.SOURCE and example.messages is not None and self._renderer.templates
-        return Rendered(text, [(0, len(text))], templated=templated)
-
-
-def _with_rejected(example: Example) -> Example:
-    """The row with its rejected answer in place of the chosen one."""
-    if example.rejected is None:
-        raise DataError(
-            "has no rejected answer.", "Write rows with chosen and rejected, or use another task.", field="rejected"
-        )
-    if isinstance(example.rejected, str):
-        return replace(example, answer=example.rejected)
-    before = (example.messages or [])[: -example.answer_turns]
-    return replace(example, messages=[*before, *example.rejected], answer_turns=len(example.rejected))
+def _weighted(text: str, spans: Sequence[Span | None], weights: list[float], *, templated: bool) -> Rendered:
+    """The row with the spans whose weight is above 0."""
+    kept = [(span, weight) for span, weight in zip(spans, weights, strict=True) if span and weight]
+    several = tuple(weight for _, weight in kept) if any(weight != 1 for _, weight in kept) else ()
+    return Rendered(text, [span for span, _ in kept], templated, several, weights[-1] if weights else 0.0)

@@ -7,6 +7,7 @@ make the same one. Maximum length and `train_on_prompt` are applied when reading
     tokens.i32          the tokens of all rows, one after another
     ends.i64            where each row's tokens end; a row that cannot train has no tokens
     spans.i32           (row, first, end): the tokens [first, end) of a row carry loss; in the order of the rows
+    weights.f32         the loss weight of each span; absent if no row has weights
     first_trained.i32   a row's first token with loss, except token 0 (it has no predecessor), or -1
     hashes.u64          a hash of each row's tokens (0: no tokens), to compare two data sets
     facts.json          statistics that do not depend on a limit, written last
@@ -36,6 +37,7 @@ VARIABLE = "LATHE_TOKENS"
 VERSION = 2  # of the layout and the rendering of rows; a new version makes all stores again
 FACTS = "facts.json"
 PROGRESS = "progress.json"
+WEIGHTS = "weights.f32"
 _TOKENIZER_FILES = ("tokenizer*", "*.jinja", "chat_template*", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARY_FILES = ("vocab*", "merges*", "*.model", "*.tiktoken", "config.json")
 
@@ -84,6 +86,17 @@ class TokenStore:
             trained[first:last] = True
         return self._tokens[start:end], trained
 
+    def weights_of(self, number: int) -> NDArray[np.float32] | None:
+        """The loss weight of each token of a row (from 0), 0 without loss; None if the store has no weights."""
+        if self._weights is None:
+            return None
+        start, end = (int(self._ends[number - 1]) if number else 0), int(self._ends[number])
+        weights = np.zeros(end - start, np.float32)
+        low, high = bisect_left(self._span_rows, number), bisect_right(self._span_rows, number)
+        for (_, first, last), weight in zip(self._spans[low:high], self._weights[low:high], strict=True):
+            weights[first:last] = weight
+        return weights
+
     def trained_beyond(self, limit: int) -> Integers:
         """The number of loss tokens beyond `limit` in each row."""
         lost = np.maximum(self._spans[:, 2] - np.maximum(self._spans[:, 1], limit), 0)
@@ -100,6 +113,10 @@ class TokenStore:
     @cached_property
     def _spans(self) -> NDArray[np.int32]:
         return self._map("spans.i32", np.int32).reshape(-1, 3)
+
+    @cached_property
+    def _weights(self) -> NDArray[np.float32] | None:
+        return self._map(WEIGHTS, np.float32) if (self.folder / WEIGHTS).is_file() else None
 
     @cached_property
     def _span_rows(self) -> Integers:
@@ -129,13 +146,13 @@ def store_key(
     columns: str | None,
     revision: str | None = None,
     part: str = "",
-    template_kwargs: str | None = None,
+    chat: str = "",
 ) -> str:
     """The name of a store's folder: the start of the data's hash, then a hash of all inputs.
 
-    `part` is a `StoredText` (task_parts.py), `template_kwargs` the arguments of the chat template.
+    `part` is a `StoredText` (task_parts.py), `chat` the key of the `ChatSettings`.
     """
-    more = [part, template_kwargs] if template_kwargs else [part] if part else []
+    more = [part, chat] if chat else [part] if part else []
     parts = [str(VERSION), sha256, tokenizer_fingerprint(model, revision), columns or "", *more]
     return f"{sha256[:16]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 

@@ -15,7 +15,7 @@ from training.tokens import lengths as numbers
 from training.tokens.duplicates import Signatures, exact_duplicates, near_duplicates, row_hashes
 from training.tokens.encoding import Encoded
 from training.tokens.rendering import Rendered
-from training.tokens.store import FACTS, VERSION
+from training.tokens.store import FACTS, VERSION, WEIGHTS
 from training.tokens.writing_systems import SCRIPTS, main_scripts
 
 EXAMPLES = 20
@@ -26,10 +26,13 @@ _FILES = ("tokens.i32", "ends.i64", "spans.i32", "first_trained.i32", "hashes.u6
 class StoreWriter:
     """Writes the files of a new store to `folder`."""
 
-    def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerBase, *, weighted: bool = False) -> None:
+        """`weighted`: the rows have loss weights, which are stored too."""
         self.rows = self.trainable = 0
         self._folder, self._tokenizer = folder, tokenizer
-        self._files: dict[str, BinaryIO] = {name: (folder / name).open("wb") for name in _FILES}
+        self._files: dict[str, BinaryIO] = {
+            name: (folder / name).open("wb") for name in (*_FILES, *([WEIGHTS] if weighted else []))
+        }
         self._scratch = folder / "scratch"
         self._scratch.mkdir()
         self._signatures = Signatures(self._scratch)
@@ -60,6 +63,8 @@ class StoreWriter:
             "first_trained.i32": encoded.first_trained,
             "hashes.u64": row_hashes(encoded.tokens, encoded.lengths),
         }
+        if WEIGHTS in self._files:
+            written[WEIGHTS] = encoded.weights
         for name, array in written.items():
             self._files[name].write(np.ascontiguousarray(array).data)
         self._signatures.add(encoded.tokens, encoded.lengths)

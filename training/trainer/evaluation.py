@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
 from training.batches.sets import HeldOutBatches, Sets
-from training.batches.views import IGNORED, Tokens
+from training.batches.views import IGNORED, WEIGHTS, Tokens
 
 _LARGEST_EXPONENT = 709  # of a float
 _PART_TOKENS = 256  # whose logits are copied together
@@ -50,16 +50,31 @@ def predicted(inputs: dict[str, torch.Tensor], *, shifted: bool) -> torch.Tensor
     return inputs["labels"][:, 1:] if shifted else inputs["labels"]
 
 
+def predicted_weights(inputs: dict[str, torch.Tensor], *, shifted: bool) -> torch.Tensor | None:
+    """Returns the loss weights of `predicted`, of the same shape; None if the data has none."""
+    if WEIGHTS not in inputs:
+        return None
+    weights = inputs[WEIGHTS] if "shift_labels" in inputs or not shifted else inputs[WEIGHTS][:, 1:]
+    return torch.where(predicted(inputs, shifted=shifted) != IGNORED, weights, 0.0)
+
+
 def token_loss(logits: torch.Tensor, inputs: dict[str, torch.Tensor], *, shifted: bool) -> torch.Tensor:
     """Returns the mean cross-entropy over the tokens of a batch, without auxiliary losses; NaN if no token carries loss.
 
-    `logits` have the shape (rows, length, vocabulary), or with `shift_labels` (1, tokens with loss, vocabulary).
+    With loss weights w it is sum(w * loss) / sum(w). `logits` have the shape (rows, length, vocabulary), or with `shift_labels`
+    (1, tokens with loss, vocabulary).
     """
     labels = predicted(inputs, shifted=shifted)
     if "shift_labels" not in inputs:
         logits = logits[:, -inputs["labels"].shape[1] :]  # drops the virtual tokens of prompt tuning
         logits = logits[:, :-1] if shifted else logits
-    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten().to(logits.device), ignore_index=IGNORED)
+    logits, labels = logits.flatten(0, 1).float(), labels.flatten().to(logits.device)
+    weights = predicted_weights(inputs, shifted=shifted)
+    if weights is None:
+        return cross_entropy(logits, labels, ignore_index=IGNORED)
+    weights = weights.flatten().to(logits)
+    losses = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
+    return (losses * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 Means = dict[str, tuple[torch.Tensor, torch.Tensor]]
@@ -120,9 +135,15 @@ class SetLosses:
         self._sums = torch.zeros(2, len(sets.names), device=device, dtype=torch.float32)
 
     @torch.no_grad()
-    def add(self, losses: torch.Tensor, sets: torch.Tensor, weight: torch.Tensor) -> None:
-        """Adds the losses of a micro batch's items and their sets, both of shape (items,); nothing where `weight` is 0."""
+    def add(
+        self, losses: torch.Tensor, sets: torch.Tensor, weight: torch.Tensor, items: torch.Tensor | None = None
+    ) -> None:
+        """Adds the losses of a micro batch's items and their sets, both of shape (items,); nothing where `weight` is 0.
+
+        `items` are the loss weights of the items, of the same shape.
+        """
         counts = (weight != 0).to(losses).expand_as(losses)
+        counts = counts if items is None else counts * items.to(losses)
         self._sums[0].index_add_(0, sets, losses * counts)
         self._sums[1].index_add_(0, sets, counts)
 

@@ -4,10 +4,11 @@ transformers relies on the model to divide by `num_items_in_batch` if its forwar
 classifiers, T5, BART and other encoder-decoders), so their loss grows with accumulation and ranks. So does any auxiliary loss
 that a model adds to its token loss, such as a router's load-balancing loss.
 
-Notation: a step has M micro batches on all ranks, R of them not empty. Micro batch i has n_i items (tokens with loss, or
-rows); N is their total. The step's loss is sum_i S_i / N + sum_i A_i / R, where S_i is the sum of the losses of the items and
-A_i the auxiliary loss. The Trainer divides by accumulation and averages over ranks, that is, divides by M. So a model that
-returns S_i / n_i has the weight n_i M / N; one that returns S_i / num_items_in_batch + A_i gets N / R and the weight M / R.
+Notation: a step has M micro batches on all ranks, R of them not empty. Micro batch i has n_i items (tokens with loss, or rows;
+with loss weights, the sum of its tokens' weights); N is their total. The step's loss is sum_i S_i / N + sum_i A_i / R, where S_i
+is the (weighted) sum of the losses of the items and A_i the auxiliary loss. The Trainer divides by accumulation and averages over
+ranks, that is, divides by M. So a model that returns S_i / n_i has the weight n_i M / N; one that returns
+S_i / num_items_in_batch + A_i gets N / R and the weight M / R.
 """
 
 from collections import deque
@@ -35,7 +36,8 @@ class StepWeights:
     """
 
     def __init__(self, counts: torch.Tensor, totals: torch.Tensor, micro_batches: int, *, divides: bool) -> None:
-        items, filled = totals.clamp(min=1).unbind()
+        # Loss weights may add up to less than 1; only an empty step needs another divisor.
+        items, filled = torch.where(totals > 0, totals, 1).unbind()
         self.num_items = items / filled if divides else None
         weights = (counts > 0) / filled if divides else counts / items
         self._weights = deque((weights * micro_batches).unbind())
@@ -121,11 +123,14 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
         step = self.step_weights if model.training else None
         if step and step.num_items is not None:
             inputs = {**inputs, "num_items_in_batch": step.num_items}
-        result = super().compute_loss(model, inputs, return_outputs=return_outputs)
-        if step is None:
-            return result
-        weight = step.next()
-        return (result[0] * weight, result[1]) if return_outputs else result * weight
+        loss, outputs = self.model_loss(model, inputs)
+        loss = loss if step is None else loss * step.next()
+        return (loss, outputs) if return_outputs else loss
+
+    def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
+        """Returns a micro batch's mean loss and the model's outputs."""
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
+        return loss, outputs
 
     def training_pass(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         """Runs one forward and backward pass outside a step, for the probe."""

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from training.batches.streaming import Reader, Share, Stream, count_rows, steps
 from training.batches.task_rows import TaskRows, open_rows
 from training.batches.views import TokenList, View
+from training.chat.settings import ChatSettings
 from training.config.run_config import RunConfig
 from training.data.data_files import DataFile, DataRows, data_files, read_files
 from training.data.example import Example
@@ -97,7 +98,7 @@ def _prepare_stream(config: RunConfig, run_dir: Path, tokenizer: PreTrainedToken
         tokenizer,
         config.max_length,
         train_on_prompt=config.train_on_prompt,
-        template_kwargs=config.chat_template_kwargs,
+        chat=ChatSettings.of(config),
     )
     held_out: View | TokenList
     numbered = held_out_numbered = DataRows(files, (rows,))
@@ -143,8 +144,8 @@ def _tokens(
     report: Report,
 ) -> TokenStore:
     root = Path(os.environ.get(VARIABLE) or tokens_dir(run_dir))
-    model, revision, kwargs = config.model, config.revision, config.chat_template_kwargs
-    return find_or_make(file.path, root, tokenizer, model, revision, file.columns, report.progress, part, kwargs)
+    model, revision, chat = config.model, config.revision, ChatSettings.of(config)
+    return find_or_make(file.path, root, tokenizer, model, revision, file.columns, report.progress, part, chat)
 
 
 def _all_rows(files: Sequence[DataFile], rows: TaskRows, config: RunConfig) -> Integers:

@@ -10,12 +10,12 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from training.batches.layout import RunCollator
 from training.batches.padding_free import base_of, count_flat, cross_row_influence
-from training.batches.views import IGNORED
+from training.batches.views import IGNORED, WEIGHTS
 from training.config.choices import Packing
 from training.errors import UserError
 from training.ranks.sequence_parallel import scale_gradient
 from training.run_folder.events import Note
-from training.trainer.evaluation import Means, item_losses, perplexity, predicted, token_loss
+from training.trainer.evaluation import Means, item_losses, perplexity, predicted, predicted_weights, token_loss
 from training.trainer.global_batch import divides_by_count
 from training.trainer.reporting_trainer import ReportingTrainer
 
@@ -29,7 +29,7 @@ class RunTrainer(ReportingTrainer):
         """First tests the model as it really runs: that flat batches do not mix rows, and how it normalizes its loss."""
         if isinstance(self.data_collator, RunCollator) and self.data_collator.flat:
             self._check_separation(self.data_collator)
-        if self.sequence_shares == 1:
+        if self.sequence_shares == 1 and not self.context.config.weight_field:
             self.divides_by_items = divides_by_count(self, self._test_model, self._prepare_inputs(self._test_batch()))
         super().on_model_placed(placement, state)
         self.strategy |= {name: self.context.plan.get(name, "") for name in ("packing", "attention")}
@@ -70,8 +70,14 @@ class RunTrainer(ReportingTrainer):
         return super().count(inputs) if "attention_mask" in inputs else count_flat(inputs)
 
     def items(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Returns the number of tokens with loss."""
-        return (predicted(inputs, shifted=not self.model.config.is_encoder_decoder) != IGNORED).sum()
+        """Returns the number of tokens with loss; with loss weights, the sum of their weights."""
+        weights = predicted_weights(inputs, shifted=self._shifted)
+        return (predicted(inputs, shifted=self._shifted) != IGNORED).sum() if weights is None else weights.sum()
+
+    @property
+    def _shifted(self) -> bool:
+        """True if the logits at each token predict the next one."""
+        return not self.model.config.is_encoder_decoder
 
     def compute_loss(
         self,
@@ -87,16 +93,30 @@ class RunTrainer(ReportingTrainer):
         if model.training and self.set_losses and self.item_sets is not None and self.step_weights:
             weight = self.step_weights.peek()
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-            losses = item_losses(outputs["logits"], inputs, shifted=not self.model.config.is_encoder_decoder)
-            self.set_losses.add(losses, self.item_sets.to(losses.device), weight)
+            losses = item_losses(outputs["logits"], inputs, shifted=self._shifted)
+            weights = predicted_weights(inputs, shifted=self._shifted)
+            of_items = None if weights is None else weights[predicted(inputs, shifted=self._shifted) != IGNORED]
+            self.set_losses.add(losses, self.item_sets.to(losses.device), weight, of_items)
             return (loss, outputs) if return_outputs else loss
         if model.training:
             result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             size = self.sequence_shares
             return scale_gradient(result, size) if size > 1 else result
         _, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        loss = token_loss(outputs["logits"], inputs, shifted=not self.model.config.is_encoder_decoder)
+        loss = token_loss(outputs["logits"], inputs, shifted=self._shifted)
         return (loss, outputs) if return_outputs else loss
+
+    def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
+        """Returns a micro batch's mean loss, weighted if its tokens have weights, and the model's outputs."""
+        if WEIGHTS not in inputs:
+            return super().model_loss(model, inputs)
+        given = {name: value for name, value in inputs.items() if name not in (WEIGHTS, "labels", "shift_labels")}
+        outputs = model(**given)
+        loss = token_loss(outputs["logits"], inputs, shifted=self._shifted)
+        auxiliary = outputs.get("aux_loss")  # of a router; a model adds it itself where it gets labels
+        if auxiliary is not None and model.training:
+            loss = loss + self.model.config.get_text_config().router_aux_loss_coef * auxiliary.to(loss.device)
+        return loss, outputs
 
     def evaluation_loop(self, *arguments: Any, **named: Any) -> EvalLoopOutput:
         """Trainer's loop; also returns the perplexity."""

@@ -54,12 +54,10 @@ def folder_of(
     model: str,
     columns: str | None = None,
     revision: str | None = None,
-    template_kwargs: str | None = None,
+    chat: str = "",
 ) -> Path:
     """The folder of the tokens for this data, tokenizer and mapping."""
-    return get_settings().tokens_dir / token_store.store_key(
-        sha256, model, columns, revision, template_kwargs=template_kwargs
-    )
+    return get_settings().tokens_dir / token_store.store_key(sha256, model, columns, revision, chat=chat)
 
 
 def state(
@@ -68,10 +66,10 @@ def state(
     columns: str | None = None,
     *,
     revision: str | None = None,
-    template_kwargs: str | None = None,
+    chat: str = "",
 ) -> TokenCount:
-    """The current state; starts nothing."""
-    return _state(folder_of(sha256, model, columns, revision, template_kwargs))
+    """The current state; starts nothing. `chat` is the key of the run's `ChatSettings`."""
+    return _state(folder_of(sha256, model, columns, revision, chat))
 
 
 def measure(

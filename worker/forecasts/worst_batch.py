@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from training.chat.settings import ChatSettings
 from training.config.choices import Packing, Task
 from training.config.data_sets import Source
 from training.config.run_config import RunConfig
@@ -80,7 +81,7 @@ def _store(config: RunConfig, source: Source, model: str) -> tuple[TokenStore, s
         model,
         source.columns or config.columns or item.columns_map,
         revision=config.revision,
-        template_kwargs=config.chat_template_kwargs,
+        chat=ChatSettings.of(config).key,
     )
     return (open_store(state.store), source.name or item.name) if state.store else None
 

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from training.chat import template
 from training.config import own_deepspeed, trackers
 from training.config.choices import Method, Task
 from training.config.fields import ConfigError
@@ -15,7 +16,7 @@ from training.model_info.folder import ModelFacts, describe_model, has_tokenizer
 from training.rules import check
 from training.units import byte_size
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
-from worker.datasets import run_data
+from worker.datasets import run_data, template_checking
 from worker.datasets.run_data import RunData, resolve
 from worker.settings import get_settings, hub_token
 from worker.store import database, runs, submissions
@@ -23,6 +24,7 @@ from worker.store.submissions import Repeated, Submission
 from worker.store.tables import LOCAL, Run
 
 SPARE_BYTES = 256 * 2**20  # logs, events and answers of a run
+_IN_TEMPLATES = str.maketrans("", "", "\n\r\t")
 ANY_MACHINE = Machine("cuda", devices=1024)
 
 
@@ -45,13 +47,15 @@ def submit(
     """
     if submission and (first := _first(submission)):
         return first
-    config = with_deepspeed_file(config, reach)
+    config = with_files(config, reach)
     if problems := list(_unprintable(config)):
         raise ConfigError(problems)  # no file is looked for by such a name
     config, problems = _checked(config, reach)
     if not reach.problems(config):  # a rule may read the model's folder
         problems += _blocking(config)
     with run_data.taken_in(config, reach, owner, problems) as data:
+        if problems := _faults(config, data):
+            raise ConfigError(problems)
         try:
             run = _create(config, data, parent_id, owner, submission)
         except Repeated as repeated:  # caught here, so that the data, which the first run uses too, is kept
@@ -89,6 +93,21 @@ def problems(config: RunConfig, reach: AllowedPaths = EVERYTHING) -> list[Proble
         return unprintable
     _, found = _checked(config, reach)
     return found + run_data.problems(config, reach)
+
+
+def _faults(config: RunConfig, data: RunData) -> list[Problem]:
+    """The faults in rows of the training data, as the run renders them."""
+    if not get_settings().check_templates or not template_checking.checks(config):
+        return []
+    found = [
+        problem
+        for one in data.sets
+        if one.field == "data"
+        for problem in template_checking.problems(
+            config, template_checking.report(config, one.dataset, one.columns), one.dataset.name
+        )
+    ]
+    return list({(problem.field, problem.message): problem for problem in found}.values())
 
 
 def stop(run_id: str) -> Run:
@@ -132,6 +151,36 @@ def machine() -> Machine:
     from worker.machine import devices
 
     return ANY_MACHINE if get_settings().broker_url else devices.machine()
+
+
+def with_files(config: RunConfig, reach: AllowedPaths) -> RunConfig:
+    """The configuration with the content of its DeepSpeed file and of its chat template's in place of the paths.
+
+    Raises:
+        ConfigError: a file cannot be read, or is invalid.
+    """
+    return with_template_file(with_deepspeed_file(config, reach), reach)
+
+
+def with_template_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
+    """The configuration with the text of its chat template in place of a path.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no template.
+    """
+    given = config.chat_template
+    if not given or template.is_source(given):
+        return config
+    path = reach.find(given.strip())
+    fix = "Give the path of a .jinja file, or the text of a template."
+    if path is None or not path.is_file():
+        message = "is neither a Jinja template nor an existing file."
+        raise ConfigError([Problem("chat_template", given, message, fix)])
+    try:
+        return config.model_copy(update={"chat_template": template.from_file(path)})
+    except (OSError, ValueError) as error:
+        message = f"{error.strerror if isinstance(error, OSError) else error}."
+        raise ConfigError([Problem("chat_template", given, message, fix)]) from None
 
 
 def with_deepspeed_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
@@ -187,7 +236,8 @@ def _blocking(config: RunConfig) -> list[Problem]:
 
 def _unprintable(config: RunConfig) -> Iterator[Problem]:
     for field, value in config:
-        if isinstance(value, str) and not value.isprintable():
+        text = value.translate(_IN_TEMPLATES) if field == "chat_template" and value else value
+        if isinstance(text, str) and not text.isprintable():
             yield Problem(field, value, "contains a non-printable character.", "Type it again.")
 
 

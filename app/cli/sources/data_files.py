@@ -1,4 +1,4 @@
-"""Files of this machine that a run on the server needs: data files are sent first, a DeepSpeed JSON as its text."""
+"""Files of this machine that a run on the server needs: data files are sent first, a DeepSpeed JSON and a template as text."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from training.config.data_sets import FIELDS, Source, sources, written
 from training.config.run_config import RunConfig
 from training.units import byte_size
 from worker.allowed_paths import EVERYTHING, find_path
-from worker.runs.submit import with_deepspeed_file
+from worker.runs.submit import with_deepspeed_file, with_template_file
 
 _CHUNK = 2**20
 _SECONDS = 1800.0
@@ -23,6 +23,8 @@ def sent(server: Server, config: RunConfig) -> RunConfig:
     """The configuration with the ids of data sets on the server in place of this machine's files, which are sent."""
     if config.deepspeed_config and (path := find_path(config.deepspeed_config)) and path.is_file():
         config = with_deepspeed_file(config, EVERYTHING)
+    if config.chat_template and (path := find_path(config.chat_template)) and path.is_file():
+        config = with_template_file(config, EVERYTHING)
     changes: dict[str, str] = {}
     for field in FIELDS:
         named = sources(getattr(config, field))

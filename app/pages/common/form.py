@@ -21,6 +21,7 @@ Chooser = Callable[[Setting], Component]
 """Makes the component of a setting that offers what this installation has."""
 MOST_BUTTONS = 7
 """Up to this many choices are shown side by side; more become a dropdown."""
+_PASTED = ("deepspeed_config", "chat_template")  # a single line would drop pasted line breaks
 _PASTED_LINES = 6  # the height of the field for a pasted JSON
 
 
@@ -121,7 +122,7 @@ def component(setting: Setting) -> Component:
     if setting.kind == "choice":
         choices = list(zip(setting.choice_labels, setting.choices, strict=True))
         return (gr.Radio if _side_by_side(setting) else gr.Dropdown)(choices=choices, **shared)
-    lines = _PASTED_LINES if setting.name == "deepspeed_config" else 1  # a single line would drop pasted line breaks
+    lines = _PASTED_LINES if setting.name in _PASTED else 1
     return gr.Textbox(placeholder="none" if setting.optional else None, lines=lines, **shared)
 
 

@@ -7,10 +7,11 @@ import numpy as np
 
 from app.pages.common.cache import TimedCache
 from app.pages.common.models import local_model
+from app.pages.common.tokens import Token
 from app.pages.dataset.columns import KINDS, MappedRow, for_kind, kind_of, missing_roles, partial
 from app.pages.dataset.curve import Curve, curve
 from app.pages.dataset.rows import PAGE_ROWS, Row, first_row
-from app.pages.dataset.tokens import Stops, Token
+from app.pages.dataset.tokens import Stops
 from app.pages.dataset.view import View
 from training.data.mapping import write_mapping
 from training.data.row_formats import UNKNOWN

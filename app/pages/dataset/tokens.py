@@ -2,33 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from markupsafe import Markup
 
 from app.pages.common.html import facts, panel
+from app.pages.common.tokens import Token, legend, token_html
 from app.pages.dataset.links import field, to
 from app.pages.dataset.view import View
 from app.words import numbers
 
 _HEAD, _AROUND = 1500, 150  # tokens shown at the start of a long row, and around its truncation point and its end
-_CONTINUED = "⋯"  # shown for a token that holds only the first bytes of a character
-_VISIBLE = str.maketrans({" ": "·", "\t": "→\t", "\n": "⏎\n", "\r": "␍", "\u00a0": "⍽"})
-
-
-class Token(Protocol):
-    """A token of a row. `cut`: beyond the maximum length; `trained`: it carries loss."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def trained(self) -> bool: ...
-    @property
-    def cut(self) -> bool: ...
-    @property
-    def special(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +31,7 @@ def tokens_html(tokens: Sequence[Token], view: View, stops: Stops) -> Markup:
         skipped = Markup('<p class="advice-line"><b>This row is skipped.</b> It has no answer to learn.</p>')
         return panel(heading, skipped, classes="token-view", aside=aside)
     shown = Markup('<div class="tokens" tabindex="0">{}</div>').format(_runs(tokens))
-    return panel(heading, _counts(tokens, view) + _legend(tokens) + shown, classes="token-view", aside=aside)
+    return panel(heading, _counts(tokens, view) + legend(tokens) + shown, classes="token-view", aside=aside)
 
 
 def _moves(view: View, stops: Stops) -> Markup:
@@ -97,20 +80,6 @@ def _counts(tokens: Sequence[Token], view: View) -> Markup:
     return template.format(counts, numbers.count(view.max_length), why)
 
 
-def _legend(tokens: Sequence[Token]) -> Markup:
-    kinds = [("trained", "with loss", True), ("", "without loss", True)]
-    kinds += [("special", "special token", any(token.special for token in tokens))]
-    kinds += [("cut", "truncated", any(token.cut for token in tokens))]
-    marks = [
-        Markup('<span><i class="t {}">word</i> {}</span>').format(kind, label) for kind, label, used in kinds if used
-    ]
-    continued = (
-        f", {_CONTINUED} character continued in the next token" if any(not token.text for token in tokens) else ""
-    )
-    signs = Markup('<span class="faint">· space, ⏎ line break, → tab{}</span>').format(continued)
-    return Markup('<p class="legend">{}{}</p>').format(Markup("").join(marks), signs)
-
-
 def _runs(tokens: Sequence[Token]) -> Markup:
     """The tokens of a row; of a very long row its start, the truncation point and its end."""
     parts: list[Markup] = []
@@ -118,7 +87,7 @@ def _runs(tokens: Sequence[Token]) -> Markup:
     for start, end in _shown(tokens):
         if start > shown_to:
             parts.append(_skipped(start - shown_to))
-        parts += [_token(place, tokens[place]) for place in range(start, end)]
+        parts += [token_html(place, tokens[place]) for place in range(start, end)]
         shown_to = end
     return Markup("").join(parts)
 
@@ -139,20 +108,3 @@ def _shown(tokens: Sequence[Token]) -> list[tuple[int, int]]:
 
 def _skipped(count: int) -> Markup:
     return Markup('<span class="skipped">… {} not shown …</span>').format(numbers.plural(count, "token"))
-
-
-def _token(place: int, token: Token) -> Markup:
-    kinds = ("trained" if token.trained else "", "cut" if token.cut else "", "special" if token.special else "")
-    classes = " ".join(["t", *filter(None, kinds)])
-    return Markup('<i class="{}" title="token {} · id {}">{}</i>').format(
-        classes, place + 1, token.id, visible(token.text)
-    )
-
-
-def visible(written: str) -> str:
-    """A token's text with visible white space; other unprintable characters as their code point."""
-    shown = written.translate(_VISIBLE)
-    return (
-        "".join(letter if letter.isprintable() or letter in "\n\t" else f"[U+{ord(letter):04X}]" for letter in shown)
-        or _CONTINUED
-    )

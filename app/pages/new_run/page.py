@@ -15,11 +15,13 @@ from app.access import callers
 from app.pages.common import form, upload_box
 from app.pages.common.form import Draft
 from app.pages.common.html import QUIET, database_unreachable, html, title
-from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel
+from app.pages.new_run import data_chooser, data_mix, folds, memory_panel, method_panel, rows_panel
 from app.pages.new_run.memory_panel import MemoryPanel
 from app.pages.new_run.method_panel import MethodPanel
 from app.pages.new_run.opening import draft_or_clone, fresh, from_link, kept_or_fresh
-from app.pages.new_run.review import NO_ZERO, problems_html, processes_here, review, summary_html
+from app.pages.new_run.previews import previews_of
+from app.pages.new_run.review import problems_html, processes_here, review, summary_html
+from app.pages.new_run.rows_panel import RowsPanel
 from training.config.applies import APPLIES
 from training.config.choices import Group, Strategy
 from training.config.data_sets import FIELDS, entries
@@ -36,7 +38,6 @@ HUB_SUGGESTION = "Qwen/Qwen3-0.6B"
 _NAMES = tuple(settings())
 _ABOUT_DATA = ("data", "model", "max_length", "columns", "validation_data")
 TOKENIZING_SECONDS = 2.0
-READING = "# The settings are being read."  # an empty view of code has a fault of accessibility
 _HIDEABLE = tuple(name for name in _NAMES if name in APPLIES)
 _GO = "(address) => { if (address) window.location.assign(address) }"
 _KEEP_ONLY_CLONE = """() => {
@@ -60,6 +61,7 @@ class Page:
     problems: gr.HTML
     start: gr.Button
     memory: MemoryPanel
+    rows: RowsPanel
     previews: list[gr.Code]
 
     @property
@@ -109,6 +111,8 @@ def build(demo: gr.Blocks) -> None:
     strategy.input(propose_processes, [strategy, processes], processes, **QUIET)
     page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **QUIET)
     page.problems.select(apply_fix, None, page.inputs, **QUIET)
+    rows_panel.wire(page.rows, page.inputs, _NAMES)
+    page.rows.rows.select(apply_fix, None, page.inputs, **QUIET)
     page.memory.answer.select(apply_fix, None, page.inputs, **QUIET)
     example.click(starter_example, None, filled, **QUIET)
     reset.click(cleared, None, filled, **QUIET).then(None, None, None, js=_CLEAR_ADDRESS)
@@ -258,8 +262,9 @@ def _components() -> Page:
                 problems = html(script="lathe.problems(element, trigger, watch)")
                 start = gr.Button("Start", variant="primary", interactive=False, size="lg", elem_id="start")
             memory = memory_panel.build()
-            previews = _previews()
-    return Page(fields, upload, method, dataset, changes, banner, summary, problems, start, memory, previews)
+            rows = rows_panel.build()
+            previews = previews_of()
+    return Page(fields, upload, method, dataset, changes, banner, summary, problems, start, memory, rows, previews)
 
 
 def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML, gr.HTML]:
@@ -277,24 +282,6 @@ def _form() -> tuple[dict[str, Component], gr.File, MethodPanel, gr.HTML, gr.HTM
             if group is Group.METHOD:
                 panel = method_panel.build()
     return fields, upload, panel, dataset, folds.changes_box()
-
-
-def _previews() -> list[gr.Code]:
-    shared: dict[str, Any] = {
-        "interactive": False,
-        "show_label": False,
-        "wrap_lines": True,
-        "show_line_numbers": False,
-        "lines": 8,
-    }
-    with gr.Tabs(elem_classes="card previews"):
-        with gr.Tab("Command"):
-            command = gr.Code(READING, language="shell", buttons=["copy"], elem_id="command", **shared)
-        with gr.Tab("DeepSpeed or FSDP"):
-            deepspeed = gr.Code(NO_ZERO, language="json", buttons=["copy"], elem_id="deepspeed", **shared)
-        with gr.Tab("YAML"):
-            yaml = gr.Code(READING, language="yaml", buttons=["copy"], elem_id="yaml", **shared)
-    return [command, deepspeed, yaml]
 
 
 def _model_chooser(setting: Setting) -> Component:

@@ -8,10 +8,11 @@ from fastapi.responses import PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
-from app.web.rest.answers.analysis import ConfigCheck, ForecastAnswer, Targets, Translation
+from app.web.rest.answers.analysis import ConfigCheck, ForecastAnswer, Rendering, Targets, Translation
 from app.web.rest.answers.form import answers
 from app.web.rest.openapi import RUN_BODY, raw_body
 from app.words import forecast as forecast_words
+from app.words import templates as template_words
 from training import rules
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
@@ -19,7 +20,7 @@ from training.config.yaml_file import to_yaml
 from training.errors import Problem
 from training.foreign.translate import import_text
 from worker.forecasts import forecast, hub_config, requested, targeting
-from worker.runs import submit
+from worker.runs import rows_check, submit
 from worker.supervision import launcher
 
 router = APIRouter()
@@ -69,6 +70,21 @@ def check_run(values: Annotated[Any, Body()]) -> dict[str, Any]:
         "command": launcher.preview(config, on_cpu=here.kind == "cpu"),
         "yaml": to_yaml(config),
     }
+
+
+@router.post("/api/renderings", openapi_extra=RUN_BODY, **answers(Rendering))
+def render_rows(
+    values: Annotated[Any, Body()],
+    form: Annotated[Literal["json", "text"], Query(description="json, or text for people.")] = "json",
+) -> dict[str, Any] | PlainTextResponse:
+    """Some rows of a run's data as it would train on them, token by token, and their faults (docs/templates.md). The body is a
+    JSON object of settings. Queues nothing.
+
+    Raises:
+        ConfigError: settings are invalid, or the rows of this run cannot be checked; answered with 422.
+    """
+    checked = rows_check.check_rows(parse(settings_object(values)), callers.current().reach)
+    return PlainTextResponse(template_words.page(checked)) if form == "text" else rows_check.as_document(checked)
 
 
 @router.post("/api/targets", openapi_extra=RUN_BODY, **answers(Targets))

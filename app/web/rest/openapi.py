@@ -20,7 +20,7 @@ TAGS = {
     "Queue": ("/api/queue",),
     "Compare": ("/api/compare",),
     "Data sets": ("/api/datasets",),
-    "Before a run": ("/api/checks", "/api/forecasts", "/api/targets", "/api/imports"),
+    "Before a run": ("/api/checks", "/api/forecasts", "/api/renderings", "/api/targets", "/api/imports"),
     "Diagnosis": ("/api/diagnoses",),
     "System": ("/api/system", "/healthz"),
     "Users": ("/api/users",),

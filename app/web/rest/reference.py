@@ -24,6 +24,7 @@ _EXAMPLES = {
     "/api/compare": "?runs=RUN,RUN",
     "/api/runs": '{"model": "Qwen/Qwen3-0.6B", "data": "DATA-SET-ID"}',
     "/api/forecasts": '{"model": "Qwen/Qwen3-0.6B", "micro_batch_size": 8}',
+    "/api/renderings": '{"model": "static/starter", "data": "static/starter/train.jsonl"}',
     "application/octet-stream": "--data-binary @FILE",
     "text/plain": "--data-binary @FILE",
 }

@@ -7,6 +7,7 @@ import pytest
 
 from app.access.intake import Intake
 from app.pages.common.issues import issues_html
+from app.pages.common.tokens import visible
 from app.pages.dataset.batches import batches_html, waste_html
 from app.pages.dataset.columns import (
     MappedRow,
@@ -21,7 +22,7 @@ from app.pages.dataset.columns import (
 from app.pages.dataset.curve import curve
 from app.pages.dataset.html import facts_html
 from app.pages.dataset.lengths import cost, histogram_html, longest_html, quality_html, scripts_html, share
-from app.pages.dataset.tokens import Stops, tokens_html, visible
+from app.pages.dataset.tokens import Stops, tokens_html
 from app.pages.dataset.view import View
 from app.pages.datasets.html import intakes_html, list_html, removal_html
 from worker.store.dataset_uses import DatasetUse

@@ -148,3 +148,20 @@ def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(pag
     keys.press("Control+Enter")
     page.wait_for_url("**/run?id=*")
     assert keys.count <= MOST_KEYS
+
+
+def test_rendered_rows_show_what_is_trained_and_apply_a_fix(page):
+    page.goto("/new")
+    page.get_by_text("Load the starter example").click()
+    page.locator("#start:not([disabled])").wait_for()
+    page.locator("#render-rows").click()
+    page.locator(".rendered .tokens").first.wait_for()
+    assert "64 rows checked, no faults found." in page.locator(".rendered").first.inner_text()
+    trained = "".join(page.locator(".rendered .tokens").first.locator(".trained").all_inner_texts())
+    assert trained.startswith("{") and trained.endswith("<|end|>")
+    page.locator("#setting-max_length input, #setting-max_length textarea").first.fill("60")
+    page.locator("#render-rows").click()
+    page.locator(".rendered .fix").first.click()
+    page.wait_for_function(
+        "Number(document.querySelector('#setting-max_length input, #setting-max_length textarea').value) > 60"
+    )

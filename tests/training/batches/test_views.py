@@ -10,12 +10,12 @@ from benchmarks.matrix.inputs import make_data, make_models
 from training.batches.collators import OddsCollator, PairCollator, ScoreCollator, TargetCollator, UnpairedCollator
 from training.batches.task_rows import TaskRows, open_rows
 from training.batches.views import IGNORED
+from training.chat.tokenizer import load
 from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.data.data_files import DataFile, data_files
 from training.tokens.make_store import find_or_make
 from training.tokens.task_parts import StoredText
-from training.tokens.tokenizer import load
 
 
 @pytest.fixture(scope="module")

@@ -269,3 +269,25 @@ def test_no_value_of_any_key_crashes(program, value):
             imported({starts[program.name]: "lora", key: value}).config()
         except UserError as error:
             assert "not a configuration" in str(error) or program.name == "PEFT"
+
+
+def test_keys_about_chats_keep_their_meaning(tmp_path):
+    (tmp_path / "chat.jsonl").write_text("{}")
+    marked = {
+        "path": "chat.jsonl",
+        "type": "chat_template",
+        "message_field_training": "learn",
+        "roles_to_train": ["assistant"],
+    }
+    more = {"datasets": [marked], "chat_template": "jinja", "chat_template_jinja": "{{ messages }}"}
+    config = imported(AXOLOTL | more, tmp_path).config()
+    assert (config.loss_on, config.loss_field, config.chat_template) == ("field", "learn", "{{ messages }}")
+    result = imported(AXOLOTL | {"datasets": [marked | {"roles_to_train": ["user"], "train_on_eos": "last"}]}, tmp_path)
+    assert "roles_to_train user" in outcome(result, "datasets").note
+    assert "train_on_eos last" in outcome(result, "datasets").note
+
+    result = imported(
+        LLAMAFACTORY | {"stage": "sft", "mask_history": True, "enable_thinking": False, "template": "qwen3"}
+    )
+    assert (result.config().loss_on, result.config().chat_template_kwargs) == ("last", "enable_thinking=false")
+    assert outcome(result, "template").outcome is Outcome.NO_EFFECT

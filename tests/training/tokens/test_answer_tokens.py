@@ -11,7 +11,7 @@ from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.results.answers import questions
 from training.tokens.encoding import Encoder
-from training.tokens.rendering import PartRenderer
+from training.tokens.parts import PartRenderer
 from training.tokens.task_parts import STORED_TEXTS
 
 CHAT = Example(

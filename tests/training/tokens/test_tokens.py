@@ -10,6 +10,7 @@ from tiny import make_model
 
 from training.batches.collators import Collator
 from training.batches.views import IGNORED, TokenView
+from training.chat.settings import ChatSettings
 from training.data.example import Example
 from training.errors import DataError
 from training.tokens.encoding import Encoder
@@ -103,9 +104,9 @@ def thinking(tmp_path: Path) -> Any:
     return tokenizer
 
 
-@pytest.mark.parametrize("arguments", [{}, {"enable_thinking": False}])
-def test_text_of_the_template_has_no_loss_in_any_turn(thinking: Any, arguments: dict[str, Any]) -> None:
-    renderer = Renderer(thinking, arguments)
+@pytest.mark.parametrize("arguments", [None, "enable_thinking=false"])
+def test_text_of_the_template_has_no_loss_in_any_turn(thinking: Any, arguments: str | None) -> None:
+    renderer = Renderer(thinking, ChatSettings(arguments=arguments))
     for example in (chat("Hi", "Hello"), chat("Hi", "Hello", "And?", "Bye"), chat("Hi", "Hello", "And?", "Bye")):
         answers = [message["content"] for message in example.messages or [] if message["role"] == "assistant"]
         assert trained_text(example, thinking, renderer) == "".join(f"{answer}<|end|>" for answer in answers)
@@ -128,9 +129,9 @@ def test_an_answer_quoted_in_the_question_is_located_after_its_heading(thinking:
     assert rendered.text[: rendered.spans[0][0]].endswith("<|assistant|>")
 
 
-@pytest.mark.parametrize("arguments", [{}, {"enable_thinking": False}])
-def test_a_question_is_the_exact_training_text_before_the_answer(thinking: Any, arguments: dict[str, Any]) -> None:
-    renderer, example = Renderer(thinking, arguments), chat("Hi", "Hello", "And?", "Bye")
+@pytest.mark.parametrize("arguments", [None, "enable_thinking=false"])
+def test_a_question_is_the_exact_training_text_before_the_answer(thinking: Any, arguments: str | None) -> None:
+    renderer, example = Renderer(thinking, ChatSettings(arguments=arguments)), chat("Hi", "Hello", "And?", "Bye")
     rendered = renderer.render(example)
     assert renderer.question(example) == (rendered.text[: rendered.spans[-1][0]], "Bye")
 
@@ -222,7 +223,7 @@ def test_a_template_error_names_the_row_and_leaves_no_store(tokenizers: dict[boo
     tokenizer = tokenizers[True]
     original, tokenizer.chat_template = tokenizer.chat_template, "{{ messages[1]['content'] + 1 }}"
     try:
-        with pytest.raises(DataError, match=r"row 1.*chat template.*Change the roles"):
+        with pytest.raises(DataError, match=r"row 1.*line 1 of the template.*Change line 1"):
             store(tmp_path, [{"messages": chat("a", "b").messages}], tokenizer)
     finally:
         tokenizer.chat_template = original

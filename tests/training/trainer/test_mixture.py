@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.matrix import inputs as matrix
 from training.batches.layout import LOSSES_BY_SET
+from training.chat.tokenizer import load
 from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.reports.report import Report
 from training.run_folder.events import Note, Planned, Resumed
-from training.tokens.tokenizer import load
 from training.trainer.prepare import prepare_data
 
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("default::FutureWarning")]

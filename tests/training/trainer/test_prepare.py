@@ -8,12 +8,12 @@ import pytest
 from tiny import make_model
 
 from training.batches.views import TokenView
+from training.chat.tokenizer import load
 from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.reports.report import Report
 from training.run_folder.events import Note, decode
 from training.run_folder.paths import EVENTS_FILE
-from training.tokens.tokenizer import load
 from training.trainer.prepare import Data, prepare_data
 from worker.settings import get_settings
 from worker.supervision.launcher import Launch

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
 from training.batches.views import IGNORED
-from training.config.choices import Task
-from training.config.name_values import template_arguments
+from training.chat.settings import ChatSettings
+from training.config.choices import LossOn, Task
 from training.config.run_config import RunConfig
 from training.data.data_files import read_files
 from training.data.example import Example, Message, Row
@@ -98,13 +98,14 @@ def prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, c
     """The first `count` held-out rows with a prompt; of the training rows if none are held out. Empty for other tasks."""
     if config.task not in (Task.SFT, Task.DPO, Task.ORPO, Task.KTO):
         return []
-    renderer, encoder = Renderer(tokenizer, template_arguments(config.chat_template_kwargs)), Encoder(tokenizer)
+    renderer, encoder = Renderer(tokenizer, ChatSettings.of(config)), Encoder(tokenizer)
     found: list[Prompt] = []
     for row, example, item in _rows(data):
         text, expected = renderer.question(example)
         if not text:
             continue
-        ids = None if config.train_on_prompt else _before_the_answer(item)
+        marked = not config.train_on_prompt and config.loss_on is not LossOn.FIELD  # the last tokens with loss are the answer
+        ids = _before_the_answer(item) if marked else None
         ids = encoder.prompt(renderer.last_turn(example)) if ids is None else ids
         found.append(_prompt(row, example, ids, text, expected, templated=renderer.templates))
         if len(found) == count:

@@ -8,6 +8,7 @@ from app.documents.diagnoses import Recent
 from app.web.rest.answers.errors import ErrorEntry
 from app.web.rest.answers.form import Answer
 from training.forecast.activations import Batch
+from training.template_check.findings import Finding, ShownRow
 from worker.store.tables import Status
 
 
@@ -198,3 +199,18 @@ class RecentDiagnoses(Answer):
     """The last ten diagnoses of failed runs and shared logs, newest first."""
 
     diagnoses: list[Recent]
+
+
+class RenderedSet(Answer):
+    """A data set as a run would train on it: the faults, errors first, the number of rows checked, and the first rows as tokens."""
+
+    name: str
+    findings: list[Finding]
+    checked: int
+    rows: list[ShownRow]
+
+
+class Rendering(Answer):
+    """The rendered rows of a run's training data sets."""
+
+    data_sets: list[RenderedSet]

@@ -5,8 +5,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from training.errors import UserError
 
 
-def load(model: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a local folder or hub id.
+def load(model: str, revision: str | None = None, template: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a local folder or hub id; `template` replaces its chat template.
 
     Raises:
         UserError: there is no tokenizer, or it is not a fast one, which maps tokens to characters.
@@ -18,4 +18,6 @@ def load(model: str, revision: str | None = None) -> PreTrainedTokenizerBase:
         raise UserError("model", model, message, "Use a folder or hub id of a transformers model.") from error
     if not tokenizer.is_fast:
         raise UserError("model", model, "has a tokenizer without tokenizer.json.", "Save it again as a fast tokenizer.")
+    if template:
+        tokenizer.chat_template = template
     return tokenizer

@@ -1,0 +1,114 @@
+"""What the run trains on: some rows rendered with its chat template, token by token, and the faults found in them."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from app.access import callers
+from app.pages.common import form
+from app.pages.common.html import QUIET, each, html
+from app.pages.common.tokens import legend, token_html
+from app.words import numbers
+from app.words.templates import heading
+from training.config.applies import Values
+from training.config.fields import ConfigError, settings
+from training.template_check.findings import Finding, ShownRow, ShownToken
+from worker.runs.rows_check import CheckedSet, check_rows
+from worker.store.database import UNREACHABLE
+
+_LOADING = Markup('<p class="note looking">Rendering the first rows. This takes a few seconds.</p>')
+_ABOUT = Markup(
+    '<p class="note">Shows some rows as the run trains on them, and finds faults of the chat template. Start checks the same.</p>'
+)
+
+
+@dataclass(frozen=True)
+class RowsPanel:
+    """The button and the rendered rows."""
+
+    show: gr.Button
+    rows: gr.HTML
+
+
+def build() -> RowsPanel:
+    """The components."""
+    with gr.Column(elem_classes="card rows-card"):
+        html(Markup("<header><h2>Rendered rows</h2></header>"))
+        show = gr.Button("Show rendered rows", size="sm", elem_id="render-rows")
+        rows = html(_ABOUT, script="lathe.sendClicks(element, trigger)", classes="rendered")
+    return RowsPanel(show, rows)
+
+
+def wire(panel: RowsPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
+    """Renders the rows of the form's run when the button is pressed."""
+
+    def rendered_rows(*typed: Any) -> Markup:
+        return rows_html(dict(zip(names, typed, strict=True)))
+
+    panel.show.click(lambda: _LOADING, None, panel.rows, **QUIET).then(rendered_rows, inputs, panel.rows, **QUIET)
+
+
+def rows_html(values: Values) -> Markup:
+    """The rendered rows and faults of the form's run, or what it still needs."""
+    if not values.get("model") or not values.get("data"):
+        return _note("Choose a model and a data set to see rendered rows.")
+    config = form.check(values)
+    if isinstance(config, list):
+        return _note("Fix the problems above to see rendered rows.")
+    try:
+        checked = check_rows(config, callers.current().reach)
+    except ConfigError as error:
+        items = [(form.label(one.field), one.message, one.fix) for one in error.problems]
+        return each('<p class="note"><b>{}</b> {} <em>{}</em></p>', items)
+    except UNREACHABLE:
+        return _note("The database is unreachable. Try again.")
+    return Markup("").join(_set(one) for one in checked)
+
+
+def _set(one: CheckedSet) -> Markup:
+    lead = Markup('<p class="lead">{}</p>').format(heading(one))
+    found = Markup("").join(map(_finding, one.report.findings))
+    problems = Markup('<ul class="problems">{}</ul>').format(found) if found else Markup("")
+    everything = [token for row in one.report.rows for token in row.tokens]
+    return lead + problems + (legend(everything) if everything else "") + Markup("").join(map(_row, one.report.rows))
+
+
+def _finding(finding: Finding) -> Markup:
+    kind = "blocking" if finding.severity == "error" else "advice"
+    return Markup('<li class="{}"><b>{}</b> {} <em>{}</em>{}</li>').format(
+        kind, finding.fault.value, finding.sentence, finding.fix, _button(finding)
+    )
+
+
+def _button(finding: Finding) -> Markup:
+    """A button that changes the settings of the fix."""
+    if not finding.changes or not finding.changes.keys() <= settings().keys():
+        return Markup("")
+    words = ", ".join(form.in_words(name, value) for name, value in finding.changes.items())
+    return Markup('<button type="button" class="fix" data-send="{}">Set {}</button>').format(
+        json.dumps({"changes": finding.changes}), words
+    )
+
+
+def _row(row: ShownRow) -> Markup:
+    trained = sum(token.trained and not token.cut for token in row.tokens)
+    counts = f"{numbers.plural(row.length, 'token')}, {numbers.count(trained)} with loss"
+    more = row.length - len(row.tokens)
+    tokens = Markup("").join(token_html(place, token, _weight(token)) for place, token in enumerate(row.tokens))
+    if more:
+        tokens += Markup('<span class="skipped">… {} not shown …</span>').format(numbers.plural(more, "token"))
+    template = Markup(
+        '<details open><summary>Row {:,}: {}</summary><div class="tokens" tabindex="0">{}</div></details>'
+    )
+    return template.format(row.number, counts, tokens)
+
+
+def _weight(token: ShownToken) -> str:
+    return f" · loss weight {token.weight:g}" if token.weight not in (0, 1) else ""
+
+
+def _note(text: str) -> Markup:
+    return Markup('<p class="note">{}</p>').format(text)

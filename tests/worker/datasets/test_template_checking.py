@@ -1,0 +1,81 @@
+"""Rows are rendered and checked before a run is queued, in a process that a template cannot harm."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_models import chat, write_rows
+from environment import use
+from tiny import make_model
+
+from training.config.fields import ConfigError
+from training.config.run_config import RunConfig
+from worker.allowed_paths import EVERYTHING
+from worker.datasets import template_checking
+from worker.runs import rows_check, submit
+
+NO_END = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+ENDLESS = "{% for a in range(99999) %}\n{% for b in range(99999) %}{% endfor %}\n{% endfor %}"
+ROWS = [chat("Hi", f"Hello {number}") for number in range(8)]
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def config(home: Path, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A function from settings to a run's configuration, in an installation that checks rows."""
+    use(monkeypatch, DATA_DIR=str(home), CHECK_TEMPLATES="true")
+    data = write_rows(tmp_path / "rows.jsonl", ROWS)
+    return lambda **settings: RunConfig.model_validate(
+        {"model": str(model), "data": str(data), "max_length": 64, "micro_batch_size": 2} | settings
+    )
+
+
+def test_a_fault_prevents_the_start_unless_the_check_only_warns(config: Any, tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text(NO_END)
+    faulty = {"chat_template": str(tmp_path / "chat.jinja")}
+    with pytest.raises(ConfigError, match=r"rows.jsonl: Row 1.*no end token.*end_token_never_written") as raised:
+        submit.submit(config(**faulty))
+    (problem,) = raised.value.problems
+    assert problem.field == "chat_template" and "template_check to warn" in problem.fix
+    run = submit.submit(config(**faulty, template_check="warn"))
+    assert run.config["chat_template"] == NO_END
+
+
+def test_a_template_that_does_not_end_is_ended(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_checking, "SECONDS", 3)
+    (checked,) = rows_check.check_rows(config(chat_template=ENDLESS), EVERYTHING)
+    (finding,) = checked.report.errors
+    assert finding.fault == "cannot_render" and "endless loop" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chat_template": "missing.jinja"}, "neither a Jinja template nor an existing file"),
+        ({"chat_template": "{% for %}"}, r"not valid Jinja: line 1"),
+        ({"task": "pretraining"}, "does not train answers"),
+        ({"model": "someone/unknown"}, "no tokenizer in a folder"),
+        ({"data": "missing.jsonl"}, "neither a file nor a data set id"),
+    ],
+)
+def test_what_cannot_be_checked_is_named(config: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rows_check.check_rows(config(**settings), EVERYTHING)
+
+
+def test_a_known_report_needs_no_second_process(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = rows_check.check_rows(config(), EVERYTHING)
+    monkeypatch.setattr(template_checking.programs, "run_limited", None)
+    assert rows_check.check_rows(config(), EVERYTHING) == first
+    with pytest.raises(TypeError):  # other settings, another check
+        rows_check.check_rows(config(loss_on="last"), EVERYTHING)

@@ -1,0 +1,110 @@
+"""The source of a chat template: reading it, its syntax, and the line of an error."""
+
+import re
+from pathlib import Path
+from types import TracebackType
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from training.errors import DataError
+
+LARGEST_BYTES = 256 * 1024
+LARGEST_TEXT = 20_000_000
+"""The longest text, in characters, that a template may make of a row."""
+_SOURCE = re.compile(r"\{[{%#]|\n")
+_FRAMES = ("<template>", "<unknown>")  # how Jinja names a template without a file
+
+
+class TemplateLimit(DataError):  # noqa: N818
+    """The template takes too much time or memory, or writes too much: other rows will fare the same."""
+
+
+class _Generation(Extension):
+    """transformers' block `generation`, which marks the answers; here only its syntax counts."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja's declaration
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def is_source(given: str) -> bool:
+    """True if the setting `chat_template` is a template's text, False if it is the path of a file."""
+    return bool(_SOURCE.search(given))
+
+
+def from_file(path: Path) -> str:
+    """The template in a file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is too large, empty, or not text in UTF-8.
+    """
+    if path.stat().st_size > LARGEST_BYTES:
+        raise ValueError(f"is larger than {LARGEST_BYTES // 1024} KiB")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("is not text in UTF-8") from None
+    if not is_source(text):
+        raise ValueError("is not a Jinja template: it has no {{ }} and no {% %}")
+    return text
+
+
+def syntax_problem(source: str) -> str | None:
+    """What is wrong with a template's syntax, with the line; None if Jinja accepts it. Runs nothing of it."""
+    if len(source) > LARGEST_BYTES:
+        return f"has {len(source):,} characters; at most {LARGEST_BYTES:,} are possible."
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    try:
+        environment.compile(environment.parse(source))
+    except TemplateSyntaxError as error:
+        return f"line {error.lineno}: {error.message or error}"
+    except TemplateError as error:  # an unknown filter or test
+        return str(error)
+    except RecursionError:
+        return "is nested too deeply."
+    return None
+
+
+def line_of(error: BaseException) -> int | None:
+    """The line of the template at which it raised an error; None if it is not known."""
+    if isinstance(error, TemplateSyntaxError):
+        return error.lineno
+    line, trace = None, error.__traceback__
+    while isinstance(trace, TracebackType):
+        if trace.tb_frame.f_code.co_filename in _FRAMES:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def rendering_error(error: Exception) -> DataError:
+    """The error for a row that the template cannot render: what the template says, its line and the fix."""
+    line = line_of(error)
+    where = f" (line {line} of the template)" if line else ""
+    if isinstance(error, MemoryError):
+        message = f"is rendered by the model's chat template to more text than fits in memory{where}."
+        return TemplateLimit(message, "Fix chat_template in the model's folder.")
+    if isinstance(error, TimeoutError):
+        message = f"cannot be rendered by the model's chat template{where}: {error}."
+        return TemplateLimit(message, "Check the template for an endless loop.")
+    said = str(error).rstrip(".") or type(error).__name__
+    fix = "Change the roles or their order."
+    if line and not re.search(r"\brole", said, re.IGNORECASE):
+        fix = f"Change line {line} of the template, or the row."
+    return DataError(f"cannot be rendered by the model's chat template: {said}{where}.", fix)
+
+
+def too_long(text: str) -> DataError | None:
+    """The error for a row that the template renders to far too much text."""
+    if len(text) <= LARGEST_TEXT:
+        return None
+    message = f"is rendered by the chat template to {len(text):,} characters; at most {LARGEST_TEXT:,} are possible."
+    return TemplateLimit(message, "Check the template for a loop that repeats text.")

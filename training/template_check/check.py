@@ -1,0 +1,132 @@
+"""Checks what a run trains on: `python -m training.template_check.check` reads JSON (`Asked`) and prints a report as JSON.
+
+The worker runs it in a process with limits on memory and time, since a chat template is a program: it may loop for ever, or write
+without end.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from training.chat.settings import ChatSettings
+from training.chat.template import TemplateLimit
+from training.config.run_config import RunConfig
+from training.errors import DataError, UserError
+from training.template_check.findings import ERROR, Fault, Finding, Report, ShownRow, ShownToken, grouped
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from training.template_check.sample import SampleRow
+
+SHOWN_ROWS, SHOWN_TOKENS = 3, 1500
+_ABOUT_ROLES = ("role", "alternate", "system")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The run's settings, the file with its rows on this machine, and the mapping of its columns."""
+
+    config: Mapping[str, Any]
+    file: str
+    columns: str | None = None
+
+
+def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTrainedTokenizerBase") -> Report:
+    """The faults in some of the first rows of `file`, as the run would train on them, and the first rows as tokens."""
+    from training.template_check.model_faults import model_findings, model_side
+    from training.template_check.row_faults import ROW_CHECKS, Subject
+    from training.template_check.sample import Sampler, sample
+
+    settings = ChatSettings.of(config)
+    side = model_side(config.model, config.model_dump(mode="json"))
+    stops = {*side.end_ids, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])}
+    added = {token for token, entry in tokenizer.added_tokens_decoder.items() if entry.special}
+    special = frozenset({*stops, *added, *tokenizer.all_special_ids})
+    subject = Subject(tokenizer, settings, frozenset(stops), special, config.max_length)
+    sampler, rows, findings = Sampler(tokenizer, settings), list["SampleRow"](), list[Finding]()
+    for number, example in sample(file, columns, settings):
+        try:
+            if isinstance(example, DataError):
+                raise example
+            row = sampler.row(number, example)
+        except DataError as error:
+            findings.append(_unreadable(number, error))
+            if isinstance(error, TemplateLimit):
+                break
+            continue
+        rows.append(row)
+        findings += [finding for one in ROW_CHECKS for finding in one(row, subject)]
+    findings += model_findings(rows, tokenizer, subject, side)
+    cut_off = any(finding.fault is Fault.END_CUT_OFF for finding in findings)
+    if rows and not cut_off and not any(any(row.weights[: config.max_length]) for row in rows):
+        findings.append(_no_loss(rows))
+    shown = tuple(_shown(row, subject, config.max_length) for row in rows[:SHOWN_ROWS])
+    return Report(grouped(findings), len(rows), shown)
+
+
+def _unreadable(number: int, error: DataError) -> Finding:
+    """A row that cannot be read or rendered; often its roles are not those of the template."""
+    about_roles = any(word in error.message.lower() for word in _ABOUT_ROLES) and "line" not in error.fix
+    fault = Fault.WRONG_ROLE if about_roles or "role" in error.field else Fault.CANNOT_RENDER
+    place = f"{error.field} " if error.field else ""
+    return Finding(fault, ERROR, f"{place}{error.message}", error.fix, number)
+
+
+def _no_loss(rows: list["SampleRow"]) -> Finding:
+    message = f"None of the {len(rows)} checked rows has a token with loss."
+    fix = "Check loss_on, loss_field, weight_field and max_length."
+    return Finding(Fault.NO_LOSS, ERROR, message, fix, rows[0].number, setting="loss_on")
+
+
+def _shown(row: "SampleRow", subject: Any, limit: int) -> ShownRow:
+    from tokenizers import decoders
+
+    stream = decoders.DecodeStream(skip_special_tokens=False)
+    backend = subject.tokenizer.backend_tokenizer
+    tokens = tuple(
+        ShownToken(token, stream.step(backend, token) or "", weight, place >= limit, token in subject.special_ids)
+        for place, (token, weight) in enumerate(zip(row.ids[:SHOWN_TOKENS], row.weights[:SHOWN_TOKENS], strict=True))
+    )
+    return ShownRow(row.number, len(row.ids), tokens)
+
+
+def main() -> None:
+    # Tokenizers do not need torch; its import takes three seconds and most of the memory limit.
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    signal.signal(signal.SIGXCPU, _out_of_time)
+    asked = Asked(**json.load(sys.stdin))
+    try:
+        report = _report(asked)
+    except UserError as error:
+        report = Report((Finding(Fault.NOT_CHECKED, ERROR, error.problem.sentence, error.fix, setting="data"),))
+    except TimeoutError as error:
+        fix = "Check the chat template for an endless loop."
+        report = Report((Finding(Fault.CANNOT_RENDER, ERROR, f"The rows cannot be rendered: {error}.", fix),))
+    sys.stdout.write(json.dumps(report.as_json()) + "\n")
+
+
+def _report(asked: Asked) -> Report:
+    from training.chat.tokenizer import load
+
+    config = RunConfig.model_validate(asked.config)
+    tokenizer = load(config.model, config.revision, config.chat_template)
+    return check(config, Path(asked.file), asked.columns, tokenizer)
+
+
+def _out_of_time(_number: int, _frame: FrameType | None) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))  # else the signal is sent again each second
+    raise TimeoutError("it takes more CPU time than allowed")
+
+
+if __name__ == "__main__":
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    main()

@@ -1,0 +1,190 @@
+"""The faults of tokenizer, model and settings together, over all checked rows."""
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from training.config.choices import Method
+from training.config.name_values import as_names
+from training.config.run_config import RunConfig
+from training.model_info.config_json import ModelError, read_config, text_config
+from training.template_check.findings import ERROR, WARNING, Fault, Finding
+from training.template_check.row_faults import Subject
+from training.template_check.sample import SampleRow
+
+_PADDING = 1024  # rows of a head that are usual beyond the tokenizer's ids: sizes are rounded up
+_EMBEDDINGS = ("embed", "wte", "word_embeddings", "shared", "lm_head")
+_TABLES = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight", "tok_embeddings.weight")
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+
+
+@dataclass(frozen=True)
+class ModelSide:
+    """What the model adds: the rows of its head (None if unknown), the tokens at which it stops, its folder, and whether the run
+    trains its embeddings."""
+
+    head: int | None
+    end_ids: frozenset[int]
+    folder: Path | None
+    trains_embeddings: bool
+
+
+def model_side(model: str, config: Mapping[str, Any]) -> ModelSide:
+    """Reads a model's folder; of a hub model nothing is known here. `config` are the settings of the run."""
+    folder = Path(model)
+    trains = trains_embeddings(RunConfig.model_validate(config))
+    if not folder.is_dir():
+        return ModelSide(None, frozenset(), None, trains)
+    try:
+        values = read_config(model)
+    except ModelError:
+        values = {}
+    head = text_config(values).get("vocab_size")
+    ends = {*_ids(text_config(values).get("eos_token_id")), *_ids(values.get("eos_token_id"))}
+    try:
+        generation = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+        ends |= set(_ids(generation.get("eos_token_id")))
+    except (OSError, ValueError, AttributeError):
+        pass
+    return ModelSide(head if isinstance(head, int) else None, frozenset(ends), folder, trains)
+
+
+def trains_embeddings(config: RunConfig) -> bool:
+    """True if the run trains the embeddings of all tokens."""
+    if config.method is Method.FULL:
+        return not config.trainable_layers or _names_embeddings(config.modules_to_save)
+    if config.method is Method.TRAINABLE_TOKENS:
+        return True
+    return _names_embeddings(config.modules_to_save) or _names_embeddings(config.target_modules)
+
+
+def model_findings(
+    rows: list[SampleRow], tokenizer: PreTrainedTokenizerBase, subject: Subject, side: ModelSide
+) -> Iterator[Finding]:
+    """The findings of each fault."""
+    yield from _padding(rows, tokenizer)
+    yield from _head(tokenizer, side)
+    yield from _untrained(rows, tokenizer, side)
+    yield from _cut(rows, subject)
+
+
+def _padding(rows: list[SampleRow], tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:
+    pad = tokenizer.pad_token_id
+    ends = {row.ids[answer.tokens[1] - 1] for row in rows for answer in row.trained if answer.tokens}
+    if pad is not None and pad in {*ends, tokenizer.eos_token_id}:
+        message = (
+            f"The padding token {tokenizer.pad_token} is also the end token. Lathe masks padding by its place, so the end token "
+            "keeps its loss here; programs that mask every padding token would mask it too."
+        )
+        fix = "Set pad_token in tokenizer_config.json to a token of its own."
+        yield Finding(
+            Fault.PAD_IS_END, WARNING, message, fix, tokens=(str(tokenizer.pad_token),), rows=1, setting="model"
+        )
+
+
+def _head(tokenizer: PreTrainedTokenizerBase, side: ModelSide) -> Iterator[Finding]:
+    missing = side.head - len(tokenizer) if side.head else 0
+    if missing > max(_PADDING, (side.head or 0) // 20):
+        message = (
+            f"The tokenizer has {len(tokenizer):,} ids and the model's head {side.head:,} rows: {missing:,} rows stand for no "
+            "token. The tokenizer is probably that of another model."
+        )
+        fix = "Copy the tokenizer files of the original model into the folder."
+        yield Finding(Fault.FEWER_IDS, WARNING, message, fix, setting="model")
+
+
+def _untrained(rows: list[SampleRow], tokenizer: PreTrainedTokenizerBase, side: ModelSide) -> Iterator[Finding]:
+    """Tokens in the rows whose embeddings are new or were never trained, in a run that does not train embeddings."""
+    if side.trains_embeddings:
+        return
+    used = {token for row in rows for token in row.ids}
+    new = sorted(token for token in used if side.head is not None and token >= side.head)
+    special = {token for token in tokenizer.added_tokens_decoder if token in used and token not in new}
+    empty = untrained_rows(side.folder, sorted(special)) if side.folder else []
+    if not new and not empty:
+        return
+    which = tuple(tokenizer.decode([token]) for token in [*new, *empty][:8])
+    why = (
+        f"beyond the {side.head:,} rows of the model's embeddings"
+        if new
+        else "whose embeddings are zero or all the same"
+    )
+    message = f"The rows have {len(new) + len(empty)} added tokens {why}, and the run does not train embeddings."
+    fix = "Set modules_to_save to embed_tokens, lm_head, or use a template with tokens that the model knows."
+    number = next((row.number for row in rows if {*new, *empty} & set(row.ids)), None)
+    changes = {"modules_to_save": "embed_tokens, lm_head"}
+    yield Finding(
+        Fault.UNTRAINED_TOKENS, ERROR, message, fix, number, tokens=which, setting="modules_to_save", changes=changes
+    )
+
+
+def _cut(rows: list[SampleRow], subject: Subject) -> Iterator[Finding]:
+    limit = subject.max_length
+    ends = [(row, max(answer.tokens[1] for answer in row.trained if answer.tokens)) for row in rows if row.trained]
+    cut = [(row, end) for row, end in ends if end > limit]
+    if not cut:
+        return
+    longest = max(end for _, end in cut)
+    everything = len(cut) == len(ends) and len(ends) > 1
+    first, end = cut[0]
+    message = f"max_length {limit:,} cuts the end token off {len(cut):,} of {len(ends):,} checked rows."
+    fix = f"Raise max_length to {longest:,}, or shorten or remove these rows."
+    yield Finding(
+        Fault.END_CUT_OFF,
+        ERROR if everything else WARNING,
+        message,
+        fix,
+        first.number,
+        tokens=subject.texts(first.ids[max(0, end - 3) : end]),
+        setting="max_length",
+        changes={"max_length": longest},
+    )
+
+
+def untrained_rows(folder: Path, ids: list[int]) -> list[int]:
+    """Those of the tokens whose embedding in the safetensors files is zero, or the same as that of another one of them."""
+    seen: dict[bytes, int] = {}
+    found: set[int] = set()
+    for token, row in _embeddings(folder, ids):
+        if not any(row):
+            found.add(token)
+        elif row in seen:
+            found |= {token, seen[row]}
+        else:
+            seen[row] = token
+    return sorted(found)
+
+
+def _embeddings(folder: Path, ids: list[int]) -> Iterator[tuple[int, bytes]]:
+    """The bytes of some rows of the table of embeddings; nothing if it is not found or quantized."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with file.open("rb") as stream:
+                (length,) = struct.unpack("<Q", stream.read(8))
+                header = json.loads(stream.read(min(length, 100_000_000)))
+                name = next((name for name in header if name.endswith(_TABLES)), None)
+                if name is None or header[name]["dtype"] not in _BYTES or len(header[name]["shape"]) != 2:
+                    continue
+                count, width = header[name]["shape"]
+                size = width * _BYTES[header[name]["dtype"]]
+                for token in ids:
+                    if token < count:
+                        stream.seek(8 + length + header[name]["data_offsets"][0] + token * size)
+                        yield token, stream.read(size)
+                return
+        except (OSError, ValueError, KeyError, struct.error):
+            return
+
+
+def _ids(value: Any) -> list[int]:
+    listed = value if isinstance(value, list) else [value]
+    return [one for one in listed if isinstance(one, int)]
+
+
+def _names_embeddings(text: str | None) -> bool:
+    return any(part in name for name in as_names(text or "") for part in _EMBEDDINGS[:-1])

@@ -1,0 +1,267 @@
+"""The faults of a rendered row. Each function yields the findings of one fault."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from training.chat.reasoning import last_question, split
+from training.chat.settings import TRAIN, ChatSettings
+from training.config.choices import LossOn, Reasoning
+from training.template_check.findings import ERROR, WARNING, Fault, Finding
+from training.template_check.sample import SampleRow, marked
+from training.tokens.rendering import EMPTY_BLOCK
+
+_SHOWN = 8  # tokens
+_END_WITHIN = 64  # tokens after an answer in which its end token may follow
+_OWN = "Give a template of your own (chat_template), or correct the model's."
+_OPEN_BLOCK = re.compile(r"<\w*(?i:think|thought|reason)\w*>\s*\Z")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the rows are checked against: the tokenizer, the settings of their rendering, and the tokens that end a generation."""
+
+    tokenizer: PreTrainedTokenizerBase
+    settings: ChatSettings
+    end_ids: frozenset[int]
+    special_ids: frozenset[int]
+    max_length: int
+
+    def texts(self, ids: list[int]) -> tuple[str, ...]:
+        """The texts of some tokens, the first ones of many."""
+        return tuple(self.tokenizer.decode([token]) for token in ids[:_SHOWN])
+
+
+Check = Callable[[SampleRow, Subject], Iterator[Finding]]
+
+
+def doubled_bos(row: SampleRow, subject: Subject) -> Iterator[Finding]:
+    bos = subject.tokenizer.bos_token_id
+    if bos is not None and row.ids[:2] == [bos, bos]:
+        fix = (
+            "Write it in the template or let the tokenizer add it, not both; the text of a row must not begin with it."
+        )
+        message = f"The row begins with two {subject.tokenizer.bos_token} (BOS) tokens."
+        yield Finding(Fault.DOUBLED_BOS, ERROR, message, fix, row.number, tokens=subject.texts(row.ids))
+
+
+def end_token(row: SampleRow, subject: Subject) -> Iterator[Finding]:
+    """An answer whose end token has no loss, is not written, or is not the one at which generation stops."""
+    for place, answer in enumerate(row.answers):
+        if not answer.weight or not answer.tokens:
+            continue
+        end = answer.tokens[1]
+        shown = subject.texts(row.ids[max(0, end - 3) : end + 3])
+        last = row.ids[end - 1]
+        if last in subject.end_ids:
+            continue
+        if row.templated and last in subject.special_ids:
+            yield _other_end(row, subject, last, shown)
+            continue
+        if not row.templated:
+            continue
+        following = _next_special(row, subject, end, final=place == len(row.answers) - 1)
+        if following is not None:
+            token = subject.texts([following])[0]
+            message = f"The end token {token} after the answer has no loss: the model does not learn to stop."
+            fix = f"Write it directly after the answer: {{{{ message['content'] }}}}{token}. {_OWN}"
+            yield Finding(Fault.END_MASKED, ERROR, message, fix, row.number, tokens=shown)
+        else:
+            message = "The template writes no end token after the answer: the model does not learn to stop."
+            fix = f"Write {{{{ eos_token }}}} after the answer. {_OWN}"
+            yield Finding(Fault.END_NEVER_WRITTEN, ERROR, message, fix, row.number, tokens=shown)
+
+
+def _next_special(row: SampleRow, subject: Subject, end: int, *, final: bool) -> int | None:
+    """The end token that follows an answer before the next turn; None if there is none."""
+    special = next((token for token in row.ids[end : end + _END_WITHIN] if token in subject.special_ids), None)
+    return special if special is not None and (special in subject.end_ids or final) else None
+
+
+def _other_end(row: SampleRow, subject: Subject, last: int, shown: tuple[str, ...]) -> Finding:
+    written, stops = subject.texts([last])[0], " or ".join(subject.texts(sorted(subject.end_ids))) or "no token"
+    message = (
+        f"The template ends an answer with {written}, and generation stops at {stops}, which the template never writes "
+        "after an answer."
+    )
+    fix = (
+        f"Add {written} to eos_token_id in the model's generation_config.json, or end answers with {{{{ eos_token }}}}."
+    )
+    return Finding(Fault.END_NEVER_WRITTEN, WARNING, message, fix, row.number, tokens=shown)
+
+
+def prompt(row: SampleRow, subject: Subject) -> Iterator[Finding]:
+    """A prompt in training that is not the one at inference, or that differs by an empty thinking block."""
+    if row.prompt is None or row.generation is None or not row.answers[-1].weight:
+        return
+    answer = row.answers[-1]
+    if answer.tokens and _is_heading(row.ids[answer.tokens[0]], subject):
+        shown = subject.texts(row.ids[answer.tokens[0] :])
+        message = "The template writes no generation prompt: the heading of the answer carries loss."
+        fix = f"Write the heading of an answer under {{% if add_generation_prompt %}}. {_OWN}"
+        yield Finding(Fault.PROMPT_DIFFERS, WARNING, message, fix, row.number, tokens=shown)
+        return
+    trained, asked = _ids(row.prompt, subject), _ids(row.generation, subject)
+    if row.prompt != row.generation:
+        rest = row.prompt.removeprefix(row.generation)
+        if row.prompt.startswith(row.generation) and EMPTY_BLOCK.fullmatch(rest):
+            yield _empty_block(row, subject, rest)
+            return
+    elif not answer.tokens or row.ids[: answer.tokens[0]] == asked or row.example.messages is None:
+        return
+    else:
+        trained = row.ids[: answer.tokens[0]]
+    place = next((index for index, pair in enumerate(zip(trained, asked, strict=False)) if pair[0] != pair[1]), None)
+    place = min(len(trained), len(asked)) if place is None else place
+    start = max(0, place - 2)
+    written = "".join(subject.texts(asked[start:])) or "nothing more"
+    differs = f"at token {place + 1:,} inference has {written!r}"
+    message = f"The tokens before the answer are not those of the generation prompt: {differs}."
+    thought = " Reasoning belongs in reasoning_content." if _OPEN_BLOCK.search(row.generation) else ""
+    fix = f"Write the same text before an answer and under add_generation_prompt.{thought} {_OWN}"
+    shown = subject.texts(row.ids[start : start + _SHOWN])
+    yield Finding(Fault.PROMPT_DIFFERS, WARNING, message, fix, row.number, tokens=shown)
+
+
+def _is_heading(token: int, subject: Subject) -> bool:
+    """True if an answer begins with a special token that is neither an end token nor the start of reasoning."""
+    begins = token in subject.special_ids and token not in subject.end_ids
+    return begins and not re.search(r"(?i)think|thought|reason|tool", subject.texts([token])[0])
+
+
+def _empty_block(row: SampleRow, subject: Subject, block: str) -> Finding:
+    message = (
+        "The template puts an empty thinking block before the answer, and the generation prompt has none: at inference the model "
+        "thinks first, which it does not learn here."
+    )
+    fix = (
+        "Set chat_template_kwargs to enable_thinking=false, in training and at inference, or add reasoning_content to the "
+        "answers."
+    )
+    old = subject.settings.arguments
+    changes = {"chat_template_kwargs": f"{old}, enable_thinking=false" if old else "enable_thinking=false"}
+    if "enable_thinking" in (old or ""):
+        changes = {}
+    shown = subject.texts(_ids(block, subject))
+    return Finding(
+        Fault.EMPTY_THINKING,
+        WARNING,
+        message,
+        fix,
+        row.number,
+        tokens=shown,
+        setting="chat_template_kwargs",
+        changes=changes,
+    )
+
+
+def dropped_reasoning(row: SampleRow, subject: Subject) -> Iterator[Finding]:
+    """Earlier answers with loss, whose reasoning the template or the setting removes."""
+    if subject.settings.reasoning is Reasoning.KEEP or not row.templated:
+        return
+    earlier = last_question(row.messages)
+    for index, message in enumerate(row.messages[: max(0, earlier)]):
+        thought = split(message)[0] if message["role"] == "assistant" else ""
+        answer = next((one for one in row.answers if one.message is message), None)
+        if thought and answer and answer.weight and answer.span and thought not in row.text:
+            text = (
+                f"The answer in messages[{index}] carries loss without its reasoning, which is removed from earlier turns: the "
+                "model learns to answer without it."
+            )
+            fix = "Set loss_on to last, or reasoning_history to keep."
+            yield Finding(
+                Fault.EMPTY_THINKING, WARNING, text, fix, row.number, setting="loss_on", changes={"loss_on": "last"}
+            )
+            return
+
+
+def answers(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG001 - all checks have the same parameters
+    """An answer that the template trims, changes or omits."""
+    if not row.templated:
+        return
+    for answer in row.answers:
+        content = split(answer.message)[1]["content"]
+        if not content.strip() or not answer.weight:
+            continue
+        part = row.text[slice(*answer.span)] if answer.span else ""
+        if content.strip() not in part:
+            message = "The template omits or changes the answer, so it carries no loss."
+            found = _quoted(content)
+            fix = f"Write {{{{ message['content'] }}}} unchanged. {_OWN}"
+            yield Finding(Fault.ANSWER_TRIMMED, ERROR, message, fix, row.number, tokens=found)
+            return
+        if content not in part and not _only_end(content, part):
+            message = "The template trims white space of the answer: the model does not learn to write it."
+            fix = "Remove the white space from the data, or trim from the template (| trim, .strip())."
+            yield Finding(Fault.ANSWER_TRIMMED, WARNING, message, fix, row.number, tokens=_quoted(content))
+            return
+
+
+def _only_end(content: str, part: str) -> bool:
+    """True if a line break between the answer and its end token is all that is missing."""
+    return content.rstrip("\n") in part and content.rstrip("\n") == content.strip()
+
+
+def system(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG001
+    """A system message that is not in the text."""
+    for message in row.messages:
+        content = str(message["content"]).strip()
+        if row.templated and message["role"] == "system" and content and content not in row.text:
+            text = "The template drops the system message."
+            fix = "Move it into the first user message, or use a template that writes it."
+            yield Finding(Fault.SYSTEM_DROPPED, ERROR, text, fix, row.number, tokens=_quoted(content))
+            return
+
+
+def roles(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG001
+    """A message of a role that the template does not know, so that it writes nothing."""
+    for message in row.messages:
+        role = message["role"]
+        content = str(message["content"]).strip()
+        if row.templated and role in ("user", "tool") and content and not _is_written(content, row.text, role):
+            text = f"The template writes nothing for a message with the role {role!r}."
+            fix = f"Use a template that handles {role!r}; it may test for another name."
+            yield Finding(Fault.WRONG_ROLE, ERROR, text, fix, row.number, tokens=_quoted(content))
+            return
+
+
+def _is_written(content: str, text: str, role: str) -> bool:
+    """True if a message is in the text; a template may write the result of a tool as JSON."""
+    words = re.findall(r"\w{2,}", content) if role == "tool" else []
+    return content in text or any(word in text for word in words)
+
+
+def marks(row: SampleRow, subject: Subject) -> Iterator[Finding]:
+    """Turns that the data marks as without loss, and that carry loss."""
+    settings = subject.settings
+    if settings.loss_on is not LossOn.ALL or settings.weight_field:
+        return
+    trained = [answer.message for answer in row.answers if answer.weight]
+    if name := marked([*trained], (TRAIN, "weight", "training")):
+        changes = {"loss_on": "field", "loss_field": name}
+        message = f"A message says with its field {name} that it carries no loss, and loss_on is all."
+        fix = f"Set loss_on to field and loss_field to {name}."
+        yield Finding(Fault.MARKS_IGNORED, WARNING, message, fix, row.number, setting="loss_on", changes=changes)
+
+
+def _quoted(content: str) -> tuple[str, ...]:
+    text = content if len(content) <= 40 else f"{content[:20]}…{content[-20:]}"
+    return (text,)
+
+
+def _ids(text: str, subject: Subject) -> list[int]:
+    return list(subject.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+ROW_CHECKS: tuple[Check, ...] = (
+    doubled_bos,
+    end_token,
+    prompt,
+    dropped_reasoning,
+    answers,
+    system,
+    roles,
+    marks,
+)

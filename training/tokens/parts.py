@@ -1,0 +1,69 @@
+"""Renders the part of a row that a token store holds. No torch."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from training.chat.settings import ChatSettings
+from training.data.example import Example
+from training.errors import DataError
+from training.tokens.rendering import Rendered, Renderer
+from training.tokens.task_parts import StoredText
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class PartRenderer:
+    """Renders one part of each row (see `StoredText`) with one tokenizer."""
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        part: StoredText,
+        settings: ChatSettings | None = None,
+    ) -> None:
+        self.part = part
+        self._renderer = Renderer(tokenizer, settings)
+
+    def render(self, example: Example) -> Rendered:
+        """The text of a row's part and the spans that carry loss.
+
+        Raises:
+            DataError: the row has no such part, or the chat template cannot render it.
+        """
+        match self.part:
+            case StoredText.WHOLE:
+                return self._renderer.render(example)
+            case StoredText.CHOSEN:
+                return self._answer_alone(example)
+            case StoredText.REJECTED:
+                return self._answer_alone(_with_rejected(example))
+            case StoredText.SOURCE | StoredText.TARGET:
+                return self._half(example)
+
+    def _answer_alone(self, example: Example) -> Rendered:
+        """The row with loss only on its last answer; earlier answers count as the prompt."""
+        rendered = self._renderer.render(example)
+        turns = (example.messages or [])[-example.answer_turns :]
+        answers = sum(message["role"] == "assistant" for message in turns) or 1
+        return replace(rendered, spans=rendered.spans[-answers:], weights=rendered.weights[-answers:])
+
+    def _half(self, example: Example) -> Rendered:
+        source, target = self._renderer.question(example)
+        if not source:
+            raise DataError("has no prompt.", "Write rows with a prompt and an answer.", field="prompt")
+        text = source if self.part is StoredText.SOURCE else target
+        templated = self.part is StoredText.SOURCE and example.messages is not None and self._renderer.templates
+        return Rendered(text, [(0, len(text))], templated=templated)
+
+
+def _with_rejected(example: Example) -> Example:
+    """The row with its rejected answer in place of the chosen one."""
+    if example.rejected is None:
+        raise DataError(
+            "has no rejected answer.", "Write rows with chosen and rejected, or use another task.", field="rejected"
+        )
+    if isinstance(example.rejected, str):
+        return replace(example, answer=example.rejected)
+    before = (example.messages or [])[: -example.answer_turns]
+    return replace(example, messages=[*before, *example.rejected], answer_turns=len(example.rejected))
