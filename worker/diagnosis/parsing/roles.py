@@ -35,12 +35,12 @@ _ERROR = re.compile(
 )
 
 
-def roles(texts: Sequence[str], ranks: Sequence[int | None], found: Iterable[tuple[Traceback, bool]]) -> list[Role]:
-    """The role of each line. `found` are the tracebacks, each with True if only the launcher raised it."""
+def roles(texts: Sequence[str], sources: Sequence[object], found: Iterable[tuple[Traceback, bool]]) -> list[Role]:
+    """The role of each line; `sources` tell which printed it. `found` are the tracebacks, each with True if only the launcher raised it."""
     given = [_role(text) for text in texts]
     for one, of_launcher in found:
         for place in range(one.first, one.end + 1):
-            if ranks[place] == ranks[one.first]:
+            if sources[place] == sources[one.first]:
                 message = Role.TEXT if of_launcher else Role.ERROR
                 given[place] = Role.CODE if place < one.last else message
     return given
