@@ -126,17 +126,19 @@ class Log:
 
         If the lines do not show which of several ranks printed them, every exception is one.
         """
-        texts = [line.text for line in self.lines]
         found: list[Chain] = []
         for source, places in self._places_by_source.items():
-            own = [one for one in self.tracebacks if self.lines[one.first].source == source]
-            joined = [
-                one for one in chains(texts, places, own) if not self.training_continued_after(one.links[-1].last)
-            ]
+            joined = self._fatal_chains(source, places)
             fatal = [one for one in joined if not one.beside] or joined
             unmarked = source[1] is None and (self.ranks > 1 or _SEVERAL.search(self.text) is not None)
             found += [one for one in fatal if unmarked or one.child or one is fatal[-1]]
-        return found
+        return [one for one in found if not one.beside] or found
+
+    def _fatal_chains(self, source: tuple[int | None, int | None], places: list[int]) -> list[Chain]:
+        """The exceptions of one source, with their causes, after which training did not continue."""
+        texts = [line.text for line in self.lines]
+        own = [one for one in self.tracebacks if self.lines[one.first].source == source]
+        return [one for one in chains(texts, places, own) if not self.training_continued_after(one.links[-1].last)]
 
     @cached_property
     def roles(self) -> list[Role]:

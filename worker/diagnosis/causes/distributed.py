@@ -49,10 +49,13 @@ CAUSES = (
                 0.9,
             ),
             sign(
-                r"Timed out initializing process group in store based barrier|RendezvousTimeoutError|RendezvousConnectionError|DistStoreError: Timed out after \d+ seconds waiting for clients",
+                r"Timed out initializing process group in store based barrier|RendezvousTimeoutError|DistStoreError: Timed out after \d+ seconds waiting for clients",
                 0.93,
             ),
-            sign(r"DistNetworkError: (?!.*EADDRINUSE)(?!.*[Aa]ddress already in use)", 0.7),
+            sign(
+                r"DistNetworkError: (?!.*EADDRINUSE)(?!.*[Aa]ddress already in use)(?!failed to (?:recv|send)\b)", 0.7
+            ),
+            sign(r"RendezvousConnectionError", 0.75, _AFTER),
         ),
         (
             "Start every node with the same --nnodes, --master_addr and --master_port, and check that all of them have started.",
@@ -126,6 +129,7 @@ CAUSES = (
                 0.6,
                 _AFTER,
             ),
+            sign(r"DistNetworkError: failed to (?:recv|send)\b", 0.6, _AFTER),
             sign(r"recvValue failed on SocketImpl|Broken pipe", 0.5, _AFTER, when=between_ranks),
         ),
         (

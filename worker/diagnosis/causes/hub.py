@@ -94,7 +94,7 @@ CAUSES = (
         (
             sign(r"We couldn't connect to '(?P<url>[^']+)' to load", 0.93, Kind.OUTCOME),
             sign(r"(?:LocalEntryNotFoundError|OfflineModeIsEnabled)(?=:|$)", 0.93, Kind.OUTCOME),
-            sign(r"[Oo]ffline mode is enabled|outgoing traffic has been disabled", 0.95),
+            sign(r"(?<!\()[Oo]ffline mode is enabled|outgoing traffic has been disabled", 0.95),
             sign(r"There was a specific connection error when trying to load", 0.7, Kind.OUTCOME),
             sign(
                 r"Data processing error: (?:CAS|File reconstruction|Reqwest)|CAS service error|hf_xet\.\w+",

@@ -2,7 +2,7 @@
 
 from worker.diagnosis.argument_analysis import analyze_argument, is_between_packages, is_renamed
 from worker.diagnosis.cause import Cause, Kind, sign
-from worker.diagnosis.conditions import by_package, of_package
+from worker.diagnosis.conditions import at_code_only, by_package, of_package
 
 _UNEXPECTED = r"TypeError: (?!_forward_unimplemented).*\(\) got an unexpected keyword argument"
 _REMOVED = (
@@ -123,7 +123,7 @@ CAUSES = (
     ),
     Cause(
         "package_missing",
-        "A Python package is not installed.",
+        "A Python package, or a program that it calls, is not installed.",
         (
             sign(r"ModuleNotFoundError: +No module named '(?P<package>[\w-]+|google\.[\w.]+)'", 0.8),
             sign(r"ModuleNotFoundError: +No module named '(?P<package>[\w.-]+)'", 0.6),
@@ -145,6 +145,23 @@ CAUSES = (
                 r"(?:requires the (?P<package>\w+) library but it was not found|you need to have sentencepiece installed|Using `bitsandbytes` .*requires)",
                 0.93,
             ),
+            sign(
+                r"^(?:bash: |sh: |zsh: |/\S+: |\S+\.sh: )(?:line )?(?:\d+: )?(?P<package>accelerate|torchrun|deepspeed|llamafactory-cli|axolotl|swift|python3?|mpirun|uv|poetry): (?:command )?not found|^zsh: command not found: (?P<program>accelerate|torchrun|deepspeed|llamafactory-cli|axolotl|swift|python3?)",
+                0.85,
+            ),
+            sign(
+                r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<package>(?!nvcc)[\w-]+)'",
+                0.86,
+                inside=r"subprocess\.py (?:Popen\.)?_execute_child",
+            ),
+            sign(
+                r"'NoneType' object has no attribute '\w+'",
+                0.75,
+                when=at_code_only(
+                    r"(?<![\w.])(?:xformers|flash_attn|triton|bitsandbytes|bnb|deepspeed|apex)(?:\.\w+)+"
+                ),
+            ),
+            sign(r"TritonMissing: |Cannot find a working triton installation", 0.85),
             sign(r"Couldn't instantiate the backend tokenizer from one of", 0.9),
             sign(
                 r"Converting from (?:Tiktoken|SentencePiece and Tiktoken) failed|`tiktoken` is required to read", 0.75
@@ -243,6 +260,20 @@ CAUSES = (
                 r"Invalid pattern: '\*\*' can only be an entire path component|Feature type '\w+' not found\. Available feature types|Unable to avoid copy while creating an array as requested|numpy\.core\.multiarray failed to import|compiled against API version 0x",
                 0.93,
             ),
+            sign(
+                r"`\w+` is not registered in the auto doc|is already used by a Transformers (?:config|model), pick another name|has a `config_class` attribute that is not consistent with the config class",
+                0.85,
+                when=by_package,
+            ),
+            sign(
+                r"TypeError: _\w+\(\)(?:: argument '\w+'(?: \(position \d+\))? must be| received an invalid combination of arguments)",
+                0.8,
+                when=by_package,
+            ),
+            sign(
+                r"(?:Dynamo|torch\.compile) is not supported on (?:Python|Windows)|(?:Python \S+|Windows) not yet supported for torch\.compile",
+                0.88,
+            ),
             sign(r"TypeError: must be called with a dataclass type or instance", 0.85, inside=r"datasets/"),
             sign(r"`?rope_scaling`? must be a dictionary with|The config file at \S+ had unknown keys", 0.85),
             sign(r"version of `?bitsandbytes`? (?:that )?is not compatible with", 0.95),
@@ -256,7 +287,7 @@ CAUSES = (
                 0.8,
             ),
             sign(
-                r"AttributeError: '(?P<kind>\w*Cache)' object has no attribute '(?P<name>\w+)'|'(?:DataFrame|Series)' object has no attribute '(?:append|iteritems|ix|as_matrix|map)'",
+                r"AttributeError: '(?P<kind>\w*Cache)' object has no attribute '(?P<name>\w+)'|'(?:DataFrame|Series)' object has no attribute '(?:append|iteritems|ix|as_matrix)'",
                 0.8,
             ),
         ),
@@ -284,6 +315,7 @@ CAUSES = (
             sign(r"error: '\w+\.\w+' op requires ", 0.85),
             sign(r"LLVM ERROR: ", 0.85),
             sign(r"triton\.compiler\.errors\.\w+|triton\.runtime\.errors\.\w+|^OutOfResources: ", 0.9),
+            sign(r"GPUTooOldForTriton|too old to be supported by the triton GPU compiler", 0.88),
             sign(r"(?:BackendCompilerFailed|InductorError|LoweringException)(?=:|$)", 0.8),
             sign(r"torch\._dynamo\.exc\.\w+: |^(?:InternalTorchDynamoError|TorchRuntimeError): ", 0.75),
         ),

@@ -24,7 +24,8 @@ _NOTICE = re.compile(
     r"\b\w*Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\bINFO\b|\bDEBUG\b|\[warn|^[WI]\d{4} "
     r"|accepting this combination|but since the APIs are compatible"
     r"|[Ff]alling back to|^\s*warnings\.warn"
-    r"|\b[Rr]etry(?:ing)? (?:in\b|\d+/\d+)|Trying to resume|thrown while requesting|external/local_(?:xla|tsl)/|\btensorflow/",
+    r"|\b[Rr]etry(?:ing)? (?:in\b|\d+/\d+)|Trying to resume|thrown while requesting|external/local_(?:xla|tsl)/|\btensorflow/"
+    r"|^Using the latest cached version of the |^(?:You are attempting to use )?Flash ?Attention [\d.]+ (?:only supports|without|with a model not)",
 )
 _ERROR = re.compile(
     r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault|Aborted|Killed)\b(?: ?\(.*?\))?(?::|$)"
