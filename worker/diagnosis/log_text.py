@@ -31,7 +31,9 @@ _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*:
 _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
-_LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
+_LOSS = re.compile(
+    r"['\"]loss['\"]: '?[\d.naif]+|\b(?:step|Step|Iteration|iter|epoch|Epoch)\b[^\n]{1,400}?[Ll]oss['\"]?\s{0,3}[:=]\s{0,3}-?\d+\.\d"
+)
 _VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 _STARTED = re.compile(
     r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
@@ -39,7 +41,10 @@ _STARTED = re.compile(
     r"|^(?!Traceback)\S[^\n]*\n+(?=  File \"[^\"\n]+\", line \d+\n(?:[^\n]*\n){1,7}?[^\n]*(?:Syntax|Indentation|Tab)Error)",
     re.M,
 )
-"""Training began or ended, or a launcher started. A script that Python cannot parse, shown without the header of a traceback, ends before it begins."""
+"""Training began or ended, or a launcher started.
+
+A script that Python cannot parse, shown without the header of a traceback, ends before it begins.
+"""
 
 
 @dataclass(frozen=True)
@@ -213,7 +218,8 @@ class Log:
 
     @cached_property
     def _losses(self) -> list[int]:
-        return [self.place(found.start()) for found in _LOSS.finditer(self.text)]
+        """The lines with a loss, in order."""
+        return sorted({self.place(found.start()) for found in _LOSS.finditer(self.text)})
 
     @cached_property
     def _starts_and_ends(self) -> list[int]:

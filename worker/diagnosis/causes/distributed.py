@@ -96,7 +96,7 @@ CAUSES = (
         "NCCL could not set up or use the connection between the GPUs.",
         (
             sign(r"ncclSystemError|unhandled system error|ncclInternalError: Internal check failed", 0.85, _AFTER),
-            sign(r"NCCL WARN (?:Call to|Bootstrap|NET/|Cuda failure|Error while).*", 0.8, _AFTER),
+            sign(r"NCCL WARN (?:Call to|Bootstrap|NET/(?!OFI )|Cuda failure|Error while).*", 0.8, _AFTER),
             sign(
                 r"(?:DistBackendError|RuntimeError): NCCL error in|^NCCL error in: |ncclUnhandledCudaError",
                 0.75,

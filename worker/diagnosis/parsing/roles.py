@@ -25,7 +25,8 @@ _NOTICE = re.compile(
     r"|accepting this combination|but since the APIs are compatible"
     r"|[Ff]alling back to|^\s*warnings\.warn"
     r"|\b[Rr]etry(?:ing)? (?:in\b|\d+/\d+)|Trying to resume|thrown while requesting|external/local_(?:xla|tsl)/|\btensorflow/"
-    r"|^Using the latest cached version of the |^(?:You are attempting to use )?Flash ?Attention [\d.]+ (?:only supports|without|with a model not)",
+    r"|^Using the latest cached version of the "
+    r"|^(?:You are attempting to use )?Flash ?Attention [\d.]+ (?:only supports|without|with a model not)",
 )
 _ERROR = re.compile(
     r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault|Aborted|Killed)\b(?: ?\(.*?\))?(?::|$)"
@@ -37,7 +38,7 @@ _ERROR = re.compile(
 
 
 def roles(texts: Sequence[str], sources: Sequence[object], found: Iterable[tuple[Traceback, bool]]) -> list[Role]:
-    """The role of each line; `sources` tell which printed it. `found` are the tracebacks, each with True if only the launcher raised it."""
+    """The role of each line. `sources`: who printed it; `found`: the tracebacks, each with True if only the launcher raised it."""
     given = [_role(text) for text in texts]
     for one, of_launcher in found:
         for place in range(one.first, one.end + 1):
