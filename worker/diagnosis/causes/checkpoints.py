@@ -97,7 +97,12 @@ CAUSES = (
     Cause(
         "shared_tensors",
         "Weights that share memory cannot be saved as safetensors.",
-        (sign(r"Some tensors share memory, this will lead to duplicate memory", 0.97),),
+        (
+            sign(
+                r"Some tensors share memory, this will lead to duplicate memory|The weights trying to be saved contained shared tensors",
+                0.97,
+            ),
+        ),
         (
             "Save with model.save_pretrained, which knows the model's tied weights, or untie the weights that the model does not declare as tied.",
             "In older versions, save_safetensors=False saves them anyway.",

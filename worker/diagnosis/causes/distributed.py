@@ -199,6 +199,7 @@ CAUSES = (
         (
             sign(r"StopIteration: Caught StopIteration in replica \d+ on device", 0.95),
             sign(r"AttributeError: 'DataParallel' object has no attribute", 0.8),
+            sign(r"^\w+Error: .*does not support `?(?:torch\.)?nn\.DataParallel", 0.88),
             sign(
                 r"Caught (?:Attribute|Type|Runtime)Error in replica \d+ on device \d+",
                 0.6,

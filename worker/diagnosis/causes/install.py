@@ -133,7 +133,7 @@ CAUSES = (
                 0.93,
             ),
             sign(
-                r"(?:ImportError|RuntimeError|ValueError|AssertionError|OSError|ModuleNotFoundError): .*(?:(?:[Pp]lease|need to|must) (?:first |make sure to )?(?:pip )?install|pip3? install|is not installed|to be installed|have `?\w+`? installed)",
+                r"(?:ImportError|RuntimeError|ValueError|AssertionError|OSError|ModuleNotFoundError): .*(?:(?:[Pp]lease|need to|must) (?:first |make sure to )?(?:pip )?install(?! \w+ ?[<=])|pip3? install|is not installed|to be installed|have `?\w+`? installed)",
                 0.8,
             ),
             sign(
@@ -283,7 +283,7 @@ CAUSES = (
                 Kind.OUTCOME,
             ),
             sign(
-                r"(?:Import|Value|Runtime|ModuleNotFound|NotImplemented)Error: .*(?:(?:[Pp]lease|should) (?:upgrade|update|downgrade)\b|requires? (?:at least )?(?:PyTorch|[Tt]orch|transformers|accelerate|peft|datasets|trl|bitsandbytes|deepspeed)`? ?[<>=]+ ?[\d.]+|version must be [<>=]+ ?[\d.]+)",
+                r"(?:Import|Value|Runtime|ModuleNotFound|NotImplemented)Error: .*(?:(?:[Pp]lease|should) (?:(?:upgrade|update|downgrade)\b|install \w+ ?[<=])|[Rr]equires? (?:at least )?(?:PyTorch|[Tt]orch|transformers|accelerate|peft|datasets|trl|bitsandbytes|deepspeed)`? ?[<>=]+ ?[\d.]+|version must be [<>=]+ ?[\d.]+)",
                 0.8,
             ),
             sign(

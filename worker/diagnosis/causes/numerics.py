@@ -31,7 +31,7 @@ CAUSES = (
                 0.9,
             ),
             sign(
-                r"^(?:[\w.]+\.)?\w*Error: .*(?:\b[Ll]oss|[Gg]radient|[Gg]rad norm|non-finite).*\b(?:nan|inf|NaN|Inf|NAN|non-finite)\b",
+                r"^(?:[\w.]+\.)?\w*Error: (?!.*must be).*(?:\b[Ll]oss|[Gg]radient|[Gg]rad norm|non-finite).*\b(?:nan|inf|NaN|Inf|NAN|non-finite)\b",
                 0.85,
             ),
             sign(r"\bloss\W{0,3}tensor\((?:nan|inf)", 0.75, Kind.SYMPTOM, lasting=True),

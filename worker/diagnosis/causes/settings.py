@@ -47,7 +47,7 @@ CAUSES = (
             sign(r"ValueError: '?[\w.-]+'? is not a valid (?P<kind>[A-Z]\w+)(?:, please select one of)?", 0.85),
             sign(
                 r"ValueError: Bad split: (?P<kind>[^.]+)\. Available splits|BuilderConfig '?(?P<name>[^']+)'? not found\. Available",
-                0.93,
+                0.88,
             ),
             sign(r"ValueError: Config name is missing\.", 0.8),
             sign(r"\w+ is not supported, only .{1,400} (?:are|is) supported", 0.9),
@@ -73,7 +73,7 @@ CAUSES = (
                 0.93,
             ),
             sign(
-                r"`r` should be a positive integer|does not have a mask token which is necessary for masked language modeling",
+                r"`r` should be a positive integer|ValueError: batch_size should be a positive integer value, but got|does not have a mask token which is necessary for masked language modeling",
                 0.85,
             ),
             sign(
