@@ -32,7 +32,8 @@ _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _LOSS = re.compile(
-    r"['\"]loss['\"]: '?[\d.naif]+|\b(?:step|Step|Iteration|iter|epoch|Epoch)\b[^\n]{1,400}?[Ll]oss['\"]?\s{0,3}[:=]\s{0,3}-?\d+\.\d"
+    r"['\"]loss['\"]: '?[\d.naif]+"
+    r"|\b(?:step|Step|Iteration|iter|epoch|Epoch)\b[^\n]{1,400}?[Ll]oss['\"]?\s{0,3}[:=]\s{0,3}-?\d+\.\d"
 )
 _VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 _STARTED = re.compile(
