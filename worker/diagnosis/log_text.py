@@ -31,14 +31,13 @@ _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*:
 _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
-_LOSS = re.compile(
-    r"['\"]loss['\"]: '?[\d.naif]+"
-    r"|\b(?:step|Step|Iteration|iter|epoch|Epoch)\b[^\n]{1,400}?[Ll]oss['\"]?\s{0,3}[:=]\s{0,3}-?\d+\.\d"
-)
+_LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
+_OF_STEP = re.compile(r"\b(?:[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch)\b")
+_LOSS_OF_STEP = re.compile(r"[Ll]oss['\"]?\s{0,3}[:=]\s{0,3}-?\d+\.\d")
 _VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 _STARTED = re.compile(
     r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
-    r")|'train_runtime': |.*(?:Setting OMP_NUM_THREADS environment variable for each process|will restart worker group)"
+    r")|'train_runtime': |Setting OMP_NUM_THREADS environment variable for each process|will restart worker group"
     r"|^(?!Traceback)\S[^\n]*\n+(?=  File \"[^\"\n]+\", line \d+\n(?:[^\n]*\n){1,7}?[^\n]*(?:Syntax|Indentation|Tab)Error)",
     re.M,
 )
@@ -71,6 +70,7 @@ class Log:
         self.lines = _lines(source)
         searched = _without_repeats([line.text for line in self.lines])
         self.text = "\n".join(searched)
+        self._searched = searched
         self._starts = [0]
         for text in searched:
             self._starts.append(self._starts[-1] + len(text) + 1)
@@ -220,11 +220,16 @@ class Log:
     @cached_property
     def _losses(self) -> list[int]:
         """The lines with a loss, in order."""
-        return sorted({self.place(found.start()) for found in _LOSS.finditer(self.text)})
+        return [place for place, line in enumerate(self._searched) if "oss" in line and _has_loss(line)]
 
     @cached_property
     def _starts_and_ends(self) -> list[int]:
         return [self.place(found.end()) for found in _STARTED.finditer(self.text)]
+
+
+def _has_loss(line: str) -> bool:
+    """True if a training loop printed the loss of a step."""
+    return bool(_LOSS.search(line) or (_LOSS_OF_STEP.search(line) and _OF_STEP.search(line)))
 
 
 def _without_repeats(texts: list[str]) -> list[str]:
