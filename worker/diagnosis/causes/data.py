@@ -152,7 +152,7 @@ CAUSES = (
                 0.85,
             ),
             sign(
-                r"AttributeError: 'DataFrame' object has no attribute '(?P<column>(?!append|iteritems|ix'|as_matrix|map'|map_|features|column_names|train_test_split|select'|shuffle|set_format|with_format|remove_columns|rename_column|add_column|cast_column|num_rows|push_to_hub|save_to_disk|to_pandas|flatten_indices|shard|keys_)\w+)'",
+                r"AttributeError: 'DataFrame' object has no attribute '(?P<column>(?!append|iteritems|ix'|as_matrix|map'|features|column_names|train_test_split|set_format|with_format|rename_column|(?:add|cast|remove)_columns?'|num_rows|select'|push_to_hub|save_to_disk|to_pandas)\w+)'",
                 0.65,
             ),
         ),

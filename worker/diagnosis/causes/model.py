@@ -27,7 +27,7 @@ CAUSES = (
             ),
             sign(r"Unsloth: Your transformers version of \S+ does not support (?P<model>\S+?)\.?$", 0.96),
             sign(
-                r"Unrecognized configuration class <class '[\w.]*?(?P<model>\w+)'> (?:for this kind of|to build an) (?:AutoModel|AutoTokenizer|TFAutoModel|FlaxAutoModel|\w+)",
+                r"Unrecognized configuration class <class '[\w.]*?(?P<model>\w+)'> (?:for this kind of AutoModel|to build an Auto)",
                 0.88,
             ),
             sign(r"Unrecognized model in \S+\. Should (?:have|contain) (?:a `model_type` key|one of)", 0.93),
