@@ -41,6 +41,12 @@ def at_code(code: str) -> When:
     return matches
 
 
+def at_code_only(code: str) -> When:
+    """True if the line of code that failed matches; a log without it does not."""
+    pattern = re.compile(code)
+    return lambda log, place: any(pattern.search(one.code) for one in _frames(log, place)[-1:])
+
+
 def ends_in(code: str) -> When:
     """True if the file and function of the frame that raised the exception match."""
     pattern = re.compile(code)
@@ -56,6 +62,11 @@ def outside(code: str) -> When:
     """True if no frame is in a file or function that matches."""
     pattern = re.compile(code)
     return lambda log, place: not log.raised_inside(place, pattern)
+
+
+def without_exception(log: Log, _: int) -> bool:
+    """True if the log shows no exception that ended the run."""
+    return not log.endings
 
 
 def mentions(text: str) -> When:

@@ -32,24 +32,35 @@ _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
+_OF_STEP = re.compile(r"\b(?:[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch)\b")
+_LOSS_OF_STEP = re.compile(r"[Ll]oss['\"]?\s{0,3}[:=]\s{0,3}-?\d+\.\d")
 _VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 _STARTED = re.compile(
     r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
-    r")|'train_runtime': "
+    r")|'train_runtime': |Setting OMP_NUM_THREADS environment variable for each process|will restart worker group"
     r"|^(?!Traceback)\S[^\n]*\n+(?=  File \"[^\"\n]+\", line \d+\n(?:[^\n]*\n){1,7}?[^\n]*(?:Syntax|Indentation|Tab)Error)",
     re.M,
 )
-"""Training began or ended. A script that Python cannot parse, shown without the header of a traceback, ends before it begins."""
+"""Training began or ended, or a launcher started.
+
+A script that Python cannot parse, shown without the header of a traceback, ends before it begins.
+"""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a log: `number` from 1, `rank` if it is marked, `text` without prefixes, `shown` with them."""
+    """A line of a log: `number` from 1, `rank` and `node` if they are marked, `text` without prefixes, `shown` with them."""
 
     number: int
     rank: int | None
     text: str
     shown: str
+    node: int | None = None
+
+    @property
+    def source(self) -> tuple[int | None, int | None]:
+        """The node and the rank that printed it: lines of one source belong together."""
+        return self.node, self.rank
 
 
 class Log:
@@ -59,6 +70,7 @@ class Log:
         self.lines = _lines(source)
         searched = _without_repeats([line.text for line in self.lines])
         self.text = "\n".join(searched)
+        self._searched = searched
         self._starts = [0]
         for text in searched:
             self._starts.append(self._starts[-1] + len(text) + 1)
@@ -69,7 +81,7 @@ class Log:
 
     def following(self, place: int, count: int) -> str:
         """The line at an index joined with the next lines of the same rank, `count` in all."""
-        own = [line for line in self.lines[place : place + 4 * count] if line.rank == self.lines[place].rank]
+        own = [line for line in self.lines[place : place + 4 * count] if line.source == self.lines[place].source]
         return " ".join(line.text for line in own[:count])
 
     def training_continued_after(self, place: int) -> bool:
@@ -97,7 +109,7 @@ class Log:
         near = [
             one
             for one in self.tracebacks
-            if one.first <= place <= max(one.end, one.last + 3) and self._same_rank(one, place)
+            if one.first <= place <= max(one.end, one.last + 3) and self._same_source(one, place)
         ]
         return near[-1] if near else None
 
@@ -106,8 +118,8 @@ class Log:
         trace = self.traceback_at(place)
         return trace is not None and any(code.search(f"{one.file} {one.function} {one.code}") for one in trace.frames)
 
-    def _same_rank(self, one: Traceback, place: int) -> bool:
-        return self.lines[one.first].rank == self.lines[place].rank
+    def _same_source(self, one: Traceback, place: int) -> bool:
+        return self.lines[one.first].source == self.lines[place].source
 
     @cached_property
     def tracebacks(self) -> list[Traceback]:
@@ -120,30 +132,32 @@ class Log:
 
         If the lines do not show which of several ranks printed them, every exception is one.
         """
-        texts = [line.text for line in self.lines]
         found: list[Chain] = []
-        for rank, places in self._places_by_rank.items():
-            own = [one for one in self.tracebacks if self.lines[one.first].rank == rank]
-            joined = [
-                one for one in chains(texts, places, own) if not self.training_continued_after(one.links[-1].last)
-            ]
+        for source, places in self._places_by_source.items():
+            joined = self._fatal_chains(source, places)
             fatal = [one for one in joined if not one.beside] or joined
-            unmarked = rank is None and (self.ranks > 1 or _SEVERAL.search(self.text) is not None)
+            unmarked = source[1] is None and (self.ranks > 1 or _SEVERAL.search(self.text) is not None)
             found += [one for one in fatal if unmarked or one.child or one is fatal[-1]]
-        return found
+        return [one for one in found if not one.beside] or found
+
+    def _fatal_chains(self, source: tuple[int | None, int | None], places: list[int]) -> list[Chain]:
+        """The exceptions of one source, with their causes, after which training did not continue."""
+        texts = [line.text for line in self.lines]
+        own = [one for one in self.tracebacks if self.lines[one.first].source == source]
+        return [one for one in chains(texts, places, own) if not self.training_continued_after(one.links[-1].last)]
 
     @cached_property
     def roles(self) -> list[Role]:
         """The role of each line."""
         found = [(one, self.of_launcher(one)) for one in self._all_tracebacks]
-        return roles([line.text for line in self.lines], [line.rank for line in self.lines], found)
+        return roles([line.text for line in self.lines], [line.source for line in self.lines], found)
 
     @cached_property
     def wrapped_messages(self) -> tuple[str, list[int]]:
         """Exceptions whose message takes several lines, each joined into one line, and the index of the first line of each."""
         texts = [line.text for line in self.lines]
         found: list[tuple[int, str]] = []
-        for places in self._places_by_rank.values():
+        for places in self._places_by_source.values():
             for first, lines in wrapped_messages(texts, places):
                 if self.roles[first] is Role.ERROR:
                     found += [(first, " ".join(lines)), (first, "".join(lines))]
@@ -158,15 +172,15 @@ class Log:
     @cached_property
     def _all_tracebacks(self) -> list[Traceback]:
         texts = [line.text for line in self.lines]
-        found = [one for places in self._places_by_rank.values() for one in tracebacks(texts, places)]
+        found = [one for places in self._places_by_source.values() for one in tracebacks(texts, places)]
         return sorted(found, key=lambda one: one.first)
 
     @cached_property
-    def _places_by_rank(self) -> dict[int | None, list[int]]:
-        by_rank: dict[int | None, list[int]] = {}
+    def _places_by_source(self) -> dict[tuple[int | None, int | None], list[int]]:
+        by_source: dict[tuple[int | None, int | None], list[int]] = {}
         for place, line in enumerate(self.lines):
-            by_rank.setdefault(line.rank, []).append(place)
-        return by_rank
+            by_source.setdefault(line.source, []).append(place)
+        return by_source
 
     def of_launcher(self, one: Traceback) -> bool:
         """True if the launcher raised it, which only means that a rank failed."""
@@ -176,8 +190,24 @@ class Log:
     @cached_property
     def root_rank(self) -> int | None:
         """The rank that failed first, according to the launcher."""
-        found = _ROOT_CAUSE.search(self.text) or _FIRST_EXIT.search(self.text)
-        return int(found[1]) if found else None
+        return int(self._root[1]) if self._root else None
+
+    @cached_property
+    def root_node(self) -> int | None:
+        """The node whose launcher was the first to report a rank that failed."""
+        first = _FIRST_EXIT.search(self.text) or self._root
+        return self.lines[self.place(first.start())].node if first else None
+
+    @cached_property
+    def _root(self) -> re.Match[str] | None:
+        return _ROOT_CAUSE.search(self.text) or _FIRST_EXIT.search(self.text)
+
+    def is_elsewhere(self, place: int) -> bool:
+        """True if another rank or node printed the line than the one that failed first, according to the launcher."""
+        line = self.lines[place]
+        return (None not in (self.root_rank, line.rank) and line.rank != self.root_rank) or (
+            None not in (self.root_node, line.node) and line.node != self.root_node
+        )
 
     @cached_property
     def ranks(self) -> int:
@@ -189,11 +219,17 @@ class Log:
 
     @cached_property
     def _losses(self) -> list[int]:
-        return [self.place(found.start()) for found in _LOSS.finditer(self.text)]
+        """The lines with a loss, in order."""
+        return [place for place, line in enumerate(self._searched) if "oss" in line and _has_loss(line)]
 
     @cached_property
     def _starts_and_ends(self) -> list[int]:
         return [self.place(found.end()) for found in _STARTED.finditer(self.text)]
+
+
+def _has_loss(line: str) -> bool:
+    """True if a training loop printed the loss of a step."""
+    return bool(_LOSS.search(line) or (_LOSS_OF_STEP.search(line) and _OF_STEP.search(line)))
 
 
 def _without_repeats(texts: list[str]) -> list[str]:
@@ -211,7 +247,7 @@ def _without_repeats(texts: list[str]) -> list[str]:
 def _lines(source: Sequence[Excerpt]) -> list[Line]:
     shown = [line for part in source for line in _printed(part)]
     read = prefixes.without([text for _, text in shown])
-    return [Line(number, rank, text, line) for (number, line), (rank, text) in zip(shown, read, strict=True)]
+    return [Line(number, one.rank, one.text, line, one.node) for (number, line), one in zip(shown, read, strict=True)]
 
 
 def _printed(source: Excerpt) -> Iterator[tuple[int, str]]:

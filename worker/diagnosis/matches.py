@@ -38,7 +38,7 @@ class Match:
     continued: bool
     """True if training continued after it."""
     elsewhere: bool
-    """True if another rank printed it than the one that failed first, according to the launcher."""
+    """True if another rank or node printed it than the one that failed first, according to the launcher."""
     decides: bool = False
     """True if it is in the exception that ended the run, or in that one's cause if no sign matches the exception itself."""
 
@@ -160,9 +160,8 @@ def _occurrences(pattern: re.Pattern[str], log: Log) -> Iterator[tuple[int, re.M
 
 
 def _match(cause: Cause, one: Sign, log: Log, place: int, match: re.Match[str]) -> Match:
-    role, rank = log.roles[place], log.lines[place].rank
+    role = log.roles[place]
     words = {name: word for name, word in match.groupdict().items() if word}
     kind = Kind.SYMPTOM if role is Role.NOTICE and not one.notice else one.kind
     survived = kind is not Kind.SYMPTOM and log.training_continued_after(place)
-    elsewhere = None not in (log.root_rank, rank) and rank != log.root_rank
-    return Match(cause, one, kind, place, words, role, survived, elsewhere)
+    return Match(cause, one, kind, place, words, role, survived, log.is_elsewhere(place))

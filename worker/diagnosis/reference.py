@@ -30,10 +30,11 @@ With `--json` the answer has `cause` (one of the names below, or `unknown`), `ti
 print too, 0.5 for a symptom. It is lower if training continued after the message, if another cause was found too, or if the run
 ended with a later exception that Lathe does not know.
 
-**Several ranks**: Lathe assigns lines to ranks by the prefixes of torch, torchrun, Lightning, mpirun and srun. The launcher's own
-traceback is never the cause; it only shows which rank failed first. Follow-up errors of other ranks (a lost connection, a
-collective that timed out) count only if nothing else is found; for a collective that timed out, the diagnosis names the rank that
-did not join.
+**Several ranks**: Lathe assigns lines to ranks by the prefixes of torch, torchrun, Lightning, mpirun and srun. If a launcher runs
+in each task of srun, the tasks are nodes. The launcher's own traceback is never the cause; it only shows which rank and node failed
+first. Follow-up errors of other ranks and nodes (a lost connection, a collective that timed out) count only if nothing else is
+found; for a collective that timed out, the diagnosis names the rank that did not join. If the log contains several attempts, the
+last one counts.
 
 **The exception that ended the run decides**: of several exceptions of one process, the last. If it was raised because of another
 one, or while another was handled, the last of them that Lathe knows counts; one that only says what could not be done ("We couldn't

@@ -3,6 +3,7 @@
 from worker.diagnosis.cause import Cause
 from worker.diagnosis.causes import (
     checkpoints,
+    compilation,
     data,
     devices,
     distributed,
@@ -29,7 +30,7 @@ BY_SUBJECT: dict[str, tuple[Cause, ...]] = {
     "Files": files.CAUSES,
     "The hub and other services": hub.CAUSES,
     "GPUs and drivers": devices.CAUSES,
-    "Installation": install.CAUSES,
+    "Installation": (*compilation.CAUSES, *install.CAUSES),
     "Processes": ended.CAUSES,
 }
 CAUSES = tuple(cause for group in BY_SUBJECT.values() for cause in group)

@@ -1,6 +1,7 @@
 """Causes of failure: saved weights, adapters and checkpoints."""
 
 from worker.diagnosis.cause import Cause, Kind, sign
+from worker.diagnosis.conditions import ends_in
 
 CAUSES = (
     Cause(
@@ -96,7 +97,12 @@ CAUSES = (
     Cause(
         "shared_tensors",
         "Weights that share memory cannot be saved as safetensors.",
-        (sign(r"Some tensors share memory, this will lead to duplicate memory", 0.97),),
+        (
+            sign(
+                r"Some tensors share memory, this will lead to duplicate memory|The weights trying to be saved contained shared tensors",
+                0.97,
+            ),
+        ),
         (
             "Save with model.save_pretrained, which knows the model's tied weights, or untie the weights that the model does not declare as tied.",
             "In older versions, save_safetensors=False saves them anyway.",
@@ -118,7 +124,7 @@ CAUSES = (
     ),
     Cause(
         "gguf_export_failed",
-        "The converter to GGUF cannot convert a weight of this model.",
+        "The model could not be converted to GGUF.",
         (
             sign(r"Can not map tensor '(?P<name>[^']+)'", 0.97),
             sign(
@@ -126,9 +132,20 @@ CAUSES = (
                 0.85,
             ),
             sign(r"BPE pre-tokenizer was not recognized|Unsloth: Quantization failed for", 0.9),
+            sign(
+                r"GGUF conversion failed|[Ff]ailed to convert .{0,200}to GGUF|Unsloth: .*(?:llama-quantize|llama\.cpp/\w+)\S* .*(?:does not exist|cannot be found)|Failed compiling llama\.cpp",
+                0.88,
+                Kind.OUTCOME,
+            ),
+            sign(r"CalledProcessError: Command .*convert[-_](?:hf|lora)[-_]to[-_]gguf", 0.8, Kind.OUTCOME),
+            sign(
+                r"^(?:NotImplemented|Value|Key|Type|Attribute|Index|Assertion|Runtime)Error(?:: (?P<what>.{1,200})|$)",
+                0.75,
+                when=ends_in(r"convert[-_](?:hf|lora)[-_]to[-_]gguf|/gguf[-_]py/|-packages/gguf/"),
+            ),
         ),
         (
-            "Convert the unquantized, merged model: weights quantized by GPTQ, AWQ or bitsandbytes (names with qweight, absmax, SCB) cannot be converted.",
+            "Convert the unquantized, merged model, in a folder with its config.json and tokenizer: weights quantized by GPTQ, AWQ or bitsandbytes (names with qweight, absmax, SCB) cannot be converted.",
             "For a new architecture, use a newer llama.cpp.",
         ),
         explanation="Weight: {name}.",

@@ -33,6 +33,10 @@ CAUSES = (
                 0.93,
             ),
             sign(r"expected sequence of length \d+ at dim 1 \(got \d+\)", 0.93),
+            sign(
+                r"each element in list of batch should be of equal size|returning overflowing tokens of different lengths",
+                0.88,
+            ),
         ),
         (
             "Use a data collator that pads (DataCollatorForSeq2Seq pads labels too; DataCollatorWithPadding does not).",
@@ -54,7 +58,7 @@ CAUSES = (
             ),
             sign(
                 r"Instruction \"[^\"]+\" corresponds to no data|resulting train set will be empty|EmptyDatasetError",
-                0.9,
+                0.85,
             ),
             sign(
                 r"^(?:[\w.]+\.)?\w*(?:Error|Exception): (?:.* )?(?:[Nn]o (?:valid |usable )?(?:train(?:ing)? )?(?:batches|examples|samples|rows|data points)\b(?! (?:match|per|of)\b)|(?:[Tt]rain(?:ing)? |[Ff]iltered )?[Dd]ata ?(?:set|loader) (?:is|has become|was) empty|[Ee]mpty (?:train(?:ing)? )?data ?(?:set|loader)\b)",
@@ -148,7 +152,7 @@ CAUSES = (
                 0.85,
             ),
             sign(
-                r"AttributeError: 'DataFrame' object has no attribute '(?P<column>(?!append|iteritems|ix'|as_matrix|map')\w+)'",
+                r"AttributeError: 'DataFrame' object has no attribute '(?P<column>(?!append|iteritems|ix'|as_matrix|map'|features|column_names|train_test_split|set_format|with_format|rename_column|(?:add|cast|remove)_columns?'|num_rows|select'|push_to_hub|save_to_disk|to_pandas)\w+)'",
                 0.65,
             ),
         ),

@@ -49,10 +49,13 @@ CAUSES = (
                 0.9,
             ),
             sign(
-                r"Timed out initializing process group in store based barrier|RendezvousTimeoutError|RendezvousConnectionError|DistStoreError: Timed out after \d+ seconds waiting for clients",
+                r"Timed out initializing process group in store based barrier|RendezvousTimeoutError|DistStoreError: Timed out after \d+ seconds waiting for clients",
                 0.93,
             ),
-            sign(r"DistNetworkError: (?!.*EADDRINUSE)(?!.*[Aa]ddress already in use)", 0.7),
+            sign(
+                r"DistNetworkError: (?!.*EADDRINUSE)(?!.*[Aa]ddress already in use)(?!failed to (?:recv|send)\b)", 0.7
+            ),
+            sign(r"RendezvousConnectionError", 0.75, _AFTER),
         ),
         (
             "Start every node with the same --nnodes, --master_addr and --master_port, and check that all of them have started.",
@@ -93,7 +96,7 @@ CAUSES = (
         "NCCL could not set up or use the connection between the GPUs.",
         (
             sign(r"ncclSystemError|unhandled system error|ncclInternalError: Internal check failed", 0.85, _AFTER),
-            sign(r"NCCL WARN (?:Call to|Bootstrap|NET/|Cuda failure|Error while).*", 0.8, _AFTER),
+            sign(r"NCCL WARN (?:Call to|Bootstrap|NET/(?!OFI )|Cuda failure|Error while).*", 0.8, _AFTER),
             sign(
                 r"(?:DistBackendError|RuntimeError): NCCL error in|^NCCL error in: |ncclUnhandledCudaError",
                 0.75,
@@ -126,6 +129,7 @@ CAUSES = (
                 0.6,
                 _AFTER,
             ),
+            sign(r"DistNetworkError: failed to (?:recv|send)\b", 0.6, _AFTER),
             sign(r"recvValue failed on SocketImpl|Broken pipe", 0.5, _AFTER, when=between_ranks),
         ),
         (
@@ -195,6 +199,7 @@ CAUSES = (
         (
             sign(r"StopIteration: Caught StopIteration in replica \d+ on device", 0.95),
             sign(r"AttributeError: 'DataParallel' object has no attribute", 0.8),
+            sign(r"^\w+Error: .*does not support `?(?:torch\.)?nn\.DataParallel", 0.88),
             sign(
                 r"Caught (?:Attribute|Type|Runtime)Error in replica \d+ on device \d+",
                 0.6,

@@ -1,7 +1,7 @@
 """Causes of failure: processes ended from outside, by a limit or by a crash."""
 
 from worker.diagnosis.cause import Cause, Kind, sign
-from worker.diagnosis.conditions import mentions
+from worker.diagnosis.conditions import mentions, without_exception
 
 CAUSES = (
     Cause(
@@ -45,6 +45,8 @@ CAUSES = (
                 Kind.CONSEQUENCE,
                 notice=True,
             ),
+            sign(r"\^C(?:\n\S+@\S+[:$#].*)*\s*\Z", 0.8, Kind.CONSEQUENCE, notice=True, when=without_exception),
+            sign(r"killed by signal: Interrupt\b", 0.85, Kind.CONSEQUENCE),
         ),
         ("Resume from the last checkpoint if that was not intended.",),
     ),
@@ -58,6 +60,7 @@ CAUSES = (
                 0.85,
             ),
             sign(r"Segmentation fault(?: \(core dumped\))?", 0.85),
+            sign(r"killed by signal: (?:Aborted|Illegal instruction|Floating point exception)", 0.8),
         ),
         (
             "Rerun with PYTHONFAULTHANDLER=1, which prints where it crashed. Usually an extension was built for another torch: rebuild or remove it.",
@@ -68,7 +71,7 @@ CAUSES = (
         "The terminal or the connection from which the training was started was closed (SIGHUP).",
         (
             sign(
-                r"Process \d+ got signal: 1\b|Received 1 death signal|closing signal SIGHUP|Signals\.SIGHUP|exitcode: -1\)",
+                r"Process \d+ got signal: 1\b|Received 1 death signal|closing signal SIGHUP|Signals\.SIGHUP|exitcode: -1\)|killed by signal: Hangup",
                 0.9,
                 Kind.CONSEQUENCE,
                 notice=True,

@@ -79,9 +79,13 @@ CAUSES = (
         (
             sign(r"FileNotFoundError: \[Errno 2\] No such file or directory: '?(?P<path>[^'\n]+)'?", 0.85),
             sign(r"RuntimeError: unable to open file <(?P<path>[^>]+)>.*No such file", 0.9),
-            sign(r"FileNotFoundError: (?!\[Errno)", 0.8),
+            sign(r"FileNotFoundError: (?!\[Errno)(?!.*, but got an? )", 0.8),
             sign(r"RuntimeError: Parent directory (?P<path>\S+) does not exist", 0.93),
             sign(r"^OSError: Cannot find data file\.", 0.8),
+            sign(
+                r"Could not find (?:a suitable TLS CA certificate bundle|the TLS \w+ file), invalid path: (?P<path>\S+)",
+                0.88,
+            ),
             sign(r"(?<!nvcc')(?<!nvcc): \[Errno 2\] No such file or directory", 0.8),
             sign(r"can't open file '(?P<path>[^']+)': \[Errno 2\]", 0.9),
             sign(

@@ -28,7 +28,7 @@ CAUSES = (
             sign(rf"Client error '(?:401|403)[^']*' (?!.*(?:{_WRITES})){_FOR_URL}", 0.9, when=outside(_PUSHES)),
             sign(
                 r"is a gated dataset on the Hub|Unauthorized for URL|LocalTokenNotFoundError|Token is required \(`?token=True`?\)",
-                0.9,
+                0.88,
                 when=outside(_PUSHES),
             ),
             sign(r"(?:401|403) Client Error.*kaggle\.com|KaggleApiHTTPError: 40[13]|resource requiring consent", 0.9),
@@ -62,7 +62,7 @@ CAUSES = (
                 r"(?:Dataset|Revision) '(?P<model>[^']+)' doesn't exist (?:on the Hub|for dataset)|Couldn't find '?(?P<name>[^' ]+)'? on the Hugging Face Hub either",
                 0.9,
             ),
-            sign(r"HFValidationError: Repo id must", 0.93),
+            sign(r"HFValidationError: (?:Repo id must|Repo_id cannot|Cannot have)", 0.93),
             sign(r"Incorrect path_or_model_id: '(?P<model>[^']+)'", 0.95),
             sign(rf"Client error '404[^']*' (?!.*(?:{_WRITES})){_FOR_URL}", 0.8, when=outside(_PUSHES)),
             sign(r"(?P<revision>\S{1,200}) is not a valid git identifier \(branch name, tag name or commit id\)", 0.93),
@@ -94,7 +94,7 @@ CAUSES = (
         (
             sign(r"We couldn't connect to '(?P<url>[^']+)' to load", 0.93, Kind.OUTCOME),
             sign(r"(?:LocalEntryNotFoundError|OfflineModeIsEnabled)(?=:|$)", 0.93, Kind.OUTCOME),
-            sign(r"[Oo]ffline mode is enabled|outgoing traffic has been disabled", 0.95),
+            sign(r"(?<!\()[Oo]ffline mode is enabled|outgoing traffic has been disabled", 0.95),
             sign(r"There was a specific connection error when trying to load", 0.7, Kind.OUTCOME),
             sign(
                 r"Data processing error: (?:CAS|File reconstruction|Reqwest)|CAS service error|hf_xet\.\w+",

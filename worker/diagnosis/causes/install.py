@@ -1,8 +1,8 @@
-"""Causes of failure: installed packages, and compilation at first use."""
+"""Causes of failure: installed packages."""
 
 from worker.diagnosis.argument_analysis import analyze_argument, is_between_packages, is_renamed
 from worker.diagnosis.cause import Cause, Kind, sign
-from worker.diagnosis.conditions import by_package, of_package
+from worker.diagnosis.conditions import at_code_only, by_package, of_package
 
 _UNEXPECTED = r"TypeError: (?!_forward_unimplemented).*\(\) got an unexpected keyword argument"
 _REMOVED = (
@@ -14,73 +14,6 @@ _REMOVED = (
 """Names that later versions no longer have, or that only they have."""
 
 CAUSES = (
-    Cause(
-        "cuda_version_mismatch",
-        "The installed CUDA toolkit is not the version that torch was built with.",
-        (
-            sign(
-                r"Installed CUDA version (?P<installed>[\d.]+) does not match the version torch was compiled with (?P<torch>[\d.]+)",
-                0.97,
-            ),
-            sign(
-                r"The detected CUDA version \((?P<found>[\d.]+)\) mismatches the version that was used to compile", 0.97
-            ),
-        ),
-        (
-            "Install the toolkit of torch's CUDA version and point CUDA_HOME to it, or install a torch built with the installed version.",
-            "For DeepSpeed, DS_SKIP_CUDA_CHECK=1 skips the check; within one major version that usually works.",
-        ),
-        explanation="Installed: {installed}; torch: {torch}.",
-    ),
-    Cause(
-        "deepspeed_build_failed",
-        "DeepSpeed could not compile one of its operators.",
-        (
-            sign(
-                r"MissingCUDAException: CUDA_HOME does not exist|CUDA_HOME does not exist, unable to compile CUDA op",
-                0.97,
-            ),
-            sign(r"Ninja is required to load C\+\+ extensions", 0.96),
-            sign(r"Command '\['ninja', '-v'\]' returned non-zero exit status", 0.85),
-            sign(r"Error building extension '(?P<op>\w+)'", 0.95),
-            sign(r"AssertionError: Unable to pre-compile (?P<op>\w+)", 0.95),
-            sign(r"ImportError: \S*torch_extensions/\S*/(?P<op>\w+)\.so: ", 0.95),
-            sign(r"#error (?:You need )?C\+\+(?:14|17|20)|C\+\+17\.h:\d+:\d+: error", 0.85),
-            sign(r"You need C\+\+(?:14|17|20) to compile PyTorch|GCC \S+ or newer to use PyTorch", 0.85),
-            sign(r"Unable to JIT load the (?P<op>\w+) op due to", 0.95),
-            sign(
-                r"CUDA_HOME environment variable is not set|/bin/nvcc: not found|No such file or directory: '[^']*nvcc'",
-                0.9,
-            ),
-            sign(
-                r"AttributeError: '(?P<op>DeepSpeedCPUAdam|FusedAdam|CPUAdam)\w*' object has no attribute 'ds_opt_adam'",
-                0.8,
-                Kind.CONSEQUENCE,
-            ),
-        ),
-        (
-            "Install what it compiles with: ninja, g++, and for CUDA operators a CUDA toolkit of torch's version, with CUDA_HOME set. ds_report shows what is missing.",
-            "Or do not offload the optimizer to the CPU: it then needs no compiled operator.",
-            "If an earlier build was interrupted, remove its folder under ~/.cache/torch_extensions.",
-        ),
-        changes={"offload_optimizer": "none"},
-    ),
-    Cause(
-        "compiler_missing",
-        "No C compiler was found; it compiles kernels at their first use.",
-        (
-            sign(r"Failed to find C compiler\. Please specify via CC environment variable", 0.97),
-            sign(
-                r"InvalidCxxCompiler|No working C\+\+ compiler found|error: command '(?:gcc|g\+\+|x86_64-linux-gnu-gcc)' failed: No such file",
-                0.96,
-            ),
-            sign(r"fatal error: Python\.h: No such file or directory", 0.96),
-        ),
-        (
-            "Install gcc, g++ and the headers of Python (Debian: apt-get install build-essential python3-dev), or set torch_compile to false.",
-        ),
-        changes={"torch_compile": False},
-    ),
     Cause(
         "flash_attention_missing",
         "FlashAttention is requested but not installed, or its version is too old.",
@@ -123,7 +56,7 @@ CAUSES = (
     ),
     Cause(
         "package_missing",
-        "A Python package is not installed.",
+        "A Python package, or a program that it calls, is not installed.",
         (
             sign(r"ModuleNotFoundError: +No module named '(?P<package>[\w-]+|google\.[\w.]+)'", 0.8),
             sign(r"ModuleNotFoundError: +No module named '(?P<package>[\w.-]+)'", 0.6),
@@ -133,7 +66,7 @@ CAUSES = (
                 0.93,
             ),
             sign(
-                r"(?:ImportError|RuntimeError|ValueError|AssertionError|OSError|ModuleNotFoundError): .*(?:(?:[Pp]lease|need to|must) (?:first |make sure to )?(?:pip )?install|pip3? install|is not installed|to be installed|have `?\w+`? installed)",
+                r"(?:ImportError|RuntimeError|ValueError|AssertionError|OSError|ModuleNotFoundError): .*(?:(?:[Pp]lease|need to|must) (?:first |make sure to )?(?:pip )?install(?! \w+ ?[<=])|pip3? install|is not installed|to be installed|have `?\w+`? installed)",
                 0.8,
             ),
             sign(
@@ -145,6 +78,23 @@ CAUSES = (
                 r"(?:requires the (?P<package>\w+) library but it was not found|you need to have sentencepiece installed|Using `bitsandbytes` .*requires)",
                 0.93,
             ),
+            sign(
+                r"^(?:bash: |sh: |zsh: |/\S+: |\S+\.sh: )(?:line )?(?:\d+: )?(?P<package>accelerate|torchrun|deepspeed|llamafactory-cli|axolotl|swift|python3?|mpirun|uv|poetry): (?:command )?not found|^zsh: command not found: (?P<program>accelerate|torchrun|deepspeed|llamafactory-cli|axolotl|swift|python3?)",
+                0.85,
+            ),
+            sign(
+                r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<package>(?!nvcc)[\w-]+)'",
+                0.86,
+                inside=r"subprocess\.py (?:Popen\.)?_execute_child",
+            ),
+            sign(
+                r"'NoneType' object has no attribute '\w+'",
+                0.75,
+                when=at_code_only(
+                    r"(?<![\w.])(?:xformers|flash_attn|triton|bitsandbytes|bnb|deepspeed|apex)(?:\.\w+)+"
+                ),
+            ),
+            sign(r"TritonMissing: |Cannot find a working triton installation", 0.85),
             sign(r"Couldn't instantiate the backend tokenizer from one of", 0.9),
             sign(
                 r"Converting from (?:Tiktoken|SentencePiece and Tiktoken) failed|`tiktoken` is required to read", 0.75
@@ -243,6 +193,20 @@ CAUSES = (
                 r"Invalid pattern: '\*\*' can only be an entire path component|Feature type '\w+' not found\. Available feature types|Unable to avoid copy while creating an array as requested|numpy\.core\.multiarray failed to import|compiled against API version 0x",
                 0.93,
             ),
+            sign(
+                r"`\w+` is not registered in the auto doc|is already used by a Transformers (?:config|model), pick another name|has a `config_class` attribute that is not consistent with the config class",
+                0.85,
+                when=by_package,
+            ),
+            sign(
+                r"TypeError: _\w+\(\)(?:: argument '\w+'(?: \(position \d+\))? must be| received an invalid combination of arguments)",
+                0.8,
+                when=by_package,
+            ),
+            sign(
+                r"(?:Dynamo|torch\.compile) is not supported on (?:Python|Windows)|(?:Python \S+|Windows) not yet supported for torch\.compile",
+                0.88,
+            ),
             sign(r"TypeError: must be called with a dataclass type or instance", 0.85, inside=r"datasets/"),
             sign(r"`?rope_scaling`? must be a dictionary with|The config file at \S+ had unknown keys", 0.85),
             sign(r"version of `?bitsandbytes`? (?:that )?is not compatible with", 0.95),
@@ -252,11 +216,11 @@ CAUSES = (
                 Kind.OUTCOME,
             ),
             sign(
-                r"(?:Import|Value|Runtime|ModuleNotFound|NotImplemented)Error: .*(?:(?:[Pp]lease|should) (?:upgrade|update|downgrade)\b|requires? (?:at least )?(?:PyTorch|[Tt]orch|transformers|accelerate|peft|datasets|trl|bitsandbytes|deepspeed)`? ?[<>=]+ ?[\d.]+|version must be [<>=]+ ?[\d.]+)",
+                r"(?:Import|Value|Runtime|ModuleNotFound|NotImplemented)Error: .*(?:(?:[Pp]lease|should) (?:(?:upgrade|update|downgrade)\b|install \w+ ?[<=])|[Rr]equires? (?:at least )?(?:PyTorch|[Tt]orch|transformers|accelerate|peft|datasets|trl|bitsandbytes|deepspeed)`? ?[<>=]+ ?[\d.]+|version must be [<>=]+ ?[\d.]+)",
                 0.8,
             ),
             sign(
-                r"AttributeError: '(?P<kind>\w*Cache)' object has no attribute '(?P<name>\w+)'|'(?:DataFrame|Series)' object has no attribute '(?:append|iteritems|ix|as_matrix|map)'",
+                r"AttributeError: '(?P<kind>\w*Cache)' object has no attribute '(?P<name>\w+)'|'(?:DataFrame|Series)' object has no attribute '(?:append|iteritems|ix|as_matrix)'",
                 0.8,
             ),
         ),
@@ -275,22 +239,5 @@ CAUSES = (
             "Use a newer system or container, or a build of the package for this one; for GLIBCXX install libstdcxx-ng (conda) or a newer g++.",
         ),
         explanation="Needed: {version}.",
-    ),
-    Cause(
-        "triton_compile_failed",
-        "Triton could not compile a GPU kernel.",
-        (
-            sign(r"Internal Triton PTX codegen error|PTXASError|ptxas (?:fatal|error)|Command '\S*ptxas", 0.93),
-            sign(r"error: '\w+\.\w+' op requires ", 0.85),
-            sign(r"LLVM ERROR: ", 0.85),
-            sign(r"triton\.compiler\.errors\.\w+|triton\.runtime\.errors\.\w+|^OutOfResources: ", 0.9),
-            sign(r"(?:BackendCompilerFailed|InductorError|LoweringException)(?=:|$)", 0.8),
-            sign(r"torch\._dynamo\.exc\.\w+: |^(?:InternalTorchDynamoError|TorchRuntimeError): ", 0.75),
-        ),
-        (
-            "Install the triton that belongs to torch (pip install --force-reinstall torch), and remove its cache (~/.triton).",
-            "Without compiled kernels: torch_compile false, attention sdpa, Liger kernels off.",
-        ),
-        changes={"torch_compile": False},
     ),
 )

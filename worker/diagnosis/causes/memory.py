@@ -101,6 +101,7 @@ CAUSES = (
             sign(
                 r"killed by signal: Bus error\. It is possible that dataloader's workers are out of shared memory", 0.98
             ),
+            sign(r"killed by signal: Bus error", 0.88),
             sign(r"[Bb]us error encountered in worker|insufficient shared memory \(shm\)", 0.95),
             sign(r"unable to (?:write to file|mmap \d+ bytes from file|open shared memory object) </torch_", 0.95),
             sign(

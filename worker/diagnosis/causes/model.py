@@ -8,7 +8,7 @@ _SLOW = r"(?!GPTNeoX|Bloom|Cohere|Falcon|PreTrained)\w+"  # of the others there 
 CAUSES = (
     Cause(
         "model_type_unknown",
-        "The installed transformers does not support this model type.",
+        "The installed transformers does not support this model type, or not for this task.",
         (
             sign(r"model type `(?P<model>[^`]+)` but Transformers does not recognize this architecture", 0.97),
             sign(
@@ -26,10 +26,14 @@ CAUSES = (
                 0.85,
             ),
             sign(r"Unsloth: Your transformers version of \S+ does not support (?P<model>\S+?)\.?$", 0.96),
+            sign(
+                r"Unrecognized configuration class <class '[\w.]*?(?P<model>\w+)'> (?:for this kind of AutoModel|to build an Auto)",
+                0.88,
+            ),
             sign(r"Unrecognized model in \S+\. Should (?:have|contain) (?:a `model_type` key|one of)", 0.93),
         ),
         (
-            "Install a newer transformers (pip install -U transformers). If config.json names no model_type, the folder is not a transformers model.",
+            "Install a newer transformers (pip install -U transformers), or choose a model that has a class for the task. If config.json names no model_type, the folder is not a transformers model.",
         ),
         explanation="Model type: {model}.",
     ),
@@ -106,7 +110,7 @@ CAUSES = (
                 0.85,
             ),
             sign(r"Expected is_sm(?:80|8x|90).* to be true, but got false", 0.93),
-            sign(r"Flash[_ ]?[Aa]ttention.*only supports? .*(?:dtype|float16)", 0.9),
+            sign(r"^\w*(?:Error|Exception): .*[Ff]lash[_ ]?[Aa]ttention.*only supports? .*(?:dtype|float16)", 0.88),
         ),
         ("Set attention to sdpa. FlashAttention 2 needs an Ampere GPU or newer, and fp16 or bf16.",),
         changes={"attention": "sdpa"},

@@ -1,6 +1,9 @@
 """Causes of failure: number formats, losses and gradients."""
 
 from worker.diagnosis.cause import Cause, Kind, sign
+from worker.diagnosis.conditions import mentions, unless
+
+_ONLY_BF16 = r"\bbf16['\"]?[=:] ?True"
 
 CAUSES = (
     Cause(
@@ -28,7 +31,7 @@ CAUSES = (
                 0.9,
             ),
             sign(
-                r"^(?:[\w.]+\.)?\w*Error: .*(?:\b[Ll]oss|[Gg]radient|[Gg]rad norm|non-finite).*\b(?:nan|inf|NaN|Inf|NAN|non-finite)\b",
+                r"^(?:[\w.]+\.)?\w*Error: (?!.*must be).*(?:\b[Ll]oss|[Gg]radient|[Gg]rad norm|non-finite).*\b(?:nan|inf|NaN|Inf|NAN|non-finite)\b",
                 0.85,
             ),
             sign(r"\bloss\W{0,3}tensor\((?:nan|inf)", 0.75, Kind.SYMPTOM, lasting=True),
@@ -122,6 +125,11 @@ CAUSES = (
                 r"bf16 mixed precision (?:requires|with MPS device requires)|BF16 Mixed precision training with AMP.*can only be used on",
                 0.95,
             ),
+            sign(
+                r"(?<!F16 )(?<!P16 )Mixed precision training with AMP.*can only be used on",
+                0.8,
+                when=mentions(_ONLY_BF16),
+            ),
             sign(r"B[Ff]loat16 is (?:only|not) supported|Current (?:CUDA )?Device does not support bfloat16", 0.95),
         ),
         ("Set precision to fp16 on V100, T4 and older cards, or to fp32.",),
@@ -137,6 +145,12 @@ CAUSES = (
             ),
             sign(r"\"(?!\w*cuda)\w+\" not implemented for 'Half'", 0.9),
             sign(r"FP16 Mixed precision training with AMP.*can only be used on", 0.96),
+            sign(
+                r"(?<!F16 )(?<!P16 )Mixed precision training with AMP.*can only be used on",
+                0.93,
+                when=unless(_ONLY_BF16),
+            ),
+            sign(r"AMP with fp16 is not supported on|precision='?16(?:-mixed)?'?\)?` (?:but|is not supported)", 0.9),
         ),
         (
             "Set precision to bf16 or fp32 (transformers: remove fp16=True).",

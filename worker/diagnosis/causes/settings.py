@@ -36,20 +36,20 @@ CAUSES = (
     ),
     Cause(
         "settings_invalid",
-        "A setting has a value that the training program refuses.",
+        "A setting is missing, or has a value that the training program refuses.",
         (
             sign(r"ValidationError: \d+ validation errors? for (?P<kind>\w*(?:[Cc]onfig|[Aa]rg)\w*)", 0.9),
             sign(r"error: argument (?P<kind>[-\w/ ]+): (?:invalid|expected)", 0.93),
             sign(r"\b\w*ConstructorError|ScannerError|yaml\.parser\.ParserError", 0.85),
-            sign(r"ValueError: Unknown split (?P<kind>\S+)\. Should be one of", 0.93),
+            sign(r"ValueError: Unknown split (?P<kind>\S+)\. Should be one of", 0.88),
             sign(r"dacite\.exceptions|omegaconf\.errors\.(?!ConfigAttributeError|ConfigKeyError)\w+: ", 0.85),
             sign(r"error: the following arguments are required: (?P<kind>.+)|Truthy value expected: got", 0.93),
             sign(r"ValueError: '?[\w.-]+'? is not a valid (?P<kind>[A-Z]\w+)(?:, please select one of)?", 0.85),
             sign(
                 r"ValueError: Bad split: (?P<kind>[^.]+)\. Available splits|BuilderConfig '?(?P<name>[^']+)'? not found\. Available",
-                0.93,
+                0.88,
             ),
-            sign(r"ValueError: Config name is missing\.", 0.9),
+            sign(r"ValueError: Config name is missing\.", 0.8),
             sign(r"\w+ is not supported, only .{1,400} (?:are|is) supported", 0.9),
             sign(
                 r"ValueError: Invalid (?P<kind>learning rate|weight_decay value|beta parameter|epsilon value|momentum value|momentum|eps)\b",
@@ -73,7 +73,7 @@ CAUSES = (
                 0.93,
             ),
             sign(
-                r"`r` should be a positive integer|does not have a mask token which is necessary for masked language modeling",
+                r"`r` should be a positive integer|ValueError: batch_size should be a positive integer value, but got|does not have a mask token which is necessary for masked language modeling",
                 0.85,
             ),
             sign(

@@ -37,7 +37,7 @@ CAUSES = (
                 0.93,
             ),
             sign(
-                r"Placeholder storage has not been allocated on \w+ device|Expected a '\S+' generator device but found|tensors? (?:is|are) on (?:a )?different devices?|(?:should be|must be|not|to be) on the same (?:device|GPU)\b|on the original device: |Expected object of device type \w+ but got device type|should be either on cpu or on the same device|cannot be accessed from Triton \(cpu tensor|located on different GPUs|Tensor on device \S+ is not on the expected device",
+                r"Placeholder storage has not been allocated on \w+ device|Expected a '\S+' generator device but found|tensors? (?:is|are) on (?:a )?different devices?|(?:should be|must be|not|to be) (?:on|at) the same (?:device|GPU)\b|on the original device: |Expected object of device type \w+ but got device type|should be either on cpu or on the same device|cannot be accessed from Triton \(cpu tensor|located on different GPUs|Expected object of backend \w+ but got backend|is on (?:CPU|cpu), but expected (?:it|them) to be on|Expected a '\w+' device type for generator but found|Passed CPU tensor to MPS op|Tensor on device \S+ is not on the expected device",
                 0.85,
             ),
         ),

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 # What launchers put before each line: torch's own hook, torchrun --tee, Lightning, mpirun.
 _RANK = re.compile(r"\s*(?:\[(rank|default)(\d{1,5})\]:|\[rank: ?(\d{1,5})\]|\[\d+,(\d{1,5})\]<std(?:err|out)>:) ?")
 _NAMED = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank[: ]?(\d{1,5})\]")
 _RAY = re.compile(r"(?:\x1b\[\d+m)?\(\w[\w.:]* pid=\d+(?:, ip=[\w.:]+)?\)(?:\x1b\[0m)? ?")
 _SRUN = re.compile(r"\s{0,4}(\d{1,4}): ")
+_LAUNCHER = re.compile(r"torch[./]distributed[./](?:elastic|run\b|launch)|deepspeed[./]launcher")
+"""Output of a launcher that starts the ranks of a node itself: the tasks of srun are then nodes."""
 
 _EVERY_LINE = (
     re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*[ \t](?:std(?:out|err) [FP] )?"),  # Kubernetes, docker logs -t
@@ -21,8 +24,17 @@ _EVERY_LINE = (
 """Prefixes that count only if nearly every line has them."""
 
 
-def without(lines: Sequence[str]) -> list[tuple[int | None, str]]:
-    """The rank of each line, if it is marked, and the text without prefixes."""
+@dataclass(frozen=True)
+class Read:
+    """A line without its prefixes: the node and the rank that printed it, if they are marked, and the text."""
+
+    node: int | None
+    rank: int | None
+    text: str
+
+
+def without(lines: Sequence[str]) -> list[Read]:
+    """Each line without prefixes."""
     texts = list(lines)
     changed = True
     while changed:
@@ -31,8 +43,10 @@ def without(lines: Sequence[str]) -> list[tuple[int | None, str]]:
             if _mostly(prefix, texts):
                 texts = [prefix.sub("", text, count=1) if prefix.match(text) else text for text in texts]
                 changed = True
-    numbered = _mostly(_SRUN, texts)
-    return [_rank_and_text(text, srun=numbered) for text in texts]
+    if not _mostly(_SRUN, texts):
+        return [_read(None, None, text) for text in texts]
+    of_nodes = any(_LAUNCHER.search(text) for text in texts)
+    return [_read_numbered(text, of_nodes=of_nodes) for text in texts]
 
 
 def _mostly(prefix: re.Pattern[str], texts: Sequence[str]) -> bool:
@@ -41,10 +55,16 @@ def _mostly(prefix: re.Pattern[str], texts: Sequence[str]) -> bool:
     return len(written) > 2 and sum(bool(prefix.match(text)) for text in written) > 0.8 * len(written)
 
 
-def _rank_and_text(text: str, *, srun: bool) -> tuple[int | None, str]:
-    rank = None
-    if srun and (label := _SRUN.match(text)):
-        rank, text = int(label[1]), text[label.end() :]
+def _read_numbered(text: str, *, of_nodes: bool) -> Read:
+    """A line that begins with the number of a task of srun: a node if a launcher runs in each task, otherwise a rank."""
+    label = _SRUN.match(text)
+    if label is None:
+        return _read(None, None, text)
+    number, text = int(label[1]), text[label.end() :]
+    return _read(number, None, text) if of_nodes else _read(None, number, text)
+
+
+def _read(node: int | None, rank: int | None, text: str) -> Read:
     text = _RAY.sub("", text, count=1) if _RAY.match(text) else text
     while mark := _RANK.match(text):
         kind, *numbers = mark.groups()
@@ -53,4 +73,4 @@ def _rank_and_text(text: str, *, srun: bool) -> tuple[int | None, str]:
         text = text[mark.end() :]
     if rank is None and (named := _NAMED.search(text)):
         rank = int(named[1])
-    return rank, text
+    return Read(node, rank, text)

@@ -24,7 +24,9 @@ _NOTICE = re.compile(
     r"\b\w*Warning\b|(?<!NCCL )\bWARN(?:ING)?\b|\bINFO\b|\bDEBUG\b|\[warn|^[WI]\d{4} "
     r"|accepting this combination|but since the APIs are compatible"
     r"|[Ff]alling back to|^\s*warnings\.warn"
-    r"|\b[Rr]etry(?:ing)? (?:in\b|\d+/\d+)|Trying to resume|thrown while requesting|external/local_(?:xla|tsl)/|\btensorflow/",
+    r"|\b[Rr]etry(?:ing)? (?:in\b|\d+/\d+)|Trying to resume|thrown while requesting|external/local_(?:xla|tsl)/|\btensorflow/"
+    r"|^Using the latest cached version of the "
+    r"|^(?:You are attempting to use )?Flash ?Attention [\d.]+ (?:only supports|without|with a model not)",
 )
 _ERROR = re.compile(
     r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Fault|Aborted|Killed)\b(?: ?\(.*?\))?(?::|$)"
@@ -35,12 +37,12 @@ _ERROR = re.compile(
 )
 
 
-def roles(texts: Sequence[str], ranks: Sequence[int | None], found: Iterable[tuple[Traceback, bool]]) -> list[Role]:
-    """The role of each line. `found` are the tracebacks, each with True if only the launcher raised it."""
+def roles(texts: Sequence[str], sources: Sequence[object], found: Iterable[tuple[Traceback, bool]]) -> list[Role]:
+    """The role of each line. `sources`: who printed it; `found`: the tracebacks, each with True if only the launcher raised it."""
     given = [_role(text) for text in texts]
     for one, of_launcher in found:
         for place in range(one.first, one.end + 1):
-            if ranks[place] == ranks[one.first]:
+            if sources[place] == sources[one.first]:
                 message = Role.TEXT if of_launcher else Role.ERROR
                 given[place] = Role.CODE if place < one.last else message
     return given
