@@ -131,6 +131,7 @@ def _empty(url: str) -> None:
         connection.execute("DELETE FROM dataset")
         connection.execute("DELETE FROM machine")
         connection.execute("DELETE FROM idempotency_key")
+        connection.execute("DELETE FROM sweep")
 
 
 @pytest.fixture(scope="session")

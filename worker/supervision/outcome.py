@@ -66,20 +66,25 @@ class Verdict:
 
 def judge(seen: AttemptProgress, ending: Ending) -> Verdict:
     """The verdict on an attempt: from the program's own report first, then the request, then the way it ended."""
-    if seen.finished and seen.finished.outcome == "finished":
-        return Verdict(Status.FINISHED, summary=seen.finished.summary)
+    if seen.finished and (verdict := _reported(seen.finished, ending)):
+        return verdict
     expected = next((failure for failure in seen.failures if failure.expected), None)
     if expected:
         return _failed(seen, expected.message, expected.fix, expected)
     if ending.asked:
         return _as_asked(seen, ending)
-    if seen.finished and seen.finished.outcome == PAUSED:
-        return at_rung(seen.finished)
     if ending.full_disk:
         return _failed(seen, ending.full_disk.message, ending.full_disk.fix)
     if seen.finished:
         return _crash(seen, "The training process was stopped by a SIGTERM that Lathe did not send.", retry=True)
     return _crashed(seen, ending)
+
+
+def _reported(done: Finished, ending: Ending) -> Verdict | None:
+    """The verdict that the program reported itself: finished, or paused without a request."""
+    if done.outcome == "finished":
+        return Verdict(Status.FINISHED, summary=done.summary)
+    return at_rung(done) if done.outcome == PAUSED and not ending.asked else None
 
 
 def at_rung(done: Finished) -> Verdict:

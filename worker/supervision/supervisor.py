@@ -35,6 +35,7 @@ from worker.supervision.outcome import Ending, Verdict
 from worker.supervision.report_reader import AttemptProgress, Reports, finished_record
 from worker.supervision.training_process import TrainingProcess, end_left_behind, environment
 from worker.supervision.watchdog import Graces, Watchdog
+from worker.sweeps import advance
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class Supervisor:
         finally:
             processes.kill_descendants()
             self._lease.release()
+            advance.after(self._run_id)
             self._notify_next()
 
     def _on_terminate(self, *_: object) -> None:

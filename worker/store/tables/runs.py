@@ -142,7 +142,9 @@ class Attempt(SQLModel, table=True):
     devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     started_at: float
     ended_at: float | None = None
-    outcome: str = Field(default="", max_length=40, description="finished, failed, stopped, requeued, paused, starved, lost")
+    outcome: str = Field(
+        default="", max_length=40, description="finished, failed, stopped, requeued, paused, starved, lost"
+    )
     exit_code: int | None = None
     reason: str = Field(default="", sa_column=Column(Text, nullable=False))
     stepped_down: dict[str, Any] = Field(
