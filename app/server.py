@@ -41,7 +41,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         security,
         serving,
     )
-    from app.web.rest import datasets, openapi, records, reference, stream, users
+    from app.web.rest import datasets, openapi, records, reference, stream, sweeps, users
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
     openapi.install(app)
@@ -49,7 +49,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.feeds = feeds.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
-    for part in (api, comparing, downloads, order, live, datasets, records, stream, users, reference):
+    for part in (api, comparing, downloads, order, live, datasets, records, stream, sweeps, users, reference):
         app.include_router(part.router, responses=openapi.ERRORS)
     app.include_router(api.rest)
     api.install_error_handlers(app)

@@ -11,7 +11,7 @@ import numpy as np
 from training.config.fields import ConfigError, Setting, parse, settings
 from training.config.run_config import Changes, RunConfig
 from training.errors import Problem
-from worker.sweeps.spec import MOST_RUNS, Range, SweepSpec
+from worker.sweeps.spec import MOST_RUNS, SweepSpec, ValueRange
 
 _DIGITS = 3  # of drawn values, so that names stay readable
 _TRIES = 50  # draws for each configuration before a small space counts as used up
@@ -108,9 +108,9 @@ def _drawn(spec: SweepSpec) -> Iterator[Changes]:
     raise ConfigError([Problem("trials", wanted, message, f"Set trials to {len(seen)}, or add values.")])
 
 
-def _draw(generator: np.random.Generator, setting: Setting, values: list[Any] | Range) -> Any:
+def _draw(generator: np.random.Generator, setting: Setting, values: list[Any] | ValueRange) -> Any:
     share = float(generator.random())
-    if not isinstance(values, Range):
+    if not isinstance(values, ValueRange):
         return values[min(int(share * len(values)), len(values) - 1)]
     if values.step:
         steps = _listed(setting, values)
@@ -124,8 +124,8 @@ def _draw(generator: np.random.Generator, setting: Setting, values: list[Any] | 
     return type(rounded)(min(max(rounded, values.low), values.high))
 
 
-def _listed(setting: Setting, values: list[Any] | Range) -> list[Any]:
-    if not isinstance(values, Range):
+def _listed(setting: Setting, values: list[Any] | ValueRange) -> list[Any]:
+    if not isinstance(values, ValueRange):
         return values
     assert values.step
     count = math.floor((values.high - values.low) / values.step + 1e-9) + 1

@@ -19,7 +19,7 @@ _EXAMPLE = "Give a list of values, or a range such as {low: 0.00001, high: 0.001
 _UNORDERED = ("text", "choice", "boolean")
 
 
-class Method(StrEnum):
+class SearchMethod(StrEnum):
     """How configurations are chosen, and which of them train to the end."""
 
     GRID = "grid"
@@ -27,7 +27,7 @@ class Method(StrEnum):
     HALVING = "halving"
 
 
-class Range(BaseModel):
+class ValueRange(BaseModel):
     """Values from `low` to `high`: drawn uniformly (with `log` on a logarithmic scale), in steps of `step` if given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -45,9 +45,11 @@ class SweepSpec(BaseModel):
 
     name: str = Field("", max_length=80, description="Name of the sweep. Default: the names of the settings that vary.")
     config: dict[str, Any] = Field(description="Settings of a run, as in its file.")
-    space: dict[str, list[Any] | Range] = Field(description="Values of each setting that varies: a list, or a range.")
-    method: Method = Field(
-        Method.GRID, description="grid: every combination. random: `trials` draws. halving: the best continue."
+    space: dict[str, list[Any] | ValueRange] = Field(
+        description="Values of each setting that varies: a list, or a range."
+    )
+    method: SearchMethod = Field(
+        SearchMethod.GRID, description="grid: every combination. random: `trials` draws. halving: the best continue."
     )
     trials: int | None = Field(
         None, ge=1, le=MOST_RUNS, description="Number of configurations to draw (random, halving)."
@@ -72,12 +74,12 @@ class SweepSpec(BaseModel):
     @property
     def draws(self) -> bool:
         """True if configurations are drawn, False if all combinations are trained."""
-        return self.method is Method.RANDOM or (self.method is Method.HALVING and self.trials is not None)
+        return self.method is SearchMethod.RANDOM or (self.method is SearchMethod.HALVING and self.trials is not None)
 
     @property
     def halves(self) -> bool:
         """True if runs pause at rungs and only the best continue."""
-        return self.method is Method.HALVING
+        return self.method is SearchMethod.HALVING
 
 
 def parse_sweep(values: Any) -> SweepSpec:
@@ -137,9 +139,9 @@ def _problems(spec: SweepSpec) -> list[Problem]:
     found = [problem for name, values in spec.space.items() if (problem := _of_setting(spec, name, values))]
     if not spec.space:
         found.append(Problem("space", None, "names no setting.", "Name a setting that varies, with its values."))
-    if spec.method is Method.RANDOM and spec.trials is None:
+    if spec.method is SearchMethod.RANDOM and spec.trials is None:
         found.append(Problem("trials", None, "is missing.", "Give the number of configurations to draw, such as 12."))
-    if spec.method is Method.GRID and spec.trials is not None:
+    if spec.method is SearchMethod.GRID and spec.trials is not None:
         fix = "Leave trials out, or set method to random."
         found.append(Problem("trials", spec.trials, "does not apply to a grid, which trains every combination.", fix))
     if spec.seeds > 1 and "seed" in spec.space:
@@ -148,7 +150,7 @@ def _problems(spec: SweepSpec) -> list[Problem]:
     return found
 
 
-def _of_setting(spec: SweepSpec, name: str, values: list[Any] | Range) -> Problem | None:
+def _of_setting(spec: SweepSpec, name: str, values: list[Any] | ValueRange) -> Problem | None:
     place = f"space.{name}"
     if name in _FIXED:
         return Problem(place, None, "cannot vary.", _FIXED[name])
@@ -158,7 +160,7 @@ def _of_setting(spec: SweepSpec, name: str, values: list[Any] | Range) -> Proble
         near = get_close_matches(name, settings(), n=1)
         fix = f"Did you mean {near[0]}?" if near else "docs/configuration.md lists every setting."
         return Problem(place, None, "is not a setting.", fix)
-    if isinstance(values, Range):
+    if isinstance(values, ValueRange):
         return _of_range(spec, place, settings()[name], values)
     if not values:
         return Problem(place, "[]", "has no values.", _EXAMPLE)
@@ -167,7 +169,7 @@ def _of_setting(spec: SweepSpec, name: str, values: list[Any] | Range) -> Proble
     return None
 
 
-def _of_range(spec: SweepSpec, place: str, setting: Setting, values: Range) -> Problem | None:
+def _of_range(spec: SweepSpec, place: str, setting: Setting, values: ValueRange) -> Problem | None:
     given = f"{values.low:g} to {values.high:g}"
     if setting.kind in _UNORDERED:
         return Problem(place, given, "is a range, and the setting is not a number.", "Give a list of values.")

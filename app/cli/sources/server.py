@@ -20,8 +20,8 @@ _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
 
 _REMOTE = (
-    "runs", "show", "compare", "logs", "run", "stop", "resume", "edit", "delete", "queue", "dataset", "forecast", "diagnose",
-    "export", "archive", "restore", "system",
+    "runs", "show", "compare", "logs", "run", "sweep", "stop", "resume", "edit", "delete", "queue", "dataset", "forecast",
+    "diagnose", "export", "archive", "restore", "system",
 )  # fmt: skip
 _ANYWHERE = ("import", "targets", "dataset check")
 """Commands that need neither a database nor a server."""
