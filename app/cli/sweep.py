@@ -139,9 +139,7 @@ def _page(values: dict[str, Any]) -> str:
     ]
     rows = [["TRIAL", "VALUES", values["metric"].upper(), "STEP", "RUNS"]]
     for trial in values["trials"]:
-        listed = ", ".join(
-            f"{run['id']} {'stopped early' if run['stopped_early'] else run['status']}" for run in trial["runs"]
-        )
+        listed = ", ".join(f"{run['id']} {run['state']}" for run in trial["runs"])
         value = words.value_words(trial["summary"])
         rows.append([str(trial["trial"]), words.trial_words(trial), value, numbers.count(trial["at_step"]), listed])
     told = numbers.pairs([(label, text) for label, text in facts if text])

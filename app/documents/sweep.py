@@ -6,7 +6,7 @@ from sqlmodel import Session
 
 from worker.store import sweeps
 from worker.store.tables import Run, Sweep
-from worker.sweeps.advance import stopped_early
+from worker.sweeps.advance import state_word
 from worker.sweeps.ranking import Interval
 from worker.sweeps.results import Result, results
 
@@ -61,7 +61,7 @@ def _trial(one: Result) -> dict[str, Any]:
 
 def _run(run: Run, one: Result) -> dict[str, Any]:
     seed = int(run.config.get("seed", 0))
-    more = {"seed": seed, "value": one.values.get(seed), "stopped_early": stopped_early(run)}
+    more = {"seed": seed, "value": one.values.get(seed), "state": state_word(run)}
     return run.model_dump(mode="json", include=set(_RUN)) | more
 
 

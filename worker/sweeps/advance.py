@@ -64,6 +64,13 @@ def stopped_early(run: Run) -> bool:
     return run.status is Status.STOPPED and run.at_rung and run.sweep_id is not None
 
 
+def state_word(run: Run) -> str:
+    """The status of a run of a sweep, with "paused" at a rung and "stopped early" by the sweep."""
+    if stopped_early(run):
+        return "stopped early"
+    return "paused" if _state(run) is State.PAUSED else run.status.value
+
+
 def _due(session: Session, sweep: Sweep, spec: SweepSpec) -> Decision | None:
     found = sweeps.runs_of(session=session, sweep_ids=[sweep.id])
     for run in found:

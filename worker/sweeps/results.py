@@ -1,5 +1,6 @@
 """What a sweep has found: its trials with their values, the best one, and the steps that early stopping saved."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -11,7 +12,7 @@ from training.config.fields import settings
 from training.config.run_config import Changes
 from worker.store import sweeps
 from worker.store.tables import Run, Status, Sweep
-from worker.sweeps.advance import stopped_early
+from worker.sweeps.advance import state_word, stopped_early
 from worker.sweeps.ranking import Interval, difference, interval, sort_key
 from worker.sweeps.spec import SweepSpec
 
@@ -90,8 +91,7 @@ def results(session: Session, sweep: Sweep) -> Results:
         for number, group in groupby(found, key=lambda run: run.trial or 0)
     ]
     trials.sort(key=lambda one: _order(one, maximize=maximize))
-    counted = {status.value: sum(run.status is status for run in found) for status in Status}
-    return Results(sweep, spec, metric, tuple(trials), _lead(trials), {name: n for name, n in counted.items() if n})
+    return Results(sweep, spec, metric, tuple(trials), _lead(trials), dict(Counter(map(state_word, found))))
 
 
 def _order(one: Result, *, maximize: bool) -> tuple[bool, bool, int, float, int]:
