@@ -1,4 +1,4 @@
-"""The plots of several runs: a line for each in a plot for each metric, scatter and parallel coordinates (static/compare-plots.js)."""
+"""The plots of several runs: one for each metric, scatter and parallel coordinates (static/compare-plots.js)."""
 
 import json
 from collections.abc import Sequence

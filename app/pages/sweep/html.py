@@ -76,14 +76,12 @@ def missing(reason: str) -> Markup:
 
 def question(sweep: Document) -> Markup:
     """What the dialog asks before a sweep is stopped."""
-    live = sum(
-        not run["state"].startswith(("finished", "failed", "stopped"))
-        for trial in sweep["trials"]
-        for run in trial["runs"]
+    ended = ("finished", "failed", "stopped")
+    live = [run for trial in sweep["trials"] for run in trial["runs"] if not run["state"].startswith(ended)]
+    then = "Running ones save a checkpoint first; Resume continues a run later."
+    return Markup("<h2>Stop {}?</h2><p>{} will stop. {}</p>").format(
+        sweep["name"], numbers.plural(len(live), "run"), then
     )
-    return Markup(
-        "<h2>Stop {}?</h2><p>{} will stop; running ones save a checkpoint first. Resume continues a run later.</p>"
-    ).format(sweep["name"], numbers.plural(live, "run"))
 
 
 def _state(sweep: Document) -> Markup:

@@ -133,4 +133,5 @@ def _shown(sweep_id: str) -> Shown:
         return Shown(heading=str(database_unreachable()))
     parts = (parts_html.heading(found), parts_html.links(found), parts_html.standing(found), parts_html.trials(found))
     stoppable = not found["ended"] and callers.current().may_change(found["owner"])
-    return Shown(*map(str, parts), plotted(runs), stoppable)
+    heading, links, standing, trials = map(str, parts)
+    return Shown(heading, links, standing, trials, plotted(runs), stoppable)
