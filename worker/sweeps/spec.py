@@ -179,7 +179,8 @@ def _of_range(spec: SweepSpec, place: str, setting: Setting, values: ValueRange)
         fix = "Give a low above 0 and no step, or leave log out."
         return Problem(place, given, "cannot be logarithmic from 0 or in equal steps.", fix)
     if not spec.draws and not values.step:
-        return Problem(place, given, "has infinitely many values for a grid.", "Add step, or give a list of values.")
+        fix = f"{'Set trials, add' if spec.halves else 'Add'} step, or give a list of values."
+        return Problem(place, given, "has infinitely many values for a grid.", fix)
     if values.step and math.floor((values.high - values.low) / values.step) >= MOST_RUNS:
         return Problem(place, values.step, f"makes more than {MOST_RUNS} values.", "Give a larger step.")
     return None

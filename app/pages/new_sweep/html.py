@@ -16,6 +16,8 @@ EMPTY = Markup(
     "memory, and how long all of them take, before anything is queued.</p></div>"
 )
 
+NO_PLAN = Markup('<div class="empty"><h2>No plan</h2><p>The plan appears when the sweep has no error.</p></div>')
+
 
 def plan_html(plan: dict[str, Any]) -> Markup:
     """The summary, the notes, and the table of runs with the reason for each that is left out."""

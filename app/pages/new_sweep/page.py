@@ -13,7 +13,7 @@ from app.pages.common import form
 from app.pages.common.form import Draft
 from app.pages.common.html import QUIET, database_unreachable, html, title, user_error_html
 from app.pages.new_sweep.fields import applies, sweep_of
-from app.pages.new_sweep.html import EMPTY, plan_html
+from app.pages.new_sweep.html import EMPTY, NO_PLAN, plan_html
 from training.config.fields import parse, settings
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
@@ -29,7 +29,18 @@ _METHODS = [("Grid", "grid"), ("Random", "random"), ("Successive halving", "halv
 _NAMES = ("name", "trials", "seed", "seeds", "metric", "direction", "reduction_factor", "min_steps")
 _BY_METHOD = ("trials", "seed", "reduction_factor", "min_steps")
 _LABELS = {"seeds": "Seeds per configuration", "min_steps": "Steps to the first rung", "seed": "Seed of the draws"}
-_USUAL = {"trials": "12", "seed": "0", "seeds": "1", "reduction_factor": "3", "min_steps": "20"}
+_HELP = {
+    "trials": "Configurations to draw. Successive halving without a number trains every combination.",
+    "metric": "Default: eval_loss, or loss without held-out rows.",
+    "name": "Default: the settings that vary.",
+    "direction": "Of the metric.",
+    "seeds": "Repeats each configuration, for an interval.",
+    "seed": "The same seed draws the same configurations.",
+    "reduction_factor": "One of so many continues at each rung.",
+    "min_steps": "Steps before the first decision.",
+}
+_METHOD_HELP = "Grid: every combination. Random: draws. Successive halving: all runs begin, and only the best continue."
+_USUAL = {"seed": "0", "seeds": "1", "reduction_factor": "3", "min_steps": "20"}
 _EXAMPLE = "8, 16, 32   or   1e-5 to 1e-3 log   or   8 to 64 step 8"
 _VARIED_FIRST = ("learning_rate", "lora_r", "lora_alpha", "micro_batch_size", "weight_decay", "warmup", "epochs")
 
@@ -109,7 +120,7 @@ def sweep_planned(*typed: Any) -> list[Any]:
     try:
         found = plan.make_plan(_spec(typed), callers.current().reach)
     except UserError as error:
-        return [user_error_html(error), gr.skip(), gr.update(interactive=False)]
+        return [user_error_html(error), NO_PLAN, gr.update(interactive=False)]
     except UNREACHABLE:
         return [database_unreachable(), gr.skip(), gr.skip()]
     starting = len(found.starting)
@@ -165,7 +176,7 @@ def _varied() -> tuple[list[Any], list[Any], gr.Button]:
     with gr.Column(elem_classes="card group"):
         html("<h2>Settings that vary</h2>")
         for place in range(_ROWS):
-            with gr.Row(elem_classes="varied", visible=place < _SHOWN) as row:
+            with gr.Row(elem_classes="settings varied", visible=place < _SHOWN) as row:
                 name = gr.Dropdown(choices, value="", label="Setting", elem_classes="setting", elem_id=f"vary-{place}")
                 values = gr.Textbox(
                     label="Values", placeholder=_EXAMPLE, elem_classes="setting", elem_id=f"values-{place}", scale=2
@@ -181,14 +192,14 @@ def _search() -> tuple[Any, dict[str, Any]]:
     descriptions = {name: field.description or "" for name, field in SweepSpec.model_fields.items()}
     fields: dict[str, Any] = {}
     with gr.Column(elem_classes="card group"):
-        method = gr.Radio(
-            _METHODS, value="grid", label="Method", info=descriptions["method"].replace("`", ""), elem_id="sweep-method"
-        )
+        with gr.Row(elem_classes="settings"):
+            about_method: dict[str, Any] = {"elem_id": "sweep-method", "elem_classes": ["setting", "buttons", "whole"]}
+            method = gr.Radio(_METHODS, value="grid", label="Method", info=_METHOD_HELP, **about_method)
         with gr.Row(elem_classes="settings"):
             for name in _NAMES:
                 about: dict[str, Any] = {
                     "label": _LABELS.get(name, name.replace("_", " ").capitalize()),
-                    "info": descriptions[name],
+                    "info": _HELP.get(name, descriptions[name]),
                     "elem_id": f"sweep-{name}",
                     "elem_classes": ["setting"],
                     "visible": applies(name, "grid"),
@@ -202,12 +213,12 @@ def _search() -> tuple[Any, dict[str, Any]]:
 
 
 def _configuration() -> Any:
-    with gr.Column(elem_classes="card group"):
+    with gr.Column(elem_classes="card group"), gr.Row(elem_classes="settings"):
         return gr.Textbox(
             label="Configuration of all runs",
             info="YAML, as New run shows it. From the draft of New run, or from a run.",
             lines=8,
             max_lines=24,
             elem_id="sweep-config",
-            elem_classes=["setting", "paste"],
+            elem_classes=["setting", "whole", "paste"],
         )
