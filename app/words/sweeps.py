@@ -6,6 +6,7 @@ from app.words import numbers
 from training.units import NONE, byte_size
 from worker.sweeps.expand import words as values_in_words
 
+_NEVER_EARLY = "stops no run early: the first rung is at the last step. Lower min_steps."
 METHODS = {"grid": "grid", "random": "random search", "halving": "successive halving"}
 
 
@@ -32,7 +33,8 @@ def plan_notes(plan: dict[str, Any]) -> list[str]:
         notes.append(f"The time is for {numbers.plural(plan['devices'], 'device')}, at the speed of earlier runs.")
     if plan["method"] == "halving" and plan["steps"]:
         whole = sum(run["steps"] or 0 for run in plan["runs"] if run["starts"])
-        notes.append(f"Successive halving trains about {plan['steps']:,} of {numbers.plural(whole, 'step')}.")
+        told = f"trains about {plan['steps']:,} of {numbers.plural(whole, 'step')}."
+        notes.append(f"Successive halving {told if plan['steps'] < whole else _NEVER_EARLY}")
     return notes
 
 

@@ -33,7 +33,7 @@ _HELP = {
     "trials": "Configurations to draw. Successive halving without a number trains every combination.",
     "metric": "Default: eval_loss, or loss without held-out rows.",
     "name": "Default: the settings that vary.",
-    "direction": "Of the metric.",
+    "direction": "What is better: a lower or a higher value.",
     "seeds": "Repeats each configuration, for an interval.",
     "seed": "The same seed draws the same configurations.",
     "reduction_factor": "One of so many continues at each rung.",
@@ -171,7 +171,7 @@ def _varied() -> tuple[list[Any], list[Any], gr.Button]:
     """The lines with settings that vary: their rows, their components in order, and the button that shows one more."""
     known = settings()
     order = [*_VARIED_FIRST, *(name for name in known if name not in _VARIED_FIRST and name != "name")]
-    choices = [("", ""), *[(f"{known[name].label} ({name})", name) for name in order]]
+    choices = [("", ""), *[(known[name].label, name) for name in order]]
     rows, components = [], []
     with gr.Column(elem_classes="card group"):
         html("<h2>Settings that vary</h2>")
@@ -205,7 +205,8 @@ def _search() -> tuple[Any, dict[str, Any]]:
                     "visible": applies(name, "grid"),
                 }
                 if name == "direction":
-                    choices = [("Lower is better", "minimize"), ("Higher is better", "maximize")]
+                    choices = [("Minimize", "minimize"), ("Maximize", "maximize")]
+                    about["elem_classes"].append("buttons")
                     fields[name] = gr.Radio(choices, value="minimize", **about)
                 else:
                     fields[name] = gr.Textbox(value=_USUAL.get(name, ""), **about)
