@@ -43,8 +43,9 @@ _viewers: Viewers[Shown] = Viewers()
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
     with gr.Row(elem_classes="title-row"):
-        heading, links = html(script=_TIMES), html()
-        stop = gr.Button("Stop", size="sm", variant="stop", visible=False, scale=0, elem_id="stop-sweep")
+        heading = html(script=_TIMES)
+        stop = gr.Button("Stop", size="md", visible=False, scale=0, elem_id="stop-sweep")
+        links = html()
     refusal, standing, trials = html(), html(), html()
     plots = run_plots()
     parts = [heading, links, standing, trials, plots, stop]
