@@ -133,7 +133,7 @@ def _page(values: dict[str, Any]) -> str:
     facts = [
         ("Method", words.METHODS[values["method"]]),
         ("Runs", words.progress(values)),
-        ("Best", words.best(values) or "no result yet"),
+        ("Best" if values["ended"] else "Best so far", words.best(values) or "no result yet"),
         ("Second", words.lead(values)),
         ("Saved", words.saved(values)),
     ]

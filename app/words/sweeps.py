@@ -86,12 +86,12 @@ def saved(sweep: dict[str, Any]) -> str:
 
 
 def best(sweep: dict[str, Any]) -> str:
-    """The best configuration: "lr=0.0001 r=8: eval_loss 1.2345"; empty before the first result."""
+    """The best configuration: "lr=0.0001 r=8: eval_loss 1.2345", with its step until it has finished; empty before a result."""
     first = sweep["best"]
     if first is None:
         return ""
-    so_far = "" if first["finished"] else f" at step {first['at_step']:,}, so far"
-    return f"{trial_words(first)}: {sweep['metric']} {value_words(first['summary'])}{so_far}"
+    step = "" if first["finished"] else f" at step {first['at_step']:,}"
+    return f"{trial_words(first)}: {sweep['metric']} {value_words(first['summary'])}{step}"
 
 
 def lead(sweep: dict[str, Any]) -> str:

@@ -23,35 +23,38 @@ _SAME = ("model", "method", "task", "max_length", "strategy", "num_processes", "
 _NEARLY = ("model", "method")
 
 
-def total_steps(session: Session, config: RunConfig, reach: AllowedPaths) -> int | None:
-    """The optimizer steps of a run; None for a stream, and for files that are too large to count before the start.
+def training_rows(session: Session, config: RunConfig, reach: AllowedPaths) -> int | None:
+    """The training rows of a run; None for a stream, and for files that are too large to count before the start.
 
-    Rows without loss tokens are known only after tokenization and count here; a mixture with weights is counted as one epoch
-    over all rows.
+    Rows without loss tokens are known only after tokenization and count here.
     """
-    if config.max_steps:
-        return config.max_steps
     counts = [_rows(session, config, source, reach) for source in config.sources]
     if config.streaming or None in counts:
         return None
     rows = sum(filter(None, counts))
     try:
-        rows -= 0 if config.validation_data else held_out_count(config.eval_split, rows)
+        return rows - (0 if config.validation_data else held_out_count(config.eval_split, rows))
     except DataError:
         return None  # the run would be refused
+
+
+def total_steps(config: RunConfig, rows: int | None) -> int | None:
+    """The optimizer steps of a run on so many training rows; a mixture with weights is counted as one epoch over all rows."""
+    if config.max_steps or rows is None:
+        return config.max_steps
     processes = max(config.num_processes // config.sequence_parallel_size, 1)
     per_epoch = steps_per_epoch(rows, config.micro_batch_size, config.gradient_accumulation_steps, processes)
     return max(math.ceil(per_epoch * config.epochs), 1)
 
 
-def seconds_per_step(session: Session, config: RunConfig) -> float | None:
-    """The median over the newest runs with the same model and method, scaled to this global batch size; None without one.
+def seconds_per_step(session: Session, config: RunConfig, rows: int | None) -> float | None:
+    """The median over the newest runs with the same model and method, scaled to the rows of a step; None without one.
 
     Runs with the same length, strategy and processes count if there are any.
     """
     for same in (_SAME, _NEARLY):
         if found := _measured(session, config, same):
-            return statistics.median(found) * config.global_batch_size
+            return statistics.median(found) * _rows_of_a_step(config, rows)
     return None
 
 
@@ -74,9 +77,14 @@ def _measured(session: Session, config: RunConfig, same: Sequence[str]) -> list[
     )
     found = []
     for run in session.exec(wanted):
-        trained = RunConfig.model_validate(run.config).global_batch_size
-        found.append((run.seconds_per_step or 0.0) / max(trained, 1))
+        trained = _rows_of_a_step(RunConfig.model_validate(run.config), (run.plan or {}).get("train_rows"))
+        found.append((run.seconds_per_step or 0.0) / trained)
     return found
+
+
+def _rows_of_a_step(config: RunConfig, rows: int | None) -> int:
+    """The global batch size, or all rows if they are fewer."""
+    return max(min(config.global_batch_size, rows or config.global_batch_size), 1)
 
 
 def _rows(session: Session, config: RunConfig, source: Source, reach: AllowedPaths) -> int | None:

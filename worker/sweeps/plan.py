@@ -138,8 +138,8 @@ class _Look:
         if problems := submit.refusals(one.config, self._reach):
             return Planned(one, problems=tuple(problems), reason=str(problems[0]))
         config = with_model_path(one.config)
-        steps = pace.total_steps(self._session, config, self._reach)
-        speed = pace.seconds_per_step(self._session, config)
+        rows = pace.training_rows(self._session, config, self._reach)
+        steps, speed = pace.total_steps(config, rows), pace.seconds_per_step(self._session, config, rows)
         seconds = steps * speed if steps and speed else None
         return self._forecast(Planned(one, steps=steps, seconds=seconds), config)
 

@@ -10,6 +10,7 @@ from app.words import numbers
 from app.words import sweeps as words
 from training.config.fields import settings
 from training.units import NONE
+from worker.store.tables import Status
 
 Document = dict[str, Any]
 _CLASSES = {"stopped early": "stopped", "paused": "queued"}
@@ -37,9 +38,7 @@ def links(sweep: Document) -> Markup:
 def standing(sweep: Document) -> Markup:
     """Progress, the best configuration, whether it is better than the second, and the saved steps."""
     runs = [run for trial in sweep["trials"] for run in trial["runs"]]
-    total = sum(run["total_steps"] or 0 for run in runs)
-    done = sum(run["step"] if run["state"] != "stopped early" else run["total_steps"] or 0 for run in runs)
-    share = 1.0 if sweep["ended"] else done / total if total else 0.0
+    share = sum(_share(run) for run in runs) / len(runs) if runs else 0.0
     pairs = [("Runs", words.progress(sweep)), ("Planned", words.plan_words(sweep["plan"]))]
     if saved := words.saved(sweep):
         pairs.append(("Early stopping", saved))
@@ -82,6 +81,13 @@ def question(sweep: Document) -> Markup:
     return Markup("<h2>Stop {}?</h2><p>{} will stop. {}</p>").format(
         sweep["name"], numbers.plural(len(live), "run"), then
     )
+
+
+def _share(run: Document) -> float:
+    """How much of a run is done; all of it once it has ended."""
+    if Status(run["status"]).ended:
+        return 1.0
+    return min(run["step"] / run["total_steps"], 1.0) if run["total_steps"] else 0.0
 
 
 def _state(sweep: Document) -> Markup:
