@@ -51,6 +51,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         records,
         reference,
         stream,
+        sweeps,
         system,
         tokens,
         users,
@@ -64,7 +65,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.feeds = feeds.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
-    runs_and_queue = (api, downloads, order, live, records, stream, comparing)
+    runs_and_queue = (api, downloads, order, live, records, stream, comparing, sweeps)
     before = (before_run, dataset_imports, datasets, tokens, diagnoses)
     for part in (*runs_and_queue, *before, system, users, settings_routes, notifications, reference):
         app.include_router(part.router, responses=ERRORS)

@@ -133,6 +133,7 @@ def _empty(url: str) -> None:
         connection.execute("DELETE FROM idempotency_key")
         connection.execute("DELETE FROM notification_channel")
         connection.execute("DELETE FROM preferences")
+        connection.execute("DELETE FROM sweep")
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from training.errors import StopRequested, UserError
 from training.ranks.stopping import StopSignal, die_with_parent
 from training.reports.report import Report
 from training.rules import check
-from training.run_folder.events import Finished, Note, Resumed
+from training.run_folder.events import PAUSED, Finished, Note, Resumed
 from training.run_folder.paths import CONFIG_FILE
 from training.unused_libraries import leave_out
 
@@ -108,8 +108,9 @@ def train_rank(
     report.enter("preparing")
     trainer = make_trainer(config, task_objective, run_dir, report, stop, model, arguments, tokenizer, data, precision)
     run_steps(trainer, run_dir, state, report, stop)
-    if stop.agreed():
-        report.for_run(Finished(outcome="stopped", step=trainer.state.global_step, summary={}))
+    if stop.agreed() or trainer.paused:
+        outcome = "stopped" if stop.agreed() else PAUSED
+        report.for_run(Finished(outcome=outcome, step=trainer.state.global_step, summary={}))
         return
 
     report.enter("saving")
@@ -144,7 +145,7 @@ def run_steps(
             and trainer.last_evaluation.step != trainer.state.global_step
         ):
             trainer.evaluate()
-    if not stop.agreed():
+    if not stop.agreed() and not trainer.paused:
         trainer.load_best_weights()
 
 

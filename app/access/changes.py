@@ -11,8 +11,10 @@ from worker.datasets import datasets
 from worker.disk import background
 from worker.disk.offers import Freeable
 from worker.runs import shared_diagnoses, submit
-from worker.store import database, machines, runs, waiting
+from worker.store import database, machines, runs, sweeps, waiting
 from worker.store.tables import Run
+from worker.sweeps import start
+from worker.sweeps.spec import SweepSpec
 
 
 def stop(run_id: str) -> None:
@@ -31,6 +33,28 @@ def resume(run_id: str, *, step_down: bool = False) -> None:
         Forbidden: another user owns it.
     """
     submit.resume(_own_run(run_id), step_down=step_down)
+
+
+def start_sweep(spec: SweepSpec) -> str:
+    """Queues the runs of a sweep, which belong to the caller; returns its id.
+
+    Raises:
+        ConfigError: no run can start.
+    """
+    caller = callers.current()
+    return start.start(spec, reach=caller.reach, owner=caller.name).id
+
+
+def stop_sweep(sweep_id: str) -> None:
+    """Requests all runs of a sweep to stop.
+
+    Raises:
+        Forbidden: another user owns it.
+    """
+    with database.read() as session:
+        sweep = sweeps.get(session=session, sweep_id=sweep_id)
+    check_change("sweep", sweep.id, sweep.owner)
+    start.stop(sweep.id)
 
 
 def edit(

@@ -14,6 +14,7 @@ from app.cli.runs.edit import delete, edit
 from app.cli.runs.queue import queue
 from app.cli.services import system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
+from app.cli.sweep import sweep
 from app.cli.user import token, user
 
 STATUSES = ("queued", "running", "finished", "failed", "stopped")
@@ -31,7 +32,7 @@ def main() -> None:
     """
 
 
-for command in (up, web, worker, system, dataset, edit, delete, queue, notify, user, token):
+for command in (up, web, worker, system, sweep, dataset, edit, delete, queue, notify, user, token):
     main.add_command(command)
 
 

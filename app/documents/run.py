@@ -13,7 +13,8 @@ from worker.store.tables import Run, Status
 BRIEF = (
     "id", "name", "owner", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
     "finished_at", "devices",
-    "tags", "pinned", "archived_at", "held", "priority", "final_loss", "best_loss", "diverged", "peak_bytes", "seconds_per_step",
+    "tags", "pinned", "archived_at", "sweep_id", "trial", "pause_at", "held", "priority", "final_loss", "best_loss", "diverged",
+    "peak_bytes", "seconds_per_step",
 )  # fmt: skip
 WHOLE = (
     *BRIEF, "config", "summary", "error", "plan", "stepped_down", "forecast", "request", "phase_done", "phase_total", "dataset_id",

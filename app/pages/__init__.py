@@ -5,15 +5,17 @@ from collections.abc import Callable
 import gradio as gr
 from gradio.components import Navbar
 
-from app.pages import import_file, tour
+from app.pages import import_file, sweeps, tour
 from app.pages.compare import page as compare
 from app.pages.dataset import page as dataset
 from app.pages.datasets import page as datasets
 from app.pages.diagnose import page as diagnose
 from app.pages.new_run import page as launch
+from app.pages.new_sweep import page as new_sweep
 from app.pages.run import page as run
 from app.pages.runs import page as runs
 from app.pages.settings import page as settings
+from app.pages.sweep import page as sweep
 from app.pages.system import page as system
 from app.web.addresses import PAGES
 
@@ -27,6 +29,9 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/start": tour.build,
     "/import": import_file.build,
     "/run": run.build,
+    "/sweeps": sweeps.build,
+    "/sweep": sweep.build,
+    "/new-sweep": new_sweep.build,
     "/compare": compare.build,
     "/dataset": dataset.build,
 }

@@ -16,12 +16,15 @@ PAGES = (
     Address("/", "Runs"),
     Address("/datasets", "Data sets"),
     Address("/new", "New run"),
+    Address("/sweeps", "Sweeps"),
     Address("/diagnose", "Diagnose"),
     Address("/system", "System"),
     Address("/settings", "Settings"),
     Address("/start", "Tour", in_header=False),
     Address("/import", "Import a configuration", in_header=False),
     Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
+    Address("/sweep", "Sweep", in_header=False),  # of one sweep: /sweep?id=SWEEP_ID
+    Address("/new-sweep", "New sweep", in_header=False),
     Address("/compare", "Compare", in_header=False),  # of several runs: /compare?runs=ID,ID
     Address("/dataset", "Data set", in_header=False),  # of one data set: /dataset?id=ID
 )

@@ -37,6 +37,7 @@ from worker.store.measured import series
 from worker.store.notifications.channels import ChannelNotFound
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
 from worker.store.submissions import KeyReused, Submission
+from worker.store.sweeps import SweepEnded, SweepNotFound
 from worker.store.tables import Status
 from worker.store.waiting import NotWaiting
 
@@ -49,6 +50,8 @@ _STATUS: dict[type[UserError], int] = {
     NotResumable: 409,
     NotEnded: 409,
     NotWaiting: 409,
+    SweepNotFound: 404,
+    SweepEnded: 409,
     MachineNotFound: 404,
     MachineReports: 409,
     AlreadyFreeing: 409,

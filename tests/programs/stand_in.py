@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.like_torchrun import wait_for_ranks
 from training.ranks.stopping import die_with_parent
 from training.run_folder import events
+from training.run_folder.paths import PAUSE_VARIABLE
 
 GRACES = "STAND_IN_GRACES"
 
@@ -113,9 +114,10 @@ class Rank:
         self.enter("training")
         for step in range(first + 1, steps + 1):
             self.step(step)
-            if self.asked:
+            if self.asked or step == int(os.environ.get(PAUSE_VARIABLE, "0")) < steps:
                 self.save(step)
-                self.say(events.Finished(outcome="stopped", step=step, summary={}))
+                outcome = "stopped" if self.asked else events.PAUSED
+                self.say(events.Finished(outcome=outcome, step=step, summary={}))
                 return 0
         self.enter("saving")
         adapter = self.run_dir / "adapter"

@@ -8,7 +8,7 @@ from types import FrameType
 
 import psutil
 
-from training.run_folder.paths import SUPERVISOR_VARIABLE
+from training.run_folder.paths import PAUSE_VARIABLE, SUPERVISOR_VARIABLE
 
 _PR_SET_PDEATHSIG = 1
 
@@ -35,11 +35,15 @@ def _supervisor_has_ended() -> bool:
 
 
 class StopSignal:
-    """Handles SIGTERM: during training the run saves a checkpoint after the current step and exits; before, it exits at once."""
+    """Handles SIGTERM: during training the run saves a checkpoint after the current step and exits; before, it exits at once.
+
+    Also knows the step at which the run pauses for the decision of its sweep.
+    """
 
     def __init__(self) -> None:
         self.requested = False
         self._training = False
+        self._pause_at = int(os.environ.get(PAUSE_VARIABLE, "0"))
 
     def install(self) -> None:
         signal.signal(signal.SIGTERM, self._on_signal)
@@ -61,6 +65,10 @@ class StopSignal:
         flag = torch.tensor([int(self.requested)])
         dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._group)
         return bool(flag.item())
+
+    def pauses_at(self, step: int) -> bool:
+        """True from the step on at which the run pauses; the same on all ranks."""
+        return 0 < self._pause_at <= step
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.requested = True

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+PAUSED = "paused"
+"""The outcome of a run that has reached the step at which its sweep decides."""
 LOSS_OF = "loss/"
 """Begins the names of the losses of each of several data sets: loss/alpaca.jsonl, eval_loss/alpaca.jsonl."""
 
@@ -186,7 +188,7 @@ class OutOfMemory(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Finished(Event):
-    """The program has ended. `outcome` is finished, or stopped on request."""
+    """The program has ended. `outcome` is finished, stopped on request, or paused at the step of PAUSE_VARIABLE."""
 
     kind: ClassVar[str] = "finished"
     outcome: str

@@ -32,6 +32,9 @@ RUN_VARIABLE = "LATHE_RUN"
 SUPERVISOR_VARIABLE = "LATHE_SUPERVISOR"
 """The process ID of the supervisor."""
 
+PAUSE_VARIABLE = "LATHE_PAUSE_AT"
+"""The step at which the run evaluates, saves a checkpoint and exits, for the decision of its sweep; not set for other runs."""
+
 _ADAPTER_FOLDER, _MODEL_FOLDER = "adapter", "model"
 _CHECKPOINT_PREFIX = "checkpoint-"
 

@@ -143,13 +143,18 @@ class ReportingTrainer(GlobalBatchTrainer):
         if self._resumed_from:
             if self._evaluation_is_missing():
                 self._evaluate(None, None)
-            self.control.should_training_stop |= self._is_done()
+            self.control.should_training_stop |= self._is_done() or self.paused
         if not self.control.should_training_stop:
             super()._run_epoch(*arguments, **named)
 
     def _is_done(self) -> bool:
         """True if the run has taken its last step or stopped early."""
         return self.state.global_step >= self.state.max_steps or stops_early(self.context.config, self.state)
+
+    @property
+    def paused(self) -> bool:
+        """True if the run has reached the step at which its sweep decides, and is not done anyway."""
+        return self.context.stop.pauses_at(self.state.global_step) and not self._is_done()
 
     def _evaluation_is_missing(self) -> bool:
         per_epoch = self.eval_dataset is not None and self.context.config.eval_strategy is Interval.EPOCH

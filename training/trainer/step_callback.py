@@ -20,9 +20,13 @@ class CallbackTrainer(Protocol):
 
     model_wrapped: torch.nn.Module
     throughput: Throughput
+    eval_dataset: Any
 
     @property
     def context(self) -> Any: ...
+
+    @property
+    def paused(self) -> bool: ...
 
     def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None: ...
 
@@ -62,6 +66,9 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
         if self._stop.agreed():
             control.should_evaluate = False
             control.should_save = control.should_training_stop = True
+        elif self._trainer.paused:
+            control.should_log = control.should_save = control.should_training_stop = True
+            control.should_evaluate = self._trainer.eval_dataset is not None
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -83,12 +83,7 @@ def forecast_run(
     notes, slack = [], calibration.slack if calibration else SLACK
 
     def of(asked: RunConfig) -> tuple[Forecast, Worst | None]:
-        known = worst_batches_of(asked, rows) if rows and not config.task.pairs else []
-        given: dict[str, Any] = {"card": card, "host_limit_bytes": host_bytes, "slack": slack}
-        if not known:
-            return forecast(asked, shape, batch=full_batch(asked), **given), None
-        tried = [(forecast(asked, shape, batch=one.batch, **given), one) for one in known]
-        return max(tried, key=lambda one: one[0].peak_bytes)
+        return forecast_only(asked, shape, card, rows=rows, host_bytes=host_bytes, calibration=calibration)
 
     found, top = of(config)
     batch = found.batch
@@ -109,6 +104,25 @@ def forecast_run(
     if not found.fits:
         advice += _shorter(config, rows, lambda asked: of(asked)[0])
     return Found(found, advice, notes, top)
+
+
+def forecast_only(
+    config: RunConfig,
+    shape: ModelShape,
+    card: Card | None,
+    *,
+    rows: RowLengths | None = None,
+    host_bytes: int | None = None,
+    calibration: Calibration | None = None,
+) -> tuple[Forecast, Worst | None]:
+    """Forecasts a run on its largest batch, which is None if the data set is not tokenized. Makes no advice."""
+    slack = calibration.slack if calibration else SLACK
+    known = worst_batches_of(config, rows) if rows and not config.task.pairs else []
+    given: dict[str, Any] = {"card": card, "host_limit_bytes": host_bytes, "slack": slack}
+    if not known:
+        return forecast(config, shape, batch=full_batch(config), **given), None
+    tried = [(forecast(config, shape, batch=one.batch, **given), one) for one in known]
+    return max(tried, key=lambda one: one[0].peak_bytes)
 
 
 def _shorter(config: RunConfig, rows: RowLengths | None, of: Callable[[RunConfig], Forecast]) -> Iterator[Advice]:

@@ -25,6 +25,7 @@ from worker.supervision.lease import steady
 from worker.supervision.outcome import Verdict
 from worker.supervision.report_reader import AttemptProgress
 from worker.supervision.training_process import end_left_behind
+from worker.sweeps import advance
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ def run_round() -> None:
     """One round."""
     for run in lost_runs():
         recover(run)
+    advance.advance_all()
     starting.start_waiting()
 
 

@@ -2,7 +2,10 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from sqlmodel import Session
 
 from training.chat import template
 from training.config import own_deepspeed, trackers
@@ -15,11 +18,12 @@ from training.model_info.config_json import ModelError
 from training.model_info.folder import ModelFacts, describe_model, has_tokenizer
 from training.rules import check
 from training.units import byte_size
-from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path
+from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path, with_model_path
 from worker.datasets import run_data, template_checking
 from worker.datasets.run_data import RunData, resolve
 from worker.settings import get_settings, hub_token
 from worker.store import database, runs, submissions
+from worker.store.runs import SweepPlace
 from worker.store.submissions import Repeated, Submission
 from worker.store.tables import LOCAL, Run
 
@@ -47,6 +51,27 @@ def submit(
     """
     if submission and (first := _first(submission)):
         return first
+    with prepared(config, reach=reach, owner=owner) as (ready, data):
+        try:
+            run = _create(ready, data, parent_id, owner, submission)
+        except Repeated as repeated:  # caught here, so that the data, which the first run uses too, is kept
+            with database.read() as session:
+                return runs.get(session=session, run_id=repeated.run_id)
+    notify(run.id)
+    return run
+
+
+@contextmanager
+def prepared(
+    config: RunConfig, *, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL
+) -> Iterator[tuple[RunConfig, RunData]]:
+    """Checks a run as `submit` does, and copies its data into the store: the configuration and the data to store it with.
+
+    If the `with` block raises, data that is new in the store is deleted again.
+
+    Raises:
+        ConfigError: one problem for each wrong setting.
+    """
     config = with_files(config, reach)
     if problems := list(_unprintable(config)):
         raise ConfigError(problems)  # no file is looked for by such a name
@@ -56,13 +81,7 @@ def submit(
     with run_data.taken_in(config, reach, owner, problems) as data:
         if problems := _faults(config, data):
             raise ConfigError(problems)
-        try:
-            run = _create(config, data, parent_id, owner, submission)
-        except Repeated as repeated:  # caught here, so that the data, which the first run uses too, is kept
-            with database.read() as session:
-                return runs.get(session=session, run_id=repeated.run_id)
-    notify(run.id)
-    return run
+        yield config, data
 
 
 def _first(submission: Submission) -> Run | None:
@@ -73,18 +92,32 @@ def _first(submission: Submission) -> Run | None:
 
 def _create(config: RunConfig, data: RunData, parent_id: str | None, owner: str, submission: Submission | None) -> Run:
     with database.write() as session:
-        run = runs.create(
-            session=session,
-            config=config.model_copy(update=data.settings),
-            dataset_id=data.training.id,
-            fingerprints=data.fingerprints,
-            parent_id=parent_id,
-            owner=owner,
-            name=config.name or f"{Path(config.model).name} on {data.title}"[:200],
-        )
+        run = stored(session, config, data, owner=owner, parent_id=parent_id)
         if submission:
             submissions.add(session=session, submission=submission, run_id=run.id)
     return run
+
+
+def stored(
+    session: Session,
+    config: RunConfig,
+    data: RunData,
+    *,
+    owner: str,
+    parent_id: str | None = None,
+    place: SweepPlace | None = None,
+) -> Run:
+    """Stores a prepared run as queued; `place` is that in a sweep."""
+    return runs.create(
+        session=session,
+        config=config.model_copy(update=data.settings),
+        dataset_id=data.training.id,
+        fingerprints=data.fingerprints,
+        parent_id=parent_id,
+        owner=owner,
+        name=config.name or f"{Path(config.model).name} on {data.title}"[:200],
+        place=place,
+    )
 
 
 def problems(config: RunConfig, reach: AllowedPaths = EVERYTHING) -> list[Problem]:
@@ -93,6 +126,16 @@ def problems(config: RunConfig, reach: AllowedPaths = EVERYTHING) -> list[Proble
         return unprintable
     _, found = _checked(config, reach)
     return found + run_data.problems(config, reach)
+
+
+def refusals(config: RunConfig, reach: AllowedPaths = EVERYTHING) -> list[Problem]:
+    """`problems`, and the conflicts of settings that would make `submit` refuse the run."""
+    try:
+        config = with_files(config, reach)
+    except ConfigError as error:
+        return error.problems
+    found = problems(config, reach)
+    return found if reach.problems(config) else [*found, *_blocking(with_model_path(config))]
 
 
 def _faults(config: RunConfig, data: RunData) -> list[Problem]:

@@ -137,18 +137,21 @@ def finish(
 def requeue(*, session: Session, run_id: str, attempt: int, reason: str, outcome: str = "requeued") -> bool:
     """Returns a run to its old place in the queue and frees its devices; a run with a stop request is stopped instead.
 
-    `outcome` is requeued, starved, lost or failed; the last two count towards the limit. False if the attempt is not current.
+    `outcome` is requeued, paused, starved, lost or failed; the last two count towards the limit. A paused run is held until its
+    sweep decides (worker/sweeps/advance.py). False if the attempt is not current.
     """
     # Locked first: a stop request cannot arrive in between.
     held = session.exec(select(Run.request).where(*_held(run_id, attempt)).with_for_update()).first()
     if held is Request.STOP:
         return finish(session=session, run_id=run_id, attempt=attempt, status=Status.STOPPED, reason=reason)
-    if _change(session, *_held(run_id, attempt), **NOT_HELD, status=Status.QUEUED) is None:
+    paused = outcome == "paused"
+    if _change(session, *_held(run_id, attempt), **NOT_HELD, status=Status.QUEUED, held=paused) is None:
         return False
     _release(session, run_id, attempt, outcome=outcome, reason=reason)
-    message = f"Requeued. {reason}"
-    level = "info" if outcome == "requeued" else "warning"
-    history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind="requeued")
+    kind = "paused" if paused else "requeued"
+    level = "info" if outcome in ("requeued", "paused") else "warning"
+    message = f"{kind.capitalize()}. {reason}"
+    history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind=kind)
     return True
 
 

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import update
 from sqlmodel import Session, col, select
@@ -46,6 +47,14 @@ class BadDescription(UserError):  # noqa: N818
     """The name, the notes or a tag of a run cannot be stored."""
 
 
+class SweepPlace(NamedTuple):
+    """A run's place in a sweep: its id, the number of the configuration, and the step at which the run pauses."""
+
+    sweep_id: str
+    trial: int
+    pause_at: int | None
+
+
 def create(
     *,
     session: Session,
@@ -55,8 +64,9 @@ def create(
     parent_id: str | None = None,
     name: str = "",
     owner: str = LOCAL,
+    place: SweepPlace | None = None,
 ) -> Run:
-    """Queues a new run. `name` is its display name; if empty, the configuration's title."""
+    """Queues a new run. `name` is its display name; if empty, the configuration's title. `place` is that in a sweep."""
     now = database.now(session=session)
     run = Run(
         id=new_id(now),
@@ -70,6 +80,8 @@ def create(
         queued_at=now,
         position=now,
     )
+    if place:
+        run.sweep_id, run.trial, run.pause_at = place
     session.add(run)
     session.flush()
     return run
@@ -172,6 +184,8 @@ def resume(*, session: Session, run_id: str, step_down: bool = False) -> Run:
     run.status, run.queued_at = Status.QUEUED, database.now(session=session)
     run.position, run.archived_at = run.queued_at, None
     run.finished_at = run.request = None
+    if run.at_rung:  # its sweep stopped it early: now it trains to its last step
+        run.held, run.pause_at = False, None
     proposed = (run.error or {}).get("step_down") or {}
     if step_down and not proposed:
         message = "has no settings proposed that need less memory."

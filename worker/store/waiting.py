@@ -56,6 +56,8 @@ def hold(*, session: Session, run_id: str, held: bool) -> Run:
     run = _waiting_run(session, run_id)
     if run.held != held:
         run.held = held
+        if not held and run.at_rung:  # released by a user, not by its sweep: it trains to its last step
+            run.pause_at = None
         _note(session, run, "Held: it does not start until it is released." if held else "Released.")
     session.flush()
     return run

@@ -26,7 +26,10 @@ def close(
         run.stepped_down = run.stepped_down | verdict.step_down
         session.add(run)
     if verdict.status is Status.QUEUED:
-        return claims.requeue(session=session, run_id=run.id, attempt=run.attempt, reason=verdict.reason)
+        outcome = "paused" if verdict.paused else "requeued"
+        return claims.requeue(
+            session=session, run_id=run.id, attempt=run.attempt, reason=verdict.reason, outcome=outcome
+        )
     return claims.finish(
         session=session,
         run_id=run.id,

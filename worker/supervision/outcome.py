@@ -12,7 +12,7 @@ from training.config.fields import in_words
 from training.config.machine import Machine
 from training.config.run_config import Changes, RunConfig
 from training.errors import UserError
-from training.run_folder.events import Failed, OutOfMemory
+from training.run_folder.events import PAUSED, Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
 from worker.store.memory_words import summary
 from worker.store.tables import Request, Status
@@ -49,7 +49,8 @@ class Ending:
 class Verdict:
     """What happens to the run; with `status` queued it continues later.
 
-    `retry`: it is requeued while attempts are left, and `goes_on` says from where. `step_down`: the settings that change.
+    `retry`: it is requeued while attempts are left, and `goes_on` says from where. `paused`: it waits for the decision of its
+    sweep. `step_down`: the settings that change.
     """
 
     status: Status
@@ -59,13 +60,14 @@ class Verdict:
     exit_code: int | None = None
     retry: bool = False
     goes_on: str = ""
+    paused: bool = False
     step_down: dict[str, Any] = field(default_factory=dict)
 
 
 def judge(seen: AttemptProgress, ending: Ending) -> Verdict:
     """The verdict on an attempt: from the program's own report first, then the request, then the way it ended."""
-    if seen.finished and seen.finished.outcome == "finished":
-        return Verdict(Status.FINISHED, summary=seen.finished.summary)
+    if seen.finished and (verdict := _reported(seen.finished, ending)):
+        return verdict
     expected = next((failure for failure in seen.failures if failure.expected), None)
     if expected:
         return _failed(seen, expected.message, expected.fix, expected)
@@ -76,6 +78,19 @@ def judge(seen: AttemptProgress, ending: Ending) -> Verdict:
     if seen.finished:
         return _crash(seen, "The training process was stopped by a SIGTERM that Lathe did not send.", retry=True)
     return _crashed(seen, ending)
+
+
+def _reported(done: Finished, ending: Ending) -> Verdict | None:
+    """The verdict that the program reported itself: finished, or paused without a request."""
+    if done.outcome == "finished":
+        return Verdict(Status.FINISHED, summary=done.summary)
+    return at_rung(done) if done.outcome == PAUSED and not ending.asked else None
+
+
+def at_rung(done: Finished) -> Verdict:
+    """The verdict on an attempt that has reached the step at which its sweep decides."""
+    reason = f"Saved at step {done.step:,}. Its sweep decides whether it continues."
+    return Verdict(Status.QUEUED, reason, paused=True)
 
 
 def _as_asked(seen: AttemptProgress, ending: Ending) -> Verdict:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from training.config.run_config import Changes, RunConfig, stepped_down
 from training.run_folder import checkpoints, full_disk
+from training.run_folder.events import PAUSED
 from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, LOG_FILE, saved_result
 from worker.datasets import token_cache
@@ -34,6 +35,7 @@ from worker.supervision.outcome import Ending, Verdict
 from worker.supervision.report_reader import AttemptProgress, Reports, finished_record
 from worker.supervision.training_process import TrainingProcess, end_left_behind, environment
 from worker.supervision.watchdog import Graces, Watchdog
+from worker.sweeps import advance
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class Supervisor:
         finally:
             processes.kill_descendants()
             self._lease.release()
+            advance.after(self._run_id)
             self._notify_next()
 
     def _on_terminate(self, *_: object) -> None:
@@ -117,6 +120,8 @@ class Supervisor:
         done = finished_record(self._run_dir)
         if done and done.outcome == "finished" and saved_result(self._run_dir):
             return self._packed(Verdict(Status.FINISHED, summary=done.summary))
+        if done and done.outcome == PAUSED and done.step == run.pause_at:
+            return outcome.at_rung(done)
         config = self._database.until_answered(lambda: self._config(run))
         self._database.until_answered(lambda: self._lineage(run)).write(self._run_dir)
         return self._packed(self._train(run, config, reports))
@@ -187,7 +192,8 @@ class Supervisor:
         token_cache.make_room()
         _write_whole(self._run_dir / CONFIG_FILE, config.model_dump_json(indent=2))
         launch = self._launch(config, self._run_dir, run.devices, os.cpu_count() or 1)
-        return TrainingProcess(launch.argv, self._run_dir, environment(launch, run.id, self._settings))
+        variables = environment(launch, run.id, self._settings, run.pause_at)
+        return TrainingProcess(launch.argv, self._run_dir, variables)
 
     def _store_forecast(self) -> None:
         """Stores the memory forecast, to be compared with the measurement. Training has already started and does not wait."""

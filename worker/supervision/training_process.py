@@ -8,15 +8,18 @@ from pathlib import Path
 
 import psutil
 
-from training.run_folder.paths import LOG_FILE, RUN_VARIABLE, SUPERVISOR_VARIABLE
+from training.run_folder.paths import LOG_FILE, PAUSE_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE
 from training.tokens import store
 from worker.machine import processes
 from worker.settings import PREFIX, Settings
 from worker.supervision.launcher import Launch
 
 
-def environment(launch: Launch, run_id: str, settings: Settings) -> dict[str, str]:
-    """The environment of the training process that this supervisor starts: without Lathe's own settings and secrets."""
+def environment(launch: Launch, run_id: str, settings: Settings, pause_at: int | None = None) -> dict[str, str]:
+    """The environment of the training process that this supervisor starts: without Lathe's own settings and secrets.
+
+    `pause_at` is the step at which the run pauses.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     token = {"HF_TOKEN": settings.hub_token.get_secret_value()} if settings.hub_token else {}
     ours = {
@@ -29,7 +32,8 @@ def environment(launch: Launch, run_id: str, settings: Settings) -> dict[str, st
         SUPERVISOR_VARIABLE: str(os.getpid()),
         store.VARIABLE: str(settings.tokens_dir),  # shared with the pages
     }
-    return inherited | token | ours | launch.env
+    pause = {PAUSE_VARIABLE: str(pause_at)} if pause_at else {}
+    return inherited | token | ours | pause | launch.env
 
 
 def end_left_behind(run_id: str) -> None:

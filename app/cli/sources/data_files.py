@@ -8,7 +8,8 @@ from typing import Any
 
 from app.cli.sources.server import Server
 from app.words import numbers
-from training.config.data_sets import FIELDS, Source, sources, written
+from training.config import own_deepspeed
+from training.config.data_sets import FIELDS, Source, canonical, sources, written
 from training.config.run_config import RunConfig
 from training.units import byte_size
 from worker.allowed_paths import EVERYTHING, find_path
@@ -25,13 +26,28 @@ def sent(server: Server, config: RunConfig) -> RunConfig:
         config = with_deepspeed_file(config, EVERYTHING)
     if config.chat_template and (path := find_path(config.chat_template)) and path.is_file():
         config = with_template_file(config, EVERYTHING)
+    return config.model_copy(update=_sent_data(server, {field: getattr(config, field) for field in FIELDS}))
+
+
+def sent_values(server: Server, values: dict[str, Any]) -> dict[str, Any]:
+    """The same for settings that are not checked yet, as a file gives them."""
+    path = find_path(str(values["deepspeed_config"])) if values.get("deepspeed_config") else None
+    text = {"deepspeed_config": own_deepspeed.from_file(path)} if path and path.is_file() else {}
+    path = find_path(str(values["chat_template"])) if values.get("chat_template") else None
+    if path and path.is_file():
+        text["chat_template"] = path.read_text(encoding="utf-8")
+    return values | text | _sent_data(server, {field: canonical(values.get(field)) for field in FIELDS})
+
+
+def _sent_data(server: Server, named: dict[str, Any]) -> dict[str, str]:
+    """The settings that name files of this machine, with the ids of the data sets on the server."""
     changes: dict[str, str] = {}
-    for field in FIELDS:
-        named = sources(getattr(config, field))
-        known = [_sent(server, source, several=len(named) > 1) for source in named]
-        if known != list(named):
+    for field, text in named.items():
+        before = sources(text)
+        known = [_sent(server, source, several=len(before) > 1) for source in before]
+        if known != list(before):
             changes[field] = written(known)
-    return config.model_copy(update=changes)
+    return changes
 
 
 def upload(server: Server, file: Path, name: str, columns: str | None = None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
 
 _REMOTE = (
-    "runs", "show", "compare", "logs", "run", "stop", "resume", "edit", "delete", "queue", "dataset", "forecast", "render",
+    "runs", "show", "compare", "logs", "run", "sweep", "stop", "resume", "edit", "delete", "queue", "dataset", "forecast", "render",
     "diagnose", "export", "archive", "restore", "system", "notify",
 )  # fmt: skip
 _ANYWHERE = ("import", "targets", "dataset check")

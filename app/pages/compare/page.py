@@ -1,6 +1,5 @@
 """The page Compare, at /compare?runs=ID,ID,...: it only reads the database, and its address holds the whole view."""
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +8,7 @@ import gradio as gr
 from app.documents.comparison.document import Comparison, compare
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import QUIET, database_unreachable, html
+from app.pages.common.run_plots import plotted, run_plots
 from app.pages.common.viewers import Viewers
 from app.pages.compare import html as parts_html
 from app.pages.compare import table_html
@@ -18,9 +18,6 @@ from worker.store.database import UNREACHABLE
 
 LIVE_SECONDS, ENDED_SECONDS = 3.0, 20.0
 _SCRIPT = "lathe.compare(element, trigger, watch)"
-_PLOTS = (
-    '<section class="panel compare-plots" hidden></section><section class="panel compare-relations" hidden></section>'
-)
 _NAMES = ("compare-head", "compare-notices", "compare-results", "compare-settings")
 
 
@@ -45,12 +42,7 @@ def build(demo: gr.Blocks) -> None:
             head = html(script=_SCRIPT, classes=_NAMES[0])
             add = html(parts_html.add_field(), script="lathe.addRun(element, trigger)", classes="compare-add")
         notices, results, settings = (html(script=_SCRIPT, classes=name) for name in _NAMES[1:])
-        plots = gr.HTML(
-            html_template=_PLOTS,
-            js_on_load="lathe.comparePlots(element, props, watch)",
-            apply_default_css=False,
-            padding=False,
-        )
+        plots = run_plots()
     timer = gr.Timer(LIVE_SECONDS)
     parts = [head, notices, results, settings]
     outputs = [*parts, plots, timer]
@@ -92,7 +84,7 @@ def show(view: View) -> Shown:
         table_html.results(view, comparison),
         table_html.settings(view, comparison),
     )
-    return Shown(view, tuple(map(str, parts)), _plotted(comparison), LIVE_SECONDS if live else ENDED_SECONDS)
+    return Shown(view, tuple(map(str, parts)), plotted(comparison.runs), LIVE_SECONDS if live else ENDED_SECONDS)
 
 
 def _read(view: View) -> Comparison:
@@ -104,12 +96,6 @@ def _with_full_ids(view: View, comparison: Comparison) -> View:
     """The view with the whole ids of its runs; ids of no run stay, after them."""
     missing = [str(error.problem.value) for error in comparison.missing]
     return replace(view.showing([*(run.id for run in comparison.runs), *missing]), dropped=view.dropped)
-
-
-def _plotted(comparison: Comparison) -> str:
-    """The runs of the plots as JSON for static/compare.js; `stored` changes with the run's metrics."""
-    runs = [{"id": run.id, "label": run.name, "stored": f"{run.attempt}.{run.event_offset}"} for run in comparison.runs]
-    return json.dumps(runs) if runs else ""
 
 
 def _view(before: Shown | None, request: gr.Request) -> View:

@@ -83,6 +83,7 @@ def build(demo: gr.Blocks) -> None:
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="title-row"):
         link = Markup('<a class="button" href="/import">Import a configuration</a>')
+        link += Markup('<a class="button" href="/new-sweep">Sweep …</a>')
         title("New run", folds.search_box() + link)
         example = gr.Button("Load the starter example", size="sm", visible=EXAMPLE.is_file(), scale=0)
         reset = gr.Button("Reset", size="sm", scale=0)

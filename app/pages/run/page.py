@@ -221,7 +221,11 @@ def _parts(snapshot: Snapshot) -> list[Any]:
 
 def _links(snapshot: Snapshot) -> Markup:
     run = snapshot.run
-    links = [("", f"/new?clone={run.id}", "", "Clone"), ("", f"/api/runs/{run.id}/config.yaml", "download", "YAML")]
+    links = [
+        ("", f"/new?clone={run.id}", "", "Clone"),
+        ("", f"/new-sweep?clone={run.id}", "", "Sweep"),
+        ("", f"/api/runs/{run.id}/config.yaml", "download", "YAML"),
+    ]
     if adapter_path(run):
         result = result_noun(run.config)
         links.append(("primary", f"/api/runs/{run.id}/{result}.zip", "download", f"Download {result}"))

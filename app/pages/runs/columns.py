@@ -101,11 +101,17 @@ def progress(run: Run) -> Markup:
 
 def _name(run: Run) -> Markup:
     pin = Markup('<span class="pin" title="Pinned">★</span>') if run.pinned else ""
-    states = [("held", run.held and run.status is Status.QUEUED), ("archived", run.archived_at is not None)]
+    waits = run.held and run.status is Status.QUEUED
+    states = [
+        ("paused", waits and run.at_rung),
+        ("held", waits and not run.at_rung),
+        ("archived", run.archived_at is not None),
+    ]
     if run.status is Status.QUEUED and run.priority:
         states.append((f"{waiting.priority_word(run.priority)} priority", True))
     marks = [(f"is:{word}" if word in ("held", "archived") else "", word) for word, holds in states if holds]
     chips = [(f"tag:{tag}", tag) for tag in run.tags] + marks
+    chips += [(f"sweep:{run.sweep_id}", "sweep")] if run.sweep_id else []
     drawn = Markup("").join(_chip(search, word) for search, word in chips)
     return Markup('{}<a href="/run?id={}" title="{}">{}</a>{}').format(pin, run.id, run.name, run.name, drawn)
 

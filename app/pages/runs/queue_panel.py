@@ -116,7 +116,7 @@ def _priority(run: Run) -> Markup:
 
 def _starts(run: Run, queue: Queue) -> str:
     if run.held:
-        return "held"
+        return f"paused at step {run.step:,} by its sweep" if run.at_rung else "held"
     if queue.paused:
         return "paused"
     seconds = queue.starts.get(run.id)

@@ -13,7 +13,7 @@ from app.pages.runs.queue_panel import queue_html
 from app.pages.runs.table import Listing, listing
 from app.pages.runs.view import PAGE, View
 from worker.datasets import datasets
-from worker.store import database
+from worker.store import database, sweeps
 from worker.store.database import UNREACHABLE
 from worker.store.listed import run_list
 from worker.store.listed.filters import FilterError
@@ -46,6 +46,7 @@ def render(view: View) -> Listing:
         listed = run_list.listing(session=session, **chosen_runs, **order, limit=PAGE, offset=view.offset)
         sizes = run_list.group_sizes(session=session, group_by=view.group, **chosen_runs) if view.group else {}
         names = {item.id: item.name for item in datasets.listing(session=session)} if listed else {}
+        names |= sweeps.titles(session=session, sweep_ids={run.sweep_id for run in listed if run.sweep_id})
     return listing(listed, total, dict(sizes), names, view)
 
 

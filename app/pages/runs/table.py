@@ -69,6 +69,8 @@ def _group_value(run: Run, group: str, names: Names) -> str:
             return ""
         case "owner" | "status":
             return str(getattr(run, group))
+        case "sweep":
+            return names.get(run.sweep_id or "", "")
         case "data":
             return data_names(str(run.config.get("data", "")), dict(names))
         case _:

@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from training.config.fields import settings
 from training.config.run_config import RunConfig
+from worker.sweeps.spec import SweepSpec
 
 DOCUMENT_PATH = "/api/openapi.json"
 SETTINGS = "#/components/schemas/RunConfig"
@@ -17,6 +18,7 @@ _MODELS = "#/components/schemas/{model}"
 
 TAGS = {
     "Runs": ("/api/runs", "/api/archives"),
+    "Sweeps": ("/api/sweeps",),
     "Queue": ("/api/queue",),
     "Compare": ("/api/compare",),
     "Data sets": ("/api/datasets",),
@@ -30,6 +32,7 @@ TAGS = {
 
 _PARAMETERS = {
     "run_id": "The run's id, or its first four or more characters.",
+    "sweep_id": "The sweep's id, or its first four or more characters.",
     "dataset_id": "The data set's id, or its first four or more characters.",
     "diagnosis_id": "The id of a shared diagnosis.",
     "import_id": "The id of an import.",
@@ -68,6 +71,15 @@ RUN_BODY = {
 }
 
 
+SWEEP_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "A sweep: `config` and `space` are required (docs/sweeps.md).",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/SweepSpec"}}},
+    }
+}
+
+
 def raw_body(media: str, description: str) -> dict[str, Any]:
     """The declaration of a route that reads its body itself."""
     content = {media: {"schema": {"type": "string", "format": "binary"}}}
@@ -97,6 +109,8 @@ def described(app: FastAPI) -> dict[str, Any]:
     run = RunConfig.model_json_schema(ref_template=_MODELS)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas |= run.pop("$defs", {}) | {"RunConfig": run}
+    sweep = SweepSpec.model_json_schema(ref_template=_MODELS)
+    schemas |= sweep.pop("$defs", {}) | {"SweepSpec": sweep}
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"token": []}]
     for path, operation in operations(document):

@@ -24,6 +24,8 @@ PAGES = {
     "Run, unknown": ("/run?id=nothing", ".empty"),
     "Compare": ("/compare?runs={training},{finished}", "table"),
     "New run": ("/new", "#start"),
+    "Sweeps, none": ("/sweeps", ".empty"),
+    "New sweep": ("/new-sweep?clone={finished}", "#start-sweep"),
     "Data sets": ("/datasets", "table.sets"),
     "Data set": ("/dataset?id={dataset}", "table"),
     "Diagnose": ("/diagnose", "textarea"),

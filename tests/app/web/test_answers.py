@@ -66,6 +66,8 @@ def installation(api, tmp_path, monkeypatch):
         accounts.add(session=session, name="alice")
     channel = api.post("/api/notifications", json={"address": "http://127.0.0.1:9/nobody"}).json()
     assert api.post(f"/api/notifications/{channel['id']}/test").json()["reason"]
+    spec = {"config": {"model": str(STARTER), "data": item.id}, "space": {"lora_r": [4, 8]}}
+    sweep = api.post("/api/sweeps", json=spec).json()
     shared = api.post("/api/diagnoses", params={"share": True}, content=LOG).json()["shared"]
     started = api.post("/api/datasets/imports", json={"file": f"{tmp_path.name}/rows.jsonl"})
     assert started.status_code == 202, started.text
@@ -78,6 +80,7 @@ def installation(api, tmp_path, monkeypatch):
         "running": running.id,
         "run_id": run.id,
         "dataset_id": item.id,
+        "sweep_id": sweep["id"],
         "diagnosis_id": shared["id"],
         "import_id": started.json()["id"],
         "form": "json",

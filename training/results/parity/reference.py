@@ -104,7 +104,9 @@ def prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, c
         text, expected = renderer.question(example)
         if not text:
             continue
-        marked = not config.train_on_prompt and config.loss_on is not LossOn.FIELD  # the last tokens with loss are the answer
+        marked = (
+            not config.train_on_prompt and config.loss_on is not LossOn.FIELD
+        )  # the last tokens with loss are the answer
         ids = _before_the_answer(item) if marked else None
         ids = encoder.prompt(renderer.last_turn(example)) if ids is None else ids
         found.append(_prompt(row, example, ids, text, expected, templated=renderer.templates))

@@ -117,6 +117,14 @@ def _status(part: Part) -> Condition:
     return col(Run.status).in_([Status(value) for value in wanted])
 
 
+def _sweep(part: Part) -> Condition:
+    """The runs of a sweep, by the beginning of its id; `none` those of no sweep."""
+    _only(part, ":", "=")
+    if part.value.lower() == "none":
+        return col(Run.sweep_id).is_(None)
+    return func.coalesce(col(Run.sweep_id), "").startswith(part.value.lower(), autoescape=True)
+
+
 def _tag(part: Part) -> Condition:
     _only(part, ":", "=")
     return _tagged(part.value, whole=True)
@@ -250,6 +258,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Part], Condition]]] = {
     "owner": ("owner:anna", _text(col(Run.owner))),
     "notes": ('notes:"new tokenizer"', _text(col(Run.notes))),
     "id": ("id:3f9k", _text(col(Run.id))),
+    "sweep": ("sweep:3f9k", _sweep),
     "loss": ("loss<1.5", _number(col(Run.final_loss))),
     "eval_loss": ("eval_loss<1.2", _number(col(Run.best_loss))),
     "peak": ("peak>20 (GiB)", _number(col(Run.peak_bytes), _GIB)),

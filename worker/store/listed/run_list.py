@@ -7,11 +7,11 @@ from sqlalchemy import ColumnElement, func
 from sqlmodel import Session, col, select
 
 from worker.store.listed import filters
-from worker.store.tables import Run, Status
+from worker.store.tables import Run, Status, Sweep
 
 TIMES = ("queued_at", "created_at", "started_at", "finished_at")
 COLUMNS = (*TIMES, "name", "owner", "status", "step", "final_loss", "best_loss", "peak_bytes")
-GROUPS = ("model", "data", "method", "owner", "status")
+GROUPS = ("model", "data", "method", "owner", "status", "sweep")
 
 
 def listing(
@@ -65,9 +65,16 @@ def orders() -> dict[str, ColumnElement[Any]]:
         "model": filters.configured("model"),
         "method": filters.configured("method"),
         "data": filters.data_name(),
+        "sweep": cast(ColumnElement[Any], func.coalesce(_sweep_name(), "")),
         "progress": Run.step * 1.0 / func.nullif(Run.total_steps, 0),
         "duration": filters.elapsed(),
     }
+
+
+def _sweep_name() -> ColumnElement[Any]:
+    """The name of a run's sweep with its id, which tells sweeps of the same name apart."""
+    named = Sweep.name + " · " + Sweep.id
+    return select(named).where(Sweep.id == Run.sweep_id).scalar_subquery()
 
 
 def _conditions(status: Status | None, search: str) -> list[filters.Condition]:

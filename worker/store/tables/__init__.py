@@ -14,6 +14,7 @@ from worker.store.tables.notifications import (
 )
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
 from worker.store.tables.runs import LOCAL, Attempt, Request, Run, Status
+from worker.store.tables.sweeps import Sweep
 
 __all__ = [
     "LOCAL",
@@ -36,5 +37,6 @@ __all__ = [
     "Run",
     "RunEvent",
     "Status",
+    "Sweep",
     "WebhookFormat",
 ]

@@ -71,6 +71,13 @@ class Run(SQLModel, table=True):
     )
     pinned: bool = Field(default=False, sa_column_kwargs={"server_default": false()}, description="listed first")
     archived_at: float | None = Field(default=None, description="listed only on request")
+    sweep_id: str | None = Field(default=None, max_length=32, index=True, description="the sweep that it belongs to")
+    trial: int | None = Field(
+        default=None, description="number of its configuration in the sweep, from 1; runs with other seeds share it"
+    )
+    pause_at: int | None = Field(
+        default=None, description="step at which it saves, evaluates and waits for the decision of its sweep"
+    )
     tags: list[str] = Field(
         default_factory=list, sa_column=Column(JSON, nullable=False, server_default="[]"), description="in lower case"
     )
@@ -120,6 +127,11 @@ class Run(SQLModel, table=True):
         description="settings that replace those in config after out-of-memory errors",
     )
 
+    @property
+    def at_rung(self) -> bool:
+        """True once it has reached the step at which its sweep decides."""
+        return self.pause_at is not None and self.step >= self.pause_at
+
 
 class Attempt(SQLModel, table=True):
     """One start of a run, with how it ended."""
@@ -130,7 +142,9 @@ class Attempt(SQLModel, table=True):
     devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     started_at: float
     ended_at: float | None = None
-    outcome: str = Field(default="", max_length=40, description="finished, failed, stopped, requeued, starved, lost")
+    outcome: str = Field(
+        default="", max_length=40, description="finished, failed, stopped, requeued, paused, starved, lost"
+    )
     exit_code: int | None = None
     reason: str = Field(default="", sa_column=Column(Text, nullable=False))
     stepped_down: dict[str, Any] = Field(

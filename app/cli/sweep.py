@@ -1,0 +1,146 @@
+"""`lathe sweep`: plan, start, list, show and stop sweeps."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.cli.errors import Command, ReportingGroup
+from app.cli.options import config_type, count_type, json_option
+
+sweep_argument = click.argument("sweep_id", metavar="SWEEP")
+
+
+class SweepGroup(ReportingGroup):
+    """`lathe sweep FILE` is `lathe sweep start FILE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = next((word for word in args if not word.startswith("-")), None)
+        return super().parse_args(ctx, args if first is None or first in self.commands else ["start", *args])
+
+
+@click.group(cls=SweepGroup)
+def sweep() -> None:
+    """Train one configuration with several values of some settings, and find the best.
+
+    `lathe sweep FILE` starts the sweep in a YAML or JSON file (docs/sweeps.md).
+    """
+
+
+@sweep.command(cls=Command)
+@click.argument("file", metavar="FILE", type=config_type)
+@click.option("--dry-run", is_flag=True, help="Show the runs, their memory and time; queue nothing.")
+@json_option
+def start(file: Path, dry_run: bool, as_json: bool) -> None:
+    """Queue the runs of a sweep. Runs that do not fit are left out."""
+    from app.cli.sources import sweeps as source
+    from app.words import sweeps as words
+    from worker.sweeps.spec import read_sweep
+
+    spec = read_sweep(file)
+    if dry_run:
+        plan = source.plan(spec)
+        click.echo(json.dumps(plan) if as_json else _plan(plan))
+        return
+    started = source.start(spec)
+    if as_json:
+        click.echo(json.dumps(started))
+        return
+    click.echo(f"{words.plan_words(started['plan'])}. {' '.join(words.plan_notes(started['plan']))}")
+    click.echo(f"Queued sweep {started['id']}: {started['name']}\n{_commands(started['id'])}")
+
+
+@sweep.command("list", cls=Command)
+@click.option("--limit", default=50, show_default=True, metavar="N", type=count_type, help="At most N sweeps.")
+@json_option
+def list_(limit: int, as_json: bool) -> None:
+    """List the sweeps, newest first."""
+    from app.cli.sources import sweeps as source
+    from app.words import numbers
+    from app.words import sweeps as words
+
+    found = source.listing(limit)
+    if as_json:
+        click.echo(json.dumps(found))
+    elif not found:
+        click.echo("No sweeps yet. Start one with `lathe sweep FILE`.")
+    else:
+        rows = [["SWEEP", "NAME", "METHOD", "RUNS", "BEST"]]
+        rows += [
+            [one["id"], numbers.shorten(one["name"], 40), one["method"], words.progress(one), words.best(one)]
+            for one in found
+        ]
+        click.echo(numbers.table(rows))
+
+
+@sweep.command(cls=Command)
+@sweep_argument
+@json_option
+def show(sweep_id: str, as_json: bool) -> None:
+    """Show one sweep: progress, the best configuration, and all trials."""
+    from app.cli.sources import sweeps as source
+
+    values = source.document(sweep_id)
+    click.echo(json.dumps(values) if as_json else _page(values))
+
+
+@sweep.command(cls=Command)
+@sweep_argument
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_option
+def stop(sweep_id: str, yes: bool, as_json: bool) -> None:
+    """Stop all runs of a sweep.
+
+    Running runs save a checkpoint first; `lathe resume RUN` continues one.
+    """
+    from app.cli.sources import sweeps as source
+
+    if sys.stdin.isatty() and not yes and not as_json:
+        click.confirm(f"Stop all runs of sweep {sweep_id}?", abort=True)
+    stopped = source.stop(sweep_id)
+    click.echo(
+        json.dumps(stopped) if as_json else f"Stopping sweep {stopped['id']}: its runs save a checkpoint and stop."
+    )
+
+
+def _commands(sweep_id: str) -> str:
+    from app.words import numbers
+
+    facts = [("Show", f"lathe sweep show {sweep_id}"), ("Runs", f"lathe runs --search sweep:{sweep_id}")]
+    return numbers.pairs([*facts, ("Stop", f"lathe sweep stop {sweep_id}")])
+
+
+def _plan(plan: dict[str, Any]) -> str:
+    from app.words import numbers
+    from app.words import sweeps as words
+
+    rows = [["TRIAL", "VALUES", "MEMORY", "STEPS", "STARTS", "REASON"]]
+    for run in plan["runs"]:
+        values = words.run_values(run)
+        reason = numbers.shorten(run["reason"], 100)
+        steps = numbers.count(run["steps"])
+        rows.append([str(run["trial"]), values, words.memory(run), steps, words.verdict(run), reason])
+    notes = " ".join(words.plan_notes(plan))
+    return f"{words.plan_words(plan)}. {notes}\n\n{numbers.table(rows, right=frozenset({0, 2, 3}))}"
+
+
+def _page(values: dict[str, Any]) -> str:
+    from app.words import numbers
+    from app.words import sweeps as words
+
+    facts = [
+        ("Method", words.METHODS[values["method"]]),
+        ("Runs", words.progress(values)),
+        ("Best" if values["ended"] else "Best so far", words.best(values) or "no result yet"),
+        ("Second", words.lead(values)),
+        ("Saved", words.saved(values)),
+    ]
+    rows = [["TRIAL", "VALUES", values["metric"].upper(), "STEP", "RUNS"]]
+    for trial in values["trials"]:
+        listed = ", ".join(f"{run['id']} {run['state']}" for run in trial["runs"])
+        value = words.value_words(trial["summary"])
+        rows.append([str(trial["trial"]), words.trial_words(trial), value, numbers.count(trial["at_step"]), listed])
+    told = numbers.pairs([(label, text) for label, text in facts if text])
+    return f"Sweep {values['id']}: {values['name']}\n{told}\n\n{numbers.table(rows, right=frozenset({0, 3}))}"

@@ -1,0 +1,1 @@
+"""The page Sweep: progress, results and plots of one sweep."""

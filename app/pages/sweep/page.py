@@ -1,0 +1,138 @@
+"""The page Sweep, at /sweep?id=SWEEP_ID: it reads the database every few seconds, and stops the sweep on request."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from app.access import callers, changes
+from app.documents.comparison.document import MOST_RUNS
+from app.documents.sweep import document
+from app.pages.common.cache import TimedCache
+from app.pages.common.html import QUIET, database_unreachable, html
+from app.pages.common.run_plots import plotted, run_plots
+from app.pages.common.viewers import Viewers
+from app.pages.sweep import html as parts_html
+from training.errors import UserError
+from worker.store import database, sweeps
+from worker.store.database import UNREACHABLE
+from worker.store.sweeps import SweepNotFound
+from worker.store.tables import Run
+
+_REFRESH_SECONDS = 3.0
+_TIMES = "watch('value', lathe.updateTimes); lathe.updateTimes()"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a browser shows: the parts of the page, and whether the caller may stop the sweep."""
+
+    heading: str = ""
+    links: str = ""
+    standing: str = ""
+    trials: str = ""
+    plots: str = ""
+    stoppable: bool = False
+
+
+_found: TimedCache[str, tuple[dict[str, Any], list[Run]]] = TimedCache(seconds=1.0)
+_viewers: Viewers[Shown] = Viewers()
+
+
+def build(demo: gr.Blocks) -> None:
+    """Components, handlers and wiring of the page."""
+    with gr.Row(elem_classes="title-row"):
+        heading = html(script=_TIMES)
+        stop = gr.Button("Stop", size="md", visible=False, scale=0, elem_id="stop-sweep")
+        links = html()
+    refusal, standing, trials = html(), html(), html()
+    plots = run_plots()
+    parts = [heading, links, standing, trials, plots, stop]
+    demo.load(sweep_opened, None, parts, **QUIET)
+    gr.Timer(_REFRESH_SECONDS).tick(sweep_ticked, None, parts, **QUIET)
+    with gr.Column(visible=False, elem_classes="dialog") as dialog, gr.Column(elem_classes="card"):
+        question = html()
+        with gr.Row():
+            cancel = gr.Button("Cancel", elem_classes="dialog-cancel")
+            confirm = gr.Button("Stop", variant="stop", elem_id="confirm-stop-sweep")
+    stop.click(stop_pressed, None, [dialog, question], **QUIET)
+    cancel.click(stop_cancelled, None, dialog, **QUIET)
+    confirm.click(stop_confirmed, None, [dialog, refusal, *parts], **QUIET)
+
+
+def sweep_opened(request: gr.Request) -> list[Any]:
+    """All parts of the page."""
+    return _viewers.serve(request.session_hash, lambda _: _changed(_id(request), None))
+
+
+def sweep_ticked(request: gr.Request) -> list[Any]:
+    """The parts that have changed."""
+    return _viewers.serve(request.session_hash, lambda before: _changed(_id(request), before))
+
+
+def stop_pressed(request: gr.Request) -> list[Any]:
+    """Asks before the sweep is stopped."""
+    try:
+        return [gr.update(visible=True), parts_html.question(_read(_id(request))[0])]
+    except (UserError, *UNREACHABLE) as error:
+        return [gr.update(visible=True), Markup("<h2>Not possible now</h2><p>{}</p>").format(str(error))]
+
+
+def stop_cancelled() -> Any:
+    """Closes the dialog."""
+    return gr.update(visible=False)
+
+
+def stop_confirmed(request: gr.Request) -> list[Any]:
+    """Stops the sweep, or shows why it is refused."""
+    refusal = Markup("")
+    try:
+        changes.stop_sweep(_id(request))
+    except UserError as error:
+        refusal = Markup('<div class="alert" role="alert">{}</div>').format(str(error))
+    except UNREACHABLE:
+        refusal = database_unreachable()
+    _found.clear()
+    return [gr.update(visible=False), refusal, *sweep_ticked(request)]
+
+
+def _id(request: gr.Request) -> str:
+    return str(request.query_params.get("id", ""))[:40]
+
+
+def _read(sweep_id: str) -> tuple[dict[str, Any], list[Run]]:
+    """The sweep's document, and the runs of its plots in the order of its trials."""
+
+    def read() -> tuple[dict[str, Any], list[Run]]:
+        with database.read() as session:
+            found = document(session, sweep_id)
+            by_id = {run.id: run for run in sweeps.runs_of(session=session, sweep_ids=[found["id"]])}
+        order = [run["id"] for trial in found["trials"] for run in trial["runs"]]
+        return found, [by_id[run_id] for run_id in order if run_id in by_id][:MOST_RUNS]
+
+    return _found.get(sweep_id, read)
+
+
+def _changed(sweep_id: str, before: Shown | None) -> tuple[Shown, list[Any]]:
+    now = _shown(sweep_id)
+    old = before or Shown()
+    values = [
+        gr.skip() if before and getattr(now, name) == getattr(old, name) else getattr(now, name)
+        for name in ("heading", "links", "standing", "trials", "plots")
+    ]
+    stop = gr.skip() if before and now.stoppable == old.stoppable else gr.update(visible=now.stoppable)
+    return now, [*values, stop]
+
+
+def _shown(sweep_id: str) -> Shown:
+    try:
+        found, runs = _read(sweep_id)
+    except SweepNotFound as error:
+        return Shown(heading=str(parts_html.missing(str(error) if sweep_id else "The address has no sweep id.")))
+    except UNREACHABLE:
+        return Shown(heading=str(database_unreachable()))
+    parts = (parts_html.heading(found), parts_html.links(found), parts_html.standing(found), parts_html.trials(found))
+    stoppable = not found["ended"] and callers.current().may_change(found["owner"])
+    heading, links, standing, trials = map(str, parts)
+    return Shown(heading, links, standing, trials, plotted(runs), stoppable)

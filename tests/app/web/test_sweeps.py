@@ -1,0 +1,64 @@
+"""The REST routes of sweeps."""
+
+import json
+
+import pytest
+from played_run import PlayedRun, model_folder
+from web import client
+
+from training.run_folder.events import Metrics
+from worker import celery_app
+from worker.store import database
+from worker.store.listed import run_list
+
+
+@pytest.fixture
+def api(home, monkeypatch):
+    """A client of an installation without a broker: runs stay queued in the database."""
+    monkeypatch.setattr(celery_app, "notify", lambda run_id: False)
+    return client()
+
+
+@pytest.fixture
+def body(tmp_path):
+    """A sweep of two configurations with two seeds."""
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20)))
+    config = {"model": str(model_folder(tmp_path / "model")), "data": str(data)}
+    return {"config": config, "space": {"lora_r": [4, 8]}, "seeds": 2}
+
+
+def test_a_plan_queues_nothing(api, body):
+    plan = api.post("/api/sweeps/plan", json=body).json()
+    assert (plan["total"], plan["starting"], plan["metric"]) == (4, 4, "eval_loss")
+    assert plan["steps"] == 4 * 15  # 19 rows in 5 steps, 3 epochs
+    assert api.get("/api/sweeps").json() == {"sweeps": []}
+
+
+def test_a_sweep_names_its_best_configuration_with_its_interval(api, body):
+    answer = api.post("/api/sweeps", json=body)
+    assert answer.status_code == 201
+    sweep = answer.json()
+    losses = {(4, 42): 1.0, (4, 43): 1.2, (8, 42): 0.5, (8, 43): 0.8}
+    with database.read() as session:
+        found = run_list.listing(session=session, search=f"sweep:{sweep['id']}")
+    for run in found:
+        loss = losses[run.config["lora_r"], run.config["seed"]]
+        PlayedRun.of(run.id).claim().report(Metrics(step=15, values={"eval_loss": loss})).end(
+            summary={"eval_loss": loss}
+        )
+    shown = api.get(f"/api/sweeps/{sweep['id']}").json()
+    assert shown["best"]["changes"] == {"lora_r": 8}
+    assert shown["best"]["summary"]["n"] == 2
+    assert shown["best"]["summary"]["mean"] == pytest.approx(0.65)
+    assert shown["lead"]["mean"] == pytest.approx(0.45)
+    assert shown["ended"]
+    assert api.post(f"/api/sweeps/{sweep['id']}/stop").status_code == 409
+
+
+def test_a_wrong_sweep_and_an_unknown_one_are_refused(api, body):
+    refused = api.post("/api/sweeps", json=body | {"space": {"lora_rank": [1]}})
+    assert refused.status_code == 422
+    assert refused.json()["error"]["field"] == "space.lora_rank"
+    assert api.post("/api/sweeps", json=[1]).json()["error"]["field"] == "sweep"
+    assert api.get("/api/sweeps/zzzz").status_code == 404

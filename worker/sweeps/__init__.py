@@ -1,0 +1,1 @@
+"""Sweeps: which runs there are, their plan before the start, what continues, and the results."""

@@ -1,0 +1,233 @@
+"""A sweep before its start: each run checked as Start checks it, its memory forecast, and the time of all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from sqlmodel import Session
+
+from training.config.fields import ConfigError
+from training.config.run_config import RunConfig
+from training.errors import Problem
+from training.forecast import gpus
+from training.forecast.gpus import Card
+from training.model_info.config_json import ModelError
+from worker.allowed_paths import EVERYTHING, AllowedPaths, with_model_path
+from worker.forecasts import calibration, worst_batch
+from worker.forecasts import forecast as forecasting
+from worker.machine import devices
+from worker.runs import submit
+from worker.settings import get_settings
+from worker.store import database, machines
+from worker.sweeps import pace
+from worker.sweeps.expand import Candidate, candidates
+from worker.sweeps.spec import SweepSpec
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a sweep before its start. `fits` is None if its memory cannot be forecast; `reason` says why it is left out."""
+
+    candidate: Candidate
+    fits: bool | None = None
+    peak_bytes: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    problems: tuple[Problem, ...] = ()
+    reason: str = ""
+
+    @property
+    def valid(self) -> bool:
+        """True if Start would accept it."""
+        return not self.problems
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a sweep before its start; `metric` decides. `steps` and `seconds` are those of all runs that start."""
+
+    spec: SweepSpec
+    metric: str
+    runs: tuple[Planned, ...]
+    steps: int | None
+    seconds: float | None
+    devices: int
+
+    @property
+    def starting(self) -> list[Planned]:
+        """The runs that start: valid ones that fit, or with `include_unfit` all valid ones."""
+        return [run for run in self.runs if run.valid and (run.fits is not False or self.spec.include_unfit)]
+
+    @property
+    def unfit(self) -> int:
+        """The number of valid runs that do not fit."""
+        return sum(run.valid and run.fits is False for run in self.runs)
+
+    @property
+    def refused(self) -> int:
+        """The number of runs that Start would refuse."""
+        return sum(not run.valid for run in self.runs)
+
+
+def make_plan(spec: SweepSpec, reach: AllowedPaths = EVERYTHING) -> Plan:
+    """Plans a sweep; queues and stores nothing.
+
+    Raises:
+        ConfigError: there are too many runs, or too few configurations for the draws.
+    """
+    found = candidates(spec)
+    with database.read() as session:
+        card, count = _card(session), _devices(session)
+        look = _Look(session, reach, card)
+        runs = tuple(look.planned(one) for one in found)
+    first = next((one.config for one in found if one.config), None)
+    metric = spec.metric or ("eval_loss" if first is None or first.holds_out else "loss")
+    plan = Plan(spec, metric, runs, None, None, count)
+    steps, seconds = _expected(plan)
+    return replace(plan, steps=steps, seconds=seconds)
+
+
+def as_document(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON."""
+    starting = plan.starting
+    return {
+        "name": plan.spec.title,
+        "method": plan.spec.method.value,
+        "metric": plan.metric,
+        "total": len(plan.runs),
+        "starting": len(starting),
+        "unfit": plan.unfit,
+        "refused": plan.refused,
+        "steps": plan.steps,
+        "seconds": plan.seconds,
+        "devices": plan.devices,
+        "runs": [_row(run, starts=any(run is one for one in starting)) for run in plan.runs],
+    }
+
+
+def _row(run: Planned, *, starts: bool) -> dict[str, Any]:
+    one = run.candidate
+    return {
+        "trial": one.trial,
+        "name": one.name,
+        "changes": one.changes,
+        "seed": one.seed,
+        "starts": starts,
+        "fits": run.fits,
+        "peak_bytes": run.peak_bytes,
+        "steps": run.steps,
+        "seconds": run.seconds,
+        "reason": run.reason,
+        "problems": [vars(problem) for problem in run.problems],
+    }
+
+
+class _Look:
+    """Looks at runs one after another; what several share (data, the model's shape) is read once."""
+
+    def __init__(self, session: Session, reach: AllowedPaths, card: Card | None) -> None:
+        self._session, self._reach, self._card = session, reach, card
+        self._shape = lru_cache(maxsize=None)(forecasting.shape_at)
+        self._known = calibration.known(card)
+        self._rows: dict[tuple[Any, ...], worst_batch.RowLengths | None] = {}
+
+    def planned(self, one: Candidate) -> Planned:
+        if one.config is None:
+            return Planned(one, problems=tuple(one.problems), reason=str(one.problems[0]))
+        if problems := submit.refusals(one.config, self._reach):
+            return Planned(one, problems=tuple(problems), reason=str(problems[0]))
+        config = with_model_path(one.config)
+        rows = pace.training_rows(self._session, config, self._reach)
+        steps, speed = pace.total_steps(config, rows), pace.seconds_per_step(self._session, config, rows)
+        seconds = steps * speed if steps and speed else None
+        return self._forecast(Planned(one, steps=steps, seconds=seconds), config)
+
+    def _forecast(self, run: Planned, config: RunConfig) -> Planned:
+        try:
+            shape = self._shape(config.model, config.revision)
+        except ModelError:
+            return replace(run, reason="The memory is unknown: the model's config.json is not on this machine.")
+        key = (config.data, config.model, config.columns, config.train_on_prompt)
+        if key not in self._rows:
+            self._rows[key] = worst_batch.counted(config, config.model)
+        found, _ = forecasting.forecast_only(
+            config,
+            shape,
+            self._card,
+            rows=self._rows[key],
+            host_bytes=forecasting.host_memory(),
+            calibration=self._known,
+        )
+        return replace(run, fits=found.fits, peak_bytes=int(found.peak_bytes), reason=" ".join(found.reasons))
+
+
+def _card(session: Session) -> Card | None:
+    """This machine's GPU; without one, the largest GPU that a worker on another machine reports."""
+    card = forecasting.card_of(devices.machine())
+    if card is not None or not get_settings().broker_url:
+        return card
+    reported = [
+        one for machine in machines.listing(session=session) for one in machine.devices if "/cuda:" in one["name"]
+    ]
+    largest = max(reported, key=lambda one: int(one["memory_bytes"]), default=None)
+    return gpus.like(str(largest["label"]), int(largest["memory_bytes"])) if largest else None
+
+
+def _devices(session: Session) -> int:
+    """The devices that workers report; without a report those of this machine."""
+    reported = sum(len(machine.devices) for machine in machines.listing(session=session))
+    return reported or len(devices.own_devices())
+
+
+def _expected(plan: Plan) -> tuple[int | None, float | None]:
+    """Steps and seconds of all runs that start; with halving, of those that the rule lets continue."""
+    runs = plan.starting
+    if not runs:
+        return 0, 0.0
+    steps = [run.steps for run in runs]
+    shares = _shares(plan.spec, steps) if plan.spec.halves else [1.0] * len(runs)
+    total = None if shares is None or None in steps else round(_sum(steps, shares))
+    if shares is None:
+        return None, None
+    jobs = [
+        (run.candidate.config.num_processes if run.candidate.config else 1, _times(run.seconds, share))
+        for run, share in zip(runs, shares, strict=True)
+    ]
+    return total, pace.together(jobs, plan.devices)
+
+
+def _shares(spec: SweepSpec, steps: Sequence[int | None]) -> list[float] | None:
+    """The share of its steps that each run trains if the first ones are the best; None if the steps are unknown."""
+    if None in steps:
+        return None
+    known = [step or 0 for step in steps]
+    trained, left, rung = [0] * len(known), len(known), spec.min_steps
+    while left and any(step > done for step, done in zip(known[:left], trained, strict=False)):
+        for place in range(left):
+            trained[place] = min(rung, known[place])
+        left, rung = max(left // spec.reduction_factor, 1), rung * spec.reduction_factor
+    return [done / step if step else 1.0 for done, step in zip(trained, known, strict=True)]
+
+
+def _sum(steps: Sequence[int | None], shares: Sequence[float]) -> float:
+    return sum((step or 0) * share for step, share in zip(steps, shares, strict=True))
+
+
+def _times(seconds: float | None, share: float) -> float | None:
+    return None if seconds is None else seconds * share
+
+
+def refuse_empty(plan: Plan) -> None:
+    """Refuses a sweep of which no run would start.
+
+    Raises:
+        ConfigError: the problems of its first run, or that none fits.
+    """
+    if plan.starting:
+        return
+    if problems := next((run.problems for run in plan.runs if run.problems), None):
+        raise ConfigError(list(problems))
+    reason = next(run.reason for run in plan.runs)
+    fix = "Choose settings that need less memory, or set include_unfit to true."
+    raise ConfigError([Problem("space", None, f"has no run that fits. {reason}", fix)])

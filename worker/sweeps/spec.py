@@ -1,0 +1,186 @@
+"""A sweep as its file describes it: a configuration, the settings that vary, and the method. docs/sweeps.md explains the format."""
+
+import json
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from training.config.fields import ConfigError, Setting, settings
+from training.errors import Problem
+
+MOST_RUNS = 200
+MOST_SEEDS = 20
+_FIXED = {"name": "Runs are named after their values."}
+_EXAMPLE = "Give a list of values, or a range such as {low: 0.00001, high: 0.001, log: true}."
+_UNORDERED = ("text", "choice", "boolean")
+
+
+class SearchMethod(StrEnum):
+    """How configurations are chosen, and which of them train to the end."""
+
+    GRID = "grid"
+    RANDOM = "random"
+    HALVING = "halving"
+
+
+class ValueRange(BaseModel):
+    """Values from `low` to `high`: drawn uniformly (with `log` on a logarithmic scale), in steps of `step` if given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = Field(default=None, gt=0)
+
+
+class SweepSpec(BaseModel):
+    """A sweep as a user describes it. Immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
+
+    name: str = Field("", max_length=80, description="Name of the sweep. Default: the names of the settings that vary.")
+    config: dict[str, Any] = Field(description="Settings of a run, as in its file.")
+    space: dict[str, list[Any] | ValueRange] = Field(
+        description="Values of each setting that varies: a list, or a range."
+    )
+    method: SearchMethod = Field(
+        SearchMethod.GRID, description="grid: every combination. random: `trials` draws. halving: the best continue."
+    )
+    trials: int | None = Field(
+        None, ge=1, le=MOST_RUNS, description="Number of configurations to draw (random, halving)."
+    )
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the draws.")
+    seeds: int = Field(1, ge=1, le=MOST_SEEDS, description="Runs per configuration, each with another seed.")
+    metric: str = Field(
+        "", max_length=60, description="Metric that decides. Default: eval_loss, without held-out rows loss."
+    )
+    direction: Literal["minimize", "maximize"] = Field(
+        "minimize", description="Whether a lower or a higher value is better."
+    )
+    reduction_factor: int = Field(3, ge=2, le=16, description="halving: one of so many continues at each rung.")
+    min_steps: int = Field(20, ge=1, description="halving: steps before the first decision.")
+    include_unfit: bool = Field(False, description="Also start runs whose memory forecast does not fit.")
+
+    @property
+    def title(self) -> str:
+        """The name; by default "Sweep of learning_rate, lora_r"."""
+        return self.name or f"Sweep of {', '.join(self.space)}"[:80]
+
+    @property
+    def draws(self) -> bool:
+        """True if configurations are drawn, False if all combinations are trained."""
+        return self.method is SearchMethod.RANDOM or (self.method is SearchMethod.HALVING and self.trials is not None)
+
+    @property
+    def halves(self) -> bool:
+        """True if runs pause at rungs and only the best continue."""
+        return self.method is SearchMethod.HALVING
+
+
+def parse_sweep(values: Any) -> SweepSpec:
+    """The sweep with these values, read from a file or a request.
+
+    Raises:
+        ConfigError: one problem for each wrong field.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError([Problem("sweep", None, "is not a mapping.", "Give config and space (docs/sweeps.md).")])
+    try:
+        spec = SweepSpec.model_validate(values)
+    except ValidationError as error:
+        # Of a union, pydantic reports an error for each member: one problem for each place is enough.
+        found = {problem.field: problem for problem in map(_problem, error.errors())}
+        raise ConfigError(list(found.values())) from None
+    if problems := _problems(spec):
+        raise ConfigError(problems)
+    return spec
+
+
+def read_sweep(path: Path) -> SweepSpec:
+    """The sweep in a YAML or JSON file.
+
+    Raises:
+        ConfigError: the file cannot be read, or a field is wrong.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        fix = "Give a YAML or JSON file with config and space (docs/sweeps.md)."
+        raise ConfigError([Problem("sweep file", str(path), f"cannot be read: {error}", fix)]) from None
+    return parse_sweep(values)
+
+
+def _problem(detail: Any) -> Problem:
+    """The first two places of a pydantic error: pydantic names each member of a union that was tried below them."""
+    place = ".".join(str(part) for part in detail["loc"][:2])
+    name = str(detail["loc"][0])
+    given = (
+        detail["input"]
+        if isinstance(detail["input"], (str, int, float, bool))
+        else json.dumps(detail["input"], default=str)[:120]
+    )
+    if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
+        return Problem(place, given, "is not a field of a sweep.", f"Use {', '.join(SweepSpec.model_fields)}.")
+    if detail["type"] == "missing" and len(detail["loc"]) == 1:
+        return Problem(place, None, "is missing.", SweepSpec.model_fields[name].description or "")
+    if name == "space":
+        return Problem(place, given, "is neither a list of values nor a range.", _EXAMPLE)
+    return Problem(
+        place, given, f"{detail['msg'][0].lower()}{detail['msg'][1:]}.", SweepSpec.model_fields[name].description or ""
+    )
+
+
+def _problems(spec: SweepSpec) -> list[Problem]:
+    found = [problem for name, values in spec.space.items() if (problem := _of_setting(spec, name, values))]
+    if not spec.space:
+        found.append(Problem("space", None, "names no setting.", "Name a setting that varies, with its values."))
+    if spec.method is SearchMethod.RANDOM and spec.trials is None:
+        found.append(Problem("trials", None, "is missing.", "Give the number of configurations to draw, such as 12."))
+    if spec.method is SearchMethod.GRID and spec.trials is not None:
+        fix = "Leave trials out, or set method to random."
+        found.append(Problem("trials", spec.trials, "does not apply to a grid, which trains every combination.", fix))
+    if spec.seeds > 1 and "seed" in spec.space:
+        fix = "Leave seed out of space, or set seeds to 1."
+        found.append(Problem("seeds", spec.seeds, "varies the seed, which space varies too.", fix))
+    return found
+
+
+def _of_setting(spec: SweepSpec, name: str, values: list[Any] | ValueRange) -> Problem | None:
+    place = f"space.{name}"
+    if name in _FIXED:
+        return Problem(place, None, "cannot vary.", _FIXED[name])
+    if name not in settings():
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, settings(), n=1)
+        fix = f"Did you mean {near[0]}?" if near else "docs/configuration.md lists every setting."
+        return Problem(place, None, "is not a setting.", fix)
+    if isinstance(values, ValueRange):
+        return _of_range(spec, place, settings()[name], values)
+    if not values:
+        return Problem(place, "[]", "has no values.", _EXAMPLE)
+    if len({json.dumps(value, default=str) for value in values}) < len(values):
+        return Problem(place, json.dumps(values, default=str), "has a value twice.", "List each value once.")
+    return None
+
+
+def _of_range(spec: SweepSpec, place: str, setting: Setting, values: ValueRange) -> Problem | None:
+    given = f"{values.low:g} to {values.high:g}"
+    if setting.kind in _UNORDERED:
+        return Problem(place, given, "is a range, and the setting is not a number.", "Give a list of values.")
+    if values.low >= values.high:
+        return Problem(place, given, "is empty: low must be below high.", "Give a lower low or a higher high.")
+    if values.log and (values.low <= 0 or values.step):
+        fix = "Give a low above 0 and no step, or leave log out."
+        return Problem(place, given, "cannot be logarithmic from 0 or in equal steps.", fix)
+    if not spec.draws and not values.step:
+        fix = f"{'Set trials, add' if spec.halves else 'Add'} step, or give a list of values."
+        return Problem(place, given, "has infinitely many values for a grid.", fix)
+    if values.step and math.floor((values.high - values.low) / values.step) >= MOST_RUNS:
+        return Problem(place, values.step, f"makes more than {MOST_RUNS} values.", "Give a larger step.")
+    return None

@@ -1,0 +1,78 @@
+"""Starts and stops a sweep. All runs are stored in one transaction: a sweep is queued whole, or not at all."""
+
+from contextlib import ExitStack
+from typing import Any
+
+from training.config.run_config import RunConfig
+from worker.allowed_paths import EVERYTHING, AllowedPaths
+from worker.datasets.run_data import RunData
+from worker.runs import submit
+from worker.store import database, runs, sweeps
+from worker.store.runs import SweepPlace
+from worker.store.tables import LOCAL, Sweep
+from worker.sweeps.plan import Plan, as_document, make_plan, refuse_empty
+from worker.sweeps.spec import SweepSpec
+
+_DATA = ("data", "validation_data", "columns")
+
+
+def start(spec: SweepSpec, *, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL) -> Sweep:
+    """Plans a sweep, and queues those of its runs that can start and fit.
+
+    Raises:
+        ConfigError: no run can start, or one is refused now; nothing is queued.
+    """
+    plan = make_plan(spec, reach)
+    refuse_empty(plan)
+    with ExitStack() as stack:
+        ready = list(_prepared(stack, plan, reach, owner))
+        sweep, first = _store(plan, ready, owner)
+    submit.notify(first)
+    return sweep
+
+
+def stop(sweep_id: str) -> Sweep:
+    """Requests every run of a sweep to stop; none continues afterwards.
+
+    Raises:
+        SweepNotFound: there is no such sweep.
+        SweepEnded: all its runs have ended.
+    """
+    with database.write() as session:
+        sweep = sweeps.locked(session=session, sweep_id=sweep_id)
+        live = [run for run in sweeps.runs_of(session=session, sweep_ids=[sweep.id]) if not run.status.ended]
+        if not live:
+            message = "has ended; there is nothing to stop."
+            raise sweeps.SweepEnded("sweep", sweep.id, message, "Start a new sweep to train again.")
+        sweep.stopped_at = sweep.stopped_at or database.now(session=session)
+        for run in live:
+            runs.request_stop(session=session, run_id=run.id)
+        return sweep
+
+
+def _prepared(stack: ExitStack, plan: Plan, reach: AllowedPaths, owner: str) -> Any:
+    """Each run that starts with its checked configuration and its data. Data that several runs share is imported once."""
+    stored: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for run in plan.starting:
+        config = run.candidate.config
+        assert config is not None
+        key = tuple(getattr(config, name) for name in _DATA)
+        if known := stored.get(key):
+            config = config.model_copy(update=known)
+        config, data = stack.enter_context(submit.prepared(config, reach=reach, owner=owner))
+        stored.setdefault(key, data.settings)
+        yield run.candidate.trial, config, data
+
+
+def _store(plan: Plan, ready: list[tuple[int, RunConfig, RunData]], owner: str) -> tuple[Sweep, str]:
+    """Stores the sweep with its runs; returns it and the id of the first run."""
+    spec = plan.spec
+    pause_at = spec.min_steps if spec.halves else None
+    with database.write() as session:
+        values = spec.model_dump(mode="json")
+        sweep = sweeps.create(session=session, name=spec.title, owner=owner, spec=values, plan=as_document(plan))
+        created = [
+            submit.stored(session, config, data, owner=owner, place=SweepPlace(sweep.id, trial, pause_at))
+            for trial, config, data in ready
+        ]
+    return sweep, created[0].id
