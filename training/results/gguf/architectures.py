@@ -21,12 +21,14 @@ _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function")
 class Architecture:
     """llama.cpp's architecture, its activation function, and the tensors that it expects in another form.
 
-    `windows` is True if llama.cpp computes sliding windows.
+    `rearrange` gives the tensor of a name that form; `rows` only reorders its rows, and so applies to the second factor of a
+    LoRA adapter too. `windows` is True if llama.cpp computes sliding windows.
     """
 
     arch: gguf.MODEL_ARCH
     activation: str = "silu"
     rearrange: Rearrange = lambda _name, tensor, _config: tensor
+    rows: Rearrange = lambda _name, tensor, _config: tensor
     windows: bool = False
 
 
@@ -51,7 +53,7 @@ def _of_gemma(name: str, tensor: torch.Tensor, _config: Any) -> torch.Tensor:
     return tensor.float() + 1 if name.endswith("norm.weight") else tensor
 
 
-_LLAMA = Architecture(gguf.MODEL_ARCH.LLAMA, rearrange=_of_llama)
+_LLAMA = Architecture(gguf.MODEL_ARCH.LLAMA, rows=_of_llama)
 _GEMMA3 = Architecture(gguf.MODEL_ARCH.GEMMA3, "gelu_pytorch_tanh", _of_gemma, windows=True)
 
 ARCHITECTURES = {

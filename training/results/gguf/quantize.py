@@ -8,6 +8,7 @@ from types import ModuleType
 
 from training.errors import UserError
 from training.results.gguf.convert import convert
+from training.results.gguf.library import llama_cpp
 from training.run_folder.gguf_types import GgufType
 
 _SPARE_BYTES = 64 * 2**20
@@ -48,20 +49,6 @@ def quantize(library: ModuleType, whole: Path, target: Path, kind: GgufType) -> 
         raise UserError(
             "type", kind.value, f"llama.cpp's quantizer failed with status {status}.", "Its messages are above."
         )
-
-
-def llama_cpp(needed_by: str) -> ModuleType:
-    """The package llama_cpp.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        import llama_cpp as library
-    except ImportError:
-        fix = "Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake), or choose Q8_0."
-        raise UserError("type", needed_by, "needs llama.cpp, which is not installed.", fix) from None
-    return library
 
 
 def _check_free_space(folder: Path, target: Path, kind: GgufType) -> None:

@@ -29,7 +29,7 @@ def tensors(folder: Path, config: Any, found: Architecture) -> Iterator[tuple[st
         with safe_open(file, framework="pt") as stored:
             for name in stored.keys():  # noqa: SIM118 - not a mapping
                 if names.is_weight(name):
-                    tensor = found.rearrange(name, stored.get_tensor(name), config)
+                    tensor = found.rows(name, found.rearrange(name, stored.get_tensor(name), config), config)
                     yield names.of(name), tensor.float() if tensor.ndim == 1 else tensor
     if found.arch is not gguf.MODEL_ARCH.GPT2:
         yield from rope.factor_tensors(config)
