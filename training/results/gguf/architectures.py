@@ -99,6 +99,8 @@ def _check_attention(name: str, found: Architecture, config: Any) -> None:
         or getattr(config, "scale_attn_weights", True) is False
     ):
         raise refusal(name, "scales its attention in a way that llama.cpp does not compute.")
+    if found.arch is gguf.MODEL_ARCH.GEMMA2 and not (config.attn_logit_softcapping and config.final_logit_softcapping):
+        raise refusal(name, "has no soft caps, and llama.cpp always computes those of Gemma 2.")
     if getattr(config, "use_bidirectional_attention", False):
         raise refusal(name, "attends in both directions, which llama.cpp does not compute.")
 

@@ -37,7 +37,7 @@ def add_shape(writer: gguf.GGUFWriter, config: Any, found: Architecture) -> None
         if value := getattr(config, cap, None):
             getattr(writer, f"add_{cap}")(value)
     if found.windows:
-        _add_windows(writer, config, _PATTERNS[found.arch])
+        _add_windows(writer, config, found.arch)
 
 
 def context_length(config: Any, found: Architecture) -> int:
@@ -49,9 +49,12 @@ def context_length(config: Any, found: Architecture) -> int:
     return int(min(config.max_position_embeddings, window or config.max_position_embeddings))
 
 
-def _add_windows(writer: gguf.GGUFWriter, config: Any, every: int) -> None:
-    """Writes the window, and which layers have it unless it is all but `every` nth."""
+def _add_windows(writer: gguf.GGUFWriter, config: Any, arch: gguf.MODEL_ARCH) -> None:
+    """Writes the window, and which layers have it unless it is all but every nth."""
     local = [kind == "sliding_attention" for kind in config.layer_types]
-    writer.add_sliding_window(config.sliding_window)
-    if local != [bool((layer + 1) % every) for layer in range(len(local))]:
-        writer.add_sliding_window_pattern(local)
+    if any(local):
+        writer.add_sliding_window(config.sliding_window)
+        if local != [bool((layer + 1) % _PATTERNS[arch]) for layer in range(len(local))]:
+            writer.add_sliding_window_pattern(local)
+    elif arch is gguf.MODEL_ARCH.GEMMA2:  # llama.cpp has no Gemma 2 without windows
+        writer.add_sliding_window(config.max_position_embeddings)

@@ -3,13 +3,15 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import gguf
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from training.results.gguf.byte_level import add_byte_level
 from training.results.gguf.refusal import refusal
 from training.results.gguf.sentencepiece import add_sentencepiece, is_sentencepiece
+from training.results.gguf.split_rules import rule_name
+from training.results.gguf.tokens import listed
 
 # transformers marks an answer in a template by these; other programs do not know them.
 _GENERATION = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")
@@ -29,10 +31,21 @@ def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, size: int) -> None:
     if is_sentencepiece(values):
         add_sentencepiece(writer, values, size, chats=bool(tokenizer.chat_template))
     else:
-        add_byte_level(writer, values, size)
+        _add_byte_level(writer, values, size)
     _add_special_tokens(writer, tokenizer, folder)
     if tokenizer.chat_template:
         writer.add_chat_template(portable_template(_template(tokenizer)))
+
+
+def _add_byte_level(writer: gguf.GGUFWriter, values: dict[str, Any], size: int) -> None:
+    """Writes byte-level BPE, which GGUF calls gpt2."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(rule_name(values))
+    tokens = listed(values, size)
+    writer.add_token_list(tokens.texts)
+    writer.add_token_types(tokens.types)
+    merges = values["model"]["merges"]
+    writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges])
 
 
 def portable_template(template: str) -> str:
