@@ -50,6 +50,11 @@ class Converted:
             return self.model(torch.tensor([tokens])).logits[0].float()
 
 
+def close(converted: Converted) -> float:
+    """The tolerance of logits: llama.cpp looks GELU up in a table of fp16 values, all else is fp32."""
+    return 1e-4 if getattr(converted.model.config, "hidden_act", "") == "silu" else 3e-3
+
+
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -82,7 +87,7 @@ def test_logits_and_greedy_answers_are_equal(family: tuple[str, Converted, Llama
     tokens = torch.randint(10, 300, (96,)).tolist()
     expected = converted.logits(tokens)
     assert expected.std() > 0.5
-    assert torch.allclose(loaded.logits(tokens), expected, atol=3e-3)
+    assert torch.allclose(loaded.logits(tokens), expected, atol=close(converted))
     answer = converted.model.generate(torch.tensor([tokens]), max_new_tokens=8, do_sample=False)[0, len(tokens) :]
     assert loaded.answer(tokens, 8) == answer.tolist()
     assert loaded.loss(tokens) == pytest.approx(
@@ -105,7 +110,7 @@ def test_variants_of_a_family_are_equal_too(tmp_path: Path, name: str, changes: 
     converted = Converted(name, tmp_path, **changes)
     tokens = torch.arange(10, 106).tolist()
     with LlamaModel(converted.file, threads=1) as loaded:
-        assert torch.allclose(loaded.logits(tokens), converted.logits(tokens), atol=3e-3)
+        assert torch.allclose(loaded.logits(tokens), converted.logits(tokens), atol=close(converted))
 
 
 def test_a_window_that_llama_cpp_ignores_shortens_the_context(tmp_path: Path) -> None:
@@ -116,7 +121,7 @@ def test_a_window_that_llama_cpp_ignores_shortens_the_context(tmp_path: Path) ->
     tokens = torch.arange(10, 106).tolist()
     with LlamaModel(converted.file, threads=1) as loaded:
         far = (loaded.logits(tokens) - converted.logits(tokens)).abs().amax(dim=1)
-    assert far[:64].max() < 3e-3
+    assert far[:64].max() < close(converted)
     assert far[64:].max() > 0.01
 
 
@@ -124,7 +129,7 @@ def test_longer_contexts_use_the_long_factors(tmp_path: Path) -> None:
     converted = Converted("phi-4-mini", tmp_path)
     tokens = torch.randint(10, 300, (600,), generator=torch.Generator().manual_seed(0)).tolist()
     with LlamaModel(converted.file, context=700, threads=1) as loaded:
-        assert torch.allclose(loaded.logits(tokens)[-1], converted.logits(tokens)[-1], atol=3e-3)
+        assert torch.allclose(loaded.logits(tokens)[-1], converted.logits(tokens)[-1], atol=close(converted))
 
 
 def test_the_starter_model_reads_and_answers_the_same(tmp_path: Path) -> None:
