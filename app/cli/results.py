@@ -6,6 +6,7 @@ import click
 
 from app.cli.errors import Command
 from app.cli.options import json_option, path_type
+from training.run_folder.gguf_types import GgufType
 
 run_argument = click.argument("run_id", metavar="RUN")
 merged_option = click.option("--merged", is_flag=True, help="The adapter merged into its base model.")
@@ -16,16 +17,25 @@ merged_option = click.option("--merged", is_flag=True, help="The adapter merged 
 @click.option("--output", "-o", metavar="FILE", type=path_type, help="Write a zip, or the GGUF file.")
 @click.option("--to", metavar="FOLDER", type=path_type, help="Write to a folder.")
 @merged_option
-@click.option("--gguf", is_flag=True, help="A GGUF file for llama.cpp (Llama, Mistral, Qwen2, Qwen3, GPT-2).")
+@click.option("--gguf", is_flag=True, help="A GGUF file for llama.cpp and Ollama, with the adapter merged.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice([kind.value for kind in GgufType], case_sensitive=False),
+    help="Type of the GGUF file. Default: the trained dtype.",
+)
+@click.option("--adapter", is_flag=True, help="With --gguf: the LoRA adapter alone.")
 @click.option("--force", is_flag=True, help="Replace an existing FILE or FOLDER.")
 @json_option
 def export(
-    run_id: str, output: Path | None, to: Path | None, merged: bool, gguf: bool, force: bool, as_json: bool
-) -> None:
+    run_id: str, output: Path | None, to: Path | None, merged: bool, gguf: bool, kind: str | None, adapter: bool,
+    force: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Export a finished run's adapter or model as a zip, a folder or a GGUF file."""
     from app.cli.runs import export as cli_export
 
-    cli_export.export(run_id, output, to, merged=merged, gguf=gguf, force=force, as_json=as_json)
+    form = cli_export.Form.of(merged=merged, gguf=gguf, kind=GgufType(kind) if kind else None, adapter=adapter)
+    cli_export.export(run_id, output, to, form, force=force, as_json=as_json)
 
 
 @click.command(cls=Command)

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from training.run_folder.paths import GGUF_FILE
+
 ADAPTER_GGUF_FILE = "adapter.gguf"
 
 
@@ -24,7 +26,7 @@ class GgufType(StrEnum):
     @property
     def file(self) -> str:
         """The file's name in the run's folder."""
-        return "model.gguf" if self is GgufType.TRAINED else f"model-{self.value}.gguf"
+        return GGUF_FILE if self is GgufType.TRAINED else f"model-{self.value}.gguf"
 
     @property
     def meaning(self) -> str:
@@ -41,3 +43,5 @@ _MEANINGS = {
     GgufType.Q4_K_M: "4.8 bits a weight; the usual choice for models of 7 billion weights or more.",
     GgufType.Q3_K_M: "3.9 bits a weight; only where memory is short, answers differ visibly.",
 }
+
+GGUF_FILES = (*(kind.file for kind in GgufType), ADAPTER_GGUF_FILE)

@@ -22,6 +22,7 @@ TARGETS = "training.models.target_modules"
 SIMULATE = "training.simulation.simulate"
 MERGING = "training.results.merging"
 GGUF = "training.results.gguf"
+GGUF_ADAPTER = "training.results.gguf.adapter"
 
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
 HUB_WITH_TOKEN = (*HUB, "HF_TOKEN")

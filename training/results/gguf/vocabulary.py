@@ -69,11 +69,18 @@ def _add_special_tokens(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerB
         if (number := getattr(tokenizer, f"{name}_token_id", None)) is not None:
             getattr(writer, f"add_{name}_token_id")(number)
     plain, full = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
-    writer.add_add_bos_token(len(full) > len(plain) and full[0] == tokenizer.bos_token_id)
+    begins = len(full) > len(plain) and full[0] == tokenizer.bos_token_id
+    writer.add_add_bos_token(_chat_begins(tokenizer) if tokenizer.chat_template else begins)
     writer.add_add_eos_token(len(full) > len(plain) and full[-1] == tokenizer.eos_token_id)
     ends = [number for number in _ends(folder) if number != tokenizer.eos_token_id]
     for number, add in zip(ends, (writer.add_eot_token_id, writer.add_eom_token_id), strict=False):
         add(number)
+
+
+def _chat_begins(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """True if the chat template starts with the token that begins a text: servers add it, and remove it from the template's."""
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False, add_generation_prompt=True)
+    return bool(tokenizer.bos_token) and str(text).startswith(tokenizer.bos_token)
 
 
 def _ends(folder: Path) -> list[int]:
