@@ -1,5 +1,6 @@
 """llama.cpp by its Python package, which is an optional extra."""
 
+from importlib import import_module
 from types import ModuleType
 
 from training.errors import UserError
@@ -12,9 +13,8 @@ def llama_cpp(needed_by: str) -> ModuleType:
         UserError: it is not installed; the error names `needed_by`.
     """
     try:
-        import llama_cpp as library
-        import llama_cpp.llama_chat_format
+        import_module("llama_cpp.llama_chat_format")
+        return import_module("llama_cpp")
     except ImportError:
         fix = "Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake), or choose Q8_0."
         raise UserError("type", needed_by, "needs llama.cpp, which is not installed.", fix) from None
-    return library
