@@ -21,6 +21,7 @@ from worker.store import database, runs
 from worker.store.tables import Run, Status
 
 router = APIRouter()
+_TYPE = "Format of the matrices; trained: as trained."
 _MEDIA = {".zip": "application/zip", ".md": "text/markdown; charset=utf-8", ".jsonl": "application/jsonl"}
 
 
@@ -48,7 +49,7 @@ def merged(run_id: str) -> Response:
 
 
 @router.get("/api/runs/{run_id}/model.gguf", response_model=None)
-def gguf(run_id: str, kind: Annotated[GgufType, Query(alias="type")] = GgufType.TRAINED) -> Response:
+def gguf(run_id: str, kind: Annotated[GgufType, Query(alias="type", description=_TYPE)] = GgufType.TRAINED) -> Response:
     """The model as a GGUF file of a type, if it has been exported."""
     run = _run(run_id)
     option = "" if kind is GgufType.TRAINED else f" --type {kind.value}"

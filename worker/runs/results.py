@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from training.config.choices import Method
@@ -50,6 +51,10 @@ def gguf(run: Run, kind: GgufType = GgufType.TRAINED, tell: Callable[[str], None
     Raises:
         NoResult: there is no result, or none that can be converted.
     """
+    made = (get_settings().runs_dir / run.id / kind.file).is_file()
+    if kind.by_llama_cpp and not made and find_spec("llama_cpp") is None:  # told before a large model is merged
+        fix = "Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake), or choose Q8_0."
+        raise NoResult("type", kind.value, "needs llama.cpp, which is not installed.", fix)
     folder = find(run, merged=run.config.get("method") != Method.FULL)
     target = folder.parent / kind.file
     if not target.is_file():

@@ -1,10 +1,12 @@
 """The part Take away of the page Run: forms of the result, snippets to copy, answers before and after."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import lathe
 from played_run import SUMMARY, PlayedRun
 from web import IN_BROWSER, client, says
 
@@ -82,6 +84,30 @@ def test_a_gguf_file_that_was_exported_is_downloaded_by_its_type(home: Path) -> 
     assert missing.status_code == 404
     assert f"lathe export {run.id} --gguf --type Q6_K" in missing.text
     assert client().get(f"/api/runs/{run.id}/model.gguf?type=Q9").status_code == 422
+
+
+@pytest.mark.skipif(find_spec("llama_cpp") is not None, reason="llama.cpp is installed")
+def test_a_type_that_needs_llama_cpp_says_so_where_it_is_not_installed(home: Path, tmp_path: Path) -> None:
+    done = lathe("export", finished().id, "--gguf", "--type", "Q4_K_M", "-o", tmp_path / "m.gguf")
+    assert done.exit_code != 0
+    assert "needs llama.cpp, which is not installed" in done.stderr
+    assert "choose Q8_0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--type", "Q8_0"], "is for GGUF files"),
+        (["--adapter"], "is for GGUF files"),
+        (["--gguf", "--adapter", "--type", "Q8_0"], "is the adapter alone"),
+    ],
+)
+def test_options_of_export_that_do_not_go_together_are_refused(
+    home: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    done = lathe("export", finished().id, *options, "-o", tmp_path / "m.gguf")
+    assert done.exit_code != 0
+    assert message in done.stderr
 
 
 def test_after_full_fine_tuning_the_result_is_called_a_model(home: Path) -> None:
