@@ -1,7 +1,10 @@
 """llama.cpp's names (tokenizer.ggml.pre) of the rules by which byte-level tokenizers split text before they merge."""
 
+import json
 import re
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from training.results.gguf.refusal import refusal
 
@@ -70,8 +73,19 @@ def _with_pattern(steps: list[dict[str, Any]], values: dict[str, Any]) -> str:
     pattern = steps[0]["pattern"].get("Regex", "")
     if pattern == WORDS:
         return "bloom" if _only_words_merge(values["model"]) else ""
-    merges_ignored = bool(values["model"].get("ignore_merges"))
-    return _PATTERNS.get((pattern, merges_ignored), "")
+    whole = bool(values["model"].get("ignore_merges"))
+    if (pattern, not whole) in _PATTERNS and _merges_make_every_token(values):
+        whole = whole if (pattern, whole) in _PATTERNS else not whole  # it makes no difference
+    return _PATTERNS.get((pattern, whole), "")
+
+
+def _merges_make_every_token(values: dict[str, Any]) -> bool:
+    """True if the merges of each token's text lead to the token itself."""
+    alone = {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "added_tokens": []}
+    tokenizer = Tokenizer.from_str(json.dumps(values | alone | {"model": values["model"] | {"ignore_merges": False}}))
+    added = {token["id"] for token in values.get("added_tokens", [])}
+    texts = [text for text, number in values["model"]["vocab"].items() if number not in added]
+    return all(len(found.ids) == 1 for found in tokenizer.encode_batch_fast(texts))
 
 
 def _only_words_merge(model: dict[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from training.errors import UserError
 from training.results.gguf.__main__ import main
 from training.results.gguf.convert import convert
-from training.results.gguf.split_rules import EACH_DIGIT, THREE_DIGITS
+from training.results.gguf.split_rules import EACH_DIGIT, THREE_DIGITS, rule_name
 from training.results.gguf.vocabulary import portable_template
 from training.run_folder.gguf_types import GgufType
 
@@ -191,6 +191,21 @@ def test_a_tokenizer_that_llama_cpp_does_not_have_is_refused(
     assert main(folder, tmp_path / "model.gguf") == 1
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "written"), [("qwen3", "qwen2"), ("phi-4-mini", "gpt-4o"), ("mistral-nemo", "tekken")]
+)
+def test_whole_words_before_merges_make_no_difference_if_merges_make_every_token(
+    tmp_path: Path, name: str, written: str
+) -> None:
+    values = json.loads((gguf_families.make(name, tmp_path / "model") / "tokenizer.json").read_text())
+    model = values["model"]
+    for whole in (True, False):
+        assert rule_name(values | {"model": model | {"ignore_merges": whole}}) == written
+    unmade = model | {"ignore_merges": written != "tekken", "merges": model["merges"][:-1]}
+    with pytest.raises(UserError, match="splits text by a rule"):
+        rule_name(values | {"model": unmade})
 
 
 def test_merges_that_scores_cannot_express_are_refused(tmp_path: Path) -> None:
