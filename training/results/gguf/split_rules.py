@@ -81,7 +81,7 @@ def _with_pattern(steps: list[dict[str, Any]], values: dict[str, Any]) -> str:
 
 def _merges_make_every_token(values: dict[str, Any]) -> bool:
     """True if the merges of each token's text lead to the token itself."""
-    alone = {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "added_tokens": []}
+    alone: dict[str, Any] = {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "added_tokens": []}
     tokenizer = Tokenizer.from_str(json.dumps(values | alone | {"model": values["model"] | {"ignore_merges": False}}))
     added = {token["id"] for token in values.get("added_tokens", [])}
     texts = [text for text, number in values["model"]["vocab"].items() if number not in added]
