@@ -137,5 +137,14 @@
     });
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { copies, mixture, problems, sendClicks, sets, updateTimes });
+  // Rows of a table whose cells have variants, of which the list in the row chooses one.
+  function variants(element) {
+    element.addEventListener("change", (event) => {
+      const list = event.target.closest("select.variants");
+      if (!list) return;
+      for (const part of list.closest("tr").querySelectorAll("[data-variant]")) part.hidden = part.dataset.variant !== list.value;
+    });
+  }
+
+  window.lathe = Object.assign(window.lathe ?? {}, { copies, mixture, problems, sendClicks, sets, updateTimes, variants });
 })();

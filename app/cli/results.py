@@ -6,6 +6,15 @@ import click
 
 from app.cli.errors import Command
 from app.cli.options import json_option, path_type
+from training.run_folder.gguf_types import GgufType
+
+FORMS = (
+    "adapter",
+    "model",
+    "merged",
+    "gguf",
+    *(f"gguf-{kind.value}" for kind in GgufType if kind is not GgufType.TRAINED),
+)
 
 run_argument = click.argument("run_id", metavar="RUN")
 merged_option = click.option("--merged", is_flag=True, help="The adapter merged into its base model.")
@@ -16,27 +25,37 @@ merged_option = click.option("--merged", is_flag=True, help="The adapter merged 
 @click.option("--output", "-o", metavar="FILE", type=path_type, help="Write a zip, or the GGUF file.")
 @click.option("--to", metavar="FOLDER", type=path_type, help="Write to a folder.")
 @merged_option
-@click.option("--gguf", is_flag=True, help="A GGUF file for llama.cpp (Llama, Mistral, Qwen2, Qwen3, GPT-2).")
+@click.option("--gguf", is_flag=True, help="A GGUF file for llama.cpp and Ollama, with the adapter merged.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice([kind.value for kind in GgufType], case_sensitive=False),
+    help="Type of the GGUF file. Default: the trained dtype.",
+)
+@click.option("--adapter", is_flag=True, help="With --gguf: the LoRA adapter alone.")
 @click.option("--force", is_flag=True, help="Replace an existing FILE or FOLDER.")
 @json_option
 def export(
-    run_id: str, output: Path | None, to: Path | None, merged: bool, gguf: bool, force: bool, as_json: bool
-) -> None:
+    run_id: str, output: Path | None, to: Path | None, merged: bool, gguf: bool, kind: str | None, adapter: bool,
+    force: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Export a finished run's adapter or model as a zip, a folder or a GGUF file."""
     from app.cli.runs import export as cli_export
 
-    cli_export.export(run_id, output, to, merged=merged, gguf=gguf, force=force, as_json=as_json)
+    form = cli_export.Form.of(merged=merged, gguf=gguf, kind=GgufType(kind) if kind else None, adapter=adapter)
+    cli_export.export(run_id, output, to, form, force=force, as_json=as_json)
 
 
 @click.command(cls=Command)
 @run_argument
-@click.argument("forms", metavar="[FORM]...", nargs=-1, type=click.Choice(["adapter", "model", "merged", "gguf"]))
+@click.argument("forms", metavar="[FORM]...", nargs=-1, type=click.Choice(FORMS))
 @json_option
 def verify(run_id: str, forms: tuple[str, ...], as_json: bool) -> None:
     """Compare the forms of a finished run's result with what was trained.
 
-    Each form (adapter or model, merged, gguf; default: all) renders the same prompts and answers them greedily. Equal are the
-    tokens of the prompts and of the answers; the largest difference of the logits is printed. Exit code 1: a form differs.
+    Each form renders the same prompts and answers them greedily: adapter or model, merged, gguf, and types such as gguf-Q8_0
+    (default: all, of the types those that were exported). It prints whether the tokens of prompts and answers are equal, the
+    largest difference of the logits, and the perplexity of the expected answers. Exit code 1: a form differs.
     """
     from app.cli.runs import verify as cli_verify
 

@@ -1,8 +1,7 @@
 """Every form of a finished run's result: what it is for, its size, and where it is or the command that makes it."""
 
 import contextlib
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ from training.config.yaml_file import to_yaml
 from training.data.mapping import apply, format_of, parse_mapping
 from training.data.to_examples import to_example
 from training.errors import DataError
+from training.model_info.chat_template import ChatTemplate, chat_template_of
 from training.rules.outputs import can_merge
+from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import (
     ANSWERS_FILE,
     ARCHIVE_FILE,
     CARD_FILE,
-    GGUF_FILE,
     LOG_FILE,
     MERGED_FILE,
     MERGED_FOLDER,
@@ -30,12 +30,13 @@ from training.run_folder.paths import (
 from worker.settings import get_settings
 from worker.store.tables import Dataset, Run, Status
 
-_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
-
 
 @dataclass(frozen=True)
 class Output:
-    """A form of the result: `address` is its download; without one, `command` makes it, and `note` says what is missing."""
+    """A form of the result: `address` is its download; without one, `command` makes it, and `note` says what is missing.
+
+    Forms of one `group` are variants of the same thing.
+    """
 
     name: str
     purpose: str
@@ -43,6 +44,7 @@ class Output:
     bytes: int | None = None
     command: str = ""
     note: str = ""
+    group: str = ""
 
 
 def document(session: Session, run: Run) -> dict[str, Any]:
@@ -77,15 +79,16 @@ def used_by_snippets(session: Session, run: Run) -> Used | None:
     if run.status is not Status.FINISHED or folder is None:
         return None
     config, merged = parse(run.config), run_dir / MERGED_FOLDER
-    own = next((str(folder / name) for name in _TEMPLATE_FILES if (folder / name).is_file()), "")
+    template = chat_template_of(folder)
     return Used(
         run_id=run.id,
         name=run.name,
         config=config,
         folder=str(folder),
         merged=str(merged) if merged.is_dir() else "",
-        chats=(bool(own) or _has_template(folder)) and _chats(session.get(Dataset, run.dataset_id or ""), config),
-        own_template=own,
+        chats=template is not None and _chats(session.get(Dataset, run.dataset_id or ""), config),
+        own_template=_own_template(template, config),
+        template=template,
         classes=tuple((run.summary or {}).get("classes") or ()),
         mergeable=can_merge(config.method) or not config.method.adapts,
         own_ends=(folder / "generation_config.json").is_file(),
@@ -105,10 +108,14 @@ def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
     found = [_file(noun.capitalize(), purposes[noun], f"{base}/{noun}.zip", run_dir / ARCHIVE_FILE, packed)]
     if noun == "adapter":
         found.append(_merged(run, run_dir, base, config))
-    if noun == "model" or can_merge(config.method):
-        command = f"lathe export {run.id} --gguf -o {run.id}.gguf"
-        purpose = "One file for llama.cpp and Ollama."
-        found.append(_file("GGUF", purpose, f"{base}/{GGUF_FILE}", run_dir / GGUF_FILE, command))
+    if config.task.generates and (noun == "model" or can_merge(config.method)):
+        found += [_gguf(kind, run, run_dir, base) for kind in GgufType]
+    if config.method.is_lora and config.task.generates:
+        command = f"lathe export {run.id} --gguf --adapter -o adapter.gguf"
+        address, path = f"{base}/{ADAPTER_GGUF_FILE}", run_dir / ADAPTER_GGUF_FILE
+        found.append(
+            _file("GGUF adapter", "For llama.cpp beside the base model's GGUF: --lora FILE.", address, path, command)
+        )
     card = (saved_result(run_dir) or run_dir) / CARD_FILE
     found.append(_file("Model card", "Results, data and settings, as hubs show them.", f"{base}/card.md", card))
     return found
@@ -122,6 +129,24 @@ def _merged(run: Run, run_dir: Path, base: str, config: RunConfig) -> Output:
     return _file("Merged model", purpose, f"{base}/{MERGED_FILE}", run_dir / MERGED_FILE, command)
 
 
+def _gguf(kind: GgufType, run: Run, run_dir: Path, base: str) -> Output:
+    """The whole model as GGUF in one of its types."""
+    trained = kind is GgufType.TRAINED
+    name, option = ("GGUF", "") if trained else (f"GGUF {kind.value}", f" --type {kind.value}")
+    address = f"{base}/{GgufType.TRAINED.file}" + ("" if trained else f"?type={kind.value}")
+    command = f"lathe export {run.id} --gguf{option} -o {run.id}.gguf"
+    purpose = f"One file for llama.cpp and Ollama. {kind.meaning}"
+    return replace(_file(name, purpose, address, run_dir / kind.file, command), group="GGUF")
+
+
+def _own_template(template: ChatTemplate | None, config: RunConfig) -> str:
+    """The file of the trained chat template; "" if the base model, in a folder of this machine, has the same."""
+    if template is None or template.file is None:
+        return ""
+    base = chat_template_of(Path(config.model))
+    return "" if base and base.text == template.text else str(template.file)
+
+
 def _file(name: str, purpose: str, address: str, path: Path, command: str = "") -> Output:
     size = _size(path)
     if size is None:
@@ -133,13 +158,6 @@ def _size(path: Path) -> int | None:
     with contextlib.suppress(OSError):
         return path.stat().st_size
     return None
-
-
-def _has_template(folder: Path) -> bool:
-    """True if the tokenizer's own file has a chat template."""
-    with contextlib.suppress(OSError, ValueError):
-        return bool(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"))
-    return False
 
 
 def _chats(dataset: Dataset | None, config: RunConfig) -> bool:

@@ -1,4 +1,4 @@
-"""How to use a run's result in peft, transformers, vLLM and Ollama, with the run's own names. Pure."""
+"""How to use a run's result in peft, transformers, vLLM, llama.cpp and Ollama, with the run's own names. Pure."""
 
 import json
 import re
@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
+from app.documents.ollama import modelfile
 from training.config.choices import Quantization, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
+from training.model_info.chat_template import ChatTemplate
+from training.run_folder.gguf_types import GgufType
 
 _CHAT = 'messages = [{"role": "user", "content": "Hello"}]'
 _CLASSES = {Task.SEQ2SEQ: "AutoModelForSeq2SeqLM", Task.CLASSIFICATION: "AutoModelForSequenceClassification"}
@@ -30,8 +33,9 @@ class Snippet:
 class Used:
     """A finished run as snippets name it: `folder` is that of the adapter or model, `merged` that of the merged model, if any.
 
-    `chats` is True if prompts go through the chat template; `own_template` is its file in the folder, if it is there;
-    `own_ends` is True if the folder has a generation configuration, which nothing loads with an adapter.
+    `chats` is True if prompts go through the chat template `template`; `own_template` is its file in the folder if the base
+    model has another template or none; `own_ends` is True if the folder has a generation configuration, which nothing loads
+    with an adapter.
     """
 
     run_id: str
@@ -41,6 +45,7 @@ class Used:
     merged: str = ""
     chats: bool = False
     own_template: str = ""
+    template: ChatTemplate | None = None
     classes: tuple[str, ...] = ()
     mergeable: bool = True
     own_ends: bool = False
@@ -51,7 +56,7 @@ def snippets(used: Used) -> list[Snippet]:
     found = [_peft(used)] if used.config.method.adapts else []
     found.append(_transformers(used))
     if used.config.task.generates and used.config.task is not Task.SEQ2SEQ and used.mergeable:
-        found += [_vllm(used), _ollama(used)]
+        found += [_vllm(used), _llama_cpp(used), _ollama(used)]
     return found
 
 
@@ -124,16 +129,41 @@ def _vllm(used: Used) -> Snippet:
     return Snippet("vLLM", "sh", note, f"{serve}\n\n# when it serves, in another terminal:\n{ask}\n")
 
 
-def _ollama(used: Used) -> Snippet:
+def _llama_cpp(used: Used) -> Snippet:
     name = slug(used)
-    template = "" if used.chats else '\nTEMPLATE "{{ .Prompt }}"'
+    path, body = _request(used, name)
+    ask = f"curl http://localhost:8080/v1/{path} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
     lines = [
-        f"lathe export {used.run_id} --gguf -o {name}.gguf",
-        f"cat > Modelfile <<'END'\nFROM ./{name}.gguf{template}\nEND",
+        _export_gguf(used),
+        f"llama-server -m {name}.gguf --jinja -c {used.config.max_length} --temp 0",
+        "",
+        "# when it serves, in another terminal:",
+        ask,
+    ]
+    note = "The file has the chat template that training used; --jinja makes the server apply it."
+    return Snippet("llama.cpp", "sh", note if used.chats else "The whole model as one file.", "\n".join(lines) + "\n")
+
+
+def _ollama(used: Used) -> Snippet:
+    name, found = slug(used), used.template
+    written = modelfile(
+        f"./{name}.gguf",
+        context=used.config.max_length,
+        turns=found.turns(_template_options(used)) if found else None,
+        begin=found.begin if found else "",
+        end=found.end if found else "",
+        chats=used.chats,
+    )
+    if written is None:
+        note = "This model's chat template cannot be written in Ollama's template language. Use llama.cpp's server."
+        return Snippet("Ollama", "sh", note, f"{_export_gguf(used)}\nllama-server -m {name}.gguf --jinja\n")
+    lines = [
+        _export_gguf(used),
+        f"cat > Modelfile <<'END'\n{written}END",
         f"ollama create {name} -f Modelfile",
         f"ollama run {name} Hello",
     ]
-    note = "For the architectures that Lathe converts to GGUF: Llama, Mistral, Qwen2, Qwen3 and GPT-2."
+    note = "The Modelfile has the chat template in Ollama's language; temperature 0 answers as Lathe's own evaluation does."
     return Snippet("Ollama", "sh", note, "\n".join(lines) + "\n")
 
 
@@ -145,6 +175,10 @@ def _ends(used: Used) -> list[str]:
 
 def _ends_import(used: Used) -> str:
     return ", GenerationConfig" if _ends(used) else ""
+
+
+def _export_gguf(used: Used) -> str:
+    return f"lathe export {used.run_id} --gguf --type {GgufType.Q8_0.value} -o {slug(used)}.gguf"
 
 
 def _use(used: Used) -> list[str]:

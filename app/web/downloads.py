@@ -2,9 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, StreamingResponse
 
 from app.documents import outputs as output_documents
@@ -15,13 +15,15 @@ from app.web.security import error
 from app.words.runs import result_noun
 from training.config.fields import parse
 from training.config.yaml_file import to_yaml
-from training.run_folder.paths import ANSWERS_FILE, ARCHIVE_FILE, CARD_FILE, GGUF_FILE, MERGED_FILE, saved_result
+from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
+from training.run_folder.paths import ANSWERS_FILE, ARCHIVE_FILE, CARD_FILE, MERGED_FILE, saved_result
 from worker.runs import run_archive
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import Run, Status
 
 router = APIRouter()
+_TYPE = "Format of the matrices; trained: as trained."
 _MEDIA = {".zip": "application/zip", ".md": "text/markdown; charset=utf-8", ".jsonl": "application/jsonl"}
 
 
@@ -49,11 +51,21 @@ def merged(run_id: str) -> Response:
 
 
 @router.get("/api/runs/{run_id}/model.gguf", **sends("application/octet-stream", "The GGUF file."))
-def gguf(run_id: str) -> Response:
-    """The model as a GGUF file, if it has been exported."""
+def gguf(run_id: str, kind: Annotated[GgufType, Query(alias="type", description=_TYPE)] = GgufType.TRAINED) -> Response:
+    """The model as a GGUF file of a type, if it has been exported."""
     run = _run(run_id)
-    fix = f"Run `lathe export {run.id} --gguf -o FILE.gguf` where it was trained."
-    return _file(run, adapter_path(run, GGUF_FILE), "GGUF file", ".gguf", fix)
+    option = "" if kind is GgufType.TRAINED else f" --type {kind.value}"
+    fix = f"Run `lathe export {run.id} --gguf{option} -o FILE.gguf` where it was trained."
+    what = "GGUF file" if kind is GgufType.TRAINED else f"GGUF file of type {kind.value}"
+    return _file(run, adapter_path(run, kind.file), what, kind.file.removeprefix("model"), fix)
+
+
+@router.get("/api/runs/{run_id}/adapter.gguf", **sends("application/octet-stream", "The adapter as a GGUF file."))
+def gguf_adapter(run_id: str) -> Response:
+    """The LoRA adapter as a GGUF file, if it has been exported."""
+    run = _run(run_id)
+    fix = f"Run `lathe export {run.id} --gguf --adapter -o FILE.gguf` where it was trained."
+    return _file(run, adapter_path(run, ADAPTER_GGUF_FILE), "GGUF adapter", "-adapter.gguf", fix)
 
 
 @router.get("/api/runs/{run_id}/card.md", **sends("text/markdown", "The model card."))

@@ -17,7 +17,9 @@ def figures(form: dict[str, Any]) -> str:
         return f"not checked: {error['message']} {error['fix']}".strip()
     prompts = "prompt tokens equal" if form["prompt_ids_equal"] else "prompt tokens differ"
     answers = f"{form['equal_answers']} of {form['rows']} answers equal"
-    return ", ".join(filter(None, (prompts, answers, logits(form))))
+    value = form.get("perplexity")
+    lost = "" if value is None else f"perplexity {value:.4g}"
+    return ", ".join(filter(None, (prompts, answers, logits(form), lost)))
 
 
 def logits(form: dict[str, Any]) -> str:

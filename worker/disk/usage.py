@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from training.run_folder.paths import ARCHIVE_FILE, GGUF_FILE, MERGED_FILE, MERGED_FOLDER, checkpoints_dir, tokens_dir
+from training.run_folder.gguf_types import GGUF_FILES
+from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE, MERGED_FOLDER, checkpoints_dir, tokens_dir
 from worker.disk import offers, retention
 from worker.disk.checkpoints import is_aside
 from worker.disk.offers import Freeable
@@ -18,7 +19,7 @@ from worker.store import database, run_states
 from worker.store.run_states import RunState
 
 LARGEST_RUNS = 10
-_RESULTS = ("adapter", "model", MERGED_FOLDER, ARCHIVE_FILE, MERGED_FILE, GGUF_FILE)
+_RESULTS = ("adapter", "model", MERGED_FOLDER, ARCHIVE_FILE, MERGED_FILE, *GGUF_FILES)
 _LOGS = ("logs", "broker", "diagnoses")
 
 

@@ -24,6 +24,7 @@ SIMULATE = "training.simulation.simulate"
 MERGING = "training.results.merging"
 GGUF = "training.results.gguf"
 VERIFY = "training.results.parity.verify"
+GGUF_ADAPTER = "training.results.gguf.adapter"
 
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
 HUB_WITH_TOKEN = (*HUB, "HF_TOKEN")

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from training.config.choices import Method
 from training.errors import UserError
-from training.run_folder.paths import GGUF_FILE, MERGED_FOLDER, saved_result
+from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
+from training.run_folder.paths import MERGED_FOLDER, saved_result
 from worker.machine import programs
 from worker.settings import PREFIX, ROOT, get_settings, hub_token
 from worker.store.tables import Run, Status
@@ -40,16 +43,38 @@ def find(run: Run, *, merged: bool = False) -> Path:
     return folder
 
 
-def gguf(run: Run) -> Path:
+def gguf(run: Run, kind: GgufType = GgufType.TRAINED, tell: Callable[[str], None] = lambda _note: None) -> Path:
     """The model as one GGUF file, with an adapter merged into its base; created if needed.
+
+    `tell` receives sentences about a file that was created.
 
     Raises:
         NoResult: there is no result, or none that can be converted.
     """
+    made = (get_settings().runs_dir / run.id / kind.file).is_file()
+    if kind.by_llama_cpp and not made and find_spec("llama_cpp") is None:  # told before a large model is merged
+        fix = "Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake), or choose Q8_0."
+        raise NoResult("type", kind.value, "needs llama.cpp, which is not installed.", fix)
     folder = find(run, merged=run.config.get("method") != Method.FULL)
-    target = folder.parent / GGUF_FILE
+    target = folder.parent / kind.file
     if not target.is_file():
-        _run(run, programs.GGUF, str(folder), str(target))
+        for note in _run(run, programs.GGUF, str(folder), str(target), kind.value):
+            tell(note)
+    return target
+
+
+def gguf_adapter(run: Run) -> Path:
+    """The LoRA adapter as a GGUF file for llama.cpp; created if needed.
+
+    Raises:
+        NoResult: there is no adapter, or none that llama.cpp can apply.
+    """
+    run_dir = find(run).parent
+    if run.config.get("method") == Method.FULL:
+        raise NoResult("run", run.id, "is a full fine-tuning: there is no adapter.", "Omit --adapter.")
+    target = run_dir / ADAPTER_GGUF_FILE
+    if not target.is_file():
+        _run(run, programs.GGUF_ADAPTER, str(run_dir), str(target))
     return target
 
 
@@ -64,8 +89,8 @@ def _missing(run: Run, run_dir: Path) -> NoResult:
     return NoResult("run", run.id, f"has no result in {run_dir}.", fix)
 
 
-def _run(run: Run, module: str, *arguments: str) -> None:
-    """Runs a program of `training` that makes a result of the run.
+def _run(run: Run, module: str, *arguments: str) -> list[str]:
+    """Runs a program of `training` that makes a result of the run. Returns the lines that it printed.
 
     Raises:
         NoResult: it failed; with the last lines that it printed.
@@ -77,6 +102,7 @@ def _run(run: Run, module: str, *arguments: str) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines()[-_LAST_LINES:] or [f"{module} ended with exit code {done.returncode}"]
         raise NoResult("run", run.id, "the result could not be created: " + " ".join(lines), _FIX)
+    return done.stdout.splitlines()
 
 
 def environment() -> dict[str, str]:

@@ -12,7 +12,6 @@ from worker.runs import results
 from worker.settings import get_settings
 from worker.store.tables import Run
 
-FORMS = ("adapter", "model", "merged", "gguf", "served")
 _LAST_LINES = 3
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from app.cli.sources import runs as source
 from app.cli.sources.server import Server, chosen, run_path
 from training.errors import UserError
 from training.run_folder import hub_upload
+from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE
 from training.units import byte_size
 from worker.runs import archive, results, run_archive
@@ -23,9 +25,49 @@ from worker.store import database, runs
 from worker.store.tables import Run
 
 
-def export(
-    run_id: str, output: Path | None, to: Path | None, *, merged: bool, gguf: bool, force: bool, as_json: bool
-) -> None:
+@dataclass(frozen=True)
+class Form:
+    """What is exported: the adapter or model itself, merged, or as GGUF of a type, or the adapter as GGUF."""
+
+    merged: bool = False
+    gguf: GgufType | None = None
+    gguf_adapter: bool = False
+
+    @classmethod
+    def of(cls, *, merged: bool, gguf: bool, kind: GgufType | None, adapter: bool) -> "Form":
+        """The form that the options name.
+
+        Raises:
+            CommandError: they do not go together.
+        """
+        if not gguf and (kind or adapter):
+            raise CommandError("--type" if kind else "--adapter", kind, "is for GGUF files.", "Add --gguf.")
+        if adapter and (kind or merged):
+            fix = "Omit --type and --merged, or --adapter."
+            raise CommandError("--adapter", None, "is the adapter alone, in its own dtype.", fix)
+        return cls(merged, None if adapter or not gguf else kind or GgufType.TRAINED, adapter)
+
+    @property
+    def is_file(self) -> bool:
+        """True if the result is one GGUF file."""
+        return self.gguf is not None or self.gguf_adapter
+
+    @property
+    def download(self) -> str:
+        """The name of the download of a server."""
+        if self.gguf:
+            return GgufType.TRAINED.file + ("" if self.gguf is GgufType.TRAINED else f"?type={self.gguf.value}")
+        return ADAPTER_GGUF_FILE if self.gguf_adapter else MERGED_FILE if self.merged else ARCHIVE_FILE
+
+    @property
+    def ending(self) -> str:
+        """How the name of the file ends."""
+        if self.gguf:
+            return self.gguf.file.removeprefix("model")
+        return f"-{ADAPTER_GGUF_FILE}" if self.gguf_adapter else "-merged.zip" if self.merged else ".zip"
+
+
+def export(run_id: str, output: Path | None, to: Path | None, form: Form, *, force: bool, as_json: bool) -> None:
     """Copies a run's result to the file `output` or the folder `to`, completely or not at all.
 
     Raises:
@@ -36,15 +78,18 @@ def export(
     if (output is None) == (to is None):
         raise CommandError("--output", None, "expected either a ZIP file or a folder.", "Give --output or --to.")
     if server := chosen():
-        target = _download(server, run_id, output or to, merged=merged, gguf=gguf, unpack=to is not None, force=force)
+        target = _download(server, run_id, output or to, form, unpack=to is not None, force=force)
         _tell(target, as_json=as_json)
         return
     run = _run(run_id)
-    if gguf:
-        _tell(_copy_file(_result(run, results.gguf), output or to, f"{run.id}.gguf", force=force), as_json=as_json)
+    if form.is_file:
+        made = _result(run, partial(_gguf, form=form))
+        _tell(_copy_file(made, output or to, f"{run.id}{form.ending}", force=force), as_json=as_json)
         return
-    folder = _result(run, partial(results.find, merged=merged))
-    target = _copy_folder(folder, to, force=force) if to else _copy_zip(run, folder, output, merged=merged, force=force)
+    folder = _result(run, partial(results.find, merged=form.merged))
+    target = (
+        _copy_folder(folder, to, force=force) if to else _copy_zip(run, folder, output, merged=form.merged, force=force)
+    )
     _tell(target, as_json=as_json)
 
 
@@ -104,19 +149,22 @@ def restore_run(archive_file: Path, *, as_json: bool) -> None:
     click.echo(json.dumps(run) if as_json else message)
 
 
-def _download(
-    server: Server, run_id: str, target: Path | None, *, merged: bool, gguf: bool, unpack: bool, force: bool
-) -> Path:
+def _gguf(run: Run, form: Form) -> Path:
+    return (
+        results.gguf_adapter(run) if form.gguf is None else results.gguf(run, form.gguf, partial(click.echo, err=True))
+    )
+
+
+def _download(server: Server, run_id: str, target: Path | None, form: Form, *, unpack: bool, force: bool) -> Path:
     """Downloads a result of the server to a file, or unpacked into a folder."""
     assert target is not None
     full_id = source.document(run_id)["id"]
-    unpack = unpack and not gguf
-    ending = ".gguf" if gguf else "-merged.zip" if merged else ".zip"
+    unpack = unpack and not form.is_file
     if target.is_dir() and not unpack:
-        target = target / f"{full_id}{ending}"
+        target = target / f"{full_id}{form.ending}"
     if not (unpack and target.is_dir() and not any(target.iterdir())):
         _refuse_existing(target, "--to" if unpack else "--output", force=force)
-    files.result(server, full_id, target, merged=merged, gguf=gguf, unpack=unpack)
+    files.result(server, full_id, target, form.download, unpack=unpack)
     return target
 
 

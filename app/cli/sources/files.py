@@ -12,9 +12,8 @@ from app.cli.sources.server import Server, chosen, run_path
 _SECONDS = 1800.0
 
 
-def result(server: Server, run_id: str, target: Path, *, merged: bool, gguf: bool, unpack: bool) -> None:
-    """Downloads a run's result into the file `target`, or unpacked as the folder `target`, which is replaced."""
-    name = "model.gguf" if gguf else "merged.zip" if merged else "adapter.zip"
+def result(server: Server, run_id: str, target: Path, name: str, *, unpack: bool) -> None:
+    """Downloads a run's result, `name`, into the file `target`, or unpacked as the folder `target`, which is replaced."""
     path = run_path(run_id, f"/{name}")
     if not unpack:
         server.download(path, target)

@@ -25,7 +25,7 @@ def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the part; it appears when the run has ended."""
     shown = gr.State("")
     page = gr.State(0)
-    forms = html(script="lathe.copies(element)")
+    forms = html(script="lathe.copies(element); lathe.variants(element)")
     with gr.Column(visible=False, elem_classes="card answers") as column:
         with gr.Row(elem_classes="answers-head"):
             html(Markup("<h2>Answers before and after</h2>"))

@@ -1,6 +1,7 @@
 """The part "Take away" of the page Run as HTML. Pure."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
@@ -25,7 +26,9 @@ def panel_of(
 ) -> Markup:
     """The forms of the result as a table, how they compare with the trained model, the snippets, and the command that pushes."""
     heads = each('<th class="{}">{}</th>', [("", "Form"), ("", "For"), ("number", "Size"), ("", "Get it")])
-    body = each("<tr><th>{}</th><td>{}</td><td class=number>{}</td><td>{}</td></tr>", [_row(one) for one in outputs])
+    groups = [list(group) for _, group in groupby(outputs, key=lambda one: one.group or one.name)]
+    rows = [_row(group[0]) if len(group) == 1 else _choice(group) for group in groups]
+    body = each("<tr><th>{}</th><td>{}</td><td class=number>{}</td><td>{}</td></tr>", rows)
     shown = table("outputs", heads, body)
     return panel("Take away", shown + _parity(run, compared) + _uses(run, snippets), classes="take-away")
 
@@ -40,6 +43,21 @@ def answer_table(answers: Sequence[Answer]) -> Markup:
         '<td><div class="text">{}</div></td><td><div class="text">{}</div></td><td><div class="text">{}</div></td></tr>'
     )
     return table("answers", heads, each(template, [_answer(answer) for answer in answers]))
+
+
+def _choice(variants: Sequence[Output]) -> tuple[Markup | str, ...]:
+    """A row for variants of one form: a list to choose from, and in each cell what belongs to the variant that is chosen."""
+    group = variants[0].group
+    names = [one.name.removeprefix(group).strip() or "as trained" for one in variants]
+    options = each('<option value="{}">{}</option>', [(place, name) for place, name in enumerate(names)])
+    choose = Markup('{} <select class="variants" aria-label="Type of {}">{}</select>').format(group, group, options)
+    cells = zip(*(_row(one)[1:] for one in variants), strict=True)
+    return choose, *(_variants(cell) for cell in cells)
+
+
+def _variants(cell: Sequence[str | Markup]) -> Markup:
+    template = '<span data-variant="{}"{}>{}</span>'
+    return each(template, [(place, Markup(" hidden") if place else "", text) for place, text in enumerate(cell)])
 
 
 def _row(output: Output) -> tuple[str, str, str, Markup]:

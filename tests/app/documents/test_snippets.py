@@ -82,12 +82,14 @@ def test_an_adapter_of_chats_answers_in_peft_and_transformers_alike(home: Path, 
     assert "apply_chat_template" in of(found, "peft").text
     assert printed(of(found, "peft")) == printed(of(found, "transformers")) != ""
     assert "chat/completions" in of(found, "vLLM").text
+    assert "--chat-template" not in of(found, "vLLM").text  # the base model has the same template
+    assert "<|user|>{{ .Content }}<|end|>" in of(found, "Ollama").text
 
 
 def test_plain_prompts_get_no_chat_template(home: Path, tmp_path: Path, model: Path) -> None:
     found = finished(make_data(tmp_path / "rows.jsonl"), model, "prompt/completion", merge_adapter=True)
     assert "apply_chat_template" not in of(found, "peft").text
-    assert 'TEMPLATE "{{ .Prompt }}"' in of(found, "Ollama").text
+    assert 'TEMPLATE """{{ .Prompt }}"""' in of(found, "Ollama").text
     assert "/merged" in of(found, "transformers").text
     assert printed(of(found, "transformers")) == printed(of(found, "peft"))
 
@@ -114,7 +116,7 @@ def test_a_reward_model_prints_a_score(home: Path, tmp_path: Path, model: Path) 
 
 def test_a_model_after_full_fine_tuning_needs_no_peft(home: Path, tmp_path: Path, model: Path) -> None:
     found = finished(written(tmp_path / "chat.jsonl", CHAT), model, "messages", method="full")
-    assert {one.program for one in found} == {"transformers", "vLLM", "Ollama"}
+    assert {one.program for one in found} == {"transformers", "vLLM", "llama.cpp", "Ollama"}
     printed(of(found, "transformers"))
     assert "lora" not in of(found, "vLLM").text
 

@@ -1,14 +1,17 @@
 """The part Take away of the page Run: forms of the result, snippets to copy, answers before and after."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import lathe
 from played_run import SUMMARY, PlayedRun
 from web import IN_BROWSER, client, says
 
 from app.documents.answers import Change, answers_of, differences
+from training.run_folder.gguf_types import GgufType
 from worker.settings import get_settings
 from worker.store.tables import Status
 
@@ -51,6 +54,8 @@ def test_every_form_has_a_download_or_the_command_that_makes_it(home: Path) -> N
         "Adapter",
         "Merged model",
         "GGUF",
+        *(f"GGUF {kind.value}" for kind in list(GgufType)[1:]),
+        "GGUF adapter",
         "Model card",
         "Configuration",
         "Log",
@@ -59,14 +64,56 @@ def test_every_form_has_a_download_or_the_command_that_makes_it(home: Path) -> N
     ]
     assert forms["Adapter"]["bytes"] == 300_000
     assert forms["Merged model"]["command"] == f"lathe export {run.id} --merged -o merged.zip"
-    assert forms["GGUF"]["command"].startswith(f"lathe export {run.id} --gguf")
+    assert forms["GGUF"]["command"] == f"lathe export {run.id} --gguf -o {run.id}.gguf"
+    assert forms["GGUF Q4_K_M"]["command"] == f"lathe export {run.id} --gguf --type Q4_K_M -o {run.id}.gguf"
+    assert forms["GGUF adapter"]["command"] == f"lathe export {run.id} --gguf --adapter -o adapter.gguf"
     for name in ("Adapter", "Model card", "Configuration", "Log", "Answers", "Whole run"):
         assert client().get(forms[name]["address"]).status_code == 200, name
+
+
+def test_a_gguf_file_that_was_exported_is_downloaded_by_its_type(home: Path) -> None:
+    run = finished()
+    run_dir = get_settings().runs_dir / run.id
+    (run_dir / "model-Q4_K_M.gguf").write_bytes(b"four bits")
+    (run_dir / "adapter.gguf").write_bytes(b"adapter")
+    forms = outputs(run)
+    assert forms["GGUF Q4_K_M"]["address"] == f"/api/runs/{run.id}/model.gguf?type=Q4_K_M"
+    assert client().get(forms["GGUF Q4_K_M"]["address"]).content == b"four bits"
+    assert client().get(forms["GGUF adapter"]["address"]).content == b"adapter"
+    missing = client().get(f"/api/runs/{run.id}/model.gguf?type=Q6_K")
+    assert missing.status_code == 404
+    assert f"lathe export {run.id} --gguf --type Q6_K" in missing.text
+    assert client().get(f"/api/runs/{run.id}/model.gguf?type=Q9").status_code == 422
+
+
+@pytest.mark.skipif(find_spec("llama_cpp") is not None, reason="llama.cpp is installed")
+def test_a_type_that_needs_llama_cpp_says_so_where_it_is_not_installed(home: Path, tmp_path: Path) -> None:
+    done = lathe("export", finished().id, "--gguf", "--type", "Q4_K_M", "-o", tmp_path / "m.gguf")
+    assert done.exit_code != 0
+    assert "needs llama.cpp, which is not installed" in done.stderr
+    assert "choose Q8_0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--type", "Q8_0"], "is for GGUF files"),
+        (["--adapter"], "is for GGUF files"),
+        (["--gguf", "--adapter", "--type", "Q8_0"], "is the adapter alone"),
+    ],
+)
+def test_options_of_export_that_do_not_go_together_are_refused(
+    home: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    done = lathe("export", finished().id, *options, "-o", tmp_path / "m.gguf")
+    assert done.exit_code != 0
+    assert message in done.stderr
 
 
 def test_after_full_fine_tuning_the_result_is_called_a_model(home: Path) -> None:
     forms = outputs(finished(method="full"))
     assert list(forms)[:2] == ["Model", "GGUF"]
+    assert "GGUF adapter" not in forms
     assert forms["Model"]["address"].endswith("/model.zip")
     assert client().get(forms["Model"]["address"]).status_code == 200
 
@@ -118,6 +165,17 @@ class TestInABrowser:
         page.get_by_role("button", name="Copy the snippet for transformers").click()
         says(page, ".take-away", "Copied")
         assert f"{run.id}/adapter" in page.evaluate("navigator.clipboard.readText()")
+
+    def test_the_type_of_a_gguf_file_is_chosen_from_a_list(self, page: Any) -> None:
+        run = finished()
+        page.goto(f"/run?id={run.id}")
+        row = page.locator("table.outputs tr", has=page.get_by_label("Type of GGUF"))
+        says(page, "table.outputs", f"lathe export {run.id} --gguf -o")
+        assert row.locator("code:visible").all_inner_texts() == [f"lathe export {run.id} --gguf -o {run.id}.gguf"]
+        row.get_by_label("Type of GGUF").select_option("Q4_K_M")
+        assert row.locator("code:visible").all_inner_texts() == [
+            f"lathe export {run.id} --gguf --type Q4_K_M -o {run.id}.gguf"
+        ]
 
     def test_answers_are_filtered_and_paged_with_their_differences_marked(self, page: Any) -> None:
         page.goto(f"/run?id={finished().id}")

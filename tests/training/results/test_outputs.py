@@ -182,3 +182,10 @@ def test_a_finished_run_is_exported_from_the_command_line_merged_and_as_gguf(
     stored = load_file(folder / "merged/model.safetensors")
     assert read["blk.0.ffn_up.weight"].tobytes() == stored["model.layers.0.mlp.up_proj.weight"].numpy().tobytes()
     assert (folder / "model.gguf").is_file()
+    done = lathe("export", run.id, "--gguf", "--type", "q8_0", "-o", tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / f"{run.id}-Q8_0.gguf").stat().st_size < (tmp_path / "mine.gguf").stat().st_size / 2
+    done = lathe("export", run.id, "--gguf", "--adapter", "-o", tmp_path / "adapter.gguf")
+    assert done.exit_code == 0, done.stderr
+    fields = gguf.GGUFReader(tmp_path / "adapter.gguf").fields
+    assert fields["general.type"].contents() == "adapter"

@@ -1,6 +1,9 @@
 """Compares one form of a result with the reference, row by row."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -11,12 +14,13 @@ from training.results.parity.reference import Prompt, Reference
 
 @dataclass(frozen=True)
 class Row:
-    """One row in one form; `difference` is the largest difference of the logits after the prompt."""
+    """One row in one form; `difference` is the largest of the logits after the prompt, `loss` that of the row's answer."""
 
     prompt: Prompt
     ids: list[int]
     answer: list[int]
     difference: float | None
+    loss: float | None
 
     @property
     def ids_equal(self) -> bool:
@@ -33,7 +37,8 @@ def compare(reference: Reference, form: Form) -> list[Row]:
     for index, prompt in enumerate(reference.prompts):
         ids = form.prompt_ids(prompt, reference.template_arguments)
         answer, logits = form.answer(prompt.prompt_ids, reference.max_new_tokens)
-        rows.append(Row(prompt, ids, answer, _difference(reference, index, logits)))
+        loss = form.loss(prompt.prompt_ids, prompt.expected) if prompt.expected else None
+        rows.append(Row(prompt, ids, answer, _difference(reference, index, logits), loss))
     return rows
 
 
@@ -56,8 +61,16 @@ def document(name: str, rows: list[Row], decode: Any) -> dict[str, Any]:
         "answers_equal": all(row.answer_equal for row in rows),
         "equal_answers": sum(row.answer_equal for row in rows),
         "max_logit_difference": max(differences, default=None),
+        "perplexity": perplexity([row.loss for row in rows]),
+        "exact_match": sum(row.answer == row.prompt.expected for row in rows),
         "first_difference": first and _told(first, decode),
     }
+
+
+def perplexity(losses: Sequence[float | None]) -> float | None:
+    """e to the mean of the losses of rows; None without any."""
+    known = [loss for loss in losses if loss is not None]
+    return exp(fmean(known)) if known else None
 
 
 def _told(row: Row, decode: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,12 +13,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from training.config.run_config import RunConfig
-from training.errors import UserError
 from training.models.loading import quantization
-from training.results.parity.generation import greedy
+from training.results.gguf.llama import LlamaModel
+from training.results.parity.generation import answer_loss, greedy
 from training.results.parity.reference import Prompt
-
-NAMES = ("adapter", "model", "merged", "gguf", "served")
 
 
 class Form(Protocol):
@@ -30,6 +27,9 @@ class Form(Protocol):
 
     def answer(self, ids: Sequence[int], longest: int) -> tuple[list[int], NDArray[np.float32] | None]:
         """The tokens of its greedy answer, and the logits (vocabulary,) after the prompt where the form tells them."""
+
+    def loss(self, ids: Sequence[int], answer: Sequence[int]) -> float | None:
+        """The mean cross-entropy, in nats, of an answer after a prompt; None where the form does not tell it."""
 
 
 class TransformersForm:
@@ -53,46 +53,31 @@ class TransformersForm:
         """As `Form`."""
         return greedy(self._model, ids, None, longest)
 
+    def loss(self, ids: Sequence[int], answer: Sequence[int]) -> float | None:
+        """As `Form`."""
+        return answer_loss(self._model, ids, answer)
+
 
 class GgufForm:
     """A GGUF file in llama.cpp, with the chat template that the file contains."""
 
-    def __init__(self, file: Path, longest: int) -> None:
-        from llama_cpp import Llama
-
-        self._model = Llama(str(file), n_ctx=longest, n_gpu_layers=-1, verbose=False, logits_all=False)
-        self._template = self._model.metadata.get("tokenizer.chat_template")
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
 
     def prompt_ids(self, prompt: Prompt, arguments: dict[str, Any]) -> list[int]:
         """As `Form`. A prompt without messages gets the special tokens that the file asks for."""
         if prompt.messages is None:
-            return [int(token) for token in self._model.tokenize(prompt.text.encode(), add_bos=True, special=False)]
-        if not self._template:
-            raise UserError("gguf", None, "contains no chat template.", "Export it again.")
-        text = self._rendered(prompt, arguments)
-        return [int(token) for token in self._model.tokenize(text.encode(), add_bos=False, special=True)]
-
-    def _rendered(self, prompt: Prompt, arguments: dict[str, Any]) -> str:
-        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
-        def token(number: int) -> str:
-            return str(self._model._model.token_get_text(number)) if number >= 0 else ""
-
-        formatter = Jinja2ChatFormatter(self._template, token(self._model.token_eos()), token(self._model.token_bos()))
-        return str(formatter(messages=prompt.messages, tools=prompt.tools, **arguments).prompt)
+            return self._model.tokens(prompt.text, special=True)
+        return self._model.prompt(prompt.messages, prompt.tools, **arguments)
 
     def answer(self, ids: Sequence[int], longest: int) -> tuple[list[int], NDArray[np.float32] | None]:
         """As `Form`."""
-        model = self._model
-        model.reset()
-        model.eval(list(ids))
-        first = np.array(model._ctx.get_logits_ith(-1)[: model.n_vocab()], np.float32)
-        found, logits = [int(first.argmax())], first
-        while len(found) < longest and not model._model.token_is_eog(found[-1]):
-            model.eval([found[-1]])
-            logits = np.array(model._ctx.get_logits_ith(-1)[: model.n_vocab()], np.float32)
-            found.append(int(logits.argmax()))
-        return found, first
+        found, first = self._model.greedy(ids, longest)
+        return found, first.numpy()
+
+    def loss(self, ids: Sequence[int], answer: Sequence[int]) -> float:
+        """As `Form`."""
+        return self._model.loss([*ids, *answer], len(ids))
 
 
 @contextmanager
@@ -120,16 +105,10 @@ def transformers_form(config: RunConfig, folder: Path, *, on_base: bool) -> Iter
 
 @contextmanager
 def gguf_form(file: Path, longest: int) -> Iterator[Form]:
-    """A GGUF file.
+    """A GGUF file, for prompts with answers of at most `longest` tokens.
 
     Raises:
-        UserError: llama_cpp_python is not installed.
+        UserError: llama.cpp is not installed.
     """
-    if find_spec("llama_cpp") is None:
-        fix = "Install it (pip install 'lathe-workbench[llama]'), and verify again."
-        raise UserError("gguf", None, "can only be read by llama.cpp, which is not installed here.", fix)
-    form = GgufForm(file, longest)
-    try:
-        yield form
-    finally:
-        form._model.close()
+    with LlamaModel(file, longest) as model:
+        yield GgufForm(model)

@@ -34,3 +34,11 @@ def greedy(
     )
     new = output.sequences[0, ids.shape[1] :].tolist()
     return [int(token) for token in new], output.logits[0][0].float().cpu().numpy()
+
+
+@torch.inference_mode()
+def answer_loss(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> float:
+    """The mean cross-entropy, in nats, of the tokens of an answer after a prompt."""
+    ids = torch.tensor([[*prompt, *answer]], device=model.device)
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+    return float(torch.nn.functional.cross_entropy(logits, ids[0, len(prompt) :]))

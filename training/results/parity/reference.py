@@ -20,7 +20,7 @@ from training.config.choices import LossOn, Task
 from training.config.run_config import RunConfig
 from training.data.data_files import read_files
 from training.data.example import Example, Message, Row
-from training.results.parity.generation import greedy
+from training.results.parity.generation import answer_loss, greedy
 from training.run_folder.paths import PARITY_FOLDER
 from training.tokens.encoding import Encoder
 from training.tokens.rendering import Renderer
@@ -34,7 +34,8 @@ TRAINED_MODEL, SAVED_RESULT = "trained model", "saved result"
 class Prompt:
     """A row up to its last answer: `messages`, or the text `prompt`; and the tokens that training saw before the answer.
 
-    `answer` holds the tokens that the reference model generates, including the end token if it stops.
+    `answer` holds the tokens that the reference model generates, including the end token if it stops; `expected` those of the
+    row's own answer, as far as they were trained, and `loss` their mean cross-entropy in nats.
     """
 
     row: int
@@ -42,8 +43,9 @@ class Prompt:
     text: str
     messages: list[Message] | None = None
     tools: list[Row] | None = None
-    expected: str = ""
+    expected: list[int] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)
+    loss: float | None = None
 
 
 @dataclass
@@ -101,14 +103,14 @@ def prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, c
     renderer, encoder = Renderer(tokenizer, ChatSettings.of(config)), Encoder(tokenizer)
     found: list[Prompt] = []
     for row, example, item in _rows(data):
-        text, expected = renderer.question(example)
+        text, _ = renderer.question(example)
         if not text:
             continue
         marked = (
             not config.train_on_prompt and config.loss_on is not LossOn.FIELD
         )  # the last tokens with loss are the answer
-        ids = _before_the_answer(item) if marked else None
-        ids = encoder.prompt(renderer.last_turn(example)) if ids is None else ids
+        parts = _prompt_and_answer(item) if marked else None
+        ids, expected = parts or (encoder.prompt(renderer.last_turn(example)), [])
         found.append(_prompt(row, example, ids, text, expected, templated=renderer.templates))
         if len(found) == count:
             break
@@ -126,8 +128,8 @@ def _rows(data: Data) -> Iterator[tuple[int, Example, Any]]:
             yield number, example, view[places[number]]
 
 
-def _before_the_answer(item: Mapping[str, Any]) -> list[int] | None:
-    """The tokens before the last run of tokens with loss; None if the row was cut off there."""
+def _prompt_and_answer(item: Mapping[str, Any]) -> tuple[list[int], list[int]] | None:
+    """The tokens before the last run of tokens with loss, and that run; None if the row was cut off there."""
     row = item.get("chosen", item)
     if "labels" not in row:
         return None
@@ -135,11 +137,11 @@ def _before_the_answer(item: Mapping[str, Any]) -> list[int] | None:
     if not len(trained):
         return None
     gaps = np.flatnonzero(np.diff(trained) > 1)
-    start = trained[gaps[-1] + 1] if len(gaps) else trained[0]
-    return [int(token) for token in row["input_ids"][:start]]
+    start, end = trained[gaps[-1] + 1] if len(gaps) else trained[0], trained[-1] + 1
+    return [int(token) for token in row["input_ids"][:start]], [int(token) for token in row["input_ids"][start:end]]
 
 
-def _prompt(row: int, example: Example, ids: list[int], text: str, expected: str, *, templated: bool) -> Prompt:
+def _prompt(row: int, example: Example, ids: list[int], text: str, expected: list[int], *, templated: bool) -> Prompt:
     if example.messages is None or not templated:
         return Prompt(row, ids, text, expected=expected)
     last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")
@@ -170,6 +172,7 @@ def answered(
     for prompt in reference.prompts:
         with torch.autocast(device.type, autocast or torch.bfloat16, enabled=autocast is not None):
             prompt.answer, first = greedy(model, prompt.prompt_ids, reference.ends, reference.max_new_tokens)
+            prompt.loss = answer_loss(model, prompt.prompt_ids, prompt.expected) if prompt.expected else None
         logits.append(first)
     reference.logits = np.stack(logits) if logits else None
     reference.source = source

@@ -13,13 +13,14 @@ from typing import Any
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_tokenizer
-from training.results.gguf import convert
+from training.results.gguf.quantize import write
 from training.results.merging import last_summary, merge
-from training.results.parity.comparison import compare, document
+from training.results.parity.comparison import compare, document, perplexity
 from training.results.parity.forms import Form, gguf_form, transformers_form
 from training.results.parity.reference import Reference
 from training.results.parity.saved_result import answer_by_saved_result
-from training.run_folder.paths import CONFIG_FILE, GGUF_FILE, MERGED_FOLDER, PARITY_FILE, result_dir
+from training.run_folder.gguf_types import GgufType
+from training.run_folder.paths import CONFIG_FILE, MERGED_FOLDER, PARITY_FILE, result_dir
 
 Opened = Callable[[], AbstractContextManager[Form]]
 
@@ -54,14 +55,17 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
             merge(config, run_dir, load_tokenizer(config), last_summary(run_dir).get("classes", ()))
         return whole
 
-    def gguf() -> Path:
-        file = run_dir / GGUF_FILE
+    def gguf(kind: GgufType) -> Path:
+        file = run_dir / kind.file
         if not file.is_file():
-            convert(merged(), file)
+            write(merged(), file, kind)
         return file
 
-    longest = max((len(prompt.prompt_ids) for prompt in reference.prompts), default=0) + reference.max_new_tokens
-    found: dict[str, Opened] = {"gguf": lambda: gguf_form(gguf(), longest)}
+    longest = max((len(one.prompt_ids) + len(one.expected) for one in reference.prompts), default=0)
+    found: dict[str, Opened] = {
+        form_name(kind): lambda kind=kind: gguf_form(gguf(kind), longest + reference.max_new_tokens)  # type: ignore[misc]
+        for kind in GgufType
+    }
     if not adapts:
         return {"model": lambda: transformers_form(config, result, on_base=False)} | found
     return {
@@ -70,15 +74,29 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
     } | found
 
 
+def form_name(kind: GgufType) -> str:
+    """The name of a GGUF file as a form."""
+    return "gguf" if kind is GgufType.TRAINED else f"gguf-{kind.value}"
+
+
+def existing(config: RunConfig, run_dir: Path) -> list[str]:
+    """All forms of the result: the adapter or model, merged, GGUF, and the quantized GGUF files that were made."""
+    made = [form_name(kind) for kind in GgufType if kind is not GgufType.TRAINED and (run_dir / kind.file).is_file()]
+    return [*(("adapter", "merged") if config.method.adapts else ("model",)), "gguf", *made]
+
+
 def verdict(reference: Reference, forms: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The document of a verification."""
     checked = [form for form in forms if "error" not in form]
-    equal = bool(checked) and all(form["prompt_ids_equal"] and form["answers_equal"] for form in checked)
+    exact = [form for form in checked if not form["form"].startswith("gguf-")]  # quantized weights are lossy by intent
+    equal = bool(checked) and all(form["prompt_ids_equal"] for form in checked)
     return {
         "reference": reference.source,
         "rows": len(reference.prompts),
         "template_arguments": reference.template_arguments,
-        "equal": equal,
+        "equal": equal and all(form["answers_equal"] for form in exact),
+        "perplexity": perplexity([prompt.loss for prompt in reference.prompts]),
+        "exact_match": sum(prompt.answer == prompt.expected for prompt in reference.prompts),
         "forms": {form["form"]: {name: value for name, value in form.items() if name != "form"} for form in forms},
     }
 
@@ -97,7 +115,7 @@ def main(run_dir: Path, names: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     done = []
-    for form in verify(config, run_dir, reference, names or ("adapter", "model", "merged", "gguf")):
+    for form in verify(config, run_dir, reference, names or existing(config, run_dir)):
         done.append(form)
         print(json.dumps(form), flush=True)
     (run_dir / PARITY_FILE).write_text(json.dumps(verdict(reference, done)) + "\n", encoding="utf-8")

@@ -1,18 +1,22 @@
 """A GGUF file contains the model: read back tensor by tensor, and loaded by transformers' own GGUF reader."""
 
+import json
 from pathlib import Path
 
 import gguf
+import gguf_families
 import pytest
 import torch
-from paths import ROOT
 from safetensors.torch import load_file
 from tiny import make_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from training.errors import UserError
-from training.results.gguf import ARCHITECTURES, convert, main
-from training.results.gguf_vocabulary import _SPLITS
+from training.results.gguf.__main__ import main
+from training.results.gguf.convert import convert
+from training.results.gguf.split_rules import EACH_DIGIT, THREE_DIGITS, rule_name
+from training.results.gguf.vocabulary import portable_template
+from training.run_folder.gguf_types import GgufType
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -50,10 +54,6 @@ def make(folder: Path, tokenizer: Path, name: str, dtype: torch.dtype = torch.fl
     model.save_pretrained(folder)
     text.save_pretrained(folder)
     return folder
-
-
-def test_every_architecture_is_tested_here() -> None:
-    assert set(SHAPES) == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -140,26 +140,27 @@ def test_matrices_keep_their_format_bit_by_bit_and_vectors_are_fp32(
         assert list(result.shape) == list(reversed(tensor.shape))
 
 
-def test_the_split_rules_are_those_of_the_tokenizers(tokenizer: Path) -> None:
+def test_the_split_rules_are_those_of_the_tokenizers() -> None:
     """Each regular expression splits a text as the model that it is named after is known to."""
     import regex
 
     text = "It's 12345 naïve\n\n  words!"
-    known = {name: regex.findall(pattern, text) for pattern, name in _SPLITS.items()}
     words = ["It", "'s", " "], [" naïve", "\n\n", " ", " words", "!"]
-    assert known["llama-bpe"] == [*words[0], "123", "45", *words[1]]
-    assert known["qwen2"] == [*words[0], *"12345", *words[1]]
+    assert regex.findall(THREE_DIGITS, text) == [*words[0], "123", "45", *words[1]]
+    assert regex.findall(EACH_DIGIT, text) == [*words[0], *"12345", *words[1]]
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("MistralForCausalLM", {"sliding_window": 64}, "sliding window"),
+        ("LlamaForCausalLM", {"hidden_act": "relu"}, "activation function relu"),
+        ("LlamaForCausalLM", {"vocab_size": 200}, "tokens for 200 embeddings"),
         (
             "LlamaForCausalLM",
-            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
-            "scales its positions",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+            "dynamic",
         ),
+        ("GPT2LMHeadModel", {"scale_attn_by_inverse_layer_idx": True}, "scales its attention"),
     ],
 )
 def test_unsupported_models_are_refused(
@@ -171,8 +172,67 @@ def test_unsupported_models_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    starter = ROOT / "static/starter"
-    assert main(starter, tmp_path / "model.gguf") == 1
-    assert "splits text by a rule" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"normalizer": {"type": "Lowercase"}}, "splits text by a rule"),
+        (
+            {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "\\d"}, "behavior": "Isolated", "invert": False}},
+            "splits text",
+        ),
+    ],
+)
+def test_a_tokenizer_that_llama_cpp_does_not_have_is_refused(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], message: str
+) -> None:
+    folder = make(tmp_path / "model", tokenizer, "LlamaForCausalLM")
+    values = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(values | change))
+    assert main(folder, tmp_path / "model.gguf") == 1
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "written"), [("qwen3", "qwen2"), ("phi-4-mini", "gpt-4o"), ("mistral-nemo", "tekken")]
+)
+def test_whole_words_before_merges_make_no_difference_if_merges_make_every_token(
+    tmp_path: Path, name: str, written: str
+) -> None:
+    values = json.loads((gguf_families.make(name, tmp_path / "model") / "tokenizer.json").read_text())
+    model = values["model"]
+    for whole in (True, False):
+        assert rule_name(values | {"model": model | {"ignore_merges": whole}}) == written
+    unmade = model | {"ignore_merges": written != "tekken", "merges": model["merges"][:-1]}
+    with pytest.raises(UserError, match="splits text by a rule"):
+        rule_name(values | {"model": unmade})
+
+
+def test_merges_that_scores_cannot_express_are_refused(tmp_path: Path) -> None:
+    folder = gguf_families.make("llama-2", tmp_path / "model")
+    file = folder / "tokenizer.json"
+    values = json.loads(file.read_text())
+    merges = values["model"]["merges"]
+    values["model"]["merges"] = [merge for merge in merges if merge != ["t", "h"]]
+    file.write_text(json.dumps(values))
+    with pytest.raises(UserError, match="does not merge 't' and 'h' to 'th'"):
+        convert(folder, tmp_path / "model.gguf")
+
+
+def test_q8_0_is_made_without_llama_cpp(tmp_path: Path) -> None:
+    folder = gguf_families.make("llama-3.2", tmp_path / "model")
+    convert(folder, tmp_path / "model.gguf", GgufType.Q8_0)
+    stored = load_file(folder / "model.safetensors")
+    read = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    tensor = read["blk.0.ffn_up.weight"]
+    assert tensor.tensor_type is gguf.GGMLQuantizationType.Q8_0
+    assert list(tensor.shape) == [256, 512]
+    values = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+    expected = stored["model.layers.0.mlp.up_proj.weight"]
+    assert (values - expected).abs().max() <= expected.abs().max() / 127
+    assert read["blk.0.attn_norm.weight"].tensor_type is gguf.GGMLQuantizationType.F32
+
+
+def test_the_tag_generation_becomes_one_that_every_program_knows() -> None:
+    template = "{%- if a %}x{%- generation -%} y {% endgeneration %} z{% endif %}"
+    assert portable_template(template) == "{%- if a %}x{%- if true -%} y {% endif %} z{% endif %}"

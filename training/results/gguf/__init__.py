@@ -1,0 +1,1 @@
+"""GGUF files for llama.cpp: models of the common architectures in several types, and LoRA adapters."""

@@ -1,0 +1,20 @@
+"""llama.cpp by its Python package, which is an optional extra."""
+
+from importlib import import_module
+from types import ModuleType
+
+from training.errors import UserError
+
+
+def llama_cpp(needed_by: str) -> ModuleType:
+    """The package llama_cpp.
+
+    Raises:
+        UserError: it is not installed; the error names `needed_by`.
+    """
+    try:
+        import_module("llama_cpp.llama_chat_format")
+        return import_module("llama_cpp")
+    except ImportError:
+        fix = "Install it (pip install 'lathe-workbench[llama]' compiles it with g++ and cmake), or choose Q8_0."
+        raise UserError("type", needed_by, "needs llama.cpp, which is not installed.", fix) from None
