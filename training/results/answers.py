@@ -18,6 +18,7 @@ from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.models.loading import load_model, model_class
+from training.scoring import paired
 from training.tokens.encoding import Encoder
 from training.tokens.rendering import PartRenderer, Renderer
 from training.tokens.task_parts import StoredText
@@ -93,6 +94,7 @@ def compare(
         "exact_match_after": sum(row["match_after"] for row in rows) / len(rows),
         **means(rows, "before"),
         **means(rows, "after"),
+        "changes": changes(rows),
     }
     return summary, rows
 
@@ -166,6 +168,15 @@ def score(answer: str, expected: str) -> dict[str, float]:
     f1 = float(squad([{"prediction_text": answer, "id": "0"}], [target])["f1"]) / 100
     rouge = rouge_score(answer, expected, tokenizer=_WORD.findall, normalizer=str.lower, rouge_keys=_ROUGE)
     return {"f1": f1} | {name: float(rouge[f"{name}_fmeasure"]) for name in _ROUGE}
+
+
+def changes(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns for each score whether the answers are better after training than before (training/scoring/paired.py)."""
+    names = {"exact_match": "match"} | {name: name for name in SCORES}
+    return {
+        name: paired.compare([row[f"{key}_before"] for row in rows], [row[f"{key}_after"] for row in rows]).document()
+        for name, key in names.items()
+    }
 
 
 def means(rows: list[dict[str, Any]], when: str) -> dict[str, float]:
