@@ -82,11 +82,11 @@ def compare(
     if config.method.adapts:
         model = PeftModel.from_pretrained(model, str(tuned)).eval()
     with model.disable_adapter() if config.method.adapts else nullcontext():
-        before = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+        before = answer_all(model, asked, tokenizer, config.max_new_tokens, step)
     if not config.method.adapts:
         del model
         model = model_class(config.task).from_pretrained(str(tuned), dtype=dtype).to(device).eval()
-    after = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+    after = answer_all(model, asked, tokenizer, config.max_new_tokens, step)
     rows = [_record(*row) for row in zip(asked, before, after, strict=True)]
     summary = {
         "rows": len(rows),
@@ -119,13 +119,14 @@ def _record(question: Question, before: str, after: str) -> dict[str, Any]:
     }
 
 
-def _answer_all(
+def answer_all(
     model: PreTrainedModel,
     asked: list[Question],
     tokenizer: PreTrainedTokenizerBase,
     longest: int,
     step: Callable[[int], None],
 ) -> list[str]:
+    """Returns the greedy answer to each question, of at most `longest` tokens; calls `step` with the rows of each batch."""
     answers: list[str] = []
     for start in range(0, len(asked), _BATCH_ROWS):
         batch = asked[start : start + _BATCH_ROWS]

@@ -3,6 +3,7 @@
 Times are seconds since the epoch (float), by the database's clock if anything depends on them. Sizes are bytes.
 """
 
+from worker.store.tables.evaluations import Evaluation
 from worker.store.tables.installation import Account, Dataset, DeviceLease, IdempotencyKey, Machine, QueueState
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
 from worker.store.tables.runs import LOCAL, Attempt, Request, Run, Status
@@ -13,6 +14,7 @@ __all__ = [
     "Attempt",
     "Dataset",
     "DeviceLease",
+    "Evaluation",
     "IdempotencyKey",
     "LogLine",
     "Machine",

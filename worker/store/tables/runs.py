@@ -36,7 +36,7 @@ class Request(StrEnum):
     REQUEUE = "requeue"
 
 
-def _text(kind: type[StrEnum]) -> Enum:
+def text_of(kind: type[StrEnum]) -> Enum:
     """An enum stored as text: a new value needs no migration."""
     return Enum(kind, native_enum=False, length=16, values_callable=lambda kind: [one.value for one in kind])
 
@@ -48,7 +48,7 @@ class Run(SQLModel, table=True):
 
     id: str = Field(primary_key=True, max_length=32)
     name: str = Field(max_length=200)
-    status: Status = Field(default=Status.QUEUED, sa_column=Column(_text(Status), nullable=False, index=True))
+    status: Status = Field(default=Status.QUEUED, sa_column=Column(text_of(Status), nullable=False, index=True))
     config: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     dataset_id: str | None = Field(default=None, foreign_key="dataset.id", index=True)
     fingerprints: dict[str, str] = Field(
@@ -81,7 +81,7 @@ class Run(SQLModel, table=True):
     attempt: int = Field(default=0, description="counts claims; reports of an older attempt are refused")
     lease_owner: str | None = Field(default=None, max_length=200, description="host:pid:start of the supervisor")
     lease_expires_at: float | None = None
-    request: Request | None = Field(default=None, sa_column=Column(_text(Request)))
+    request: Request | None = Field(default=None, sa_column=Column(text_of(Request)))
     devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     event_offset: int = Field(
         default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of events.jsonl stored"
