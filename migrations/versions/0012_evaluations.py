@@ -15,7 +15,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(32), primary_key=True),
         sa.Column("run_id", sa.String, sa.ForeignKey("run.id", ondelete="CASCADE"), nullable=False),
         sa.Column("owner", sa.String(120), nullable=False),
-        sa.Column("status", sa.String(20), nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
         sa.Column("request", sa.JSON, nullable=False),
         sa.Column("created_at", sa.Float, nullable=False),
         sa.Column("started_at", sa.Float),

@@ -107,6 +107,17 @@ def _resampled_means(differences: Scores) -> Scores:
     return np.concatenate([differences[rows_drawn].mean(axis=1) for rows_drawn in drawn])
 
 
+def mean_interval(scores: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of a mean score: Wilson's (1927) of scores of 0 and 1, else that of `interval`."""
+    values = np.asarray(scores, np.float64)
+    if not np.isin(values, (0.0, 1.0)).all():
+        return interval(values)
+    rows, share, z = len(values), float(values.mean()), _z(1 - ALPHA / 2)
+    center = (share + z**2 / (2 * rows)) / (1 + z**2 / rows)
+    margin = z / (1 + z**2 / rows) * math.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
+    return max(0.0, center - margin), min(1.0, center + margin)
+
+
 def sign_flip(differences: Scores) -> float:
     """The two-sided p-value of the sign-flip test: exact if all differences have the same size, as of scores of 0 and 1."""
     changed = np.abs(differences[differences != 0])

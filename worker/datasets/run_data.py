@@ -98,7 +98,7 @@ def taken_in(
     Raises:
         ConfigError: `problems`, and one for each data set that is missing, cannot be read or cannot train the task.
     """
-    named = [(field, source, _find(field, source.path, reach)) for field, source in sources_of(config)]
+    named = [(field, source, find(field, source.path, reach)) for field, source in sources_of(config)]
     problems = [*problems, *(found for _, _, found in named if isinstance(found, Problem))]
     if problems:
         raise ConfigError(problems)
@@ -109,7 +109,7 @@ def taken_in(
         for field, source, found in named:
             dataset = found
             if isinstance(found, Path):
-                added = _add(field, found, source.columns or common, owner)
+                added = add(field, found, source.columns or common, owner)
                 dataset = added.dataset
                 new += [added.dataset.id] if added.new else []
             assert isinstance(dataset, Dataset)
@@ -138,7 +138,7 @@ def sources_of(config: RunConfig) -> Iterator[tuple[str, Source]]:
             yield field, source
 
 
-def _find(field: str, value: str, reach: AllowedPaths) -> Dataset | Path | Problem:
+def find(field: str, value: str, reach: AllowedPaths) -> Dataset | Path | Problem:
     """The data set or file that a setting names, or what is wrong with the name."""
     if DATASET_ID.fullmatch(value):
         with database.read() as session:
@@ -152,7 +152,12 @@ def _find(field: str, value: str, reach: AllowedPaths) -> Dataset | Path | Probl
     return Problem(field, value, "is not a data set id.", _UPLOAD_FIX)
 
 
-def _add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Added:
+def add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Added:
+    """Copies a file into the store.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         return datasets.add(path=path, name=path.name, columns=columns, owner=owner)
     except DataError as error:
@@ -163,7 +168,7 @@ def problems(config: RunConfig, reach: AllowedPaths) -> list[Problem]:
     """What is wrong with the data of a run, as far as it can be said without reading large files. Stores nothing."""
     found: list[Problem] = []
     for field, named in sources_of(config):
-        source = _find(field, named.path, reach)
+        source = find(field, named.path, reach)
         if isinstance(source, Problem):
             found.append(source)
         elif isinstance(source, Path) and not os.access(source, os.R_OK):

@@ -22,6 +22,9 @@ TARGETS = "training.models.target_modules"
 SIMULATE = "training.simulation.simulate"
 MERGING = "training.results.merging"
 GGUF = "training.results.gguf"
+EVALUATE = "training.results.evaluate"
+OWN_METRIC = "training.evaluation.own_metric"
+OVERLAP = "training.evaluation.overlap"
 
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
 HUB_WITH_TOKEN = (*HUB, "HF_TOKEN")
