@@ -49,7 +49,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.feeds = feeds.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
-    for part in (api, comparing, downloads, order, live, datasets, records, stream, users, reference):
+    for part in (api, comparing, downloads, order, live, datasets, evaluations, records, stream, users, reference):
         app.include_router(part.router, responses=openapi.ERRORS)
     app.include_router(api.rest)
     api.install_error_handlers(app)

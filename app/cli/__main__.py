@@ -7,6 +7,7 @@ import click
 
 from app.cli.dataset.commands import dataset
 from app.cli.errors import Command
+from app.cli.evaluations.commands import evaluate, evaluations
 from app.cli.options import Group, config_type, count_type, json_option, path_type
 from app.cli.results import archive, export, push, restore
 from app.cli.runs.edit import delete, edit
@@ -197,7 +198,7 @@ def resume(run_id: str, step_down: bool, as_json: bool) -> None:
     cli_run.resume(run_id, step_down=step_down, as_json=as_json)
 
 
-for command in (export, push, archive, restore):
+for command in (evaluate, evaluations, export, push, archive, restore):
     main.add_command(command)
 
 

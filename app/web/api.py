@@ -29,6 +29,7 @@ from worker.runs import submit
 from worker.store import database, runs, submissions
 from worker.store.accounts import AccountNotFound
 from worker.store.database import UNREACHABLE
+from worker.store.evaluations import EvaluationActive, EvaluationEnded, EvaluationNotFound
 from worker.store.listed import run_list
 from worker.store.machines import MachineNotFound, MachineReports
 from worker.store.measured import series
@@ -47,6 +48,9 @@ _STATUS: dict[type[UserError], int] = {
     NotResumable: 409,
     NotEnded: 409,
     NotWaiting: 409,
+    EvaluationNotFound: 404,
+    EvaluationEnded: 409,
+    EvaluationActive: 409,
     MachineNotFound: 404,
     MachineReports: 409,
     AlreadyFreeing: 409,

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -32,8 +31,6 @@ _OVERLAP_BYTES, _OVERLAP_SECONDS = 4 * 2**30, 600
 _LOOK_SECONDS = 0.5
 _ERROR_FILE = "error.json"
 _KEPT_LINES = 3
-
-Starts = Callable[[Launch], dict[str, str]]
 
 
 class EvaluationFailed(UserError):  # noqa: N818
@@ -86,6 +83,8 @@ def work(
         state.overlap = _overlap(config, request)
     state.progress("loading model", 0, 0)
     _answer(folder, launch, env, state)
+    if state.stopping.is_set():
+        return {}
     if request.lm_eval:
         return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
     add_scores(folder, request, state.progress, state.stopping.is_set)

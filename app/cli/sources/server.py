@@ -21,7 +21,7 @@ _READ_SECONDS = 60.0
 
 _REMOTE = (
     "runs", "show", "compare", "logs", "run", "stop", "resume", "edit", "delete", "queue", "dataset", "forecast", "diagnose",
-    "export", "archive", "restore", "system",
+    "export", "archive", "restore", "system", "evaluate", "evaluations",
 )  # fmt: skip
 _ANYWHERE = ("import", "targets", "dataset check")
 """Commands that need neither a database nor a server."""

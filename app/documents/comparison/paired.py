@@ -12,11 +12,6 @@ from training.scoring.paired import Paired, compare
 from worker.settings import get_settings
 from worker.store.tables import Run
 
-LABELS = {
-    "exact_match": "Exact match", "accuracy": "Accuracy", "f1": "Token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2",
-    "rougeL": "ROUGE-L",
-}  # fmt: skip
-"""The labels of scores; others are shown by their names."""
 _MINOR = ("rouge1", "rouge2")
 
 Rows = Mapping[tuple[str, int, str], Mapping[str, float]]

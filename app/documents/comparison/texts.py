@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from app.documents.comparison.document import Comparison
 from app.documents.comparison.line import Line
-from app.documents.comparison.paired import LABELS
 from app.words import numbers
 from app.words.cells import csv_cell, markdown_cell, printable
+from app.words.evaluations import label
 from app.words.runs import method
 from training.scoring.words import in_words
 from training.units import NONE
@@ -44,7 +44,7 @@ def against_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
     """(run, score, what it shows) of each run against the first one, by the answers to the same held-out rows."""
     names = {run.id: run.name for run in comparison.runs}
     return [
-        (names[found.run_id], LABELS.get(name, name), in_words(shown))
+        (names[found.run_id], label(name), in_words(shown))
         for found in comparison.against
         for name, shown in found.scores.items()
     ] + [(names[found.run_id], NONE, found.reason) for found in comparison.against if found.reason]

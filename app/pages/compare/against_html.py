@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from app.documents.comparison.document import Comparison
-from app.documents.comparison.paired import LABELS, Against
+from app.documents.comparison.paired import Against
 from app.pages.common.html import each, panel, table
 from app.pages.compare.html import swatch
+from app.words.evaluations import label
 from training.scoring.paired import Paired, Verdict
 from training.scoring.words import in_words
 
@@ -21,7 +22,7 @@ def against(comparison: Comparison) -> Markup:
         return Markup("")
     names = list(dict.fromkeys(name for found in comparison.against for name in found.scores))
     places = {run.id: (place, run.name) for place, run in enumerate(comparison.runs)}
-    heads = each("<th>{}</th>", [("Run",), *[(LABELS.get(name, name),) for name in names]])
+    heads = each("<th>{}</th>", [("Run",), *[(label(name),) for name in names]])
     body = Markup("").join(_row(found, names, *places[found.run_id]) for found in comparison.against)
     first = Markup('<span class="note">against {}<bdi>{}</bdi></span>').format(swatch(0), comparison.runs[0].name)
     note = Markup('<p class="note">{}</p>').format(_NOTE)

@@ -18,6 +18,7 @@ _MODELS = "#/components/schemas/{model}"
 TAGS = {
     "Runs": ("/api/runs", "/api/archives"),
     "Queue": ("/api/queue",),
+    "Evaluations": ("/api/evaluations", "/api/runs/{run_id}/evaluations"),
     "Compare": ("/api/compare",),
     "Data sets": ("/api/datasets",),
     "Before a run": ("/api/forecasts", "/api/imports"),
@@ -30,6 +31,8 @@ TAGS = {
 _PARAMETERS = {
     "run_id": "The run's id, or its first four or more characters.",
     "dataset_id": "The data set's id, or its first four or more characters.",
+    "evaluation_id": "The evaluation's id, or its first four or more characters.",
+    "order": "row: as in the file; lowest, highest: by the metric; worse, better: by its difference.",
     "name": "The name of the account or machine.",
     "form": "csv, json or markdown.",
     "status": "Only runs with this status.",
