@@ -41,7 +41,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         security,
         serving,
     )
-    from app.web.rest import datasets, openapi, records, reference, stream, users
+    from app.web.rest import datasets, evaluations, openapi, records, reference, stream, users
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
     openapi.install(app)

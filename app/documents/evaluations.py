@@ -120,9 +120,10 @@ def _data(item: Evaluation) -> tuple[str, str]:
 def _row(record: dict[str, Any], other: dict[str, Any] | None, metric: str) -> Row:
     mine, theirs = (one["scores"].get(metric) if one else None for one in (record, other))
     difference = mine - theirs if mine is not None and theirs is not None else None
-    texts = (str(record[name]) for name in ("prompt", "expected", "answer"))
+    prompt, expected, mine_text = (str(record[name]) for name in ("prompt", "expected", "answer"))
     answer = str(other["answer"]) if other else None
-    return Row(int(record["row"]) + 1, *texts, record["scores"], str(record.get("judge", "")), answer, difference)
+    reply, number = str(record.get("judge", "")), int(record["row"]) + 1
+    return Row(number, prompt, expected, mine_text, record["scores"], reply, answer, difference)
 
 
 def _records(item: Evaluation) -> list[dict[str, Any]]:

@@ -16,12 +16,12 @@ _SOURCES = {"result": "result", "base": "before training"}
 
 def label(metric: str) -> str:
     """A metric as text; an own one by its name."""
-    return LABELS.get(metric, metric)
+    return str(LABELS.get(metric, metric))
 
 
 def source(found: dict[str, Any]) -> str:
     """Which weights were evaluated: "result", "before training", "checkpoint-40"."""
-    return _SOURCES.get(found["source"], found["source"])
+    return str(_SOURCES.get(found["source"], found["source"]))
 
 
 def data(found: dict[str, Any]) -> str:
@@ -42,7 +42,7 @@ def progress(found: dict[str, Any]) -> str:
 
 def is_share(value: dict[str, Any]) -> bool:
     """True if a metric lies between 0 and 1, as far as its mean and interval show: such a metric is shown in percent."""
-    return value["low"] >= 0 and value["high"] <= 1
+    return bool(value["low"] >= 0 and value["high"] <= 1)
 
 
 def mean(value: dict[str, Any], name: str = "mean") -> str:

@@ -152,7 +152,7 @@ def rows_needed(differences: Scores, difference: float = SMALL_DIFFERENCE) -> in
 def _binomial(positive: int, changed: int) -> float:
     """The exact two-sided p-value of `positive` of `changed` signs, each equally likely."""
     tail = sum(math.comb(changed, count) for count in range(min(positive, changed - positive) + 1))
-    return min(1.0, 2 * tail / 2**changed)
+    return float(min(1.0, 2 * tail / 2**changed))
 
 
 def _blocks(resamples: int, rows: int) -> list[int]:

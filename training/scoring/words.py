@@ -47,5 +47,5 @@ def _rows(number: int) -> str:
 
 def _rounded(number: int) -> int:
     """The number with two significant digits."""
-    unit = 10 ** max(0, floor(log10(number)) - 1)
+    unit: int = 10 ** max(0, floor(log10(number)) - 1)
     return round(number / unit) * unit

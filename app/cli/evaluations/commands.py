@@ -35,7 +35,7 @@ run_argument = click.argument("run_id", metavar="RUN")
 @click.option("--queue", "only_queue", is_flag=True, help="Only queue it; do not wait for the result.")
 @json_option
 @click.pass_context
-def evaluate(ctx: click.Context, run_id: str, as_json: bool, only_queue: bool, **options: Any) -> None:
+def evaluate(ctx: click.Context, /, run_id: str, as_json: bool, only_queue: bool, **options: Any) -> None:
     """Evaluate a run on a data set: answer its rows and score the answers.
 
     Exit codes: 0 finished, 1 failed, 3 stopped.
