@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.documents.comparison.paired import Rows, paired
-from training.evaluation.request import BASE, RECORDS_FILE, EvaluationRequest
+from app.documents.paired_rows import NOTHING, ScoredRows, paired
+from training.evaluation.request import BASE, RECORDS_FILE, RESULT, EvaluationRequest
 from worker.evaluations.submit import folder_of
 from worker.store import evaluations, runs
 from worker.store.tables import Evaluation, Status
@@ -87,13 +87,22 @@ def compared(first: Evaluation, second: Evaluation) -> dict[str, Any]:
     return paired(scored(first), scored(second))
 
 
-def scored(item: Evaluation) -> Rows:
+def of_results(session: Session, run_ids: Sequence[str]) -> dict[str, list[ScoredRows]]:
+    """The scores of the finished evaluations of the results of runs, newest first, by run."""
+    found: dict[str, list[ScoredRows]] = {run_id: [] for run_id in run_ids}
+    for item in evaluations.finished(session=session, run_ids=list(run_ids)):
+        if item.request["source"] == RESULT and (rows := scored(item)):
+            found[item.run_id].append(rows)
+    return found
+
+
+def scored(item: Evaluation) -> ScoredRows:
     """The scores of an evaluation's rows, for comparisons; empty without answers on this machine."""
     path = folder_of(item) / RECORDS_FILE
     try:
-        return _scores(path, path.stat().st_mtime_ns, " ".join(_data(item)))
+        return _scores(path, path.stat().st_mtime_ns, str(item.request["sha256"]))
     except (OSError, ValueError, KeyError):
-        return {}
+        return NOTHING
 
 
 def rows(item: Evaluation, against: Evaluation | None = None, metric: str = "") -> list[Row]:
@@ -141,10 +150,11 @@ def _read(path: Path, _modified: int) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=64)
-def _scores(path: Path, modified: int, data: str) -> Rows:
-    return {
+def _scores(path: Path, modified: int, data: str) -> ScoredRows:
+    found = {
         (data, int(record["row"]), str(record["expected"])): {
             name: float(value) for name, value in record["scores"].items() if value is not None
         }
         for record in _read(path, modified)
     }
+    return ScoredRows(found)

@@ -8,8 +8,9 @@ from sqlmodel import Session
 
 from app.documents.comparison.configured import circumstances, configured
 from app.documents.comparison.line import Line
-from app.documents.comparison.paired import Against, against_first
+from app.documents.comparison.paired import Against, against_first, held_out, marked
 from app.documents.comparison.results import results
+from app.documents.evaluations import of_results
 from app.words.runs import method
 from training.errors import UserError
 from worker.datasets import datasets
@@ -68,7 +69,10 @@ def compare(session: Session, ids: Sequence[str], *, all_settings: bool = False)
     names = {item.id: item.name for item in datasets.listing(session=session)}
     differing = configured(listed, names, everything=all_settings)
     others = circumstances(listed, used)
-    return Comparison(listed, missing, results(listed, used), differing, others, against_first(listed))
+    evaluated = of_results(session, list(found))
+    answered = {run.id: [rows for rows in (held_out(run), *evaluated[run.id]) if rows] for run in listed}
+    measures = marked(results(listed, used), listed, answered)
+    return Comparison(listed, missing, measures, differing, others, against_first(listed, answered))
 
 
 def check_number(ids: Sequence[str]) -> None:

@@ -2,20 +2,20 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from app.documents.comparison.line import Line
+from app.documents.paired_rows import NOTHING, ScoredRows, paired_any
 from training.run_folder.paths import ANSWERS_FILE
-from training.scoring.paired import Paired, compare
+from training.scoring.paired import Paired, Verdict
 from worker.settings import get_settings
 from worker.store.tables import Run
 
-_MINOR = ("rouge1", "rouge2")
-
-Rows = Mapping[tuple[str, int, str], Mapping[str, float]]
-"""The scores by name of each row: by data set, number in it, and expected text."""
+Answered = Mapping[str, Sequence[ScoredRows]]
+"""By run: the scores of its answers to held-out rows, then those of its evaluations, newest first."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,9 @@ class Against:
         }
 
 
-def against_first(runs: Sequence[Run]) -> list[Against]:
-    """Each run against the first one; empty if fewer than two runs have answers to held-out rows on this machine."""
-    answered = {run.id: held_out(run) for run in runs}
-    if sum(bool(rows) for rows in answered.values()) < 2:
+def against_first(runs: Sequence[Run], answered: Answered) -> list[Against]:
+    """Each run against the first one; empty if fewer than two runs have answers on this machine."""
+    if sum(bool(answered[run.id]) for run in runs) < 2:
         return []
     first, *others = runs
     if not answered[first.id]:
@@ -46,33 +45,35 @@ def against_first(runs: Sequence[Run]) -> list[Against]:
     return [_against(run, answered[first.id], answered[run.id]) for run in others]
 
 
-def paired(first: Rows, second: Rows) -> dict[str, Paired]:
-    """What the scores of the rows that both have show, by the name of the score; empty without such rows."""
-    common = [key for key in first if key in second]
-    if not common:
-        return {}
-    names = [name for name in first[common[0]] if all(name in rows[key] for rows in (first, second) for key in common)]
-    return {
-        name: compare([first[key][name] for key in common], [second[key][name] for key in common])
-        for name in names
-        if name not in _MINOR
-    }
+def marked(lines: Sequence[Line], runs: Sequence[Run], answered: Answered) -> list[Line]:
+    """The lines, with the best held-out score marked only if it is shown to be better than that of every other run."""
+    return [_marked(line, runs, answered) if line.group == "Held-out" and line.best else line for line in lines]
 
 
-def held_out(run: Run) -> Rows:
+def held_out(run: Run) -> ScoredRows:
     """The scores of the answers that a run gave to held-out rows after training; empty without them on this machine."""
     path = get_settings().runs_dir / run.id / ANSWERS_FILE
     try:
         return _read(path, path.stat().st_mtime_ns, _data(run))
     except (OSError, ValueError, KeyError):
-        return {}
+        return NOTHING
 
 
-def _against(run: Run, first: Rows, second: Rows) -> Against:
+def _against(run: Run, first: Sequence[ScoredRows], second: Sequence[ScoredRows]) -> Against:
     if not second:
         return Against(run.id, reason="It has no answers on this machine.")
-    found = paired(first, second)
+    found = paired_any(first, second)
     return Against(run.id, found, "" if found else "It did not answer the same rows as the first run.")
+
+
+def _marked(line: Line, runs: Sequence[Run], answered: Answered) -> Line:
+    name = line.key.removesuffix("_after")
+    scored = [run.id for run, value in zip(runs, line.values, strict=True) if value is not None]
+    (best, *more) = (runs[place].id for place in line.best)
+    pairs = [paired_any(answered[other], answered[best]).get(name) for other in scored if other != best]
+    if more or any(found is not None and found.verdict is not Verdict.BETTER for found in pairs):
+        return replace(line, best=frozenset())
+    return line
 
 
 def _data(run: Run) -> str:
@@ -82,10 +83,10 @@ def _data(run: Run) -> str:
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, _modified: int, data: str) -> Rows:
+def _read(path: Path, _modified: int, data: str) -> ScoredRows:
     with path.open(encoding="utf-8") as stream:
         records = [json.loads(line) for line in stream]
-    return {(data, int(record["row"]), str(record["expected"])): _after(record) for record in records}
+    return ScoredRows({(data, int(record["row"]), str(record["expected"])): _after(record) for record in records})
 
 
 def _after(record: dict[str, Any]) -> dict[str, float]:

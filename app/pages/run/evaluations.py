@@ -40,7 +40,7 @@ def build(demo: gr.Blocks) -> None:
                 [], value=[], label="Metrics", multiselect=True, elem_id="evaluation-metrics", scale=4
             )
             rows = gr.Number(
-                value=None, precision=0, minimum=1, label="Rows (empty: all)", elem_id="evaluation-rows", scale=1
+                value=None, precision=0, minimum=0, label="Rows (0: all)", elem_id="evaluation-rows", scale=1
             )
             start = gr.Button("Evaluate", variant="primary", scale=0, elem_id="evaluate")
         with gr.Accordion("Judge", open=False):
@@ -52,9 +52,7 @@ def build(demo: gr.Blocks) -> None:
         chosen = evaluation_rows.build()
     timer = gr.Timer(_ACTIVE_SECONDS)
     outputs = [shown, column, data, source, metrics, listed, chosen.chooser, timer]
-    demo.load(evaluations_refreshed, [shown], outputs, **QUIET).then(
-        evaluation_rows.shown_first, chosen.asks, chosen.shows, **QUIET
-    )
+    demo.load(evaluations_refreshed, [shown], outputs, **QUIET)
     timer.tick(evaluations_refreshed, [shown], outputs, **QUIET)
     start.click(evaluation_started, [data, source, metrics, rows, url, model, prompt], [refused, timer], **QUIET).then(
         evaluations_refreshed, [shown], outputs, **QUIET

@@ -25,10 +25,9 @@ _CLASSES = {"better": "good", "worse": "bad"}
 def listing(found: Sequence[dict[str, Any]], run_id: str) -> Markup:
     """The table of a run's evaluations, newest first; the empty state without them."""
     if not found:
-        return Markup(
-            '<p class="note">No evaluations yet. Choose a data set above, or run <code>lathe evaluate {} --data FILE</code>, also with '
-            "a metric of your own (--metric FILE.py:FUNCTION).</p>"
-        ).format(run_id)
+        own = Markup("<code>lathe evaluate {} --data FILE --metric FILE.py:FUNCTION</code>").format(run_id)
+        text = Markup('<p class="note">No evaluations yet. Choose a data set above. With a metric of your own: {}</p>')
+        return text.format(own)
     heads = each("<th>{}</th>", [(head,) for head in _HEADS])
     template = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class="overlap">{}</td></tr>'
     return table("evaluations", heads, each(template, [_evaluation(one) for one in found]))
@@ -96,7 +95,8 @@ def _against(found: dict[str, Any]) -> Markup:
 def _overlap(found: dict[str, Any] | None) -> Markup:
     if not found or "problem" in found:
         return Markup('<span class="faint" title="{}">{}</span>').format(words.overlap(found), NONE)
-    counted = f"{found['equal']:,} equal, {found['same_prompt']:,} same prompt, {found['shared_words']:,} with {found['words']} words"
+    counted = f"{found['equal']:,} equal, {found['same_prompt']:,} same prompt, "
+    counted += f"{found['shared_words']:,} with {found['words']} words"
     some = found["equal"] or found["same_prompt"] or found["shared_words"]
     return Markup('<span class="{}" title="{}">{}</span>').format(
         "warned" if some else "faint", words.overlap(found), f"{counted} of {found['rows']:,}" if some else "none"
