@@ -21,7 +21,8 @@ def label(metric: str) -> str:
 
 def source(found: dict[str, Any]) -> str:
     """Which weights were evaluated: "result", "before training", "checkpoint-40"."""
-    return str(_SOURCES.get(found["source"], found["source"]))
+    name = str(found["source"])
+    return _SOURCES.get(name, name)
 
 
 def data(found: dict[str, Any]) -> str:

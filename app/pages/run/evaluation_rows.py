@@ -134,17 +134,17 @@ def evaluation_chosen(evaluation_id: str | None) -> list[Any]:
     ]
 
 
-def shown_first(evaluation_id: str | None, against: str, metric: str | None, order: str) -> list[Any]:
+def shown_first(evaluation_id: str | None, against: str | None, metric: str | None, order: str) -> list[Any]:
     """The first rows."""
     return _rows(evaluation_id, against, metric, order, 0)
 
 
-def evaluation_rows_before(evaluation_id: str, against: str, metric: str, order: str, page: int) -> list[Any]:
+def evaluation_rows_before(evaluation_id: str, against: str | None, metric: str, order: str, page: int) -> list[Any]:
     """The rows before those shown."""
     return _rows(evaluation_id, against, metric, order, page - 1)
 
 
-def evaluation_rows_after(evaluation_id: str, against: str, metric: str, order: str, page: int) -> list[Any]:
+def evaluation_rows_after(evaluation_id: str, against: str | None, metric: str, order: str, page: int) -> list[Any]:
     """The rows after those shown."""
     return _rows(evaluation_id, against, metric, order, page + 1)
 
@@ -167,7 +167,7 @@ def evaluation_deleted(evaluation_id: str | None) -> list[Any]:
     return [gr.update(visible=False), "", gr.update(value=None)]
 
 
-def _rows(evaluation_id: str | None, against: str, metric: str | None, order: str, page: int) -> list[Any]:
+def _rows(evaluation_id: str | None, against: str | None, metric: str | None, order: str, page: int) -> list[Any]:
     """The table, its place in the list, both buttons, and the page's number; empty without a chosen evaluation."""
     nothing = ["", "", gr.update(interactive=False), gr.update(interactive=False), 0]
     if not evaluation_id:

@@ -95,15 +95,16 @@ def evaluation_started(
     source: str,
     metrics: list[str],
     rows: float | None,
-    url: str,
-    model: str,
-    prompt: str,
+    url: str | None,
+    model: str | None,
+    prompt: str | None,
     request: gr.Request,
 ) -> list[Any]:
     """Queues an evaluation; returns the problems, and a quick timer."""
-    judge = {"url": url.strip(), "model": model.strip()} | ({"prompt": prompt} if prompt.strip() else {})
     values: dict[str, Any] = {"source": source, "metrics": metrics, "rows": int(rows) if rows else None}
-    if url.strip():
+    if url and url.strip():
+        judge = {"url": url.strip(), "model": (model or "").strip()}
+        judge |= {"prompt": prompt} if prompt and prompt.strip() else {}
         values |= {"judge": judge, "metrics": [*metrics, "judge"]}
     try:
         changes.evaluate(str(request.query_params.get("id", "")), str(data or ""), values)

@@ -111,7 +111,7 @@ def _row(row: Row, scores: Sequence[str], *, against: bool) -> Markup:
     if against:
         numbers += Markup('<td class="number {}">{}</td>').format(
             "" if not row.difference else "good" if row.difference > 0 else "bad",
-            NONE if row.difference is None else f"{row.difference:+.4g}",
+            NONE if row.difference is None else f"{row.difference:+.4g}" if row.difference else "0",
         )
     texts: list[Any] = [row.prompt, row.expected]
     if against:
