@@ -1,4 +1,4 @@
-"""`python -m migrations "add a column"` writes the next migration: the changes in worker/store/tables.py since the last one."""
+"""`python -m migrations "add a column"` writes the next migration: the changes in worker/store/tables/ since the last one."""
 
 import argparse
 import os

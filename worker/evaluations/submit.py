@@ -1,5 +1,6 @@
 """Checks what an evaluation asks for, then stores and queues it."""
 
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ from worker.settings import get_settings
 from worker.store import database, evaluations, runs
 from worker.store.tables import LOCAL, Dataset, Evaluation, Run
 
+_TASK_NAME = re.compile(r"[\w:-]+")
 _WHO_FIX = "Use built-in metrics or a judge, or ask who runs the server to evaluate with it."
 _INSTALL_FIX = "Install it in the environment of Lathe: pip install lm-eval"
 
@@ -41,7 +43,7 @@ def submit(
     problems += _run_problems(run, request)
     problems += _metric_problems(run, request, reach)
     if request.lm_eval:
-        problems += _lm_eval_problems(request)
+        problems += _lm_eval_problems(request, reach)
     elif not data:
         problems.append(Problem("data", None, "is missing.", "Give a data file or a data set id."))
     if problems:
@@ -122,8 +124,12 @@ def _metric_problems(run: Run, request: EvaluationRequest, reach: AllowedPaths) 
     return found
 
 
-def _lm_eval_problems(request: EvaluationRequest) -> list[Problem]:
-    """Where workers are elsewhere, they check it themselves."""
+def _lm_eval_problems(request: EvaluationRequest, reach: AllowedPaths) -> list[Problem]:
+    """Where workers are elsewhere, they check themselves whether it is installed."""
+    files = [task for task in request.lm_eval if not _TASK_NAME.fullmatch(task)]
+    if files and reach.data is not None:  # a task's file can name code
+        message = "is not the name of a task; only the user who runs the server may name files."
+        return [Problem("lm_eval", ", ".join(files), message, "Give names of tasks that lm-eval has.")]
     if get_settings().broker_url or find_spec("lm_eval") is not None:
         return []
     tasks = ", ".join(request.lm_eval)

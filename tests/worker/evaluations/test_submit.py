@@ -87,6 +87,8 @@ def test_accounts_may_neither_run_code_nor_call_other_addresses(home, rows):
     ]
     judge = {"metrics": ["judge"], "judge": {"url": "http://169.254.169.254/v1", "model": "m"}}
     assert refused(run, judge, data=rows, reach=reach) == [("judge_url", "is not a judge of this server.")]
+    task = {"lm_eval": ["folder/task.yaml"]}
+    assert refused(run, task, reach=reach)[0][1].startswith("is not the name of a task")
     both = own | judge | {"metrics": ["own.py:score", "judge"]}
     assert submit(run, both, data=rows).request["own"] == {"own.py": CODE}  # the user who runs the server
 
