@@ -29,7 +29,8 @@ def data(found: dict[str, Any]) -> str:
     """The data set, with the number of its rows if only the first were asked for."""
     if found["lm_eval"]:
         return "lm-eval: " + ", ".join(found["lm_eval"])
-    return found["data"] + (f", first {numbers.plural(found['asked_rows'], 'row')}" if found["asked_rows"] else "")
+    first = f", first {numbers.plural(found['asked_rows'], 'row')}" if found["asked_rows"] else ""
+    return f"{found['data']}{first}"
 
 
 def progress(found: dict[str, Any]) -> str:
