@@ -46,6 +46,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         dataset_imports,
         datasets,
         diagnoses,
+        evaluations,
         notifications,
         openapi,
         records,
@@ -65,7 +66,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.feeds = feeds.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
-    runs_and_queue = (api, downloads, order, live, records, stream, comparing, sweeps)
+    runs_and_queue = (api, downloads, order, live, records, stream, comparing, sweeps, evaluations)
     before = (before_run, dataset_imports, datasets, tokens, diagnoses)
     for part in (*runs_and_queue, *before, system, users, settings_routes, notifications, reference):
         app.include_router(part.router, responses=ERRORS)

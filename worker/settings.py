@@ -117,6 +117,14 @@ class Settings(BaseSettings):
         None, description="Model hub token. Only processes that train, merge or upload receive it."
     )
 
+    judge_urls: str = Field(
+        "",
+        description="Addresses of judges that accounts may use in evaluations, separated by commas. The server's user may use any.",
+    )
+    judge_key: SecretStr | None = Field(
+        None, description="Key that judges receive as a bearer token; if LATHE_JUDGE_URLS is set, only those."
+    )
+
     @field_validator("data_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:

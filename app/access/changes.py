@@ -4,15 +4,17 @@ Pages and REST use these functions, which also raise the errors of the worker fu
 """
 
 from collections.abc import Collection
+from typing import Any
 
 from app.access import callers
 from app.access.permissions import Forbidden, check_admin, check_change
 from worker.datasets import datasets
 from worker.disk import background
 from worker.disk.offers import Freeable
+from worker.evaluations import submit as evaluating
 from worker.runs import shared_diagnoses, submit
-from worker.store import database, machines, runs, sweeps, waiting
-from worker.store.tables import Run
+from worker.store import database, evaluations, machines, runs, sweeps, waiting
+from worker.store.tables import Evaluation, Run
 from worker.sweeps import start
 from worker.sweeps.spec import SweepSpec
 
@@ -103,6 +105,36 @@ def delete(run_id: str) -> None:
     own = _own_run(run_id)
     with database.write() as session:
         runs.delete(session=session, run_id=own)
+
+
+def evaluate(run_id: str, data: str, values: dict[str, Any]) -> Evaluation:
+    """Queues an evaluation of a run on a data set.
+
+    Raises:
+        Forbidden: another user owns the run.
+    """
+    caller = callers.current()
+    return evaluating.submit(_own_run(run_id), values, data=data, reach=caller.reach, owner=caller.name)
+
+
+def stop_evaluation(evaluation_id: str) -> None:
+    """Stops a queued evaluation, or asks a running one to stop.
+
+    Raises:
+        Forbidden: another user owns its run.
+    """
+    own = _own_evaluation(evaluation_id)
+    with database.write() as session:
+        evaluations.request_stop(session=session, evaluation_id=own)
+
+
+def delete_evaluation(evaluation_id: str) -> None:
+    """Deletes an ended evaluation with its answers.
+
+    Raises:
+        Forbidden: another user owns its run.
+    """
+    evaluating.remove(_own_evaluation(evaluation_id))
 
 
 def move(run_id: str, before: str | None) -> None:
@@ -206,6 +238,13 @@ def _own_run(run_id: str) -> str:
         run = runs.get(session=session, run_id=run_id)
     check_change("run", run.id, run.owner)
     return run.id
+
+
+def _own_evaluation(evaluation_id: str) -> str:
+    with database.read() as session:
+        item = evaluations.get(session=session, evaluation_id=evaluation_id)
+    _own_run(item.run_id)
+    return item.id
 
 
 def _own_dataset(dataset_id: str) -> None:

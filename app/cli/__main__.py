@@ -7,6 +7,7 @@ import click
 
 from app.cli.dataset.commands import dataset
 from app.cli.errors import Command
+from app.cli.evaluations.commands import evaluate, evaluations
 from app.cli.notify import notify
 from app.cli.options import Group, config_type, count_type, json_option, path_type
 from app.cli.results import archive, export, push, restore, verify
@@ -226,7 +227,7 @@ def resume(run_id: str, step_down: bool, as_json: bool) -> None:
     cli_run.resume(run_id, step_down=step_down, as_json=as_json)
 
 
-for command in (export, verify, push, archive, restore):
+for command in (evaluate, evaluations, export, verify, push, archive, restore):
     main.add_command(command)
 
 

@@ -31,6 +31,7 @@ from worker.runs.shared_diagnoses import DiagnosisNotFound, TooManyShared
 from worker.store import database, runs, submissions
 from worker.store.accounts import AccountNotFound
 from worker.store.database import UNREACHABLE
+from worker.store.evaluations import EvaluationActive, EvaluationEnded, EvaluationNotFound
 from worker.store.listed import run_list
 from worker.store.machines import MachineNotFound, MachineReports
 from worker.store.measured import series
@@ -52,6 +53,9 @@ _STATUS: dict[type[UserError], int] = {
     NotWaiting: 409,
     SweepNotFound: 404,
     SweepEnded: 409,
+    EvaluationNotFound: 404,
+    EvaluationEnded: 409,
+    EvaluationActive: 409,
     MachineNotFound: 404,
     MachineReports: 409,
     AlreadyFreeing: 409,

@@ -6,6 +6,8 @@ from typing import Any
 from app.words import numbers
 from training.config.choices import Method
 from training.config.fields import settings
+from training.scoring.paired import Paired
+from training.scoring.words import in_words
 from training.units import NONE
 
 
@@ -60,14 +62,20 @@ def exact_match(answers: dict[str, Any] | None) -> str:
     return f"{_before_and_after(answers, 'exact_match')} ({numbers.plural(answers.get('rows', 0), 'row')})"
 
 
-def scores(answers: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """The other scores of the held-out answers before and after training; older runs can lack them."""
+def scores(answers: dict[str, Any] | None) -> list[tuple[str, str, str]]:
+    """The other scores of the held-out answers before and after training, as (name, label, text); older runs can lack them."""
     labels = {"f1": "token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
     return [
-        (label, _before_and_after(answers, name))
+        (name, label, _before_and_after(answers, name))
         for name, label in labels.items()
         if answers and f"{name}_after" in answers
     ]
+
+
+def change(answers: dict[str, Any] | None, name: str) -> str:
+    """Whether a score of the held-out answers is better after training: "better by 5.0 points (...)"; "" of older runs."""
+    found = ((answers or {}).get("changes") or {}).get(name)
+    return in_words(Paired.read(found)) if found else ""
 
 
 def _before_and_after(answers: dict[str, Any], name: str) -> str:

@@ -18,6 +18,7 @@ from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.models.loading import load_model, model_class
+from training.scoring import paired
 from training.tokens.encoding import Encoder
 from training.tokens.parts import PartRenderer
 from training.tokens.rendering import Renderer
@@ -82,11 +83,11 @@ def compare(
     if config.method.adapts:
         model = PeftModel.from_pretrained(model, str(tuned)).eval()
     with model.disable_adapter() if config.method.adapts else nullcontext():
-        before = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+        before = answer_all(model, asked, tokenizer, config.max_new_tokens, step)
     if not config.method.adapts:
         del model
         model = model_class(config.task).from_pretrained(str(tuned), dtype=dtype).to(device).eval()
-    after = _answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+    after = answer_all(model, asked, tokenizer, config.max_new_tokens, step)
     rows = [_record(*row) for row in zip(asked, before, after, strict=True)]
     summary = {
         "rows": len(rows),
@@ -94,6 +95,7 @@ def compare(
         "exact_match_after": sum(row["match_after"] for row in rows) / len(rows),
         **means(rows, "before"),
         **means(rows, "after"),
+        "changes": changes(rows),
     }
     return summary, rows
 
@@ -118,13 +120,14 @@ def _record(question: Question, before: str, after: str) -> dict[str, Any]:
     }
 
 
-def _answer_all(
+def answer_all(
     model: PreTrainedModel,
     asked: list[Question],
     tokenizer: PreTrainedTokenizerBase,
     longest: int,
     step: Callable[[int], None],
 ) -> list[str]:
+    """Returns the greedy answer to each question, of at most `longest` tokens; calls `step` with the rows of each batch."""
     answers: list[str] = []
     for start in range(0, len(asked), _BATCH_ROWS):
         batch = asked[start : start + _BATCH_ROWS]
@@ -167,6 +170,15 @@ def score(answer: str, expected: str) -> dict[str, float]:
     f1 = float(squad([{"prediction_text": answer, "id": "0"}], [target])["f1"]) / 100
     rouge = rouge_score(answer, expected, tokenizer=_WORD.findall, normalizer=str.lower, rouge_keys=_ROUGE)
     return {"f1": f1} | {name: float(rouge[f"{name}_fmeasure"]) for name in _ROUGE}
+
+
+def changes(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns for each score whether the answers are better after training than before (training/scoring/paired.py)."""
+    names = {"exact_match": "match"} | {name: name for name in SCORES}
+    return {
+        name: paired.compare([row[f"{key}_before"] for row in rows], [row[f"{key}_after"] for row in rows]).document()
+        for name, key in names.items()
+    }
 
 
 def means(rows: list[dict[str, Any]], when: str) -> dict[str, float]:

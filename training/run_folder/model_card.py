@@ -17,6 +17,8 @@ from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
 from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CARD_FILE
+from training.scoring.paired import Paired
+from training.scoring.words import in_words
 
 _PACKAGES = (
     "lathe-workbench", "torch", "transformers", "peft", "trl", "accelerate", "deepspeed", "bitsandbytes", "torchao", "torch-optimi",
@@ -115,7 +117,9 @@ def _results(summary: dict[str, Any]) -> Rows:
     for name, label in labels.items():
         if f"{name}_after" in answers:
             before, after = answers[f"{name}_before"], answers[f"{name}_after"]
-            rows.append((f"{label}, {answers['rows']} held-out rows", f"{before:.1%} before, {after:.1%} after"))
+            change = (answers.get("changes") or {}).get(name)
+            shown = f": {in_words(Paired.read(change))}" if change else ""
+            rows.append((f"{label}, {answers['rows']} held-out rows", f"{before:.1%} before, {after:.1%} after{shown}"))
     return [row for row in rows if row[1]]
 
 

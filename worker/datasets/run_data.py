@@ -109,7 +109,7 @@ def taken_in(
         for field, source, found in named:
             dataset = found
             if isinstance(found, Path):
-                added = _add(field, found, source.columns or common, owner)
+                added = add(field, found, source.columns or common, owner)
                 dataset = added.dataset
                 new += [added.dataset.id] if added.new else []
             assert isinstance(dataset, Dataset)
@@ -152,7 +152,12 @@ def find(field: str, value: str, reach: AllowedPaths) -> Dataset | Path | Proble
     return Problem(field, value, "is not a data set id.", _UPLOAD_FIX)
 
 
-def _add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Added:
+def add(field: str, path: Path, columns: str | None, owner: str) -> datasets.Added:
+    """Copies a file into the store.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         return datasets.add(path=path, name=path.name, columns=columns, owner=owner)
     except DataError as error:

@@ -25,6 +25,9 @@ MERGING = "training.results.merging"
 GGUF = "training.results.gguf"
 VERIFY = "training.results.parity.verify"
 GGUF_ADAPTER = "training.results.gguf.adapter"
+EVALUATE = "training.results.evaluate"
+OWN_METRIC = "training.evaluation.own_metric"
+OVERLAP = "training.evaluation.overlap"
 
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
 HUB_WITH_TOKEN = (*HUB, "HF_TOKEN")

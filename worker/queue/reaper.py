@@ -12,6 +12,7 @@ from sqlmodel import Session
 
 from training.run_folder import full_disk
 from worker.disk import retention
+from worker.evaluations import starting as evaluations
 from worker.machine import overload, processes
 from worker.machine.process_identity import Identity, hostname, me
 from worker.queue import starting
@@ -72,6 +73,8 @@ def run_round() -> None:
     for run in lost_runs():
         recover(run)
     advance.advance_all()
+    evaluations.recover()
+    evaluations.start_waiting()  # before the runs: it takes minutes
     starting.start_waiting()
 
 

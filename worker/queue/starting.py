@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlmodel import select
 
+from worker.evaluations import starting as evaluations
 from worker.machine import devices, overload, processes
 from worker.machine.process_identity import me
 from worker.settings import ROOT, get_settings
@@ -21,7 +22,7 @@ from worker.supervision.standby import FLAG, SUPERVISOR_LOG, Standby
 log = logging.getLogger(__name__)
 
 # Set when a supervisor of this worker has ended: devices may be free, or its run lost.
-supervisor_ended = threading.Event()
+supervisor_ended = evaluations.ended  # of a run or an evaluation
 
 _START_LEASES = 12  # a supervisor that needs more lease periods to start counts as hanging
 _lock = threading.Lock()

@@ -10,6 +10,7 @@ from celery import shared_task
 from celery.signals import celeryd_after_setup, worker_shutdown, worker_shutting_down
 
 from worker.celery_app import START_RUN, current_app
+from worker.evaluations import starting as evaluations
 from worker.notifications.delivery import Deliverer
 from worker.queue import compile_ahead
 from worker.queue.reaper import Reaper
@@ -32,7 +33,8 @@ def worker_command() -> list[str]:
 
 @shared_task(name=START_RUN, ignore_result=True)  # type: ignore[untyped-decorator]
 def start_run(run_id: str) -> None:
-    """Starts waiting runs. The message names `run_id`; runs that have waited longer start first."""
+    """Starts waiting evaluations and runs. The message names `run_id`; runs that have waited longer start first."""
+    evaluations.start_waiting()
     started = start_waiting()
     log.info("message for run %s: %s", run_id, ", ".join(f"started {run.id}" for run in started) or "nothing to start")
 

@@ -204,6 +204,7 @@ def _lease(session: Session, run: Run, devices: list[str]) -> bool:
 def _release(
     session: Session, run_id: str, attempt: int, *, outcome: str, reason: str, exit_code: int | None = None
 ) -> None:
-    session.exec(delete(DeviceLease).where(col(DeviceLease.run_id) == run_id, col(DeviceLease.attempt) <= attempt))
+    training = col(DeviceLease.run_id) == run_id, col(DeviceLease.evaluation_id).is_(None)
+    session.exec(delete(DeviceLease).where(*training, col(DeviceLease.attempt) <= attempt))
     ended = {"ended_at": database.clock(), "outcome": outcome, "reason": redact(reason), "exit_code": exit_code}
     session.exec(update(Attempt).where(col(Attempt.run_id) == run_id, col(Attempt.number) == attempt).values(**ended))

@@ -11,7 +11,7 @@ from app.cli.sources.server import chosen
 from app.words import numbers
 from app.words.datasets import data_words
 from app.words.numbers import plain
-from app.words.runs import exact_match, progress, result_noun, scores, strategy, took
+from app.words.runs import change, exact_match, progress, result_noun, scores, strategy, took
 from training.config.data_sets import FIELDS
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory
@@ -114,8 +114,7 @@ def results(values: dict[str, Any]) -> list[tuple[str, str]]:
     )
     speed = [numbers.rate(summary.get(f"{noun}_per_second"), noun) for noun in ("tokens", "samples")]
     lines = [
-        ("Held-out exact match", exact_match(summary.get("answers"))),
-        *[(f"Held-out {label}", score) for label, score in scores(summary.get("answers"))],
+        *_scores(summary.get("answers")),
         ("Final loss", numbers.decimal(summary.get("final_loss"))),
         ("Evaluation loss", numbers.decimal(summary.get("eval_loss"))),
         ("Held-out perplexity", numbers.decimal(summary.get("eval_perplexity"))),
@@ -127,6 +126,12 @@ def results(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("Training time", numbers.duration(summary.get("train_seconds"))),
     ]
     return [(label, value) for label, value in lines if value != NONE]
+
+
+def _scores(answers: dict[str, Any] | None) -> list[tuple[str, str]]:
+    listed = [("exact_match", "exact match", exact_match(answers)), *scores(answers)]
+    shown = [(name, label, text, change(answers, name)) for name, label, text in listed]
+    return [(f"Held-out {label}", f"{text}: {found}" if found else text) for _, label, text, found in shown]
 
 
 def _memory(memory: dict[str, list[int | None]]) -> list[tuple[str, str]]:

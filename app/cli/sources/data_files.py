@@ -73,6 +73,12 @@ def upload_together(server: Server, files: tuple[Path, ...]) -> dict[str, Any]:
             stream.close()
 
 
+def sent_file(server: Server, value: str) -> str:
+    """The id of a data set on the server for a file of this machine, which is sent; another value as it is."""
+    path = find_path(value)
+    return value if path is None or not path.is_file() else str(upload(server, path, path.name)["id"])
+
+
 def _sent(server: Server, source: Source, *, several: bool) -> Source:
     path = find_path(source.path)
     if path is None or not path.is_file():

@@ -21,7 +21,7 @@ _READ_SECONDS = 60.0
 
 _REMOTE = (
     "runs", "show", "compare", "logs", "run", "sweep", "stop", "resume", "edit", "delete", "queue", "dataset", "forecast", "render",
-    "diagnose", "export", "archive", "restore", "system", "notify",
+    "diagnose", "export", "archive", "restore", "system", "notify", "evaluate", "evaluations",
 )  # fmt: skip
 _ANYWHERE = ("import", "targets", "dataset check")
 """Commands that need neither a database nor a server."""

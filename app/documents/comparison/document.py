@@ -8,7 +8,9 @@ from sqlmodel import Session
 
 from app.documents.comparison.configured import circumstances, configured
 from app.documents.comparison.line import Line
+from app.documents.comparison.paired import Against, against_first, held_out, marked
 from app.documents.comparison.results import results
+from app.documents.evaluations import of_results
 from app.words.runs import method
 from training.errors import UserError
 from worker.datasets import datasets
@@ -32,6 +34,8 @@ class Comparison:
     results: list[Line] = field(default_factory=list)
     settings: list[Line] = field(default_factory=list)
     circumstances: list[Line] = field(default_factory=list)
+    against: list[Against] = field(default_factory=list)
+    """The runs after the first one, by their answers to the same held-out rows."""
 
     def complete(self) -> "Comparison":
         """The comparison itself.
@@ -64,7 +68,11 @@ def compare(session: Session, ids: Sequence[str], *, all_settings: bool = False)
     used = runs.devices(session=session, run_ids=list(found))
     names = {item.id: item.name for item in datasets.listing(session=session)}
     differing = configured(listed, names, everything=all_settings)
-    return Comparison(listed, missing, results(listed, used), differing, circumstances(listed, used))
+    others = circumstances(listed, used)
+    evaluated = of_results(session, list(found))
+    answered = {run.id: [rows for rows in (held_out(run), *evaluated[run.id]) if rows] for run in listed}
+    measures = marked(results(listed, used), listed, answered)
+    return Comparison(listed, missing, measures, differing, others, against_first(listed, answered))
 
 
 def check_number(ids: Sequence[str]) -> None:
@@ -85,8 +93,10 @@ def split_ids(text: str) -> list[str]:
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison as a document: `runs`, then `measures`, `settings` and `circumstances` by key, each a list in the order of
-    the runs. `best` has the positions (from 0) of the best value of the measures in which better is clear, `labels` the keys in
-    words.
+    the runs.
+
+    `best` has the positions (from 0) of the best value of the measures in which better is clear, `labels` the keys in words.
+    `against_first` has the runs after the first one: what their answers to the same held-out rows show.
     """
     lines = (*comparison.results, *comparison.settings, *comparison.circumstances)
     return {
@@ -103,5 +113,6 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "best": {line.key: sorted(line.best) for line in comparison.results if line.best},
         "settings": {line.key: line.values for line in comparison.settings},
         "circumstances": {line.key: line.values for line in comparison.circumstances},
+        "against_first": [found.document() for found in comparison.against],
         "labels": {line.key: line.label for line in lines},
     }

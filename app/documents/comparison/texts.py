@@ -8,7 +8,10 @@ from app.documents.comparison.document import Comparison
 from app.documents.comparison.line import Line
 from app.words import numbers
 from app.words.cells import csv_cell, markdown_cell, printable
+from app.words.evaluations import label
 from app.words.runs import method
+from training.scoring.words import in_words
+from training.units import NONE
 
 
 def markdown(comparison: Comparison) -> str:
@@ -29,7 +32,22 @@ def markdown(comparison: Comparison) -> str:
         names = [markdown_cell(run.name) for run in comparison.runs]
         rows = [[markdown_cell(text) for text in (line.label, *line.texts)] for line in differing]
         tables.append(_table(["Setting", *names], rows, left=1))
+    if comparison.against:
+        rows = [[markdown_cell(text) for text in row] for row in against_rows(comparison)]
+        tables.append(
+            _table(["Held-out answers", "Score", f"Against {markdown_cell(comparison.runs[0].name)}"], rows, left=3)
+        )
     return "\n\n".join(tables) + "\n"
+
+
+def against_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """(run, score, what it shows) of each run against the first one, by the answers to the same held-out rows."""
+    names = {run.id: run.name for run in comparison.runs}
+    return [
+        (names[found.run_id], label(name), in_words(shown))
+        for found in comparison.against
+        for name, shown in found.scores.items()
+    ] + [(names[found.run_id], NONE, found.reason) for found in comparison.against if found.reason]
 
 
 def as_csv(comparison: Comparison) -> str:
@@ -58,7 +76,13 @@ def plain(comparison: Comparison) -> str:
         rows += [[""] * len(heads), *([line.key, *map(printable, line.texts)] for line in comparison.settings)]
     if comparison.circumstances:
         rows += [[""] * len(heads), *([line.label, *map(printable, line.texts)] for line in comparison.circumstances)]
-    return numbers.table(rows, right=frozenset(range(1, len(heads))))
+    shown = numbers.table(rows, right=frozenset(range(1, len(heads))))
+    if not comparison.against:
+        return shown
+    first = f"Held-out answers against {printable(comparison.runs[0].name)}:"
+    return "\n".join(
+        [shown, "", first, numbers.table([[printable(text) for text in row] for row in against_rows(comparison)])]
+    )
 
 
 def _result(line: Line, place: int) -> str:

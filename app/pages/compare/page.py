@@ -10,15 +10,15 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.html import QUIET, database_unreachable, html
 from app.pages.common.run_plots import plotted, run_plots
 from app.pages.common.viewers import Viewers
+from app.pages.compare import against_html, table_html
 from app.pages.compare import html as parts_html
-from app.pages.compare import table_html
 from app.pages.compare.view import View
 from worker.store import database
 from worker.store.database import UNREACHABLE
 
 LIVE_SECONDS, ENDED_SECONDS = 3.0, 20.0
 _SCRIPT = "lathe.compare(element, trigger, watch)"
-_NAMES = ("compare-head", "compare-notices", "compare-results", "compare-settings")
+_NAMES = ("compare-head", "compare-notices", "compare-results", "compare-against", "compare-settings")
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ def build(demo: gr.Blocks) -> None:
         with gr.Row(elem_classes="title-row"):
             head = html(script=_SCRIPT, classes=_NAMES[0])
             add = html(parts_html.add_field(), script="lathe.addRun(element, trigger)", classes="compare-add")
-        notices, results, settings = (html(script=_SCRIPT, classes=name) for name in _NAMES[1:])
+        notices, results, against, settings = (html(script=_SCRIPT, classes=name) for name in _NAMES[1:])
         plots = run_plots()
     timer = gr.Timer(LIVE_SECONDS)
-    parts = [head, notices, results, settings]
+    parts = [head, notices, results, against, settings]
     outputs = [*parts, plots, timer]
     demo.load(opened, None, outputs, **QUIET)
     timer.tick(ticked, None, outputs, **QUIET)
@@ -75,13 +75,14 @@ def show(view: View) -> Shown:
     try:
         comparison = _comparisons.get((view.runs, view.all_settings), lambda: _read(view))
     except UNREACHABLE:
-        return Shown(view, ("", str(database_unreachable()), "", ""), seconds=LIVE_SECONDS)
+        return Shown(view, ("", str(database_unreachable()), "", "", ""), seconds=LIVE_SECONDS)
     view = _with_full_ids(view, comparison)
     live = any(not run.status.ended for run in comparison.runs)
     parts = (
         parts_html.heading(view, comparison),
         parts_html.notices(view, comparison),
         table_html.results(view, comparison),
+        against_html.against(comparison),
         table_html.settings(view, comparison),
     )
     return Shown(view, tuple(map(str, parts)), plotted(comparison.runs), LIVE_SECONDS if live else ENDED_SECONDS)

@@ -27,7 +27,8 @@ def results(view: View, comparison: Comparison) -> Markup:
     body = Markup("").join(_row(comparison, lines, place) for place in _places(view, comparison, lines))
     shown = table("compared", _heads(view, lines), body)
     marked = any(line.best for line in lines)
-    aside = Markup('<span class="note">The best value of a column is bold and underlined.</span>') if marked else ""
+    note = "The best value of a column is bold and underlined; a held-out score only where it is shown to be better."
+    aside = Markup('<span class="note">{}</span>').format(note) if marked else ""
     return panel("Results", shown, aside=aside)
 
 

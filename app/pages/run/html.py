@@ -9,7 +9,7 @@ from app.pages.common.form import applying, from_config
 from app.pages.common.html import ago, bar, clock, each, panel, rows, status_word, took
 from app.words import numbers
 from app.words.datasets import data_words, digest_label
-from app.words.runs import exact_match, result_noun, scores, strategy
+from app.words.runs import change, exact_match, result_noun, scores, strategy
 from training.config.data_sets import FIELDS
 from training.config.fields import settings
 from training.units import NONE, byte_size
@@ -94,8 +94,7 @@ def results(run: Run) -> Markup:
     if not summary:
         return Markup("") if run.status.ended else _plan(run)
     pairs = [
-        ("Exact match, held-out", exact_match(summary.get("answers"))),
-        *[(f"{label[0].upper()}{label[1:]}, held-out", score) for label, score in scores(summary.get("answers"))],
+        *_scores(summary.get("answers")),
         ("Final loss", numbers.decimal(summary.get("final_loss"))),
         ("Evaluation loss", numbers.decimal(summary.get("eval_loss"))),
         ("Perplexity, held-out", numbers.decimal(summary.get("eval_perplexity"))),
@@ -108,6 +107,19 @@ def results(run: Run) -> Markup:
     ]
     shown = Markup('<table class="pairs">{}</table>').format(rows([pair for pair in pairs if pair[1] != NONE]))
     return panel("Results", shown + _memory(summary.get("memory") or {}, run.forecast))
+
+
+def _scores(answers: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    """The scores of held-out answers before and after, each with whether a difference is shown."""
+    listed = [("exact_match", "exact match", exact_match(answers)), *scores(answers)]
+    template = Markup('{}<span class="verdict">{}</span>')
+    return [
+        (
+            f"{label[0].upper()}{label[1:]}, held-out",
+            template.format(text, shown) if (shown := change(answers, name)) else text,
+        )
+        for name, label, text in listed
+    ]
 
 
 def missing(reason: str) -> Markup:

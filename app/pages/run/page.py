@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from app.access import callers, changes
 from app.pages.common.html import QUIET, database_unreachable, each, html
+from app.pages.run import evaluations, take_away
 from app.pages.run import html as parts_html
 from app.pages.run import snapshot as snapshots
-from app.pages.run import take_away
 from app.pages.run.data_sets import data_sets
 from app.pages.run.failure import failure
 from app.pages.run.memory import attempts_html, proposal
@@ -96,6 +96,7 @@ def build(demo: gr.Blocks) -> None:
             with gr.Column(scale=2):
                 results, events, configuration = html(), html(), html()
         take_away.build(demo)
+        evaluations.build(demo)
         html(Markup('<section class="panel log-viewer"></section>'), script="lathe.runLog(element)")
         with gr.Column(visible=False, elem_classes="dialog") as dialog, gr.Column(elem_classes="card"):
             html(_STOP)

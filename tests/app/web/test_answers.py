@@ -66,6 +66,8 @@ def installation(api, tmp_path, monkeypatch):
         accounts.add(session=session, name="alice")
     channel = api.post("/api/notifications", json={"address": "http://127.0.0.1:9/nobody"}).json()
     assert api.post(f"/api/notifications/{channel['id']}/test").json()["reason"]
+    (get_settings().runs_dir / run.id / "adapter").mkdir(parents=True, exist_ok=True)
+    evaluation = api.post(f"/api/runs/{run.id}/evaluations", json={"data": item.id}).json()
     spec = {"config": {"model": str(STARTER), "data": item.id}, "space": {"lora_r": [4, 8]}}
     sweep = api.post("/api/sweeps", json=spec).json()
     shared = api.post("/api/diagnoses", params={"share": True}, content=LOG).json()["shared"]
@@ -80,6 +82,7 @@ def installation(api, tmp_path, monkeypatch):
         "running": running.id,
         "run_id": run.id,
         "dataset_id": item.id,
+        "evaluation_id": evaluation["id"],
         "sweep_id": sweep["id"],
         "diagnosis_id": shared["id"],
         "import_id": started.json()["id"],

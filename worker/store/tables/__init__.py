@@ -3,6 +3,7 @@
 Times are seconds since the epoch (float), by the database's clock if anything depends on them. Sizes are bytes.
 """
 
+from worker.store.tables.evaluations import Evaluation
 from worker.store.tables.installation import Account, Dataset, DeviceLease, IdempotencyKey, Machine, QueueState
 from worker.store.tables.notifications import (
     ChannelKind,
@@ -23,6 +24,7 @@ __all__ = [
     "ChannelKind",
     "Dataset",
     "DeviceLease",
+    "Evaluation",
     "Event",
     "IdempotencyKey",
     "LogLine",

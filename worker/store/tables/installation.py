@@ -27,7 +27,10 @@ class DeviceLease(SQLModel, table=True):
         primary_key=True, max_length=200, description="host/index, for example node1/cuda:0 or laptop/cpu:0"
     )
     run_id: str = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
-    attempt: int
+    attempt: int = Field(description="of the run, or of the evaluation")
+    evaluation_id: str | None = Field(
+        default=None, max_length=32, description="of the evaluation of the run that uses it"
+    )
 
 
 class Dataset(SQLModel, table=True):

@@ -29,6 +29,9 @@ class ComparisonAnswer(Answer):
     best: dict[str, list[int]] = Field(description="positions, from 0, of the best value of a result")
     settings: dict[str, list[Any]] = Field(description="settings that differ, or all")
     circumstances: dict[str, list[Any]] = Field(description="what else differs, such as devices and attempts")
+    against_first: list[dict[str, Any]] = Field(
+        description="what answers to the same held-out rows show against the first run"
+    )
     labels: dict[str, str] = Field(description="each key in words")
 
 

@@ -1,0 +1,1 @@
+"""`lathe evaluate` and `lathe evaluations`."""

@@ -1,0 +1,160 @@
+"""Evaluations as plain dictionaries: what `--json` prints, REST returns and pages show. Read-only."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session
+
+from app.documents.paired_rows import NOTHING, ScoredRows, paired
+from training.evaluation.request import BASE, RECORDS_FILE, RESULT, EvaluationRequest
+from worker.evaluations.submit import folder_of
+from worker.store import evaluations, runs
+from worker.store.tables import Evaluation, Status
+
+_FIELDS = (
+    "id", "run_id", "owner", "status", "created_at", "started_at", "finished_at", "attempt", "device", "stopping", "phase", "done",
+    "total", "overlap", "summary", "error", "reason",
+)  # fmt: skip
+MOST_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of an evaluation's table; `other` is the answer of the evaluation that it is compared with, `difference` of scores."""
+
+    row: int
+    prompt: str
+    expected: str
+    answer: str
+    scores: dict[str, float | None]
+    reply: str = ""
+    other: str | None = None
+    difference: float | None = None
+
+
+def document(item: Evaluation, against: Evaluation | None = None) -> dict[str, Any]:
+    """An evaluation; `against` is another one that answered the same rows, with what the scores show. Times are seconds."""
+    request = EvaluationRequest.model_validate(item.request)
+    asked = {
+        "source": request.source, "data": request.name, "sha256": request.sha256, "columns": request.columns,
+        "asked_rows": request.rows, "metrics": list(request.metrics), "lm_eval": list(request.lm_eval),
+        "judge": request.judge.model_dump() if request.judge else None,
+    }  # fmt: skip
+    found = item.model_dump(mode="json", include=set(_FIELDS)) | asked
+    if against is None:
+        return found | {"against": None}
+    shown = {name: one.document() for name, one in compared(against, item).items()}
+    return found | {"against": {"evaluation": against.id, "source": against.request["source"], "scores": shown}}
+
+
+def show(session: Session, evaluation_id: str) -> dict[str, Any]:
+    """One evaluation, compared with the one that `baseline` chooses.
+
+    Raises:
+        EvaluationNotFound: none has this id.
+    """
+    item = evaluations.get(session=session, evaluation_id=evaluation_id)
+    return document(item, baseline(item, evaluations.of_run(session=session, run_id=item.run_id)))
+
+
+def listing(session: Session, run_id: str) -> list[dict[str, Any]]:
+    """The evaluations of a run, newest first, each compared with the one that `baseline` chooses.
+
+    Raises:
+        RunNotFound: no run has this id.
+    """
+    run = runs.get(session=session, run_id=run_id)
+    items = evaluations.of_run(session=session, run_id=run.id)
+    return [document(item, baseline(item, items)) for item in items]
+
+
+def baseline(item: Evaluation, others: Sequence[Evaluation]) -> Evaluation | None:
+    """The evaluation on the same data with which one is compared: the newest of the base model, else the first one of the run."""
+    if item.status is not Status.FINISHED or item.request["source"] == BASE:
+        return None
+    same = [one for one in others if one.id != item.id and one.status is Status.FINISHED and _data(one) == _data(item)]
+    base = [one for one in same if one.request["source"] == BASE]
+    earlier = [one for one in same if one.id < item.id and one.request["source"] != item.request["source"]]
+    return max(base, key=lambda one: one.id) if base else min(earlier, key=lambda one: one.id, default=None)
+
+
+def compared(first: Evaluation, second: Evaluation) -> dict[str, Any]:
+    """What the scores of the rows that both answered show (training.scoring.paired), by metric."""
+    return paired(scored(first), scored(second))
+
+
+def of_results(session: Session, run_ids: Sequence[str]) -> dict[str, list[ScoredRows]]:
+    """The scores of the finished evaluations of the results of runs, newest first, by run."""
+    found: dict[str, list[ScoredRows]] = {run_id: [] for run_id in run_ids}
+    for item in evaluations.finished(session=session, run_ids=list(run_ids)):
+        if item.request["source"] == RESULT and (rows := scored(item)):
+            found[item.run_id].append(rows)
+    return found
+
+
+def scored(item: Evaluation) -> ScoredRows:
+    """The scores of an evaluation's rows, for comparisons; empty without answers on this machine."""
+    path = folder_of(item) / RECORDS_FILE
+    try:
+        return _scores(path, path.stat().st_mtime_ns, str(item.request["sha256"]))
+    except (OSError, ValueError, KeyError):
+        return NOTHING
+
+
+def rows(item: Evaluation, against: Evaluation | None = None, metric: str = "") -> list[Row]:
+    """The rows in the order of the file; with `against`, each with the other answer and the difference of `metric`."""
+    others = {record["row"]: record for record in _records(against)} if against else {}
+    return [_row(record, others.get(record["row"]), metric) for record in _records(item)]
+
+
+def ordered(listed: list[Row], order: str, metric: str) -> list[Row]:
+    """The rows sorted: "row", "lowest" or "highest" score of the metric, or "worse" or "better" by the difference first."""
+    keys: dict[str, Any] = {
+        "lowest": lambda row: (row.scores.get(metric) is None, row.scores.get(metric) or 0.0),
+        "highest": lambda row: (row.scores.get(metric) is None, -(row.scores.get(metric) or 0.0)),
+        "worse": lambda row: (row.difference is None, row.difference or 0.0),
+        "better": lambda row: (row.difference is None, -(row.difference or 0.0)),
+    }
+    return sorted(listed, key=keys[order]) if order in keys else listed
+
+
+def _data(item: Evaluation) -> tuple[str, str]:
+    return str(item.request["sha256"]), str(item.request["columns"])
+
+
+def _row(record: dict[str, Any], other: dict[str, Any] | None, metric: str) -> Row:
+    mine, theirs = (one["scores"].get(metric) if one else None for one in (record, other))
+    difference = mine - theirs if mine is not None and theirs is not None else None
+    prompt, expected, mine_text = (str(record[name]) for name in ("prompt", "expected", "answer"))
+    answer = str(other["answer"]) if other else None
+    reply, number = str(record.get("judge", "")), int(record["row"]) + 1
+    return Row(number, prompt, expected, mine_text, record["scores"], reply, answer, difference)
+
+
+def _records(item: Evaluation) -> list[dict[str, Any]]:
+    path = folder_of(item) / RECORDS_FILE
+    try:
+        return _read(path, path.stat().st_mtime_ns)
+    except (OSError, ValueError):
+        return []
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, _modified: int) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream]
+
+
+@lru_cache(maxsize=64)
+def _scores(path: Path, modified: int, data: str) -> ScoredRows:
+    found = {
+        (data, int(record["row"]), str(record["expected"])): {
+            name: float(value) for name, value in record["scores"].items() if value is not None
+        }
+        for record in _read(path, modified)
+    }
+    return ScoredRows(found)

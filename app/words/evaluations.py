@@ -1,0 +1,134 @@
+"""Texts about an evaluation for pages and commands, from its document. Pure."""
+
+from typing import Any
+
+from app.words import numbers
+from training.scoring.paired import Paired
+from training.scoring.words import in_words
+from training.units import NONE
+
+LABELS = {
+    "exact_match": "Exact match", "accuracy": "Accuracy", "f1": "Token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L", "judge": "Judge",
+}  # fmt: skip
+_SOURCES = {"result": "result", "base": "before training"}
+
+
+def label(metric: str) -> str:
+    """A metric as text; an own one by its name."""
+    return str(LABELS.get(metric, metric))
+
+
+def source(found: dict[str, Any]) -> str:
+    """Which weights were evaluated: "result", "before training", "checkpoint-40"."""
+    name = str(found["source"])
+    return _SOURCES.get(name, name)
+
+
+def data(found: dict[str, Any]) -> str:
+    """The data set, with the number of its rows if only the first were asked for."""
+    if found["lm_eval"]:
+        return "lm-eval: " + ", ".join(found["lm_eval"])
+    first = f", first {numbers.plural(found['asked_rows'], 'row')}" if found["asked_rows"] else ""
+    return f"{found['data']}{first}"
+
+
+def progress(found: dict[str, Any]) -> str:
+    """What an evaluation is doing: "answering, 32 of 160 rows"; after its end its status."""
+    if found["status"] != "running":
+        return str(found["status"])
+    if found["stopping"]:
+        return "stopping"
+    return f"{found['phase']}, {found['done']:,} of {found['total']:,} rows" if found["total"] else found["phase"]
+
+
+def is_share(value: dict[str, Any]) -> bool:
+    """True if a metric lies between 0 and 1, as far as its mean and interval show: such a metric is shown in percent."""
+    return bool(value["low"] >= 0 and value["high"] <= 1)
+
+
+def mean(value: dict[str, Any], name: str = "mean") -> str:
+    """The mean of a metric, or an end of its interval, in percent or as a number."""
+    return numbers.percent(value[name]) if is_share(value) else f"{value[name]:,.4g}"
+
+
+def score(value: dict[str, Any], rows: int) -> str:
+    """The mean of a metric: "62.5% (95% interval 54.8% to 69.6%)", with the rows that have a score if some have none."""
+    low, high = mean(value, "low"), mean(value, "high")
+    counted = f", {value['rows']:,} of {numbers.plural(rows, 'row')} scored" if value["rows"] < rows else ""
+    return f"{mean(value)} (95% interval {low} to {high}{counted})"
+
+
+def scores(found: dict[str, Any]) -> str:
+    """All means in one line; without them what the evaluation is doing, or why it failed."""
+    summary = found["summary"] or {}
+    if "lm_eval" in summary:
+        return "; ".join(f"{task} {name} {value}" for task, name, value in lm_eval(summary))
+    if not summary:
+        return problem(found["error"]) if found["error"] else progress(found)
+    means = [f"{label(name)} {mean(value)}" for name, value in summary["metrics"].items()]
+    return f"{', '.join(means)} ({numbers.plural(summary['rows'], 'row')})"
+
+
+def lm_eval(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(task, metric, value with its standard error) of the results of lm-eval."""
+    return [
+        (task, name.removesuffix(",none"), _with_error(values, name))
+        for task, values in summary["lm_eval"].items()
+        for name, value in values.items()
+        if isinstance(value, int | float) and "_stderr" not in name and name != "sample_len"
+    ]
+
+
+def verdicts(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """(metric, what it shows against the other evaluation) of an evaluation that is compared with another one."""
+    if not found["against"]:
+        return []
+    metrics = found["summary"]["metrics"]
+    return [
+        (name, in_words(Paired.read(one), share=is_share(metrics[name])))
+        for name, one in found["against"]["scores"].items()
+        if name in metrics
+    ]
+
+
+def overlap(found: dict[str, Any] | None) -> str:
+    """How many evaluation rows the training rows contain."""
+    if not found:
+        return NONE
+    if "problem" in found:
+        return str(found["problem"])
+    rows, trained = numbers.plural(found["rows"], "row"), numbers.plural(found["training_rows"], "training row")
+    if not (found["equal"] or found["same_prompt"] or found["shared_words"]):
+        return f"None of {rows} is in the {trained}, entirely or by {found['words']} consecutive words."
+    examples = ", ".join(f"{number:,}" for number in found["examples"])
+    return (
+        f"Of {rows}, {found['equal']:,} are equal to one of the {trained}, {found['same_prompt']:,} have the prompt of one, and "
+        f"{found['shared_words']:,} share {found['words']} consecutive words with one (for example row {examples})."
+    )
+
+
+def problem(error: dict[str, Any]) -> str:
+    """Why an evaluation failed, with the fix."""
+    return " ".join(str(error[name]) for name in ("field", "value", "message", "fix") if error.get(name))
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """An ended evaluation as lines for a terminal."""
+    head = f"Evaluation {found['id']}: {found['status']}, {source(found)} on {data(found)}"
+    if found["status"] != "finished":
+        return [head, *([problem(found["error"])] if found["error"] else [])]
+    summary = found["summary"]
+    if "lm_eval" in summary:
+        return [head, *(f"  {task}  {name}: {value}" for task, name, value in lm_eval(summary))]
+    rows = [f"  {label(name)}: {score(value, summary['rows'])}" for name, value in summary["metrics"].items()]
+    shown = [f"  {label(name)}: {text}" for name, text in verdicts(found)]
+    against = [f"Against evaluation {found['against']['evaluation']} ({found['against']['source']}):"] if shown else []
+    return [head, f"Rows: {summary['rows']:,}", *rows, *against, *shown, f"Overlap: {overlap(found['overlap'])}"]
+
+
+def _with_error(values: dict[str, Any], name: str) -> str:
+    base, comma, rest = name.partition(",")
+    error = values.get(f"{base}_stderr{comma}{rest}")
+    margin = f" ± {error:.4g}" if isinstance(error, int | float) else ""
+    return f"{values[name]:.4g}{margin}"

@@ -1,0 +1,76 @@
+"""The part Evaluations of the page Run in a real browser: queue, show, sort, compare, delete."""
+
+import json
+
+import pytest
+from played_run import SUMMARY, PlayedRun
+from web import IN_BROWSER, says
+
+from training.scoring.paired import mean_interval
+from worker.datasets import datasets
+from worker.evaluations.submit import folder_of, submit
+from worker.settings import get_settings
+from worker.store import database, evaluations
+from worker.store.tables import Status
+
+pytestmark = IN_BROWSER
+
+
+@pytest.fixture
+def run(page, tmp_path):
+    """A finished run and a data set."""
+    played = PlayedRun("letters").claim()
+    played.end(summary=SUMMARY)
+    (get_settings().runs_dir / played.id / "adapter").mkdir(parents=True)
+    path = tmp_path / "held.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"p{n}", "completion": "x"}) + "\n" for n in range(4)))
+    return played.id, datasets.add_file(path=path, name="held.jsonl").id
+
+
+def finished(run, data, right, source):
+    item = submit(run, {"source": source, "metrics": ["exact_match"]}, data=data)
+    scores = [float(row < right) for row in range(40)]
+    low, high = mean_interval(scores)
+    summary = {"rows": 40, "metrics": {"exact_match": {"mean": right / 40, "low": low, "high": high, "rows": 40}}}
+    with database.write() as session:
+        held = {"session": session, "evaluation_id": item.id}
+        assert evaluations.claim(**held, owner="host:1:1", device="host/cpu", lease_seconds=60)
+        evaluations.finish(**held, attempt=1, status=Status.FINISHED, summary=summary)
+    records = [
+        {"row": row, "prompt": "p", "expected": "x", "answer": f"{source} <b>", "scores": {"exact_match": score}}
+        for row, score in enumerate(scores)
+    ]
+    folder_of(item).mkdir(parents=True)
+    (folder_of(item) / "answers.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    return item.id
+
+
+def choose(page, field, text):
+    page.locator(f"#{field} input").click()
+    page.locator("[role=option]", has_text=text).first.click()
+
+
+def test_an_evaluation_is_queued_from_the_page_and_its_problems_shown(page, run):
+    run_id, _ = run
+    page.goto(f"/run?id={run_id}")
+    says(page, ".evaluations", "No evaluations yet.")
+    page.locator("#evaluate").click()
+    says(page, ".evaluations .alert", "is missing.", "Give a data file or a data set id.")
+    choose(page, "evaluation-data", "held.jsonl")
+    page.locator("#evaluate").click()
+    says(page, "table.evaluations", "queued", "held.jsonl")
+
+
+def test_answers_are_compared_and_sorted_and_an_evaluation_deleted_after_a_question(page, run):
+    run_id, data = run
+    finished(run_id, data, 10, "base")
+    result = finished(run_id, data, 30, "result")
+    page.goto(f"/run?id={run_id}")
+    says(page, "table.evaluations", "75.0%", "better by 50.0 points")
+    choose(page, "evaluation-chooser", result)
+    says(page, "table.rows-of-evaluation", "Difference", "result <b>")
+    choose(page, "evaluation-order", "Most better first")
+    page.wait_for_function("document.querySelector('table.rows-of-evaluation tbody td').innerText === '11'")
+    page.locator("#evaluation-delete").click()
+    page.locator("#confirm-delete-evaluation").click()
+    page.locator("table.evaluations th", has_text=result).wait_for(state="detached")

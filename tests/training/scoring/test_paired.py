@@ -1,0 +1,106 @@
+"""Tests of the comparison of two models on the same rows."""
+
+import numpy as np
+import pytest
+
+from training.scoring.paired import Paired, Verdict, compare, rows_needed, sign_flip
+
+PAIRS = 200
+
+
+def answered(random, rows, right, changed, gain=0.0):
+    """Exact matches of two models: `right` of the rows before; a row changes with probability `changed`."""
+    before = random.random(rows) < right
+    flips = random.random(rows) < changed
+    after = np.where(flips, random.random(rows) < right, before)
+    after |= ~after & (random.random(rows) < gain / max(1e-9, 1 - right))
+    return before.astype(float), after.astype(float)
+
+
+def token_f1(random, rows):
+    """Skewed scores with many zeros and ones, as token F1 has, of two equally good models."""
+    base = np.clip(random.beta(0.5, 0.5, rows), 0.02, 0.98)
+    before, after = (
+        np.where(random.random(rows) < 0.4, np.round(base), random.beta(4 * base, 4 * (1 - base))) for _ in "ab"
+    )
+    return before, after
+
+
+@pytest.mark.parametrize("rows", [30, 160, 500])
+def test_of_200_pairs_of_equally_good_models_at_most_5_percent_are_called_better(rows):
+    random = np.random.default_rng(rows)
+    draws = [lambda: answered(random, rows, 0.6, 0.3), lambda: answered(random, rows, 0.9, 0.1)]
+    if rows < 500:  # scores of many values take longer, and few rows are the difficult case
+        draws.append(lambda: token_f1(random, rows))
+    for draw in draws:
+        verdicts = [compare(*draw()).verdict for _ in range(PAIRS)]
+        assert verdicts.count(Verdict.BETTER) <= 0.05 * PAIRS
+        assert verdicts.count(Verdict.WORSE) <= 0.05 * PAIRS
+
+
+def test_a_gain_of_5_points_at_500_rows_is_called_better():
+    random = np.random.default_rng(5)
+    found = [compare(*answered(random, 500, 0.6, 0.06, gain=0.05)).verdict for _ in range(50)]
+    assert found.count(Verdict.BETTER) >= 45
+    assert Verdict.WORSE not in found
+
+
+def test_a_loss_of_the_same_size_is_called_worse():
+    before, after = answered(np.random.default_rng(5), 500, 0.6, 0.06, gain=0.05)
+    assert compare(before, after).verdict is Verdict.BETTER
+    assert compare(after, before).verdict is Verdict.WORSE
+    assert compare(before, after, lower_is_better=True).verdict is Verdict.WORSE
+
+
+def test_the_interval_contains_the_true_difference_in_about_95_percent_of_samples():
+    random = np.random.default_rng(7)
+    inside = 0
+    for _ in range(PAIRS):
+        differences = random.exponential(1.0, 160) - 0.9  # skewed, with a mean of 0.1
+        found = compare(np.zeros(160), differences)
+        inside += found.low <= 0.1 <= found.high
+    assert 0.9 <= inside / PAIRS <= 0.99
+
+
+def test_the_sign_flip_test_of_right_and_wrong_is_the_exact_mcnemar_test():
+    differences = np.array([1.0] * 8 + [-1.0] * 1 + [0.0] * 91)
+    assert sign_flip(differences) == pytest.approx(2 * (1 + 9) / 2**9)
+
+
+def test_five_rows_that_all_became_right_do_not_show_a_difference():
+    """The bootstrap interval alone would be [1, 1], and the exact p-value is 0.0625."""
+    found = compare([0.0] * 5, [1.0] * 5)
+    assert (found.low, found.verdict) == (1.0, Verdict.NONE)
+
+
+def test_the_rows_that_would_show_2_points_follow_from_the_variance_of_the_differences():
+    differences = np.array([1.0] * 5 + [-1.0] * 5 + [0.0] * 150)
+    variance = 10 / 159
+    assert rows_needed(differences) == int(np.ceil(7.848879734 * variance / 0.02**2)) == 1235
+    assert rows_needed(np.zeros(160)) is None
+
+
+def test_with_that_many_rows_2_points_are_shown_in_about_80_percent_of_samples():
+    random, changed = np.random.default_rng(3), 0.06
+    rows = rows_needed(np.repeat([1.0, -1.0, 0.0], [30, 30, 940]))
+    shown = 0
+    for _ in range(100):
+        differences = random.choice([1.0, -1.0, 0.0], rows, p=[changed / 2 + 0.01, changed / 2 - 0.01, 1 - changed])
+        shown += compare(np.zeros(rows), differences).verdict is Verdict.BETTER
+    assert 68 <= shown <= 92
+
+
+def test_equal_scores_are_a_tie_without_a_number_of_rows():
+    found = compare([0.5] * 30, [0.5] * 30)
+    assert (found.difference, found.p_value, found.verdict, found.rows_needed) == (0.0, 1.0, Verdict.NONE, None)
+
+
+def test_a_comparison_is_the_same_at_each_call_and_after_json():
+    random = np.random.default_rng(2)
+    scores = random.random(100), random.random(100)
+    assert Paired.read(compare(*scores).document()) == compare(*scores)
+
+
+def test_different_numbers_of_rows_are_refused():
+    with pytest.raises(ValueError, match="same rows"):
+        compare([1.0], [1.0, 0.0])

@@ -1,0 +1,150 @@
+"""Judges behind a real HTTP server that speaks the API of chat completions."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from environment import use
+
+from training.evaluation.request import EvaluationRequest, Judge
+from worker.evaluations import judge as judging
+from worker.evaluations.judge import JudgeError, judged, problem, score_in
+from worker.evaluations.scoring import add_scores, read_records, summarize
+
+
+class Server(ThreadingHTTPServer):
+    """Answers with `replies` in turn, and keeps what it received. A reply is (status, text)."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.received, self.keys, self.replies = [], [], []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.received.append((self.path, body))
+        self.server.keys.append(self.headers.get("Authorization"))
+        status, text = self.server.replies.pop(0) if self.server.replies else (200, self._graded(body))
+        content = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        if status == 302:
+            self.send_header("Location", "http://127.0.0.1:1/")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _graded(self, body):
+        good = "right" in body["messages"][0]["content"]
+        return json.dumps({"choices": [{"message": {"content": f'It is fine. {{"score": {10 if good else 2}}}'}}]})
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(home, monkeypatch):
+    monkeypatch.setattr(judging, "_WAIT_SECONDS", 0.0)
+    found = Server()
+    yield found
+    found.shutdown()
+    found.server_close()
+
+
+def record(row, answer):
+    return {"row": row, "prompt": "p", "answer": answer, "expected": "e", "scores": {}}
+
+
+def all_judged(server, *answers, **settings):
+    judge = Judge(url=server.url, model="m", **settings)
+    return list(judged(judge, [record(*one) for one in enumerate(answers)], lambda *_: None, lambda: False))
+
+
+def test_answers_are_scored_in_order_and_the_replies_kept(server):
+    found = all_judged(server, *(["right", "wrong"] * 12))
+    assert [one.score for one in found] == [1.0, 0.2] * 12
+    assert found[0].reply == 'It is fine. {"score": 10}'
+    path, body = server.received[0]
+    assert (path, body["model"], body["temperature"]) == ("/v1/chat/completions", "m", 0)
+
+
+def test_scores_and_replies_are_in_the_answers_and_the_mean_in_the_summary(server, tmp_path):
+    rows = [record(0, "right") | {"scores": {"f1": 0.5}}, record(1, "wrong") | {"scores": {"f1": 0.7}}]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = {"own.py": "print('noise')\ndef words(prompt, answer, expected): return len(answer.split()) / 2\n"}
+    judge = {"url": server.url, "model": "m"}
+    request = EvaluationRequest.model_validate({"metrics": ["f1", "judge", "own.py:words"], "judge": judge, "own": own})
+    phases = []
+    add_scores(tmp_path, request, lambda *progress: phases.append(progress), lambda: False)
+    records = read_records(tmp_path)
+    assert [row["scores"] for row in records] == [
+        {"f1": 0.5, "own.py:words": 0.5, "judge": 1.0}, {"f1": 0.7, "own.py:words": 0.5, "judge": 0.2},
+    ]  # fmt: skip
+    assert records[1]["judge"].startswith("It is fine.")
+    summary = summarize(records, request.metrics)
+    assert summary["metrics"]["judge"]["mean"] == pytest.approx(0.6)
+    assert phases[-1] == ("judging", 2, 2)
+
+
+def test_a_busy_judge_is_asked_again(server):
+    server.replies = [(429, "slow down"), (503, "")]
+    assert all_judged(server, "right")[0].score == 1.0
+    assert len(server.received) == 3
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        ((401, "no such key"), "row 1: answered with status 401: no such key"),
+        ((302, ""), "row 1: answered with status 302"),
+        ((200, "<html>"), "row 1: answered, but not as /v1/chat/completions does: <html>"),
+    ],
+)
+def test_a_refusal_a_redirect_and_another_service_are_errors(server, reply, message):
+    server.replies = [reply]
+    with pytest.raises(JudgeError, match=message):
+        all_judged(server, "right")
+    assert len(server.received) == 1
+
+
+def test_no_judge_at_the_address_is_an_error_with_the_address(server):
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(JudgeError, match=r"row 1: did not answer") as failure:
+        all_judged(server, "right")
+    assert failure.value.problem.value == server.url
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ('{"score": 7}', 0.7), ("Score: 8.5, since 3 of 4 hold", 0.85), ("4 of 5 facts, so I say 9", 0.9), ("great", None),
+        ('{"score": 70}', None), ('{"score": -1}', None),
+    ],
+)  # fmt: skip
+def test_a_score_is_read_after_its_name_or_as_the_last_number(reply, score):
+    assert score_in(reply, 10) == score
+
+
+def test_the_key_goes_only_to_the_judges_of_the_server(server, monkeypatch, tmp_path):
+    use(monkeypatch, DATA_DIR=str(tmp_path), JUDGE_KEY="secret-key", JUDGE_URLS="https://judge.example/v1")
+    all_judged(server, "right")
+    use(monkeypatch, DATA_DIR=str(tmp_path), JUDGE_KEY="secret-key", JUDGE_URLS=f"https://x/v1, {server.url}/")
+    all_judged(server, "right")
+    assert server.keys == [None, "Bearer secret-key"]
+
+
+def test_accounts_may_use_the_judges_of_the_server_only(home, monkeypatch):
+    use(monkeypatch, DATA_DIR=str(home), JUDGE_URLS="https://judge.example/v1")
+    assert problem("https://judge.example/v1/", trusted=False) is None
+    for url in ("http://169.254.169.254/latest", "https://judge.example/v1/../admin", "https://judge.example"):
+        assert problem(url, trusted=False).message == "is not a judge of this server."
+        assert problem(url, trusted=True) is None
+    for url in ("file:///etc/passwd", "judge.example/v1", "http://user:password@host/v1"):
+        assert problem(url, trusted=True).message == "is not the address of an API."

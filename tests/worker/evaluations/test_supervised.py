@@ -1,0 +1,100 @@
+"""Evaluations by real supervisors and the real program on a tiny model: lost, requeued, stopped, finished."""
+
+import json
+import os
+import signal
+
+import psutil
+import pytest
+from played_run import SUMMARY, PlayedRun
+from supervised import eventually
+from tiny import make_data, make_model
+
+from app.documents import evaluations as document
+from training.run_folder.paths import RUN_VARIABLE
+from worker.evaluations import starting
+from worker.evaluations.submit import submit
+from worker.machine import overload, processes
+from worker.machine.process_identity import Identity
+from worker.settings import get_settings
+from worker.store import database, evaluations, runs
+from worker.store.tables import DeviceLease, Status
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
+SECONDS = 120
+OWN = {"own.py": "def words(prompt, answer, expected):\n    return len(expected.split())\n"}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A finished run of a tiny model whose training data has the evaluation's first rows."""
+    monkeypatch.setattr(overload, "here", lambda: "")
+    model, data = make_model(tmp_path / "model"), make_data(tmp_path / "train.jsonl", rows=3)
+    played = PlayedRun("tiny", model=str(model), data=str(data), max_new_tokens=4).claim("elsewhere/cpu")
+    played.end(summary=SUMMARY)
+    folder = get_settings().runs_dir / played.id
+    (folder / "adapter").mkdir(parents=True)
+    with database.read() as session:
+        (folder / "config.json").write_text(json.dumps(runs.get(session=session, run_id=played.id).config))
+    return played.id
+
+
+def get(item):
+    with database.read() as session:
+        return evaluations.get(session=session, evaluation_id=item.id)
+
+
+def supervised(item):
+    """The supervisor that has taken the evaluation over."""
+    owner = Identity.parse(get(item).lease_owner)
+    return psutil.Process(owner.pid) if owner and owner.pid != os.getpid() else None
+
+
+def test_an_evaluation_survives_the_loss_of_its_supervisor_and_finishes_with_scores_and_overlap(run, tmp_path):
+    rows = make_data(tmp_path / "rows.jsonl", rows=6)
+    item = submit(run, {"source": "base", "metrics": ["exact_match", "own.py:words"], "own": OWN}, data=str(rows))
+    assert [one.id for one in starting.start_waiting()] == [item.id]
+    supervisor = eventually(lambda: supervised(item), SECONDS)
+    program = eventually(lambda: processes.marked(RUN_VARIABLE, f"evaluation-{item.id}"), SECONDS)
+    supervisor.send_signal(signal.SIGKILL)
+    assert processes.wait_gone(program, 10) == []  # nothing answers rows unsupervised
+    assert [one.id for one in eventually(starting.recover, SECONDS)] == [item.id]
+    assert (get(item).status, get(item).attempt) == (Status.QUEUED, 1)
+    starting.start_waiting()
+    ended = eventually(lambda: (one := get(item)).status.ended and one, SECONDS)
+    assert (ended.status, ended.attempt, ended.error) == (Status.FINISHED, 2, None)
+    assert (ended.overlap["rows"], ended.overlap["equal"]) == (6, 3)
+    assert ended.summary["rows"] == 6
+    assert ended.summary["metrics"]["own.py:words"]["mean"] == pytest.approx(
+        sum(len(str(n * 37)) for n in range(6)) / 6
+    )
+    answers = document.rows(ended)
+    assert [row.row for row in answers] == [1, 2, 3, 4, 5, 6]
+    assert [row.row for row in document.ordered(answers, "highest", "own.py:words")][:3] == [4, 5, 6]
+    with database.read() as session:
+        assert session.get(DeviceLease, ended.device) is None
+
+
+def test_a_running_evaluation_is_stopped(run, tmp_path):
+    item = submit(run, {"source": "base"}, data=str(make_data(tmp_path / "rows.jsonl", rows=6)))
+    starting.start_waiting()
+    eventually(lambda: supervised(item), SECONDS)
+    with database.write() as session:
+        evaluations.request_stop(session=session, evaluation_id=item.id)
+    assert eventually(lambda: (one := get(item)).status.ended and one, SECONDS).status is Status.STOPPED
+    assert processes.marked(RUN_VARIABLE, f"evaluation-{item.id}") == []
+
+
+def test_an_evaluation_that_is_lost_too_often_fails_with_the_reason(run, tmp_path, monkeypatch):
+    rows = make_data(tmp_path / "rows.jsonl", rows=2)
+    item = submit(run, {"source": "base"}, data=str(rows))
+    dead = Identity.parse(str(Identity.of(os.getpid())))
+    owner = f"{dead.host}:{2**22 - 1}:{dead.start}"
+    for attempt in (1, 2, 3):
+        with database.write() as session:
+            assert evaluations.claim(
+                session=session, evaluation_id=item.id, owner=owner, device=f"{dead.host}/cpu", lease_seconds=60
+            )
+        assert [one.id for one in starting.recover()] == [item.id]
+        assert get(item).status is (Status.QUEUED if attempt < 3 else Status.FAILED)
+    assert "It was tried 3 times." in get(item).error["message"]

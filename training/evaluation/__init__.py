@@ -1,0 +1,1 @@
+"""Evaluations of a run on a data set: what is asked for, overlap with the training rows, metrics of users. No torch."""

@@ -1,0 +1,114 @@
+"""What an evaluation does, as its folder and its database row hold it."""
+
+import re
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+BUILT_IN = ("exact_match", "f1", "rouge1", "rouge2", "rougeL")
+ACCURACY = "accuracy"
+JUDGE = "judge"
+RESULT, BASE = "result", "base"
+DEFAULT_METRICS = ("exact_match", "f1", "rougeL")
+
+REQUEST_FILE = "request.json"
+RECORDS_FILE = "answers.jsonl"
+PROGRESS_FILE = "progress.jsonl"
+OUTPUT_FILE = "output.log"
+SUMMARY_FILE = "summary.json"
+EVALUATIONS_FOLDER = "evaluations"
+"""In the run's folder, with a folder for each evaluation."""
+
+_OWN = re.compile(r"(?P<file>[\w.-]+\.py):(?P<function>[A-Za-z_]\w*)")
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
+_PLACEHOLDERS = ("{prompt}", "{answer}", "{expected}")
+DEFAULT_PROMPT = (
+    "Rate an answer from 0 (wrong) to 10 (as good as the reference).\n\nTask:\n{prompt}\n\nReference answer:\n{expected}\n\n"
+    'Answer to rate:\n{answer}\n\nReply with JSON only: {"score": NUMBER}'
+)
+
+
+class Judge(BaseModel):
+    """A model behind an OpenAI-compatible API that scores each answer from 0 to `scale`.
+
+    `url` is the address of the API, such as http://localhost:8000/v1, or of its route /chat/completions.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(max_length=2000)
+    model: str = Field(min_length=1, max_length=200)
+    prompt: str = Field(DEFAULT_PROMPT, max_length=20_000)
+    scale: float = Field(10.0, gt=0)
+
+    @field_validator("prompt")
+    @classmethod
+    def _has_the_answer(cls, value: str) -> str:
+        if "{answer}" not in value:
+            raise ValueError(f"has no {{answer}}; its placeholders are {', '.join(_PLACEHOLDERS)}")
+        return value
+
+    def filled(self, prompt: str, answer: str, expected: str) -> str:
+        """The prompt for an answer. Text in braces in the answer is not replaced."""
+        values = {"{prompt}": prompt, "{answer}": answer, "{expected}": expected}
+        return re.sub("|".join(map(re.escape, values)), lambda match: values[match.group()], self.prompt)
+
+
+class EvaluationRequest(BaseModel):
+    """What an evaluation does.
+
+    `source` is result, base (the model before training) or checkpoint-N. `path`, `columns` and `name` are those of the data set;
+    `rows` is the number of its first rows that are answered, None for all. `metrics` are built-in ones, judge, and functions as
+    FILE.py:FUNCTION, whose code `own` has by file name. With `lm_eval` its tasks are evaluated instead.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str = RESULT
+    path: str = ""
+    name: str = ""
+    sha256: str = ""
+    columns: str | None = None
+    rows: int | None = Field(None, ge=1)
+    metrics: tuple[str, ...] = Field(DEFAULT_METRICS, max_length=20)
+    max_new_tokens: int | None = Field(None, ge=1, le=32_768)
+    own: dict[str, str] = Field(default_factory=dict, max_length=10)
+    judge: Judge | None = None
+    lm_eval: tuple[str, ...] = ()
+
+    @field_validator("source")
+    @classmethod
+    def _known_source(cls, value: str) -> str:
+        if value not in (RESULT, BASE) and not _CHECKPOINT.fullmatch(value):
+            raise ValueError("is not result, base or checkpoint-N")
+        return value
+
+    @model_validator(mode="after")
+    def _known_metrics(self) -> Self:
+        for metric in self.metrics:
+            own = _OWN.fullmatch(metric)
+            if own and own["file"] not in self.own:
+                raise ValueError(f"metric {metric}: the code of {own['file']} was not sent")
+            if not own and metric not in (*BUILT_IN, ACCURACY, JUDGE):
+                known = ", ".join((*BUILT_IN, ACCURACY, JUDGE))
+                raise ValueError(f"metric {metric!r} is unknown; metrics are {known}, and FILE.py:FUNCTION")
+        if JUDGE in self.metrics and self.judge is None:
+            raise ValueError("metric judge needs the judge's URL and model")
+        return self
+
+    @property
+    def own_metrics(self) -> list[tuple[str, str, str]]:
+        """(metric, file, function) of each metric in a user's file."""
+        found = ((metric, _OWN.fullmatch(metric)) for metric in self.metrics)
+        return [(metric, match["file"], match["function"]) for metric, match in found if match]
+
+    @property
+    def built_in(self) -> list[str]:
+        """The metrics that the training packages compute."""
+        return [metric for metric in self.metrics if metric in (*BUILT_IN, ACCURACY)]
+
+
+def evaluation_dir(run_dir: Path, evaluation_id: str) -> Path:
+    """The folder of an evaluation."""
+    return run_dir / EVALUATIONS_FOLDER / evaluation_id

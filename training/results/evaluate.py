@@ -1,0 +1,207 @@
+"""`python -m training.results.evaluate RUN_FOLDER EVALUATION_ID`: answers the rows of a data set with a run's model, with scores.
+
+It reads request.json in the evaluation's folder, reports its progress in progress.jsonl, and writes answers.jsonl: the answer to
+each row with its built-in scores. With tasks of lm-eval it writes their results into summary.json instead.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from training.config.choices import LoraInit, Task
+from training.config.run_config import RunConfig
+from training.data.data_files import DataFile, read_files
+from training.errors import DataError, UserError
+from training.evaluation.request import (
+    ACCURACY,
+    BASE,
+    PROGRESS_FILE,
+    RECORDS_FILE,
+    REQUEST_FILE,
+    RESULT,
+    SUMMARY_FILE,
+    EvaluationRequest,
+    evaluation_dir,
+)
+from training.models.loading import DTYPES, load_model, load_tokenizer, model_class
+from training.ranks.distributed import local_machine
+from training.ranks.stopping import die_with_parent
+from training.results import harness
+from training.results.answers import Question, answer_all, questions, score
+from training.results.classes import answer_with_classes
+from training.results.merging import last_summary
+from training.run_folder import checkpoints
+from training.run_folder.paths import CONFIG_FILE, checkpoints_dir, saved_result
+
+ERROR_FILE = "error.json"
+_ALL_ROWS = 2**31
+_OTHER_BASE = (LoraInit.PISSA, LoraInit.OLORA, LoraInit.LOFTQ)
+_NO_WEIGHTS = "Evaluate the result, or a checkpoint of a run on one device or with DDP."
+
+
+def evaluate(run_dir: Path, folder: Path) -> None:
+    """Answers and scores the rows, or runs the tasks of lm-eval.
+
+    Raises:
+        UserError: there is no such result or checkpoint, the task has no answers, or no row has a prompt.
+    """
+    request = EvaluationRequest.model_validate_json((folder / REQUEST_FILE).read_text(encoding="utf-8"))
+    config = RunConfig.model_validate_json((run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
+    progress = _reporter(folder / PROGRESS_FILE)
+    if request.lm_eval:
+        harness.check_installed(request.lm_eval)
+    weights = find_weights(run_dir, config, request.source)
+    progress("loading model", 0, 0)
+    tokenizer, device = load_tokenizer(config), torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    classes = tuple(last_summary(run_dir).get("classes") or ()) if config.task is Task.CLASSIFICATION else ()
+    model = load_weights(config, weights, tokenizer, classes).to(device).eval()
+    if request.lm_eval:
+        progress("running lm-eval", 0, 0)
+        results = harness.run_tasks(model, tokenizer, request.lm_eval, request.rows)
+        (folder / SUMMARY_FILE).write_text(json.dumps({"lm_eval": results}), encoding="utf-8")
+        return
+    asked = ask(config, request, tokenizer)
+    if config.task is Task.CLASSIFICATION:
+        answers = answer_with_classes(model, asked, tokenizer, config.max_length, classes, progress)
+    else:
+        answers = _generate(model, asked, tokenizer, request.max_new_tokens or config.max_new_tokens, progress)
+    with (folder / RECORDS_FILE).open("w", encoding="utf-8") as stream:
+        for question, answer in zip(asked, answers, strict=True):
+            stream.write(json.dumps(_record(question, answer, request.built_in), ensure_ascii=False) + "\n")
+
+
+def find_weights(run_dir: Path, config: RunConfig, source: str) -> Path | None:
+    """Returns the folder of the result or of the checkpoint; None for the model before training.
+
+    Raises:
+        UserError: there is none, it is damaged, or it has no weights that can be loaded alone.
+    """
+    if config.task is Task.REWARD:
+        raise UserError("task", "reward", "gives scores to answers, no answers.", "Evaluate a run of another task.")
+    if source == BASE:
+        if config.task is Task.CLASSIFICATION:
+            fix = "Evaluate the result or a checkpoint."
+            raise UserError("source", BASE, "has no trained classes before training.", fix)
+        return None
+    if source == RESULT:
+        if found := saved_result(run_dir):
+            return found
+        raise UserError("source", RESULT, "is not in the run's folder.", f"Give one of: {_steps(run_dir)}.")
+    checkpoint = checkpoints_dir(run_dir) / source
+    reason = checkpoints.fault(checkpoint) if checkpoint.is_dir() else "it does not exist"
+    if reason:
+        raise UserError("source", source, f"cannot be used: {reason}.", f"Give one of: {_steps(run_dir)}.")
+    pattern = "adapter_model.safetensors" if config.method.adapts else "model*.safetensors"
+    if not list(checkpoint.glob(pattern)):
+        raise UserError("source", source, "has its weights in shards of the ranks.", _NO_WEIGHTS)
+    if config.method.is_lora and config.lora_init in _OTHER_BASE:
+        message = f"belongs to base weights that {config.lora_init.value} changed."
+        raise UserError("source", source, message, "Evaluate the result, which belongs to the original base model.")
+    return checkpoint
+
+
+def load_weights(
+    config: RunConfig, weights: Path | None, tokenizer: PreTrainedTokenizerBase, classes: tuple[str, ...]
+) -> PreTrainedModel | PeftModel:
+    """Returns the model with the weights of a folder; before training for None."""
+    dtype = DTYPES[local_machine().best_precision if config.precision == "auto" else config.precision]
+    if weights is not None and not config.method.adapts:
+        model = model_class(config.task).from_pretrained(str(weights), dtype=dtype)
+    else:
+        model = load_model(config, dtype, len(tokenizer), classes)
+    model.config.use_cache = True
+    if not config.task.generates:
+        model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    return PeftModel.from_pretrained(model, str(weights)) if weights is not None and config.method.adapts else model
+
+
+def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedTokenizerBase) -> list[Question]:
+    """Returns the rows that are answered: the first ones with a prompt.
+
+    Raises:
+        UserError: no row has a prompt and an answer.
+    """
+    files = [DataFile(Path(request.path), request.columns, request.name)]
+    examples = ((number, example) for number, _, _, _, example in read_files(files) if example)
+    # A class is predicted from the whole prompt, as an encoder-decoder reads it.
+    task = Task.SEQ2SEQ if config.task is Task.CLASSIFICATION else config.task
+    try:
+        found = questions(
+            examples, config.model_copy(update={"answer_rows": request.rows or _ALL_ROWS, "task": task}), tokenizer
+        )
+    except DataError as error:
+        message = f"{f'row {error.line} ' if error.line else ''}{error.message}"
+        raise UserError("data", request.name, message, error.fix) from error
+    if not found:
+        fix = "Choose rows with a prompt and an answer, or give --columns."
+        raise UserError("data", request.name, "has no rows with a prompt.", fix)
+    return [replace(question, expected=question.expected.strip()) for question in found]
+
+
+def _generate(
+    model: PreTrainedModel | PeftModel,
+    asked: list[Question],
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int,
+    progress: Callable[[str, int, int], None],
+) -> list[str]:
+    done = 0
+
+    def step(count: int) -> None:
+        nonlocal done
+        done += count
+        progress("answering", done, len(asked))
+
+    progress("answering", 0, len(asked))
+    return answer_all(model, asked, tokenizer, longest, step)
+
+
+def _record(question: Question, answer: str, metrics: list[str]) -> dict[str, Any]:
+    exact = float(answer == question.expected)
+    known = {"exact_match": exact, ACCURACY: exact}
+    if set(metrics) - known.keys():
+        known |= score(answer, question.expected)
+    scores = {name: known[name] for name in metrics}
+    return {
+        "row": question.row, "prompt": question.prompt, "expected": question.expected, "answer": answer, "scores": scores,
+    }  # fmt: skip
+
+
+def _reporter(path: Path) -> Callable[[str, int, int], None]:
+    def report(phase: str, done: int, total: int) -> None:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"phase": phase, "done": done, "total": total}) + "\n")
+
+    return report
+
+
+def _steps(run_dir: Path) -> str:
+    """The sources of a run that exist."""
+    known = ["result"] if saved_result(run_dir) else []
+    kept = checkpoints.sealed(run_dir) if checkpoints_dir(run_dir).is_dir() else []
+    return ", ".join([*known, *(path.name for path in kept), BASE])
+
+
+def main(run_dir: Path, evaluation_id: str) -> int:
+    """Evaluates; writes a user's error into error.json. Returns the exit status."""
+    die_with_parent()
+    folder = evaluation_dir(run_dir, evaluation_id)
+    try:
+        evaluate(run_dir, folder)
+    except UserError as error:
+        problem = vars(error.problem) | {"value": str(error.problem.value)}
+        (folder / ERROR_FILE).write_text(json.dumps(problem, default=str), encoding="utf-8")
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

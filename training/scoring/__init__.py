@@ -1,0 +1,1 @@
+"""Scores of answers: paired comparisons, metrics of users, overlap of training and evaluation rows. No torch."""

@@ -1,0 +1,1 @@
+"""Evaluations of runs on data sets: submitted, started on a device of this machine, supervised, scored."""

@@ -1,0 +1,157 @@
+"""Checks what an evaluation asks for, then stores and queues it."""
+
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from training.config.choices import Task
+from training.config.fields import ConfigError
+from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
+from training.errors import Problem
+from training.evaluation.request import ACCURACY, JUDGE, RESULT, EvaluationRequest, evaluation_dir
+from training.run_folder.paths import saved_result
+from worker.allowed_paths import EVERYTHING, AllowedPaths
+from worker.datasets import datasets, run_data
+from worker.evaluations import judge
+from worker.runs.submit import notify
+from worker.settings import get_settings
+from worker.store import database, evaluations, runs
+from worker.store.tables import LOCAL, Dataset, Evaluation, Run
+
+_TASK_NAME = re.compile(r"[\w:-]+")
+_WHO_FIX = "Use built-in metrics or a judge, or ask who runs the server to evaluate with it."
+_INSTALL_FIX = "Install it in the environment of Lathe: pip install lm-eval"
+
+
+def submit(
+    run_id: str, values: dict[str, Any], *, data: str = "", reach: AllowedPaths = EVERYTHING, owner: str = LOCAL
+) -> Evaluation:
+    """Queues an evaluation of a run on `data` (a path or data set id); `values` are those of EvaluationRequest.
+
+    Raises:
+        RunNotFound: no run has this id.
+        ConfigError: one problem for each wrong value; nothing is queued.
+    """
+    with database.read() as session:
+        run = runs.get(session=session, run_id=run_id)
+    values = _with_defaults(run, values)
+    request, problems = _parsed(values)
+    problems += _run_problems(run, request)
+    problems += _metric_problems(run, request, reach)
+    if request.lm_eval:
+        problems += _lm_eval_problems(request, reach)
+    elif not data:
+        problems.append(Problem("data", None, "is missing.", "Give a data file or a data set id."))
+    if problems:
+        raise ConfigError(problems)
+    if not request.lm_eval:
+        request = _with_data(request, run, data, reach, owner)
+    with database.write() as session:
+        document = request.model_dump(mode="json")
+        item = evaluations.create(session=session, run_id=run.id, request=document, owner=owner)
+    notify(run.id)
+    return item
+
+
+def folder_of(item: Evaluation) -> Path:
+    """The folder of an evaluation."""
+    return evaluation_dir(get_settings().runs_dir / item.run_id, item.id)
+
+
+def remove(evaluation_id: str) -> None:
+    """Deletes an ended evaluation with its answers.
+
+    Raises:
+        EvaluationNotFound, EvaluationActive: as worker.store.evaluations.
+    """
+    with database.write() as session:
+        item = evaluations.remove(session=session, evaluation_id=evaluation_id)
+    shutil.rmtree(folder_of(item), ignore_errors=True)
+
+
+def _with_defaults(run: Run, values: dict[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in values.items() if value is not None}
+    if not given.get("metrics"):
+        given.pop("metrics", None)
+        if run.config.get("task") == Task.CLASSIFICATION:
+            given["metrics"] = [ACCURACY]
+    return given
+
+
+def _parsed(values: dict[str, Any]) -> tuple[EvaluationRequest, list[Problem]]:
+    try:
+        return EvaluationRequest.model_validate(values), []
+    except ValidationError as error:
+        problems = [_problem(values, dict(one)) for one in error.errors()]
+        raise ConfigError(problems) from None
+
+
+def _problem(values: dict[str, Any], error: dict[str, Any]) -> Problem:
+    place = ".".join(str(part) for part in error["loc"]) or "metrics"
+    given = values.get(place.partition(".")[0])
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return Problem(place, str(given)[:200], f"{message}.", "Correct it; docs/evaluation.md lists what can be given.")
+
+
+def _run_problems(run: Run, request: EvaluationRequest) -> list[Problem]:
+    if not run.status.ended:
+        fix = f"Wait until it has ended: lathe show {run.id}"
+        return [Problem("run", run.id, f"is {run.status.value}.", fix)]
+    if run.config.get("task") == Task.REWARD:
+        return [Problem("run", run.id, "trained a reward model, which gives no answers.", "Evaluate another run.")]
+    here = saved_result(get_settings().runs_dir / run.id)
+    if request.source == RESULT and here is None and not get_settings().broker_url:
+        fix = "Evaluate one of its checkpoints with --source checkpoint-N, or resume it."
+        return [Problem("source", RESULT, f"is missing: the run is {run.status.value} and has no result here.", fix)]
+    return []
+
+
+def _metric_problems(run: Run, request: EvaluationRequest, reach: AllowedPaths) -> list[Problem]:
+    found: list[Problem] = []
+    if ACCURACY in request.metrics and run.config.get("task") != Task.CLASSIFICATION:
+        fix = "Use exact_match, which is the share of answers that are exactly right."
+        found.append(Problem("metrics", ACCURACY, "is for runs of the task classification.", fix))
+    if request.own_metrics and reach.data is not None:
+        names = ", ".join(metric for metric, _, _ in request.own_metrics)
+        found.append(Problem("metrics", names, "is code, which only the user who runs the server may run.", _WHO_FIX))
+    if JUDGE in request.metrics and request.judge:
+        refused = judge.problem(request.judge.url, trusted=reach.data is None)
+        found += [refused] if refused else []
+    return found
+
+
+def _lm_eval_problems(request: EvaluationRequest, reach: AllowedPaths) -> list[Problem]:
+    """Where workers are elsewhere, they check themselves whether it is installed."""
+    files = [task for task in request.lm_eval if not _TASK_NAME.fullmatch(task)]
+    if files and reach.data is not None:  # a task's file can name code
+        message = "is not the name of a task; only the user who runs the server may name files."
+        return [Problem("lm_eval", ", ".join(files), message, "Give names of tasks that lm-eval has.")]
+    if get_settings().broker_url or find_spec("lm_eval") is not None:
+        return []
+    tasks = ", ".join(request.lm_eval)
+    return [Problem("lm_eval", tasks, "needs the package lm-eval, which is not installed.", _INSTALL_FIX)]
+
+
+def _with_data(request: EvaluationRequest, run: Run, data: str, reach: AllowedPaths, owner: str) -> EvaluationRequest:
+    found = run_data.find("data", data, reach)
+    if isinstance(found, Problem):
+        raise ConfigError([found])
+    if isinstance(found, Path):
+        found = run_data.add("data", found, request.columns, owner).dataset
+    columns = request.columns or found.columns_map
+    if not columns and found.shape == UNKNOWN:
+        columns = run.config.get("columns")
+    _check_format(found, columns)
+    path = str(datasets.path_of(found).absolute())
+    return request.model_copy(update={"path": path, "name": found.name, "sha256": found.sha256, "columns": columns})
+
+
+def _check_format(found: Dataset, columns: str | None) -> None:
+    if columns or found.shape != UNKNOWN:
+        return
+    message = f"has columns of no known format: {', '.join(found.columns)}."
+    raise ConfigError([Problem("data", found.name, message, UNKNOWN_FIX)])

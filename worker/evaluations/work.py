@@ -1,0 +1,135 @@
+"""The work of an evaluation: overlap with the training rows, answers by the training packages, further scores."""
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from training.config.data_sets import sources
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.evaluation.request import (
+    OUTPUT_FILE,
+    PROGRESS_FILE,
+    RECORDS_FILE,
+    REQUEST_FILE,
+    SUMMARY_FILE,
+    EvaluationRequest,
+)
+from training.run_folder.paths import CONFIG_FILE
+from worker.datasets.run_data import resolve
+from worker.evaluations.scoring import add_scores, read_records, summarize
+from worker.machine import processes, programs
+from worker.machine.programs import Limits, ProgramError
+from worker.settings import ROOT
+from worker.store import database
+from worker.supervision.launcher import Launch
+
+_OVERLAP_BYTES, _OVERLAP_SECONDS = 4 * 2**30, 600
+_LOOK_SECONDS = 0.5
+_ERROR_FILE = "error.json"
+_KEPT_LINES = 3
+
+
+class EvaluationFailed(UserError):  # noqa: N818
+    """The program that answers the rows failed."""
+
+
+@dataclass
+class State:
+    """What the supervisor stores of the work while it goes on; `stopping` ends it."""
+
+    phase: str = "starting"
+    done: int = 0
+    total: int = 0
+    overlap: dict[str, Any] | None = None
+    stopping: Event = field(default_factory=Event)
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        self.phase, self.done, self.total = phase, done, total
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The columns of the evaluation's row."""
+        found = {"phase": self.phase, "done": self.done, "total": self.total}
+        return found | ({"overlap": self.overlap} if self.overlap else {})
+
+
+def work(
+    run_dir: Path,
+    folder: Path,
+    config: RunConfig,
+    request: EvaluationRequest,
+    launch: Launch,
+    env: dict[str, str],
+    state: State,
+) -> dict[str, Any]:
+    """Does the whole evaluation in the folder and returns its summary.
+
+    Raises:
+        UserError: the program, a metric or the judge failed.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in (RECORDS_FILE, PROGRESS_FILE, _ERROR_FILE, SUMMARY_FILE):
+        (folder / name).unlink(missing_ok=True)
+    (folder / REQUEST_FILE).write_text(request.model_dump_json(indent=2), encoding="utf-8")
+    if not (run_dir / CONFIG_FILE).is_file():
+        fix = "Start the worker on the machine that trained it, or share the data folder."
+        raise EvaluationFailed("run", run_dir.name, "has no folder on this machine.", fix)
+    if not request.lm_eval:
+        state.progress("comparing with the training rows", 0, 0)
+        state.overlap = _overlap(config, request)
+    state.progress("loading model", 0, 0)
+    _answer(folder, launch, env, state)
+    if state.stopping.is_set():
+        return {}
+    if request.lm_eval:
+        return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
+    add_scores(folder, request, state.progress, state.stopping.is_set)
+    return summarize(read_records(folder), request.metrics)
+
+
+def _overlap(config: RunConfig, request: EvaluationRequest) -> dict[str, Any] | None:
+    """The overlap; None with the reason as `problem` if the training data is no longer here."""
+    try:
+        with database.read() as session:
+            training = resolve(config, session)
+    except UserError as error:
+        return {"problem": f"The training data is not on this machine: {error.problem.message}"}
+    sets = [[source.path, source.columns or config.columns, source.name] for source in sources(training.data)]
+    asked = {"evaluation": [[request.path, request.columns, request.name]], "training": sets, "rows": request.rows}
+    try:
+        limits = Limits(_OVERLAP_BYTES, _OVERLAP_SECONDS)
+        return dict(programs.run_for_json(programs.OVERLAP, [], limits, text=json.dumps(asked)))
+    except ProgramError as error:
+        return {"problem": f"The training rows could not be read: {error}."}
+
+
+def _answer(folder: Path, launch: Launch, env: dict[str, str], state: State) -> None:
+    child = processes.start_child(launch.argv, output=folder / OUTPUT_FILE, cwd=ROOT, env=env)
+    while child.poll() is None:
+        processes.wait_for_end(child, _LOOK_SECONDS)
+        _read_progress(folder, state)
+    if child.returncode and not state.stopping.is_set():
+        raise _failure(folder, child)
+
+
+def _read_progress(folder: Path, state: State) -> None:
+    try:
+        *_, last = (folder / PROGRESS_FILE).read_text(encoding="utf-8").splitlines()
+        state.progress(**json.loads(last))
+    except (OSError, ValueError):  # nothing yet, or a line that is being written
+        return
+
+
+def _failure(folder: Path, child: "subprocess.Popen[bytes]") -> UserError:
+    try:
+        error = json.loads((folder / _ERROR_FILE).read_text(encoding="utf-8"))
+        return EvaluationFailed(error["field"], error["value"], error["message"], error["fix"])
+    except (OSError, ValueError, KeyError):
+        lines = (folder / OUTPUT_FILE).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    said = " ".join(lines[-_KEPT_LINES:])[-500:] or f"exit code {child.returncode}"
+    fix = f"The file {OUTPUT_FILE} of the evaluation has the whole output. Out of memory: lower max_new_tokens."
+    return EvaluationFailed("evaluation", folder.name, f"The program failed: {said}", fix)
