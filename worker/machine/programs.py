@@ -23,6 +23,7 @@ SIMULATE = "training.simulation.simulate"
 MERGING = "training.results.merging"
 GGUF = "training.results.gguf"
 VERIFY = "training.results.parity.verify"
+SERVING = "training.serving"
 
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
 HUB_WITH_TOKEN = (*HUB, "HF_TOKEN")
