@@ -6,6 +6,7 @@ Times are seconds since the epoch (float), by the database's clock if anything d
 from worker.store.tables.installation import Account, Dataset, DeviceLease, IdempotencyKey, Machine, QueueState
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
 from worker.store.tables.runs import LOCAL, Attempt, Request, Run, Status
+from worker.store.tables.serving import PromptSet, ServedModel, ServedState
 
 __all__ = [
     "LOCAL",
@@ -18,9 +19,12 @@ __all__ = [
     "Machine",
     "Metric",
     "MetricRollup",
+    "PromptSet",
     "QueueState",
     "Request",
     "Run",
     "RunEvent",
+    "ServedModel",
+    "ServedState",
     "Status",
 ]

@@ -26,8 +26,15 @@ class DeviceLease(SQLModel, table=True):
     device: str = Field(
         primary_key=True, max_length=200, description="host/index, for example node1/cuda:0 or laptop/cpu:0"
     )
-    run_id: str = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
-    attempt: int
+    run_id: str | None = Field(default=None, foreign_key="run.id", index=True, ondelete="CASCADE")
+    attempt: int = 0
+    served_id: str | None = Field(
+        default=None,
+        foreign_key="served_model.id",
+        index=True,
+        ondelete="CASCADE",
+        description="the served model that uses it, if no run does",
+    )
 
 
 class Dataset(SQLModel, table=True):
