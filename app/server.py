@@ -36,6 +36,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         feeds,
         gradio_calls,
         live,
+        model_endpoint,
         order,
         security,
         serving,
@@ -47,6 +48,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         datasets,
         diagnoses,
         openapi,
+        playground,
         records,
         reference,
         stream,
@@ -63,7 +65,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.feeds = feeds.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
     runs_and_queue = (api, downloads, order, live, records, stream, comparing)
-    others = (before_run, dataset_imports, datasets, tokens, diagnoses, system, users, reference)
+    others = (
+        model_endpoint,
+        playground,
+        before_run,
+        dataset_imports,
+        datasets,
+        tokens,
+        diagnoses,
+        system,
+        users,
+        reference,
+    )
     for part in (*runs_and_queue, *others):
         app.include_router(part.router, responses=ERRORS)
     app.include_router(api.rest)

@@ -16,6 +16,7 @@ PAGES = (
     Address("/", "Runs"),
     Address("/datasets", "Data sets"),
     Address("/new", "New run"),
+    Address("/playground", "Playground"),
     Address("/diagnose", "Diagnose"),
     Address("/system", "System"),
     Address("/import", "Import a configuration", in_header=False),

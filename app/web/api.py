@@ -32,7 +32,9 @@ from worker.store.database import UNREACHABLE
 from worker.store.listed import run_list
 from worker.store.machines import MachineNotFound, MachineReports
 from worker.store.measured import series
+from worker.store.prompt_sets import PromptSetNotFound
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
+from worker.store.serving import ServedNotFound
 from worker.store.submissions import KeyReused, Submission
 from worker.store.tables import Status
 from worker.store.waiting import NotWaiting
@@ -54,6 +56,8 @@ _STATUS: dict[type[UserError], int] = {
     ImportNotFound: 404,
     DiagnosisNotFound: 404,
     TooManyShared: 409,
+    ServedNotFound: 404,
+    PromptSetNotFound: 404,
 }
 
 Key = Annotated[

@@ -43,6 +43,7 @@ _BY_PAGE = {
     "/compare": _PLOTS + _COMPARE,
     "/dataset": Files((), ("dataset.js", "histogram.js")),
     "/diagnose": Files((), ("diagnose.js",)),
+    "/playground": Files(("playground.css",), ("playground-answers.js", "playground-sets.js", "playground.js")),
     "/system": Files(("system.css",)),
 }
 _IMAGES = ("logo.svg", "favicon.svg")

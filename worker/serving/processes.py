@@ -175,7 +175,10 @@ def _started(
 def _environment(served: ServedModel, device: str | None) -> dict[str, str]:
     environment = results.environment() | {"PYTHONSAFEPATH": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment |= {_TOKEN_VARIABLE: served.secret, SUPERVISOR_VARIABLE: str(os.getpid())}
-    environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device.rsplit(":", 1)[1] if device else ""}
+    environment |= {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": device.rsplit(":", 1)[1] if device else "",
+    }
     if device is None:
         # Half of the cores: a run may train beside it.
         threads = max(1, len(os.sched_getaffinity(0)) // 2)

@@ -77,7 +77,13 @@ def on_devices(*, session: Session) -> dict[str, ServedModel]:
 
 def claim(*, session: Session, served_id: str, holder: str, device: str | None) -> bool:
     """Takes a waiting one with its device, both or neither. False if it does not wait, or the device is in use."""
-    taken = {"state": ServedState.STARTING, "holder": holder, "device": device, "reason": "", "seen_at": database.clock()}
+    taken = {
+        "state": ServedState.STARTING,
+        "holder": holder,
+        "device": device,
+        "reason": "",
+        "seen_at": database.clock(),
+    }
     with session.begin_nested() as savepoint:
         claimed = _change(session, served_id, col(ServedModel.state) == ServedState.WAITING, **taken)
         if not claimed or (device is not None and not _lease(session, served_id, device)):

@@ -22,6 +22,7 @@ TAGS = {
     "Data sets": ("/api/datasets",),
     "Before a run": ("/api/checks", "/api/forecasts", "/api/targets", "/api/imports"),
     "Diagnosis": ("/api/diagnoses",),
+    "Playground": ("/api/served", "/api/prompt-sets"),
     "System": ("/api/system", "/healthz"),
     "Users": ("/api/users",),
 }
@@ -32,6 +33,8 @@ _PARAMETERS = {
     "dataset_id": "The data set's id, or its first four or more characters.",
     "diagnosis_id": "The id of a shared diagnosis.",
     "import_id": "The id of an import.",
+    "served_id": "The id of served models.",
+    "set_id": "The id of a prompt set.",
     "name": "The name of the account or machine.",
     "form": "csv, json or markdown.",
     "status": "Only runs with this status.",

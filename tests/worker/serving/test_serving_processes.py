@@ -29,7 +29,9 @@ FIRST, SECOND = f"{hostname()}/cuda:0", f"{hostname()}/cuda:1"
 @pytest.fixture
 def installation(home, monkeypatch):
     """A machine with two GPUs; every process that a test starts ends with it."""
-    monkeypatch.setattr(processes, "program", lambda planned: [sys.executable, str(PROGRAMS / "stand_in_server.py"), planned.model])
+    monkeypatch.setattr(
+        processes, "program", lambda planned: [sys.executable, str(PROGRAMS / "stand_in_server.py"), planned.model]
+    )
     monkeypatch.setattr(devices, "all_gpus", lambda: tuple(Gpu(n, f"GPU-{n}", "H", 8, (9, 0)) for n in range(2)))
     monkeypatch.setattr(starting, "_supervise", lambda run: None)
     yield home
@@ -89,7 +91,10 @@ def test_a_killed_process_frees_its_device_and_says_which_signal(installation):
 
 
 def test_an_idle_process_and_one_that_fails_say_why_they_ended(installation):
-    for model, words in (("models/idle", "No request came for 15 min."), ("models/fails", "cannot be loaded. Give another.")):
+    for model, words in (
+        ("models/idle", "No request came for 15 min."),
+        ("models/fails", "cannot be loaded. Give another."),
+    ):
         found = ask(base(model))
         processes.start_waiting()
         assert words in is_in(ServedState.ENDED, found).reason

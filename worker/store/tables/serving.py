@@ -42,7 +42,9 @@ class ServedModel(SQLModel, table=True):
     created_at: float
     ready_at: float | None = None
     ended_at: float | None = None
-    seen_at: float | None = Field(default=None, description="when its worker last saw it alive, by the database's clock")
+    seen_at: float | None = Field(
+        default=None, description="when its worker last saw it alive, by the database's clock"
+    )
     holder: str | None = Field(default=None, max_length=200, description="host:pid:start of its worker")
     pid: int | None = Field(default=None, description="of the serving process")
     device: str | None = Field(default=None, max_length=200, description="the leased device; null on a CPU")

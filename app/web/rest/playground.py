@@ -1,0 +1,71 @@
+"""REST routes of the playground: served models and prompt sets."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Response
+
+from app.access import callers
+from app.access import playground as changes
+from app.documents import playground as documents
+from app.web.rest.answers.form import answers
+from app.web.rest.answers.playground import PromptSetAnswer, PromptSets, Served, ServedAnswer, Suggestions
+from worker.store import database, prompt_sets
+
+router = APIRouter()
+
+
+@router.get("/api/served", **answers(Served))
+def show_served() -> dict[str, Any]:
+    """The caller's latest served models, and what can be served."""
+    with database.read() as session:
+        now = documents.served(session, callers.current().name)
+    return {"served": now, "offered": documents.offered()}
+
+
+@router.post("/api/served", status_code=202, **answers(ServedAnswer, 202))
+def serve(models: Annotated[list[str], Body(embed=True, min_length=1, max_length=20)]) -> dict[str, Any]:
+    """Serves models on one base, in place of the caller's earlier ones: RUN (its result), RUN:base, RUN:checkpoint-N."""
+    found = changes.serve(models)
+    with database.read() as session:
+        return documents.served_document(session, found)
+
+
+@router.delete("/api/served/{served_id}", status_code=204)
+def end_served(served_id: str) -> Response:
+    """Ends served models and frees their device."""
+    changes.end_served(served_id)
+    return Response(status_code=204)
+
+
+@router.get("/api/served/suggestions", **answers(Suggestions))
+def suggest(run: Annotated[str, Query(description="The run whose rows are suggested.")]) -> dict[str, Any]:
+    """Prompts from a run's held-out rows, or from the first rows of its data set."""
+    return {"suggestions": documents.suggestions(run)}
+
+
+@router.get("/api/prompt-sets", **answers(PromptSets))
+def list_prompt_sets() -> dict[str, Any]:
+    """All prompt sets, with the latest answers of each model."""
+    with database.read() as session:
+        return {"prompt_sets": [documents.prompt_set(one) for one in prompt_sets.listing(session=session)]}
+
+
+@router.post("/api/prompt-sets", status_code=201, **answers(PromptSetAnswer, 201))
+def save_prompt_set(name: Annotated[str, Body()], prompts: Annotated[list[dict[str, str]], Body()]) -> dict[str, Any]:
+    """Keeps prompts, each with `user` and perhaps `system`; replaces the caller's set of the same name."""
+    return documents.prompt_set(changes.save_prompts(name, prompts))
+
+
+@router.post("/api/prompt-sets/{set_id}/answers", **answers(PromptSetAnswer))
+def keep_answers(
+    set_id: str, model: Annotated[str, Body(max_length=200)], answers: Annotated[list[dict[str, Any]], Body()]
+) -> dict[str, Any]:
+    """Keeps the answers of a model to the prompts of a set, in their order."""
+    return documents.prompt_set(changes.keep_answers(set_id, model, answers))
+
+
+@router.delete("/api/prompt-sets/{set_id}", status_code=204)
+def delete_prompt_set(set_id: str) -> Response:
+    """Deletes a prompt set with its answers."""
+    changes.delete_prompts(set_id)
+    return Response(status_code=204)
