@@ -102,7 +102,7 @@
 
   // The prompt's tokens, read when the fold is opened.
   function tokens(model, prompt) {
-    const fold = element("details", "tokens");
+    const fold = element("details", "prompt-tokens");
     const heading = fold.appendChild(element("summary", "", "Rendered prompt as tokens"));
     const body = fold.appendChild(element("div", "token-list"));
     fold.addEventListener("toggle", async () => {

@@ -30,7 +30,7 @@
       table.replaceChildren();
       if (!set) return;
       const models = [...new Set([...Object.keys(set.answers), ...page.chosen()])];
-      const drawn = table.appendChild(element("table", "answers"));
+      const drawn = table.appendChild(element("table", "set-answers"));
       const head = drawn.createTHead().insertRow();
       for (const title of ["Prompt", ...models.map(page.label)]) head.appendChild(element("th", "", title));
       const body = drawn.createTBody();

@@ -38,24 +38,35 @@
       const present = served?.state !== "ended" ? of((model) => served?.models.includes(model.name)) : [];
       const newest = of((model) => model.kind !== "base").slice(0, 1);
       if (present.length && (!wanted.length || present.includes(wanted[0]))) return present;
-      return [...of((model) => model.kind === "base").slice(-1), ...(wanted.length ? wanted : newest)];
+      return [baseModel()?.name, ...(wanted.length ? wanted : newest)];
+    }
+
+    // Every run names the same base model: the name that is served, or that of the oldest run, which stays the same.
+    function baseModel() {
+      const bases = models().filter((model) => model.kind === "base");
+      return bases.find((model) => served?.models.includes(model.name)) ?? bases.at(-1);
     }
 
     function drawModels() {
       const checked = first();
-      const bases = models().filter((model) => model.kind === "base"); // the same model for every run
-      const base = bases.find((model) => served?.models.includes(model.name)) ?? bases.at(-1);
+      const base = baseModel();
       const listed = [base, ...models().filter((model) => model.kind !== "base")].filter(Boolean);
       const boxes = listed.map((model) => {
         const line = element("label", "model");
         const box = line.appendChild(element("input"));
         Object.assign(box, { type: "checkbox", value: model.name, checked: checked.includes(model.name) });
         line.appendChild(element("span", "", model.label));
-        line.appendChild(element("span", "faint", model.kind === "base" ? "" : `${model.kind}, run ${model.run_id} ${model.status}`));
+        line.appendChild(element("span", "faint", about(model)));
+        line.title = `${model.label}: ${model.name}`;
         return line;
       });
       at("models").replaceChildren(at("models").querySelector("legend"), ...boxes);
       changed();
+    }
+
+    function about(model) {
+      if (model.kind === "base") return "";
+      return `${model.kind} of ${model.run_id}${model.status === "finished" ? "" : `, ${model.status}`}`;
     }
 
     function changed() {
