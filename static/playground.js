@@ -203,7 +203,7 @@
       const run = known().find((model) => model.name === (chosen().at(-1) ?? ""))?.run_id;
       if (!run || run === rowsOf) return;
       rowsOf = run;
-      suggestions = (await json(`/api/served/suggestions?run=${run}`).catch(() => ({ suggestions: [] }))).suggestions;
+      suggestions = (await json(`/api/runs/${run}/prompts`).catch(() => ({ suggestions: [] }))).suggestions;
       const options = suggestions.map((one, index) => {
         const text = one.prompt ?? one.messages.at(-1).content;
         return new Option(`${one.label}: ${text.length > 80 ? `${text.slice(0, 80)}…` : text}`, index);

@@ -91,7 +91,7 @@ def _again(served_id: str) -> ServedModel:
 
 
 def _not_ready(served: ServedModel) -> JSONResponse:
-    ended = served.state is ServedState.ENDED
+    ended = served.state in (ServedState.ENDED, ServedState.READY)  # ready: its worker has not noticed the end yet
     message = f"{'ended' if ended else 'is ' + served.state.value}. {served.reason}".strip()
     fix = "Send the request again." if ended else f"Send the request again in {_RETRY_SECONDS} s."
     answer = _error(503, Problem("model", ", ".join(served.models), message, fix))

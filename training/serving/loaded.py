@@ -77,7 +77,7 @@ def load(
     }
     module = _base(base, [tokenizer, *tokenizers.values()]).to(device).eval()
     whole = _ends(module.generation_config, tokenizer)
-    found = {base.name: (None, tokenizer, whole)}
+    found: dict[str, tuple[str | None, Any, tuple[int, ...]]] = {base.name: (None, tokenizer, whole)}
     for index, (name, folder) in enumerate(adapters.items()):
         module = _with_adapter(module, name, folder, f"adapter{index}")
         saved = _saved_ends(folder)

@@ -198,9 +198,12 @@ def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Pa
             return requested
         if not is_ready and (port := _last_line(output).get("port")):
             is_ready = True
-            address = f"{_reachable_host()}:{port}"
-            _tell(lambda session, at=address: store.ready(session=session, served_id=served.id, address=at))
+            _note_ready(served.id, f"{_reachable_host()}:{port}")
     return _reason(process.returncode, output, errors)
+
+
+def _note_ready(served_id: str, address: str) -> None:
+    _tell(lambda session: store.ready(session=session, served_id=served_id, address=address))
 
 
 def _reachable_host() -> str:

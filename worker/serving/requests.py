@@ -25,8 +25,8 @@ def ask(names: Sequence[str], owner: str) -> ServedModel:
     with database.write() as session:
         plan = models.plan(session=session, names=names)
         wanted = list(dict.fromkeys([plan.name, *plan.adapters, *plan.models]))
-        for known in store.live(session=session, owner=owner):
-            if set(names) <= set(known.models) and not known.end_request:
+        for known in present(session, owner):
+            if set(names) <= set(known.models):
                 return known
         served = store.create(session=session, models=wanted, owner=owner)
     celery_app.notify_of_model(served.id)
@@ -43,8 +43,8 @@ def ask_for_one(name: str, owner: str) -> ServedModel:
         NotServed: as `models.source`.
     """
     with database.read() as session:
-        known = store.live(session=session)
-        serving = [one for one in known if name in one.models and not one.end_request]
+        known = present(session)
+        serving = [one for one in known if name in one.models]
         if serving:
             return min(serving, key=lambda one: (one.state is not ServedState.READY, one.owner != owner))
         own = next((one.models for one in known if one.owner == owner), [])
@@ -62,6 +62,12 @@ def offered() -> list[tuple[Run, list[str]]]:
     with database.read() as session:
         found = session.exec(statement).all()
     return [(run, names) for run in found if run.status is not Status.QUEUED and (names := models.offered(run))]
+
+
+def present(session: Session, owner: str | None = None) -> list[ServedModel]:
+    """The served models that answer or will, of an owner or of all."""
+    live = store.live(session=session, owner=owner)
+    return [one for one in live if not one.end_request and not is_lost(session, one)]
 
 
 def is_lost(session: Session, served: ServedModel) -> bool:

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Body, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import callers
 from app.access import playground as changes
@@ -14,6 +15,32 @@ from worker.store import database, prompt_sets
 router = APIRouter()
 
 
+class Wanted(BaseModel):
+    """The models to serve, on one base: RUN (its result), RUN:base, RUN:checkpoint-N."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    models: list[str] = Field(min_length=1, max_length=20)
+
+
+class NewPromptSet(BaseModel):
+    """Prompts to keep under a name, each with `user` and perhaps `system` and `mode` (chat or text)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    prompts: list[dict[str, str]]
+
+
+class NewAnswers(BaseModel):
+    """The answers of a model to the prompts of a set, in their order."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model: str = Field(max_length=200)
+    answers: list[dict[str, Any]]
+
+
 @router.get("/api/served", **answers(Served))
 def show_served() -> dict[str, Any]:
     """The caller's latest served models, and what can be served."""
@@ -23,9 +50,9 @@ def show_served() -> dict[str, Any]:
 
 
 @router.post("/api/served", status_code=202, **answers(ServedAnswer, 202))
-def serve(models: Annotated[list[str], Body(embed=True, min_length=1, max_length=20)]) -> dict[str, Any]:
+def serve(wanted: Annotated[Wanted, Body()]) -> dict[str, Any]:
     """Serves models on one base, in place of the caller's earlier ones: RUN (its result), RUN:base, RUN:checkpoint-N."""
-    found = changes.serve(models)
+    found = changes.serve(wanted.models)
     with database.read() as session:
         return documents.served_document(session, found)
 
@@ -37,10 +64,10 @@ def end_served(served_id: str) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/api/served/suggestions", **answers(Suggestions))
-def suggest(run: Annotated[str, Query(description="The run whose rows are suggested.")]) -> dict[str, Any]:
+@router.get("/api/runs/{run_id}/prompts", **answers(Suggestions))
+def suggest(run_id: str) -> dict[str, Any]:
     """Prompts from a run's held-out rows, or from the first rows of its data set."""
-    return {"suggestions": documents.suggestions(run)}
+    return {"suggestions": documents.suggestions(run_id)}
 
 
 @router.get("/api/prompt-sets", **answers(PromptSets))
@@ -51,17 +78,15 @@ def list_prompt_sets() -> dict[str, Any]:
 
 
 @router.post("/api/prompt-sets", status_code=201, **answers(PromptSetAnswer, 201))
-def save_prompt_set(name: Annotated[str, Body()], prompts: Annotated[list[dict[str, str]], Body()]) -> dict[str, Any]:
+def save_prompt_set(given: Annotated[NewPromptSet, Body()]) -> dict[str, Any]:
     """Keeps prompts, each with `user` and perhaps `system`; replaces the caller's set of the same name."""
-    return documents.prompt_set(changes.save_prompts(name, prompts))
+    return documents.prompt_set(changes.save_prompts(given.name, given.prompts))
 
 
 @router.post("/api/prompt-sets/{set_id}/answers", **answers(PromptSetAnswer))
-def keep_answers(
-    set_id: str, model: Annotated[str, Body(max_length=200)], answers: Annotated[list[dict[str, Any]], Body()]
-) -> dict[str, Any]:
+def keep_answers(set_id: str, given: Annotated[NewAnswers, Body()]) -> dict[str, Any]:
     """Keeps the answers of a model to the prompts of a set, in their order."""
-    return documents.prompt_set(changes.keep_answers(set_id, model, answers))
+    return documents.prompt_set(changes.keep_answers(set_id, given.model, given.answers))
 
 
 @router.delete("/api/prompt-sets/{set_id}", status_code=204)

@@ -26,6 +26,7 @@ PAGES = {
     "New run": ("/new", "#start"),
     "Data sets": ("/datasets", "table.sets"),
     "Data set": ("/dataset?id={dataset}", "table"),
+    "Playground": ("/playground", "#playground-models input"),
     "Diagnose": ("/diagnose", "textarea"),
     "Import": ("/import", "textarea"),
     "System": ("/system", "section.panel table"),
