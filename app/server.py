@@ -36,6 +36,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         feeds,
         gradio_calls,
         live,
+        model_endpoint,
         order,
         security,
         serving,
@@ -49,6 +50,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         evaluations,
         notifications,
         openapi,
+        playground,
         records,
         reference,
         stream,
@@ -68,7 +70,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     server_token.server_token(settings)  # creates the token if there is none
     runs_and_queue = (api, downloads, order, live, records, stream, comparing, sweeps, evaluations)
     before = (before_run, dataset_imports, datasets, tokens, diagnoses)
-    for part in (*runs_and_queue, *before, system, users, settings_routes, notifications, reference):
+    models = (model_endpoint, playground)
+    for part in (*runs_and_queue, *before, *models, system, users, settings_routes, notifications, reference):
         app.include_router(part.router, responses=ERRORS)
     app.include_router(api.rest)
     api.install_error_handlers(app)

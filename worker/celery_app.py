@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 NAME = "lathe"
 START_RUN = "lathe.start_run"
+SERVE_MODEL = "lathe.serve_model"
 NOTIFY_SECONDS = 1.0  # the user waits for this
 WORKER_SECONDS = 20.0
 
@@ -38,12 +39,22 @@ def notify(run_id: str) -> bool:
     Returns:
         False if the broker is unreachable (after about a second); the run is queued anyway.
     """
+    if _sent(START_RUN, run_id):
+        return True
+    log.warning("run %s waits until a worker checks the queue by itself", run_id)
+    return False
+
+
+def notify_of_model(served_id: str) -> bool:
+    """Tells a worker to start served models that wait, as `notify` does for runs."""
+    return _sent(SERVE_MODEL, served_id)
+
+
+def _sent(task: str, identifier: str) -> bool:
     try:
-        quick_app().send_task(START_RUN, args=[run_id], retry=False)
+        quick_app().send_task(task, args=[identifier], retry=False)
     except (OperationalError, RedisError) as error:
-        log.warning(
-            "the broker is unreachable (%s); run %s waits until a worker checks the queue by itself", error, run_id
-        )
+        log.warning("the broker is unreachable (%s)", error)
         return False
     return True
 

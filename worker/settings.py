@@ -113,6 +113,13 @@ class Settings(BaseSettings):
         "",
         description="Devices of this worker: cpu, or GPU numbers such as 0,1. Default: all GPUs, or the CPU if there are none.",
     )
+    serve_idle: float = Field(
+        15, gt=0, description="Minutes without a request after which a worker ends a served model."
+    )
+    serve_host: str = Field(
+        "127.0.0.1",
+        description="Address on which the worker's served models listen, if the web server is on another machine.",
+    )
     hub_token: SecretStr | None = Field(
         None, description="Model hub token. Only processes that train, merge or upload receive it."
     )

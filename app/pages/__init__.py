@@ -12,6 +12,7 @@ from app.pages.datasets import page as datasets
 from app.pages.diagnose import page as diagnose
 from app.pages.new_run import page as launch
 from app.pages.new_sweep import page as new_sweep
+from app.pages.playground import page as playground
 from app.pages.run import page as run
 from app.pages.runs import page as runs
 from app.pages.settings import page as settings
@@ -23,6 +24,7 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/": runs.build,
     "/datasets": datasets.build,
     "/new": launch.build,
+    "/playground": playground.build,
     "/diagnose": diagnose.build,
     "/system": system.build,
     "/settings": settings.build,

@@ -17,6 +17,7 @@ PAGES = (
     Address("/datasets", "Data sets"),
     Address("/new", "New run"),
     Address("/sweeps", "Sweeps"),
+    Address("/playground", "Playground"),
     Address("/diagnose", "Diagnose"),
     Address("/system", "System"),
     Address("/settings", "Settings"),

@@ -36,7 +36,9 @@ from worker.store.listed import run_list
 from worker.store.machines import MachineNotFound, MachineReports
 from worker.store.measured import series
 from worker.store.notifications.channels import ChannelNotFound
+from worker.store.prompt_sets import PromptSetNotFound
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
+from worker.store.serving import ServedNotFound
 from worker.store.submissions import KeyReused, Submission
 from worker.store.sweeps import SweepEnded, SweepNotFound
 from worker.store.tables import Status
@@ -67,6 +69,8 @@ _STATUS: dict[type[UserError], int] = {
     ImportNotFound: 404,
     DiagnosisNotFound: 404,
     TooManyShared: 409,
+    ServedNotFound: 404,
+    PromptSetNotFound: 404,
 }
 
 Key = Annotated[

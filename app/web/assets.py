@@ -46,6 +46,7 @@ _BY_PAGE = {
     "/new-sweep": Files(("sweeps.css",)),
     "/dataset": Files((), ("dataset.js", "histogram.js")),
     "/diagnose": Files((), ("diagnose.js",)),
+    "/playground": Files(("playground.css",), ("playground-answers.js", "playground-sets.js", "playground.js")),
     "/system": Files(("system.css",)),
     "/settings": Files(("settings.css",)),
     "/start": Files(("settings.css",)),

@@ -28,6 +28,7 @@ GGUF_ADAPTER = "training.results.gguf.adapter"
 EVALUATE = "training.results.evaluate"
 OWN_METRIC = "training.evaluation.own_metric"
 OVERLAP = "training.evaluation.overlap"
+SERVING = "training.serving"
 
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
 HUB_WITH_TOKEN = (*HUB, "HF_TOKEN")

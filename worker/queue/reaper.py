@@ -17,6 +17,7 @@ from worker.machine import overload, processes
 from worker.machine.process_identity import Identity, hostname, me
 from worker.queue import starting
 from worker.queue.reporting import Reporter
+from worker.serving import processes as serving
 from worker.settings import get_settings
 from worker.store import claims, database, logs, runs
 from worker.store.database import UNREACHABLE
@@ -47,7 +48,7 @@ class Reaper(threading.Thread):
         gauge, reporter = overload.Gauge(), Reporter()
         while not self._stopping.is_set():
             starting.supervisor_ended.clear()
-            for action in (run_round, starting.prepare, reporter.report_if_due, retention.apply_if_due):
+            for action in (run_round, serve_round, starting.prepare, reporter.report_if_due, retention.apply_if_due):
                 _attempt(action)
             gauge.sleep(starting.supervisor_ended, ROUND_SECONDS)
         _attempt(reporter.leave)
@@ -76,6 +77,12 @@ def run_round() -> None:
     evaluations.recover()
     evaluations.start_waiting()  # before the runs: it takes minutes
     starting.start_waiting()
+
+
+def serve_round() -> None:
+    """One round for served models."""
+    serving.recover()
+    serving.start_waiting()
 
 
 def lost_runs() -> list[Run]:

@@ -11,9 +11,11 @@ from sqlmodel import select
 
 from worker.evaluations import starting as evaluations
 from worker.machine import devices, overload, processes
-from worker.machine.process_identity import me
+from worker.machine.process_identity import hostname, me
+from worker.serving import processes as serving
 from worker.settings import ROOT, get_settings
 from worker.store import claims, database, waiting
+from worker.store import serving as served_models
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Run
 from worker.supervision.lease import steady
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 
 # Set when a supervisor of this worker has ended: devices may be free, or its run lost.
 supervisor_ended = evaluations.ended  # of a run or an evaluation
+serving.after_each_end(supervisor_ended.set)
 
 _START_LEASES = 12  # a supervisor that needs more lease periods to start counts as hanging
 _lock = threading.Lock()
@@ -49,7 +52,26 @@ def start_waiting() -> list[Run]:
             if run := _claim(*candidate):
                 _supervise(run)
                 started.append(run)
+        _end_served_for_next()
     return started
+
+
+def _end_served_for_next() -> None:
+    """Asks served models of this machine to end if the next waiting run could start on their devices."""
+    with database.read() as session:
+        held = {
+            device: served
+            for device, served in served_models.on_devices(session=session).items()
+            if device.startswith(f"{hostname()}/") and not served.end_request
+        }
+        free, now = devices.free_devices(session=session), database.now(session=session)
+        startable = waiting.startable(session=session) if held else []
+    found = next_run(startable, [*free, *held], devices.own_devices(), now, get_settings().overtaking_seconds)
+    for device in found[1] if found else ():
+        if device in held:
+            with database.write() as session:
+                reason = f"Run {found[0].id} needs its device." if found else ""
+                served_models.request_end(session=session, served_id=held[device].id, reason=reason)
 
 
 def prepare() -> None:

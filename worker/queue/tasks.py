@@ -9,12 +9,13 @@ import sys
 from celery import shared_task
 from celery.signals import celeryd_after_setup, worker_shutdown, worker_shutting_down
 
-from worker.celery_app import START_RUN, current_app
+from worker.celery_app import SERVE_MODEL, START_RUN, current_app
 from worker.evaluations import starting as evaluations
 from worker.notifications.delivery import Deliverer
 from worker.queue import compile_ahead
 from worker.queue.reaper import Reaper
 from worker.queue.starting import start_waiting
+from worker.serving import processes as serving
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,13 @@ def start_run(run_id: str) -> None:
     log.info("message for run %s: %s", run_id, ", ".join(f"started {run.id}" for run in started) or "nothing to start")
 
 
+@shared_task(name=SERVE_MODEL, ignore_result=True)  # type: ignore[untyped-decorator]
+def serve_model(served_id: str) -> None:
+    """Starts served models that wait. The message names `served_id`; those that have waited longer start first."""
+    log.info("message for served model %s", served_id)
+    serving.start_waiting()
+
+
 # Not at worker_ready: that waits for the broker, and runs must be recovered even if it is unreachable.
 @celeryd_after_setup.connect  # type: ignore[untyped-decorator]
 def _begin_rounds(**_: object) -> None:
@@ -49,11 +57,13 @@ def _begin_rounds(**_: object) -> None:
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _end_rounds(**_: object) -> None:
+    serving.stop()
     _reaper.stop()
     _deliverer.stop()
 
 
 @worker_shutdown.connect  # type: ignore[untyped-decorator]
 def _last_report(**_: object) -> None:
+    serving.wait_for_ends()
     if _reaper.is_alive():
         _reaper.join(LAST_REPORT_SECONDS)

@@ -8,10 +8,14 @@ from sqlmodel import Session, col, delete, select
 
 from training.errors import UserError
 from worker.store import database
-from worker.store.tables import DeviceLease, Machine, Run, Status
+from worker.store.tables import DeviceLease, Machine, Run, ServedModel, Status
 
 STALE_SECONDS = 60.0
 """A machine that has not reported for this long is shown as lost, and can be removed."""
+
+
+SERVING = "serving"
+"""The phase in the lease of a served model, which has no run."""
 
 
 class MachineNotFound(UserError):  # noqa: N818
@@ -24,7 +28,9 @@ class MachineReports(UserError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Lease:
-    """A device in use, with the run that holds it. Times are seconds by the database's clock."""
+    """A device in use, with the run that holds it, or the served model (its phase is SERVING). Times are seconds by the
+    database's clock.
+    """
 
     device: str
     run_id: str
@@ -57,12 +63,21 @@ def listing(*, session: Session) -> list[Machine]:
 
 
 def leases(*, session: Session) -> list[Lease]:
-    """The devices in use, by name, with their runs."""
+    """The devices in use, by name, with their runs or served models."""
     run: Any = Run
     columns = run.id, run.name, run.owner, run.phase, run.step, run.total_steps, run.lease_expires_at
     joined = sqlalchemy.select(col(DeviceLease.device), *columns).join(Run, run.id == DeviceLease.run_id)
     rows = session.connection().execute(joined.order_by(col(DeviceLease.device)))
-    return [Lease(*row) for row in rows]
+    held = [Lease(*row) for row in rows] + _served(session)
+    return sorted(held, key=lambda lease: lease.device)
+
+
+def _served(session: Session) -> list[Lease]:
+    joined = select(DeviceLease.device, ServedModel).join(ServedModel, col(ServedModel.id) == DeviceLease.served_id)
+    return [
+        Lease(device, served.id, f"served model {', '.join(served.models)}", served.owner, SERVING, 0, None, None)
+        for device, served in session.exec(joined)
+    ]
 
 
 def remove(*, session: Session, name: str) -> None:

@@ -12,6 +12,7 @@ from app.pages.common.html import QUIET, html
 from app.pages.run import take_away_html
 from app.words.numbers import plural
 from worker.runs.verification import latest
+from worker.serving.models import offered
 from worker.store import database, runs
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
@@ -59,7 +60,9 @@ def refreshed(shown: str, request: gr.Request) -> list[Any]:
     except (RunNotFound, *UNREACHABLE):
         return [*unchanged, gr.skip()]
     answers = answers_of(run.id)
-    forms = take_away_html.panel_of(run, outputs(run), snippets(used) if used else [], latest(run))
+    forms = take_away_html.panel_of(
+        run, outputs(run), snippets(used) if used else [], latest(run), can_be_tried=bool(offered(run))
+    )
     kinds = gr.update(choices=_choices(answers), value=ALL)
     return [
         _version(run),

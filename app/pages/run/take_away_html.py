@@ -22,7 +22,12 @@ _ANSWER_HEADS = ("Row", "Change", "Prompt", "Expected", "Before", "After")
 
 
 def panel_of(
-    run: Run, outputs: Sequence[Output], snippets: Sequence[Snippet], compared: dict[str, Any] | None = None
+    run: Run,
+    outputs: Sequence[Output],
+    snippets: Sequence[Snippet],
+    compared: dict[str, Any] | None = None,
+    *,
+    can_be_tried: bool = False,
 ) -> Markup:
     """The forms of the result as a table, how they compare with the trained model, the snippets, and the command that pushes."""
     heads = each('<th class="{}">{}</th>', [("", "Form"), ("", "For"), ("number", "Size"), ("", "Get it")])
@@ -30,7 +35,9 @@ def panel_of(
     rows = [_row(group[0]) if len(group) == 1 else _choice(group) for group in groups]
     body = each("<tr><th>{}</th><td>{}</td><td class=number>{}</td><td>{}</td></tr>", rows)
     shown = table("outputs", heads, body)
-    return panel("Take away", shown + _parity(run, compared) + _uses(run, snippets), classes="take-away")
+    link = Markup('<a class="button" id="try-it" href="/playground?run={}">Try it</a>').format(run.id)
+    aside = link if can_be_tried else ""
+    return panel("Take away", shown + _parity(run, compared) + _uses(run, snippets), classes="take-away", aside=aside)
 
 
 def answer_table(answers: Sequence[Answer]) -> Markup:

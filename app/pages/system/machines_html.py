@@ -11,6 +11,7 @@ from app.pages.common.html import ago, bar, each, table
 from app.words import numbers
 from app.words.system import STATES, celsius, device_name, device_names, step_of, used_of, watts
 from training.units import NONE
+from worker.store.machines import SERVING
 
 Document = dict[str, Any]
 _COLORS = {"ready": "finished", "overloaded": "stopped", "draining": "stopped", "stopped": "queued", "lost": "failed"}
@@ -157,6 +158,8 @@ def _left(expires: float | None) -> Markup:
 
 
 def _run_link(lease: Document) -> Markup:
+    if lease["phase"] == SERVING:
+        return Markup('<a href="/playground" title="{}">{}</a>').format(lease["name"], lease["name"])
     return Markup('<a href="/run?id={}" title="{}">{}</a>').format(lease["run_id"], lease["name"], lease["name"])
 
 

@@ -28,6 +28,7 @@ PAGES = {
     "New sweep": ("/new-sweep?clone={finished}", "#start-sweep"),
     "Data sets": ("/datasets", "table.sets"),
     "Data set": ("/dataset?id={dataset}", "table"),
+    "Playground": ("/playground", "#playground-models input"),
     "Diagnose": ("/diagnose", "textarea"),
     "Import": ("/import", "textarea"),
     "Settings": ("/settings", "ul.channels"),

@@ -18,7 +18,7 @@ from training.run_folder.events import CheckpointSaved, Metrics, PhaseStarted
 from worker.datasets import datasets, token_counts
 from worker.disk import background, usage
 from worker.settings import get_settings
-from worker.store import accounts, database
+from worker.store import accounts, database, serving
 from worker.store.tables import Status
 
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
@@ -64,6 +64,11 @@ def installation(api, tmp_path, monkeypatch):
     machine("node1", devices=[gpu("node1", 0), gpu("node1", 1)])
     with database.write() as session:
         accounts.add(session=session, name="alice")
+        serving.create(session=session, models=[f"{run.id}:base"], owner="local")
+    prompts = [{"system": "", "user": "one"}]
+    kept = api.post("/api/prompt-sets", json={"name": "kept", "prompts": prompts}).json()
+    given = api.post(f"/api/prompt-sets/{kept['id']}/answers", json={"model": run.id, "answers": [{"text": "two"}]})
+    assert given.json()["answers"] == {run.id: [{"text": "two"}]}
     channel = api.post("/api/notifications", json={"address": "http://127.0.0.1:9/nobody"}).json()
     assert api.post(f"/api/notifications/{channel['id']}/test").json()["reason"]
     (get_settings().runs_dir / run.id / "adapter").mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from worker.store.tables.notifications import (
 )
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
 from worker.store.tables.runs import LOCAL, Attempt, Request, Run, Status
+from worker.store.tables.serving import PromptSet, ServedModel, ServedState
 from worker.store.tables.sweeps import Sweep
 
 __all__ = [
@@ -34,10 +35,13 @@ __all__ = [
     "Notification",
     "NotificationChannel",
     "Preferences",
+    "PromptSet",
     "QueueState",
     "Request",
     "Run",
     "RunEvent",
+    "ServedModel",
+    "ServedState",
     "Status",
     "Sweep",
     "WebhookFormat",

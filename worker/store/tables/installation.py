@@ -26,10 +26,17 @@ class DeviceLease(SQLModel, table=True):
     device: str = Field(
         primary_key=True, max_length=200, description="host/index, for example node1/cuda:0 or laptop/cpu:0"
     )
-    run_id: str = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
-    attempt: int = Field(description="of the run, or of the evaluation")
+    run_id: str | None = Field(default=None, foreign_key="run.id", index=True, ondelete="CASCADE")
+    attempt: int = Field(default=0, description="of the run, or of the evaluation")
     evaluation_id: str | None = Field(
         default=None, max_length=32, description="of the evaluation of the run that uses it"
+    )
+    served_id: str | None = Field(
+        default=None,
+        foreign_key="served_model.id",
+        index=True,
+        ondelete="CASCADE",
+        description="the served model that uses it, if no run does",
     )
 
 

@@ -1,0 +1,146 @@
+"""OpenAI's API under /v1, behind Lathe's token: passes requests on to the process that serves the model, which a worker starts
+if there is none. Loads no model itself.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from app.access import callers
+from training.errors import Problem, UserError
+from worker.machine.process_identity import hostname
+from worker.serving import requests
+from worker.store import database, serving
+from worker.store.tables import ServedModel, ServedState
+
+router = APIRouter(include_in_schema=False)
+
+WAIT_SECONDS = 20.0
+"""How long a request waits for a model that is being started; then it is answered with 503 and Retry-After."""
+
+_POLL_SECONDS = 0.25
+_RETRY_SECONDS = 5
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_TIMEOUT = httpx.Timeout(10, read=None)  # an answer may take as long as it takes; the client ends it by leaving
+
+
+@router.get("/v1/models")
+def list_models() -> dict[str, Any]:
+    """The models that can be served, in OpenAI's form: results, checkpoints and bases of the newest runs."""
+    listed = [
+        {"id": name, "object": "model", "created": int(run.created_at), "owned_by": run.owner}
+        for run, names in requests.offered()
+        for name in names
+    ]
+    return {"object": "list", "data": listed}
+
+
+@router.post("/v1/chat/completions")
+@router.post("/v1/completions")
+async def complete(request: Request) -> Response:
+    """Answers with the model that the body names."""
+    return await _pass_on(request, request.url.path)
+
+
+@router.post("/v1/tokenize")
+async def tokenize(request: Request) -> Response:
+    """The tokens of a prompt, as the model gets them (vLLM's /tokenize)."""
+    return await _pass_on(request, "/tokenize")
+
+
+async def _pass_on(request: Request, path: str) -> Response:
+    body = await request.body()
+    try:
+        name = json.loads(body)["model"]
+    except (ValueError, KeyError, TypeError):
+        problem = Problem("model", None, "is missing.", "Send a JSON object with model; GET /v1/models lists them.")
+        return _error(400, problem)
+    try:
+        served = await _ready(str(name))
+    except UserError as error:
+        return _error(404, error.problem)
+    if served.state is not ServedState.READY or not served.address:
+        return _not_ready(served)
+    host = (served.holder or "").partition(":")[0]
+    if served.address.rpartition(":")[0] in _LOOPBACK and host != hostname():
+        fix = f"Set LATHE_SERVE_HOST of the worker on {host} to an address that this server can reach."
+        return _error(503, Problem("model", str(name), f"is served on {host}, on its loopback address only.", fix))
+    return await _forward(served, path, body)
+
+
+async def _ready(name: str) -> ServedModel:
+    """The served model that answers for `name`, ready unless that takes too long."""
+    owner, deadline = callers.current().name, time.monotonic() + WAIT_SECONDS
+    served = await run_in_threadpool(requests.ask_for_one, name, owner)
+    while served.state in (ServedState.WAITING, ServedState.STARTING) and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_SECONDS)
+        served = await run_in_threadpool(_again, served.id)
+    return served
+
+
+def _again(served_id: str) -> ServedModel:
+    with database.read() as session:
+        return serving.get(session=session, served_id=served_id)
+
+
+def _not_ready(served: ServedModel) -> JSONResponse:
+    ended = served.state in (ServedState.ENDED, ServedState.READY)  # ready: its worker has not noticed the end yet
+    message = f"{'ended' if ended else 'is ' + served.state.value}. {served.reason}".strip()
+    fix = "Send the request again." if ended else f"Send the request again in {_RETRY_SECONDS} s."
+    answer = _error(503, Problem("model", ", ".join(served.models), message, fix))
+    answer.headers["Retry-After"] = str(_RETRY_SECONDS)
+    return answer
+
+
+async def _forward(served: ServedModel, path: str, body: bytes) -> Response:
+    client = httpx.AsyncClient(base_url=f"http://{served.address}", timeout=_TIMEOUT, trust_env=False)
+    headers = {"Authorization": f"Bearer {served.secret}", "Content-Type": "application/json"}
+    try:
+        answer = await client.send(client.build_request("POST", path, content=body, headers=headers), stream=True)
+    except httpx.HTTPError:
+        await client.aclose()
+        return _not_ready(await run_in_threadpool(_after_failure, served.id))
+    media = answer.headers.get("content-type", "application/json")
+    passed_on = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_parts(client, answer), answer.status_code, passed_on, media_type=media)
+
+
+async def _parts(client: httpx.AsyncClient, answer: httpx.Response) -> AsyncIterator[bytes]:
+    """The parts of an answer as they come. Closing the connection, when the client has gone, cancels the generation."""
+    try:
+        async for part in answer.aiter_raw():
+            yield part
+    except httpx.HTTPError:  # the process was killed: a stream ends with an error as OpenAI's do
+        problem = Problem("model", None, "The process that served it ended during the answer.", "Start it again.")
+        yield b"data: " + json.dumps(_body(503, problem)).encode() + b"\n\n"
+    finally:
+        await answer.aclose()
+        await client.aclose()
+
+
+def _after_failure(served_id: str) -> ServedModel:
+    """The row after its process could not be reached: its worker needs a moment to see the end."""
+    deadline = time.monotonic() + 2 * _POLL_SECONDS * 8
+    served = _again(served_id)
+    while served.state is ServedState.READY and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        served = _again(served_id)
+    return served
+
+
+def _error(status: int, problem: Problem) -> JSONResponse:
+    return JSONResponse(_body(status, problem), status)
+
+
+def _body(status: int, problem: Problem) -> dict[str, Any]:
+    """An error as OpenAI's clients read it, with field, value and fix as in Lathe's own API."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    facts = {"field": problem.field, "value": problem.value, "fix": problem.fix}
+    return {"error": {"message": str(problem), "type": kind, "param": problem.field, "code": status, **facts}}

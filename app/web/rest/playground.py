@@ -1,0 +1,96 @@
+"""REST routes of the playground: served models and prompt sets."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.access import callers
+from app.access import playground as changes
+from app.documents import playground as documents
+from app.web.rest.answers.form import answers
+from app.web.rest.answers.playground import PromptSetAnswer, PromptSets, Served, ServedAnswer, Suggestions
+from worker.store import database, prompt_sets
+
+router = APIRouter()
+
+
+class Wanted(BaseModel):
+    """The models to serve, on one base: RUN (its result), RUN:base, RUN:checkpoint-N."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    models: list[str] = Field(min_length=1, max_length=20)
+
+
+class NewPromptSet(BaseModel):
+    """Prompts to keep under a name, each with `user` and perhaps `system` and `mode` (chat or text)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    prompts: list[dict[str, str]]
+
+
+class NewAnswers(BaseModel):
+    """The answers of a model to the prompts of a set, in their order."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model: str = Field(max_length=200)
+    answers: list[dict[str, Any]]
+
+
+@router.get("/api/served", **answers(Served))
+def show_served() -> dict[str, Any]:
+    """The caller's latest served models, and what can be served."""
+    with database.read() as session:
+        now = documents.served(session, callers.current().name)
+    return {"served": now, "offered": documents.offered()}
+
+
+@router.post("/api/served", status_code=202, **answers(ServedAnswer, 202))
+def serve(wanted: Annotated[Wanted, Body()]) -> dict[str, Any]:
+    """Serves models on one base, in place of the caller's earlier ones: RUN (its result), RUN:base, RUN:checkpoint-N."""
+    found = changes.serve(wanted.models)
+    with database.read() as session:
+        return documents.served_document(session, found)
+
+
+@router.delete("/api/served/{served_id}", status_code=204)
+def end_served(served_id: str) -> Response:
+    """Ends served models and frees their device."""
+    changes.end_served(served_id)
+    return Response(status_code=204)
+
+
+@router.get("/api/runs/{run_id}/prompts", **answers(Suggestions))
+def suggest(run_id: str) -> dict[str, Any]:
+    """Prompts from a run's held-out rows, or from the first rows of its data set."""
+    return {"suggestions": documents.suggestions(run_id)}
+
+
+@router.get("/api/prompt-sets", **answers(PromptSets))
+def list_prompt_sets() -> dict[str, Any]:
+    """All prompt sets, with the latest answers of each model."""
+    with database.read() as session:
+        return {"prompt_sets": [documents.prompt_set(one) for one in prompt_sets.listing(session=session)]}
+
+
+@router.post("/api/prompt-sets", status_code=201, **answers(PromptSetAnswer, 201))
+def save_prompt_set(given: Annotated[NewPromptSet, Body()]) -> dict[str, Any]:
+    """Keeps prompts, each with `user` and perhaps `system`; replaces the caller's set of the same name."""
+    return documents.prompt_set(changes.save_prompts(given.name, given.prompts))
+
+
+@router.post("/api/prompt-sets/{set_id}/answers", **answers(PromptSetAnswer))
+def keep_answers(set_id: str, given: Annotated[NewAnswers, Body()]) -> dict[str, Any]:
+    """Keeps the answers of a model to the prompts of a set, in their order."""
+    return documents.prompt_set(changes.keep_answers(set_id, given.model, given.answers))
+
+
+@router.delete("/api/prompt-sets/{set_id}", status_code=204)
+def delete_prompt_set(set_id: str) -> Response:
+    """Deletes a prompt set with its answers."""
+    changes.delete_prompts(set_id)
+    return Response(status_code=204)

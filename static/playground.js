@@ -1,0 +1,241 @@
+// The page Playground: which models are served, the state of their process, and one prompt for all of them.
+(() => {
+  "use strict";
+  const MOST = 5;
+  const POLL = { waiting: 1000, starting: 1000, ready: 2000, ended: 10000 }; // milliseconds
+  const WORDS = { waiting: ["queued", "Waiting"], starting: ["running", "Starting"], ready: ["finished", "Ready"], ended: ["stopped", "Ended"] };
+
+  function playground(root) {
+    const { ask, column, element, json, sampling } = window.lathe.playgroundParts;
+    const at = (id) => root.querySelector(`#playground-${id}`);
+    const asked = new URLSearchParams(location.search);
+    let offered = [];
+    let served = null;
+    let history = [];
+    let suggestions = [];
+    let cancel = null;
+    let sets = null;
+
+    const models = () => offered[at("base").selectedIndex]?.models ?? [];
+    const chosen = () => [...at("models").querySelectorAll("input:checked")].map((box) => box.value);
+    const known = () => offered.flatMap((base) => base.models);
+    const label = (name) => known().find((model) => model.name === name)?.label ?? name;
+    const prompt = () => ({ system: at("system").value, user: at("user").value, mode: at("mode").value, history });
+    const serves = (names) => served?.state === "ready" && names.every((name) => served.models.includes(name));
+
+    function drawBases() {
+      at("base").replaceChildren(...offered.map((base) => new Option(base.base)));
+      const wanted = asked.get("run");
+      const index = offered.findIndex((base) => base.models.some((model) => model.run_id === wanted || served?.models.includes(model.name)));
+      at("base").selectedIndex = Math.max(index, 0);
+      drawModels();
+    }
+
+    // Checked at first: the run in the address, or what is served, or the newest result; and the base model.
+    function first() {
+      const of = (test) => models().filter(test).map((model) => model.name);
+      const wanted = of((model) => model.run_id === asked.get("run") && model.kind !== "base").slice(0, 1);
+      const present = served?.state !== "ended" ? of((model) => served?.models.includes(model.name)) : [];
+      const newest = of((model) => model.kind !== "base").slice(0, 1);
+      if (present.length && (!wanted.length || present.includes(wanted[0]))) return present;
+      return [baseModel()?.name, ...(wanted.length ? wanted : newest)];
+    }
+
+    // Every run names the same base model: the name that is served, or that of the oldest run, which stays the same.
+    function baseModel() {
+      const bases = models().filter((model) => model.kind === "base");
+      return bases.find((model) => served?.models.includes(model.name)) ?? bases.at(-1);
+    }
+
+    function drawModels() {
+      const checked = first();
+      const base = baseModel();
+      const listed = [base, ...models().filter((model) => model.kind !== "base")].filter(Boolean);
+      const boxes = listed.map((model) => {
+        const line = element("label", "model");
+        const box = line.appendChild(element("input"));
+        Object.assign(box, { type: "checkbox", value: model.name, checked: checked.includes(model.name) });
+        line.appendChild(element("span", "", model.label));
+        line.appendChild(element("span", "faint", about(model)));
+        line.title = `${model.label}: ${model.name}`;
+        return line;
+      });
+      at("models").replaceChildren(at("models").querySelector("legend"), ...boxes);
+      changed();
+    }
+
+    function about(model) {
+      if (model.kind === "base") return "";
+      return `${model.kind} of ${model.run_id}${model.status === "finished" ? "" : `, ${model.status}`}`;
+    }
+
+    function changed() {
+      const full = chosen().length >= MOST;
+      for (const box of at("models").querySelectorAll("input")) box.disabled = full && !box.checked;
+      at("ask").disabled = Boolean(cancel) || !chosen().length;
+      drawState();
+      loadRows();
+      sets?.update();
+    }
+
+    function drawState() {
+      const place = at("state");
+      const parts = [];
+      if (!served) {
+        parts.push(element("span", "note", "No model is loaded. Ask starts a process on the worker, which loads them."));
+      } else {
+        const [status, word] = WORDS[served.state];
+        const state = element("span", `status status-${served.state === "ended" && served.reason.includes("killed") ? "failed" : status}`);
+        state.append(element("i"), word);
+        parts.push(state, element("span", "note", words()));
+        if (served.state === "starting" || served.state === "waiting") {
+          const bar = element("span", "bar unknown");
+          bar.appendChild(element("i"));
+          parts.push(bar);
+        }
+        if (served.state === "ended") parts.push(button("Start again", () => start(chosen())));
+        else parts.push(button("End", end));
+      }
+      const drawn = element("div");
+      drawn.append(...parts);
+      if (place.innerHTML !== drawn.innerHTML) place.replaceChildren(...drawn.childNodes);
+    }
+
+    function words() {
+      const on = served.device ? `on ${served.device}` : "on the CPU";
+      if (served.state === "waiting") return served.reason;
+      if (served.state === "ended") return served.reason;
+      const names = served.models.map(label).join(", ");
+      if (served.state === "starting") return `Loading ${names} ${on}, for ${Math.round(served.age_seconds)} s`;
+      return `${names} ${on}, process ${served.pid}`;
+    }
+
+    function button(text, action) {
+      const made = element("button", "button small", text);
+      made.type = "button";
+      made.addEventListener("click", () => action().catch((error) => { at("state").textContent = error.message; }));
+      return made;
+    }
+
+    async function start(names) {
+      served = await json("/api/served", { method: "POST", body: { models: names } });
+      drawState();
+    }
+
+    async function end() {
+      await json(`/api/served/${served.id}`, { method: "DELETE" });
+      await refresh();
+    }
+
+    async function refresh() {
+      const found = await json("/api/served");
+      served = found.served;
+      const before = JSON.stringify(offered.map((base) => base.models.map((model) => model.name)));
+      offered = found.offered;
+      const isNew = JSON.stringify(offered.map((base) => base.models.map((model) => model.name))) !== before;
+      root.querySelector(".playground").hidden = !offered.length;
+      at("empty").hidden = Boolean(offered.length);
+      if (isNew && !cancel) keepingChoice(drawBases);
+      drawState();
+    }
+
+    // Redraws the lists; what the user has checked stays checked.
+    function keepingChoice(redraw) {
+      const before = [at("base").value, chosen()];
+      redraw();
+      if (!before[1].length) return;
+      at("base").value = before[0];
+      drawModels();
+      for (const box of at("models").querySelectorAll("input")) box.checked = before[1].includes(box.value);
+      changed();
+    }
+
+    async function poll() {
+      if (!root.isConnected) return;
+      if (!document.hidden) await refresh().catch((error) => { at("state").textContent = error.message; });
+      setTimeout(poll, POLL[served?.state] ?? 5000);
+    }
+
+    // Resolves when these models are served, starting them if they are not.
+    async function ready(names) {
+      if (!serves(names)) await start(names);
+      while (!serves(names)) {
+        if (served.state === "ended") throw new Error(served.reason);
+        if (cancel?.signal.aborted) throw new DOMException("stopped", "AbortError");
+        await new Promise((resolve) => setTimeout(resolve, 400));
+        await refresh();
+      }
+    }
+
+    async function answer(model, box, given, values) {
+      try {
+        box.finish(await ask(model, given, values, cancel.signal, (part) => box.show(part)));
+      } catch (error) {
+        if (error.name === "AbortError") box.cancelled();
+        else box.fail(error.message);
+      }
+    }
+
+    async function askAll() {
+      const names = chosen();
+      const given = prompt();
+      if (!given.user) return at("user").focus();
+      const boxes = names.map((name) => column(name, label(name), given));
+      at("answers").replaceChildren(...boxes.map((one) => one.box));
+      cancel = new AbortController();
+      at("ask").disabled = true;
+      at("cancel").disabled = false;
+      try {
+        const values = sampling(root);
+        await ready(names);
+        await Promise.all(names.map((name, index) => answer(name, boxes[index], given, values)));
+      } catch (error) {
+        for (const one of boxes) error.name === "AbortError" ? one.cancelled() : one.fail(error.message);
+      }
+      cancel = null;
+      at("cancel").disabled = true;
+      changed();
+      refresh().catch(() => {});
+    }
+
+    let rowsOf = null;
+    async function loadRows() {
+      const run = known().find((model) => model.name === (chosen().at(-1) ?? ""))?.run_id;
+      if (!run || run === rowsOf) return;
+      rowsOf = run;
+      suggestions = (await json(`/api/runs/${run}/prompts`).catch(() => ({ suggestions: [] }))).suggestions;
+      const options = suggestions.map((one, index) => {
+        const text = one.prompt ?? one.messages.at(-1).content;
+        return new Option(`${one.label}: ${text.length > 80 ? `${text.slice(0, 80)}…` : text}`, index);
+      });
+      at("rows").replaceChildren(new Option(options.length ? "choose a row" : "none", ""), ...options);
+    }
+
+    function useRow() {
+      const row = suggestions[Number(at("rows").value)];
+      if (at("rows").value === "" || !row) return;
+      const messages = row.messages ?? [];
+      const system = messages[0]?.role === "system" ? messages[0] : null;
+      history = messages.slice(system ? 1 : 0, -1);
+      at("system").value = system?.content ?? "";
+      at("user").value = row.prompt ?? messages.at(-1).content;
+      at("mode").value = row.messages ? "chat" : "text";
+      const turns = history.length ? `${history.length} earlier messages are sent too. ` : "";
+      at("expected").textContent = `${turns}Expected: ${row.expected}`;
+    }
+
+    at("base").addEventListener("change", drawModels);
+    at("models").addEventListener("change", changed);
+    at("rows").addEventListener("change", useRow);
+    at("user").addEventListener("input", () => { history = []; at("expected").textContent = ""; at("rows").value = ""; });
+    at("ask").addEventListener("click", askAll);
+    at("cancel").addEventListener("click", () => cancel?.abort());
+    root.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !at("ask").disabled) askAll();
+    });
+    sets = window.lathe.playgroundSets(root, { prompt, chosen, label, ready });
+    poll();
+  }
+
+  window.lathe = Object.assign(window.lathe ?? {}, { playground });
+})();

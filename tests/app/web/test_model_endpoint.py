@@ -1,0 +1,113 @@
+"""OpenAI's API under /v1 and the REST routes of the playground, without a process that answers."""
+
+import json
+
+import pytest
+from played_run import PlayedRun
+from run_files import checkpoint, result
+from web import client
+
+from app.web import model_endpoint
+from training.run_folder.paths import PARITY_FOLDER
+from worker.store import accounts, database, serving
+from worker.store.tables import Status
+
+ASKED = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture
+def api(home, monkeypatch):
+    monkeypatch.setattr(model_endpoint, "WAIT_SECONDS", 0.0)
+    return client()
+
+
+def stopped_run():
+    """A stopped run with a checkpoint that PEFT could load."""
+    run = PlayedRun("stopped").claim()
+    run.end(Status.STOPPED)
+    (checkpoint(run.id, 7) / "adapter_config.json").write_text("{}")
+    return run
+
+
+def test_the_models_are_results_checkpoints_of_stopped_runs_and_bases(api):
+    run, stopped = PlayedRun("done").claim(), stopped_run()
+    run.end()
+    result(run.id)
+    checkpoint(run.id, 3)  # of shards that neither PEFT nor transformers loads
+    names = [model["id"] for model in api.get("/v1/models").json()["data"]]
+    assert sorted(names) == sorted([run.id, f"{run.id}:base", f"{stopped.id}:checkpoint-7", f"{stopped.id}:base"])
+    (base,) = api.get("/api/served").json()["offered"]
+    assert sorted(model["name"] for model in base["models"]) == sorted(names)
+
+
+def test_a_request_starts_the_model_and_is_answered_with_503_until_it_is_ready(api):
+    run = stopped_run()
+    answer = api.post("/v1/chat/completions", json=ASKED | {"model": f"{run.id}:checkpoint-7"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json()["error"]["type"] == "server_error"
+    with database.read() as session:
+        (asked,) = serving.live(session=session)
+    assert asked.models == [f"{run.id}:base", f"{run.id}:checkpoint-7"]
+    assert api.post("/v1/chat/completions", json=ASKED | {"model": f"{run.id}:base"}).status_code == 503
+    with database.read() as session:
+        assert [one.id for one in serving.live(session=session)] == [asked.id]  # the same process answers for both
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"model": "nothing"}, 404, "GET /v1/models lists them"),
+        ({}, 400, "Send a JSON object with model"),
+        ([], 400, "Send a JSON object with model"),
+    ],
+)
+def test_an_unknown_model_is_refused_in_openai_s_form(api, body, status, words):
+    answer = api.post("/v1/chat/completions", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (status, "model", status)
+    assert words in error["message"]
+
+
+def test_the_endpoint_needs_lathe_s_token(api):
+    for method, path in (("GET", "/v1/models"), ("POST", "/v1/chat/completions")):
+        answer = api.request(method, path, headers={"Authorization": "Bearer wrong"})
+        assert answer.status_code == 401, path
+    assert api.get("/v1/files").status_code == 404
+
+
+def test_another_user_may_neither_end_a_process_nor_change_a_prompt_set(api):
+    run = stopped_run()
+    with database.write() as session:
+        token = accounts.add(session=session, name="alice")[1]
+    served = api.post("/api/served", json={"models": [f"{run.id}:base"]}).json()
+    kept = api.post("/api/prompt-sets", json={"name": "kept", "prompts": [{"user": "one"}]}).json()
+    alice = {"Authorization": f"Bearer {token}"}
+    for path in (f"/api/served/{served['id']}", f"/api/prompt-sets/{kept['id']}"):
+        assert api.delete(path, headers=alice).status_code == 403
+        assert api.delete(path).status_code == 204
+    assert api.get("/api/served").json()["served"]["reason"] == "Its user ended it."
+
+
+def test_a_prompt_set_keeps_its_answers_while_prompts_are_added(api):
+    first, second = {"user": "one", "system": ""}, {"user": "two", "system": ""}
+    kept = api.post("/api/prompt-sets", json={"name": "kept", "prompts": [first]}).json()
+    answered = {"model": "run", "answers": [{"text": "1"}]}
+    assert api.post(f"/api/prompt-sets/{kept['id']}/answers", json=answered).status_code == 200
+    more = api.post("/api/prompt-sets", json={"name": "kept", "prompts": [first, second]}).json()
+    assert (more["id"], more["answers"]) == (kept["id"], {"run": [{"text": "1"}]})
+    wrong = api.post(f"/api/prompt-sets/{kept['id']}/answers", json=answered)
+    assert (wrong.status_code, wrong.json()["error"]["field"]) == (422, "answers")
+    changed = api.post("/api/prompt-sets", json={"name": "kept", "prompts": [second]}).json()
+    assert changed["answers"] == {}
+    refused = api.post("/api/prompt-sets", json={"name": "kept", "prompts": []})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "prompts")
+
+
+def test_held_out_rows_are_suggested_with_their_messages(api, home):
+    run = stopped_run()
+    folder = home / "runs" / run.id / PARITY_FOLDER
+    folder.mkdir()
+    rows = [{"row": 4, "text": "", "expected": "2", "messages": ASKED["messages"], "tools": None, "prompt_ids": []}]
+    (folder / "rows.json").write_text(json.dumps({"prompts": rows}))
+    (shown,) = api.get(f"/api/runs/{run.id}/prompts").json()["suggestions"]
+    assert shown == {"messages": ASKED["messages"], "prompt": None, "expected": "2", "label": "row 5"}

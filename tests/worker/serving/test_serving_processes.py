@@ -1,0 +1,218 @@
+"""Served models: their devices and processes, with a stand-in for the serving program that loads nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from environment import use
+from paths import PROGRAMS, ROOT
+from played_run import PlayedRun
+from run_files import result
+from sqlmodel import select
+from supervised import eventually
+
+from worker.machine import devices
+from worker.machine.devices import Gpu
+from worker.machine.process_identity import hostname, me
+from worker.queue import starting
+from worker.serving import models, processes
+from worker.store import claims, database, serving
+from worker.store.tables import DeviceLease, ServedModel, ServedState, Status
+
+pytestmark = pytest.mark.slow
+FIRST, SECOND = f"{hostname()}/cuda:0", f"{hostname()}/cuda:1"
+
+
+@pytest.fixture
+def installation(home, monkeypatch):
+    """A machine with two GPUs; every process that a test starts ends with it."""
+    monkeypatch.setattr(
+        processes, "program", lambda planned: [sys.executable, str(PROGRAMS / "stand_in_server.py"), planned.model]
+    )
+    monkeypatch.setattr(devices, "all_gpus", lambda: tuple(Gpu(n, f"GPU-{n}", "H", 8, (9, 0)) for n in range(2)))
+    monkeypatch.setattr(starting, "_supervise", lambda run: None)
+    yield home
+    for thread in list(processes._threads.values()):
+        with database.read() as session:
+            live = serving.live(session=session)
+        for one in live:
+            end(one.id)
+        thread.join(10)
+
+
+def ask(*names, owner="local"):
+    with database.write() as session:
+        return serving.create(session=session, models=list(names), owner=owner).id
+
+
+def end(served_id, reason="The test ends."):
+    with database.write() as session:
+        serving.request_end(session=session, served_id=served_id, reason=reason)
+
+
+def get(served_id):
+    with database.read() as session:
+        return serving.get(session=session, served_id=served_id)
+
+
+def is_in(state, served_id):
+    return eventually(lambda: (found := get(served_id)).state is state and found)
+
+
+def leased():
+    with database.read() as session:
+        return {lease.device: lease.run_id or lease.served_id for lease in session.exec(select(DeviceLease))}
+
+
+def base(model="models/tiny"):
+    """The name of the base model of a run that does not wait."""
+    run = PlayedRun(model=model).claim("elsewhere/cpu")
+    run.end(Status.FAILED)
+    return f"{run.id}:base"
+
+
+def served(model="models/tiny", **options):
+    """A ready model of a run's base."""
+    found = ask(base(model), **options)
+    processes.start_waiting()
+    return is_in(ServedState.READY, found)
+
+
+def test_a_killed_process_frees_its_device_and_says_which_signal(installation):
+    ready = served()
+    assert leased() == {SECOND: ready.id}
+    os.kill(ready.pid, signal.SIGKILL)
+    ended = is_in(ServedState.ENDED, ready.id)
+    assert ended.reason == "It was killed by signal 9 (SIGKILL)."
+    assert leased() == {}
+
+
+def test_an_idle_process_and_one_that_fails_say_why_they_ended(installation):
+    for model, words in (
+        ("models/idle", "No request came for 15 min."),
+        ("models/fails", "cannot be loaded. Give another."),
+    ):
+        found = ask(base(model))
+        processes.start_waiting()
+        assert words in is_in(ServedState.ENDED, found).reason
+        assert leased() == {}
+
+
+def test_a_queued_run_that_needs_the_device_ends_the_process_and_starts(installation):
+    ready = served()
+    run = PlayedRun(num_processes=2, strategy="ddp")
+    assert starting.start_waiting() == []
+    assert is_in(ServedState.ENDED, ready.id).reason == f"Run {run.id} needs its device."
+    assert [one.id for one in starting.start_waiting()] == [run.id]
+    assert leased() == {FIRST: run.id, SECOND: run.id}
+
+
+def test_a_queued_run_that_fits_beside_it_leaves_it(installation):
+    ready = served()
+    run = PlayedRun()
+    assert [one.id for one in starting.start_waiting()] == [run.id]
+    assert leased() == {FIRST: run.id, SECOND: ready.id}
+    assert get(ready.id).end_request == ""
+
+
+def test_without_a_free_device_it_waits_says_for_whom_and_starts_later(installation):
+    run = PlayedRun(num_processes=2, strategy="ddp").claim(FIRST, SECOND)
+    found = ask(f"{run.id}:base")
+    processes.start_waiting()
+    assert get(found).reason == f"All devices are in use by run {run.id}; it starts when one is free."
+    run.end(Status.FAILED)
+    processes.start_waiting()
+    is_in(ServedState.READY, found)
+
+
+def test_on_a_machine_without_a_gpu_it_leases_no_device(installation, monkeypatch):
+    monkeypatch.setattr(devices, "all_gpus", tuple)
+    ready = served()
+    assert (ready.device, leased()) == (None, {})
+
+
+def test_an_overloaded_machine_starts_none(installation, monkeypatch):
+    monkeypatch.setattr(processes.overload, "here", lambda: "load average of 30 per core")
+    found = ask(base())
+    processes.start_waiting()
+    assert "load average of 30 per core" in get(found).reason
+
+
+def test_another_request_of_the_same_user_replaces_it(installation):
+    first, other = served(), served(owner="anna")
+    second = ask(base())
+    assert is_in(ServedState.ENDED, first.id).reason == serving.REPLACED
+    eventually(lambda: (processes.start_waiting(), get(second).state is ServedState.READY)[1])
+    assert get(other.id).state is ServedState.READY
+
+
+WORKER = """
+import sys
+sys.path[:0] = [{tests!r}, {root!r}]
+from test_serving_processes import FIRST, hostname  # the same machine
+from paths import PROGRAMS
+from worker.machine import devices
+from worker.serving import processes
+processes.program = lambda planned: [sys.executable, str(PROGRAMS / "stand_in_server.py"), planned.model]
+devices.all_gpus = lambda: (devices.Gpu(0, "GPU-0", "H", 8, (9, 0)),)
+processes.start_waiting()
+import signal
+signal.pause()
+"""
+
+
+def test_after_kill_9_of_the_worker_the_process_dies_and_the_next_worker_frees_the_device(installation, monkeypatch):
+    use(monkeypatch, DATA_DIR=str(installation))
+    found = ask(base())
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/worker/serving")])
+    code = WORKER.format(tests=str(ROOT / "tests"), root=str(ROOT))
+    worker = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path})
+    try:
+        ready = is_in(ServedState.READY, found)
+    finally:
+        worker.kill()
+        worker.wait()
+    eventually(lambda: not psutil.pid_exists(ready.pid))
+    assert leased() == {FIRST: found}
+    processes.recover()
+    assert get(found).reason == f"Its worker on {hostname()} ended."
+    assert leased() == {}
+
+
+def test_a_claim_is_for_one_worker_and_takes_the_device_too(home):
+    found = ask("1:base")
+    with database.write() as session:
+        assert serving.claim(session=session, served_id=found, holder=str(me()), device=FIRST)
+    with database.write() as session:
+        assert not serving.claim(session=session, served_id=found, holder="other:1:1", device=SECOND)
+    other = PlayedRun()
+    with database.write() as session:
+        assert claims.claim(session=session, run_id=other.id, owner=str(me()), devices=[FIRST], lease_seconds=9) is None
+
+
+def test_models_on_different_bases_and_unknown_ones_are_refused_with_the_fix(home):
+    first, second = PlayedRun(), PlayedRun(model="models/other")
+    result(first.id)
+    first.claim().end()
+
+    def refusal(*names):
+        with database.read() as session, pytest.raises(models.NotServed) as caught:
+            models.plan(session=session, names=names)
+        return str(caught.value)
+
+    assert "Choose models on one base model." in refusal(first.id, f"{second.id}:base")
+    assert "has no result on this machine: the run is queued." in refusal(second.id)
+    assert "GET /v1/models lists them" in refusal("nothing")
+    assert f"Choose one of {first.id}, {first.id}:base." in refusal(f"{first.id}:checkpoint-5")
+
+
+def test_rows_of_ended_models_stay_and_the_latest_is_found(home):
+    first = ask("1:base")
+    second = ask("2:base")
+    with database.read() as session:
+        latest = serving.latest(session=session, owner="local")
+        assert latest and latest.id == second
+        assert session.get_one(ServedModel, first).state is ServedState.ENDED

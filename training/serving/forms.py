@@ -1,0 +1,122 @@
+"""The forms of requests: those of OpenAI's API, with vLLM's top_k, chat_template_kwargs and return_token_ids."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+_Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+_MAX_STOPS = 16
+
+
+class Request(BaseModel):
+    """What both kinds of completion share. Unknown fields that change no answer are ignored."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+    model: str
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    temperature: float | None = Field(None, ge=0, le=10)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    max_tokens: int | None = Field(None, ge=1)
+    stop: list[_Stop] = Field(default_factory=list, max_length=_MAX_STOPS)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    n: Literal[1] | None = 1
+    return_token_ids: bool = False
+    # Lathe samples from the model's own distribution only: other values would be ignored silently.
+    frequency_penalty: Literal[0] | None = None
+    presence_penalty: Literal[0] | None = None
+    logit_bias: dict[str, float] | None = Field(None, max_length=0)
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else [] if value is None else value
+
+    @field_validator("frequency_penalty", "presence_penalty", mode="before")
+    @classmethod
+    def _zero(cls, value: Any) -> Any:
+        return 0 if value == 0 else value
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives of each token to report; None for no log probabilities."""
+        raise NotImplementedError
+
+    @property
+    def usage_in_stream(self) -> bool:
+        """True if the last chunk of a stream reports the numbers of tokens."""
+        return bool((self.stream_options or {}).get("include_usage"))
+
+
+class ChatRequest(Request):
+    """POST /v1/chat/completions."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    response_format: dict[Literal["type"], Literal["text"]] | None = None
+
+    @field_validator("messages")
+    @classmethod
+    def _text_only(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [_with_text(message) for message in value]
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionRequest(Request):
+    """POST /v1/completions."""
+
+    prompt: str | list[int]
+    logprobs: int | None = Field(None, ge=0, le=20)
+    echo: Literal[False] | None = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _one_prompt(cls, value: Any) -> Any:
+        is_list_of_one = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list)
+        return value[0] if is_list_of_one else value
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return self.logprobs
+
+
+class TokenizeRequest(BaseModel):
+    """POST /tokenize, as vLLM's: the tokens of a prompt or of rendered messages."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+    model: str
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = Field(None, min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    return_token_strs: bool = False
+
+    @field_validator("messages")
+    @classmethod
+    def _text_only(cls, value: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+        return [_with_text(message) for message in value] if value else value
+
+
+def _with_text(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its content as text; OpenAI's clients may send it in parts."""
+    if not isinstance(message.get("role"), str):
+        raise ValueError("every message needs a role")
+    content = message.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+            raise ValueError("only text can be answered, no images or audio")
+        return message | {"content": "".join(str(part.get("text", "")) for part in content)}
+    if content is not None and not isinstance(content, str):
+        raise ValueError("the content of a message must be text")
+    return message if content is not None else message | {"content": ""}

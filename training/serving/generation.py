@@ -1,0 +1,180 @@
+"""Generates answers in one thread, one request after the other in the order in which they came."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+
+from training.errors import is_out_of_memory
+from training.serving.errors import RequestError
+from training.serving.loaded import Served
+from training.serving.text import Detokenizer, UntilStop
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to choose tokens; a temperature of 0 is greedy, a `top_k` below 1 no limit. `logprobs`: alternatives to report."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stops: tuple[str, ...] = ()
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Token:
+    """A generated token: the text that it completes, and, if wanted, its log probability and the most likely alternatives."""
+
+    id: int
+    text: str
+    logprob: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of an answer: "stop" or "length", and text that was held back until now."""
+
+    reason: str
+    text: str = ""
+
+
+Emitted = Token | End | RequestError
+
+
+@dataclass
+class Job:
+    """A request: `emit` gets its tokens and its end, in the thread that generates."""
+
+    served: Served
+    prompt: list[int]
+    sampling: Sampling
+    emit: Callable[[Emitted], None]
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class Generator:
+    """The thread that generates. `pending` counts the jobs that have not ended."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self.pending = 0
+        threading.Thread(target=self._work, name="generator", daemon=True).start()
+
+    def add(self, job: Job) -> None:
+        """Queues a job."""
+        with self._lock:
+            self.pending += 1
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                if not job.cancelled.is_set():
+                    generate(job)
+            except Exception as error:  # the thread must go on, and the client gets the reason
+                log.exception("a request failed")
+                job.emit(_failure(error))
+            finally:
+                with self._lock:
+                    self.pending -= 1
+
+
+def generate(job: Job) -> None:
+    """Generates the answer of a job and emits its tokens and its end."""
+    sampling, served = job.sampling, job.served
+    if sampling.seed is None:
+        torch.seed()
+    else:
+        torch.manual_seed(sampling.seed % 2**63)
+    with served.active() as module, torch.inference_mode():
+        ids = torch.tensor([job.prompt], device=module.device)
+        probabilities = _Probabilities()
+        recorder = _Recorder(job, probabilities)
+        module.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=_configuration(served, sampling),
+            logits_processor=LogitsProcessorList([] if sampling.logprobs is None else [probabilities]),
+            stopping_criteria=StoppingCriteriaList([recorder]),
+        )
+    job.emit(recorder.end())
+
+
+def _configuration(served: Served, sampling: Sampling) -> GenerationConfig:
+    """Every value that changes the distribution is set: those of the base model's configuration must not apply."""
+    sampled: dict[str, Any] = {"do_sample": False}
+    if sampling.temperature > 0:
+        sampled = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        sampled["top_k"] = max(sampling.top_k, 0)
+    return GenerationConfig(
+        **sampled,
+        max_new_tokens=sampling.max_tokens,
+        eos_token_id=list(served.ends) or None,
+        pad_token_id=served.ends[0] if served.ends else 0,
+        repetition_penalty=1.0,
+        num_beams=1,
+        use_cache=True,
+    )
+
+
+class _Probabilities(LogitsProcessor):  # type: ignore[misc]
+    """Keeps the model's own distribution (vocabulary,) of the next token: before temperature, top_p and top_k."""
+
+    def __init__(self) -> None:
+        self._latest: torch.Tensor | None = None
+
+    def __call__(self, _input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._latest = torch.log_softmax(scores[0].float(), dim=-1)
+        return scores
+
+    def of(self, token: int, most: int) -> tuple[float | None, tuple[tuple[int, float], ...]]:
+        """The log probability of the chosen token, and the `most` likely tokens with theirs."""
+        if self._latest is None:
+            return None, ()
+        best = self._latest.topk(min(most, len(self._latest)))
+        return float(self._latest[token]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+
+class _Recorder(StoppingCriteria):  # type: ignore[misc]
+    """Emits each token after its step; ends the answer at a stop string, or when the client has gone."""
+
+    def __init__(self, job: Job, probabilities: _Probabilities) -> None:
+        self._job, self._probabilities = job, probabilities
+        self._ends = set(job.served.ends)
+        self._text, self._until = Detokenizer(job.served.tokenizer), UntilStop(job.sampling.stops)
+        self._ended = False
+
+    def __call__(self, input_ids: torch.Tensor, _scores: torch.Tensor, **_: Any) -> torch.Tensor:
+        token = int(input_ids[0, -1])
+        self._ended = token in self._ends
+        text = "" if self._ended else self._until.add(self._text.add(token))
+        self._job.emit(Token(token, text, *self._probabilities.of(token, self._job.sampling.logprobs or 0)))
+        stopped = self._until.stopped or self._job.cancelled.is_set()
+        return torch.full((input_ids.shape[0],), stopped, device=input_ids.device, dtype=torch.bool)
+
+    def end(self) -> End:
+        """The end of the answer."""
+        rest = self._until.add(self._text.rest()) + self._until.rest()
+        return End("stop" if self._ended or self._until.stopped else "length", rest)
+
+
+def _failure(error: Exception) -> RequestError:
+    if is_out_of_memory(error):
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return RequestError(503, "prompt", None, "does not fit in GPU memory.", "Shorten it, or lower max_tokens.")
+    message = f"cannot be generated: {type(error).__name__}: {error}"
+    return RequestError(500, "answer", None, message, "The log of the serving process has the details.")

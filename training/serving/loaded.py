@@ -1,0 +1,170 @@
+"""Loads the base model once, adapters on it, and models of their own, each with its tokenizer and end tokens."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from training.config.choices import Method, Quantization
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.model_info.folder import has_tokenizer
+from training.models.loading import quantization
+
+_DTYPES = {"auto": "auto", "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+DTYPE_NAMES = tuple(_DTYPES)
+_UNKNOWN_CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Base:
+    """The base model: folder or hub id, revision, precision of its weights, and quantization (none, 4bit or 8bit)."""
+
+    model: str
+    name: str
+    revision: str = "main"
+    dtype: str = "auto"
+    quantized: str = "none"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that answers: the module, its adapter there (None: without one), tokenizer, end tokens and context in tokens."""
+
+    name: str
+    module: Any
+    adapter: str | None
+    tokenizer: Any
+    ends: tuple[int, ...]
+    context: int
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def active(self) -> Iterator[Any]:
+        """The module as this model. The adapter is a state of the module: one request at a time."""
+        if not isinstance(self.module, PeftModel):
+            yield self.module
+        elif self.adapter is None:
+            with self.module.disable_adapter():
+                yield self.module
+        else:
+            self.module.set_adapter(self.adapter)
+            yield self.module
+
+
+def load(
+    base: Base,
+    adapters: Mapping[str, Path],
+    models: Mapping[str, Path],
+    arguments: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Served]:
+    """The models by name, the base first. `arguments` are those of the chat template, by the model's name.
+
+    Raises:
+        UserError: one of them cannot be loaded.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokenizer = _tokenizer(base.model, base.revision)
+    tokenizers = {
+        name: _tokenizer(str(folder), "main") if has_tokenizer(folder) else tokenizer
+        for name, folder in adapters.items()
+    }
+    module = _base(base, [tokenizer, *tokenizers.values()]).to(device).eval()
+    whole = _ends(module.generation_config, tokenizer)
+    found: dict[str, tuple[str | None, Any, tuple[int, ...]]] = {base.name: (None, tokenizer, whole)}
+    for index, (name, folder) in enumerate(adapters.items()):
+        module = _with_adapter(module, name, folder, f"adapter{index}")
+        saved = _saved_ends(folder)
+        found[name] = (f"adapter{index}", tokenizers[name], whole if saved is None else saved)
+    module = module.to(device).eval()
+    served = {
+        name: Served(name, module, adapter, used, ends, _context(module), arguments.get(name, {}))
+        for name, (adapter, used, ends) in found.items()
+    }
+    return served | {
+        name: _model(name, folder, base, device, arguments.get(name, {})) for name, folder in models.items()
+    }
+
+
+def _base(base: Base, tokenizers: Sequence[Any]) -> Any:
+    bits = None
+    if base.quantized != Quantization.NONE:
+        config = RunConfig(
+            model=base.model, data="none", method=Method.QLORA, quantization=Quantization(base.quantized)
+        )
+        bits = quantization(config, torch.get_default_dtype(), torch.bfloat16)
+    module = _causal(base.model, base.revision, base.dtype, bits)
+    longest = max(len(tokenizer) for tokenizer in tokenizers)
+    if longest > module.get_input_embeddings().num_embeddings:
+        module.resize_token_embeddings(longest)
+    return module
+
+
+def _causal(model: str, revision: str, dtype: str, bits: Any = None) -> Any:
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            model,
+            revision=revision,
+            dtype=_DTYPES[dtype],
+            quantization_config=bits,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except (OSError, ValueError) as error:
+        fix = "Give the folder or hub id of a causal language model of transformers."
+        raise UserError("model", model, f"cannot be loaded: {error}", fix) from error
+
+
+def _with_adapter(module: Any, name: str, folder: Path, inside: str) -> Any:
+    try:
+        if isinstance(module, PeftModel):
+            module.load_adapter(str(folder), adapter_name=inside)
+            return module
+        return PeftModel.from_pretrained(module, str(folder), adapter_name=inside)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        fix = "Give the folder of an adapter that PEFT can load on this base model beside the others."
+        raise UserError("adapter", f"{name}={folder}", f"cannot be loaded: {error}", fix) from error
+
+
+def _model(name: str, folder: Path, base: Base, device: str, arguments: Mapping[str, Any]) -> Served:
+    module = _causal(str(folder), "main", base.dtype).to(device).eval()
+    has_own = has_tokenizer(folder)
+    tokenizer = _tokenizer(str(folder), "main") if has_own else _tokenizer(base.model, base.revision)
+    saved = _saved_ends(folder)
+    ends = _ends(module.generation_config, tokenizer) if saved is None else saved
+    return Served(name, module, None, tokenizer, ends, _context(module), arguments)
+
+
+def _tokenizer(model: str, revision: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        fix = "Use a folder or hub id of a transformers model."
+        raise UserError("model", model, f"has no loadable tokenizer: {error}", fix) from error
+
+
+def _saved_ends(folder: Path) -> tuple[int, ...] | None:
+    """The end tokens of the result's generation configuration; None without one."""
+    try:
+        return _listed(GenerationConfig.from_pretrained(folder).eos_token_id) or None
+    except (OSError, ValueError, json.JSONDecodeError):
+        return None
+
+
+def _ends(config: Any, tokenizer: Any) -> tuple[int, ...]:
+    return tuple(sorted({*_listed(config.eos_token_id), *_listed(tokenizer.eos_token_id)}))
+
+
+def _listed(tokens: int | Sequence[int] | None) -> tuple[int, ...]:
+    return () if tokens is None else (tokens,) if isinstance(tokens, int) else tuple(tokens)
+
+
+def _context(module: Any) -> int:
+    config = module.config.get_text_config()
+    return int(getattr(config, "max_position_embeddings", None) or _UNKNOWN_CONTEXT)

@@ -1,0 +1,80 @@
+"""Prompts as tokens, rendered as in training: the chat template writes the special tokens, the tokenizer adds none."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from training.serving.errors import RequestError
+from training.serving.loaded import Served
+
+_OWN_ARGUMENTS = {
+    "messages",
+    "conversation",
+    "tools",
+    "tokenize",
+    "add_generation_prompt",
+    "return_dict",
+    "chat_template",
+}
+
+
+def of_messages(
+    served: Served, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, arguments: Mapping[str, Any]
+) -> list[int]:
+    """The tokens of a conversation up to the answer.
+
+    Raises:
+        RequestError: the model has no chat template, or it cannot render the messages.
+    """
+    if served.tokenizer.chat_template is None:
+        fix = "Use /v1/completions with the prompt as text."
+        raise RequestError(400, "messages", None, f"cannot be rendered: {served.name} has no chat template.", fix)
+    if own := _OWN_ARGUMENTS & arguments.keys():
+        fix = "Pass only variables of the template, such as enable_thinking."
+        raise RequestError(400, "chat_template_kwargs", ", ".join(sorted(own)), "is set by the server.", fix)
+    try:
+        text = served.tokenizer.apply_chat_template(
+            messages, tools=tools, tokenize=False, add_generation_prompt=True, **{**served.arguments, **arguments}
+        )
+    except Exception as error:  # a template is a program and can raise any exception
+        message = f"cannot be rendered by the model's chat template: {error}."
+        raise RequestError(400, "messages", None, message, "Change the roles or their order.") from error
+    return _ids(served.tokenizer(text, add_special_tokens=False))
+
+
+def of_text(served: Served, prompt: str | list[int]) -> list[int]:
+    """The tokens of a prompt without a template, with the special tokens that the tokenizer adds; or the tokens given.
+
+    Raises:
+        RequestError: a token is not one of the model's.
+    """
+    if isinstance(prompt, str):
+        return _ids(served.tokenizer(prompt))
+    most = len(served.tokenizer)
+    wrong = next((token for token in prompt if not 0 <= token < most), None)
+    if wrong is not None:
+        raise RequestError(
+            400, "prompt", wrong, f"is not a token of {served.name}.", f"Give tokens from 0 to {most - 1:,}."
+        )
+    return list(prompt)
+
+
+def check_length(served: Served, prompt: list[int], max_tokens: int | None) -> int:
+    """The number of tokens that the answer may have.
+
+    Raises:
+        RequestError: the prompt is empty, or does not fit the model's context with the answer.
+    """
+    if not prompt:
+        raise RequestError(400, "prompt", None, "has no tokens.", "Give a prompt.")
+    left = served.context - len(prompt)
+    if left < 1:
+        message = f"has {len(prompt):,} tokens; the context of {served.name} is {served.context:,} with the answer."
+        raise RequestError(400, "prompt", f"{len(prompt):,} tokens", message, "Shorten the prompt.")
+    if max_tokens is not None and max_tokens > left:
+        message = f"does not fit: the prompt has {len(prompt):,} of {served.context:,} tokens."
+        raise RequestError(400, "max_tokens", max_tokens, message, f"Give at most {left:,}.")
+    return max_tokens or left
+
+
+def _ids(encoded: Any) -> list[int]:
+    return [int(token) for token in encoded["input_ids"]]

@@ -1,0 +1,207 @@
+"""The HTTP API: OpenAI's /v1/models, /v1/chat/completions and /v1/completions, vLLM's /tokenize, and /health."""
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from training.serving import errors, prompts
+from training.serving.answers import Answer
+from training.serving.errors import RequestError
+from training.serving.forms import ChatRequest, CompletionRequest, TokenizeRequest
+from training.serving.generation import Emitted, End, Generator, Job, Sampling, Token
+from training.serving.loaded import Served
+
+Result = TypeVar("Result")
+_CHECK_SECONDS = 0.5  # how often a request without `stream` looks whether its client has gone
+
+
+class Api:
+    """The models by name, and the thread that answers for them."""
+
+    def __init__(self, served: Mapping[str, Served], token: str) -> None:
+        self.served, self._token = served, token
+        self._generator = Generator()
+        self._used = time.monotonic()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last request began or ended; 0 while one is answered."""
+        if self._generator.pending:
+            self._used = time.monotonic()
+        return time.monotonic() - self._used
+
+    def app(self) -> FastAPI:
+        """The application. Every route needs the token, if there is one."""
+        app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+        app.get("/health")(self.health)
+        app.get("/v1/models")(self.models)
+        app.post("/v1/chat/completions", response_model=None)(self.chat)
+        app.post("/v1/completions", response_model=None)(self.complete)
+        app.post("/tokenize")(self.tokenize)
+        _install_error_handlers(app)
+
+        @app.middleware("http")
+        async def authorized(request: Request, call: Callable[[Request], Any]) -> Response:
+            given = request.headers.get("authorization", "").encode()
+            if self._token and not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+                return _error(
+                    RequestError(401, "token", None, "is missing or invalid.", "Send it as Authorization: Bearer.")
+                )
+            response: Response = await call(request)
+            return response
+
+        return app
+
+    async def health(self) -> dict[str, Any]:
+        """How many requests are unanswered, and since when none came."""
+        return {"status": "ok", "pending": self._generator.pending, "idle_seconds": self.idle_seconds}
+
+    async def models(self) -> dict[str, Any]:
+        """The models in OpenAI's form, with vLLM's max_model_len."""
+        listed = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "lathe", "max_model_len": one.context}
+            for name, one in self.served.items()
+        ]
+        return {"object": "list", "data": listed}
+
+    async def chat(self, asked: ChatRequest, request: Request) -> Response:
+        """Answers messages."""
+        served = self._find(asked.model)
+        prompt = await _in_thread(
+            lambda: prompts.of_messages(served, asked.messages, asked.tools, asked.chat_template_kwargs)
+        )
+        return await self._answer(asked, served, prompt, asked.max_completion_tokens or asked.max_tokens, request)
+
+    async def complete(self, asked: CompletionRequest, request: Request) -> Response:
+        """Continues a text."""
+        served = self._find(asked.model)
+        prompt = await _in_thread(lambda: prompts.of_text(served, asked.prompt))
+        return await self._answer(asked, served, prompt, asked.max_tokens, request)
+
+    async def tokenize(self, asked: TokenizeRequest) -> dict[str, Any]:
+        """The tokens of a prompt, as this model gets them."""
+        served = self._find(asked.model)
+        if (asked.messages is None) == (asked.prompt is None):
+            raise RequestError(400, "messages", None, "needs exactly one of messages and prompt.", "Send one of them.")
+        if asked.messages is None:
+            tokens = prompts.of_text(served, asked.prompt or "")
+        else:
+            tokens = prompts.of_messages(served, asked.messages, asked.tools, asked.chat_template_kwargs)
+        answer = {"count": len(tokens), "max_model_len": served.context, "tokens": tokens}
+        if asked.return_token_strs:
+            answer["token_strs"] = [served.tokenizer.decode([token]) for token in tokens]
+        return answer
+
+    def _find(self, name: str) -> Served:
+        if name not in self.served:
+            fix = f"Use one of {', '.join(self.served)}."
+            raise RequestError(404, "model", name, "is not served here.", fix)
+        return self.served[name]
+
+    async def _answer(
+        self,
+        asked: ChatRequest | CompletionRequest,
+        served: Served,
+        prompt: list[int],
+        max_tokens: int | None,
+        request: Request,
+    ) -> Response:
+        longest = prompts.check_length(served, prompt, max_tokens)
+        loop, emitted = asyncio.get_running_loop(), asyncio.Queue[Emitted]()
+
+        def emit(item: Emitted) -> None:
+            loop.call_soon_threadsafe(emitted.put_nowait, item)
+
+        job = Job(served, prompt, _sampling(asked, longest), emit)
+        answer = Answer(asked, served, prompt)
+        self._used = time.monotonic()
+        self._generator.add(job)
+        if asked.stream:
+            return StreamingResponse(_stream(job, emitted, answer), media_type="text/event-stream")
+        return await _whole(job, emitted, answer, request)
+
+
+async def _stream(job: Job, emitted: "asyncio.Queue[Emitted]", answer: Answer) -> AsyncIterator[str]:
+    """Server-sent events. The job is cancelled when the client has gone, which closes the generator."""
+    try:
+        yield _event(answer.first())
+        while True:
+            item = await emitted.get()
+            if isinstance(item, Token):
+                answer.tokens.append(item)
+                yield _event(answer.chunk(item))
+                continue
+            for chunk in [_error_body(item)] if isinstance(item, RequestError) else answer.last(item):
+                yield _event(chunk)
+            yield "data: [DONE]\n\n"
+            return
+    finally:
+        job.cancelled.set()
+
+
+async def _whole(job: Job, emitted: "asyncio.Queue[Emitted]", answer: Answer, request: Request) -> Response:
+    try:
+        while True:
+            try:
+                item = await asyncio.wait_for(emitted.get(), _CHECK_SECONDS)
+            except TimeoutError:
+                if await request.is_disconnected():
+                    return Response(status_code=499)  # nobody reads it
+                continue
+            if isinstance(item, RequestError):
+                return _error(item)
+            if isinstance(item, End):
+                return JSONResponse(answer.whole(item))
+            answer.tokens.append(item)
+    finally:
+        job.cancelled.set()
+
+
+def _sampling(asked: ChatRequest | CompletionRequest, longest: int) -> Sampling:
+    return Sampling(
+        max_tokens=longest,
+        temperature=1.0 if asked.temperature is None else asked.temperature,
+        top_p=asked.top_p or 1.0,
+        top_k=asked.top_k or 0,
+        seed=asked.seed,
+        stops=tuple(asked.stop),
+        logprobs=asked.wanted_logprobs,
+    )
+
+
+async def _in_thread(action: Callable[[], Result]) -> Result:
+    return await asyncio.get_running_loop().run_in_executor(None, action)
+
+
+def _event(chunk: dict[str, Any]) -> str:
+    return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+
+
+def _error(refused: RequestError) -> JSONResponse:
+    return JSONResponse(_error_body(refused), refused.status)
+
+
+def _error_body(refused: RequestError) -> dict[str, Any]:
+    problem = refused.problem
+    return errors.body(refused.status, problem.field, problem.value, problem.message, problem.fix)
+
+
+def _install_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(RequestError)
+    async def refused(_: Request, problem: RequestError) -> JSONResponse:
+        return _error(problem)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, problem: RequestValidationError) -> JSONResponse:
+        first = problem.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+        message = str(first["msg"]).removeprefix("Value error, ")
+        value = None if first["type"] in ("missing", "json_invalid") else first.get("input")
+        return _error(RequestError(400, place, value, f"{message}.", "Correct it and send the request again."))

@@ -1,0 +1,1 @@
+"""Models that a worker serves: what to load, and the processes that do."""

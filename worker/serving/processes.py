@@ -1,0 +1,276 @@
+"""The serving processes of this worker: started on a leased device, watched, and ended.
+
+Each is a child of one thread that waits for it. The kernel kills it when the worker ends; when it ends itself, that thread
+frees its device at once. On a machine without a GPU it leases no device: the CPU stays free for runs.
+"""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlmodel import Session, select
+
+from training.run_folder.paths import SUPERVISOR_VARIABLE
+from worker.machine import devices, overload, processes, programs
+from worker.machine.process_identity import Identity, me
+from worker.runs import results
+from worker.serving import models
+from worker.settings import ROOT, get_settings
+from worker.store import database
+from worker.store import serving as store
+from worker.store.database import UNREACHABLE
+from worker.store.tables import DeviceLease, ServedModel, ServedState
+
+log = logging.getLogger(__name__)
+
+_TOKEN_VARIABLE = "LATHE_SERVING_TOKEN"  # noqa: S105 a name
+_STARTING_SECONDS, _READY_SECONDS = 0.2, 1.0  # between two looks at the process
+_ENDING_SECONDS = 5.0
+_lock = threading.Lock()
+_threads: dict[str, threading.Thread] = {}
+_stopping = threading.Event()
+_on_end: list[Callable[[], object]] = []
+
+
+def program(planned: models.Plan) -> list[str]:
+    """The command of a serving process."""
+    settings = get_settings()
+    idle = str(60 * settings.serve_idle)
+    options = ["--host", settings.serve_host, "--idle", idle]
+    return [sys.executable, "-m", programs.SERVING, *planned.arguments, *options]
+
+
+def after_each_end(action: Callable[[], object]) -> None:
+    """Calls `action` whenever a process has ended: its device may be free."""
+    _on_end.append(action)
+
+
+def start_waiting() -> None:
+    """Starts what waits and fits on this machine; says why the rest waits."""
+    if _stopping.is_set():
+        return
+    with _lock:
+        with database.read() as session:
+            waiting = store.waiting(session=session)
+        for served in waiting:
+            _start_or_note(served)
+
+
+def recover() -> None:
+    """Ends the rows of processes whose worker is gone, and frees their devices."""
+    settings = get_settings()
+    with database.read() as session:
+        late = {served.id for served in store.silent(session=session, seconds=settings.lease_seconds)}
+        live = [served for served in store.live(session=session) if served.holder]
+    for served in live:
+        if served.id in late or _holder_is_dead(served) or _is_abandoned(served):
+            host = str(served.holder).partition(":")[0]
+            _finish(served.id, f"Its worker on {host} ended.")
+
+
+def stop() -> None:
+    """Ends every process of this worker within about a second. Safe in a signal handler."""
+    _stopping.set()
+
+
+def wait_for_ends() -> None:
+    """Waits for a moment until the rows of ended processes are up to date."""
+    with _lock:
+        ending = list(_threads.values())
+    deadline = time.monotonic() + _ENDING_SECONDS
+    for thread in ending:
+        thread.join(max(deadline - time.monotonic(), 0))
+
+
+def _start_or_note(served: ServedModel) -> None:
+    if reason := _obstacle(served):
+        _note(served, reason)
+        return
+    try:
+        with database.write() as session:
+            planned = models.plan(session=session, names=served.models)
+            device = _free_gpu(session) if devices.usable_gpus() else None
+            if not store.claim(session=session, served_id=served.id, holder=str(me()), device=device):
+                return
+    except models.NotServed as error:
+        _finish(served.id, str(error))
+        return
+    thread = threading.Thread(target=_attend, args=(served, planned, device), name=f"served {served.id}", daemon=True)
+    _threads[served.id] = thread
+    thread.start()
+
+
+def _obstacle(served: ServedModel) -> str:
+    """Why it cannot start now, or ""."""
+    if reason := overload.here():
+        return f"This machine is overloaded ({reason}); it starts when the machine has recovered."
+    with database.read() as session:
+        others = [one for one in store.live(session=session, owner=served.owner) if one.id != served.id]
+        if any(one.state is not ServedState.WAITING for one in others):
+            return "The models served before are being ended."
+        if devices.usable_gpus() and not devices.free_devices(session=session):
+            return f"All devices are in use by {_users(session)}; it starts when one is free."
+    return ""
+
+
+def _users(session: Session) -> str:
+    own = set(devices.own_devices())
+    held = [lease for lease in session.exec(select(DeviceLease)) if lease.device in own]
+    names = [f"run {lease.run_id}" if lease.run_id else f"served model {lease.served_id}" for lease in held]
+    return ", ".join(dict.fromkeys(names))
+
+
+def _free_gpu(session: Session) -> str | None:
+    """The last free GPU: runs take the first."""
+    free = devices.free_devices(session=session)
+    return free[-1] if free else None
+
+
+def _attend(served: ServedModel, planned: models.Plan, device: str | None) -> None:
+    """Starts the process, and watches it until its end. The kernel kills it if this thread ends first."""
+    reason = "It could not be started."
+    try:
+        folder = get_settings().data_dir / "serving"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        output, errors = folder / f"{served.id}.out", folder / f"{served.id}.log"
+        process = _started(served, planned, device, output, errors)
+        reason = _watched(served, process, output, errors)
+    except OSError as error:
+        log.exception("served model %s cannot be started", served.id)
+        reason = f"It could not be started: {error}"
+    finally:
+        _finish(served.id, reason)
+        with _lock:
+            _threads.pop(served.id, None)
+        for action in _on_end:
+            action()
+
+
+def _started(
+    served: ServedModel, planned: models.Plan, device: str | None, output: Path, errors: Path
+) -> "subprocess.Popen[bytes]":
+    with output.open("wb") as out, errors.open("wb") as err:
+        # No preexec_fn: this process has threads. The program asks for the parent-death signal itself, and checks that
+        # this process lives; the signal comes when this thread ends.
+        process = subprocess.Popen(
+            program(planned),
+            env=_environment(served, device),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+        )
+    log.info("served model %s: process %d on %s", served.id, process.pid, device or "the CPU")
+    _tell(lambda session: store.started(session=session, served_id=served.id, pid=process.pid))
+    return process
+
+
+def _environment(served: ServedModel, device: str | None) -> dict[str, str]:
+    environment = results.environment() | {"PYTHONSAFEPATH": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    environment |= {_TOKEN_VARIABLE: served.secret, SUPERVISOR_VARIABLE: str(os.getpid())}
+    environment |= {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": device.rsplit(":", 1)[1] if device else "",
+    }
+    if device is None:
+        # Half of the cores: a run may train beside it.
+        threads = max(1, len(os.sched_getaffinity(0)) // 2)
+        environment |= {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "DS_ACCELERATOR": "cpu"}
+    return environment
+
+
+def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Path, errors: Path) -> str:
+    """Waits for the end of the process, and ends it on request. Returns why it ended."""
+    is_ready = False
+    while process.poll() is None:
+        processes.wait_for_end(process, _READY_SECONDS if is_ready else _STARTING_SECONDS)
+        requested = _beat(served.id)
+        if requested:
+            process.kill()
+            process.wait()
+            return requested
+        if not is_ready and (port := _last_line(output).get("port")):
+            is_ready = True
+            _note_ready(served.id, f"{_reachable_host()}:{port}")
+    return _reason(process.returncode, output, errors)
+
+
+def _note_ready(served_id: str, address: str) -> None:
+    _tell(lambda session: store.ready(session=session, served_id=served_id, address=address))
+
+
+def _reachable_host() -> str:
+    host = get_settings().serve_host
+    return me().host if host in ("0.0.0.0", "::") else host  # noqa: S104 compared, not bound
+
+
+def _reason(code: int, output: Path, errors: Path) -> str:
+    """Why a process ended by itself."""
+    if code == 0:
+        return f"No request came for {get_settings().serve_idle:g} min."
+    if code < 0:
+        return f"It was killed by signal {-code} ({signal.Signals(-code).name})."
+    error = _last_line(output).get("error")
+    if isinstance(error, dict):
+        return f"{error.get('field')} {error.get('value') or ''}: {error.get('message')} {error.get('fix')}".strip()
+    lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return f"It ended with exit code {code}: {lines[-1] if lines else 'it printed nothing'}"
+
+
+def _last_line(output: Path) -> dict[str, object]:
+    """The last line that the program printed, if it is a JSON object."""
+    try:
+        found = json.loads((output.read_text(encoding="utf-8").splitlines() or [""])[-1])
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _beat(served_id: str) -> str:
+    """Stores that the process lives; returns why it should end, or ""."""
+    if _stopping.is_set():
+        return "Its worker stopped."
+    try:
+        with database.write() as session:
+            return store.beat(session=session, served_id=served_id)
+    except UNREACHABLE as error:
+        log.warning("the database is unreachable: %s", error)
+    except store.ServedNotFound:
+        return "It was deleted."
+    return ""
+
+
+def _note(served: ServedModel, reason: str) -> None:
+    if served.reason != reason:
+        _tell(lambda session: store.note(session=session, served_id=served.id, reason=reason))
+
+
+def _finish(served_id: str, reason: str) -> None:
+    _tell(lambda session: store.finish(session=session, served_id=served_id, reason=reason))
+
+
+def _tell(action: Callable[[Session], object]) -> None:
+    """Writes to the database; what an unreachable database misses, `recover` repairs."""
+    try:
+        with database.write() as session:
+            action(session)
+    except UNREACHABLE as error:
+        log.warning("the database is unreachable: %s", error)
+
+
+def _holder_is_dead(served: ServedModel) -> bool:
+    holder = Identity.parse(served.holder)
+    return holder is not None and holder.provably_dead(only_machine=not get_settings().database_url)
+
+
+def _is_abandoned(served: ServedModel) -> bool:
+    """True if this worker holds it, and no thread of it does."""
+    with _lock:
+        return served.holder == str(me()) and served.id not in _threads

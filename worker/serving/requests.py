@@ -1,0 +1,77 @@
+"""Requests for served models by users, and what is served now."""
+
+from collections.abc import Sequence
+
+from sqlmodel import Session, col, select
+
+from worker import celery_app
+from worker.serving import models
+from worker.store import database
+from worker.store import serving as store
+from worker.store.tables import Run, ServedModel, ServedState, Status
+
+LOST_SECONDS = 30.0
+"""A process that its worker has not seen for this long is not asked any more."""
+
+_MOST_RUNS = 200
+
+
+def ask(names: Sequence[str], owner: str) -> ServedModel:
+    """Asks a worker to serve these models, in place of the owner's earlier ones. Those that are served already stay.
+
+    Raises:
+        NotServed: as `models.plan`.
+    """
+    with database.write() as session:
+        plan = models.plan(session=session, names=names)
+        wanted = list(dict.fromkeys([plan.name, *plan.adapters, *plan.models]))
+        for known in present(session, owner):
+            if set(names) <= set(known.models):
+                return known
+        served = store.create(session=session, models=wanted, owner=owner)
+    celery_app.notify_of_model(served.id)
+    return served
+
+
+def ask_for_one(name: str, owner: str) -> ServedModel:
+    """The served model that answers for `name`; asks a worker for it if there is none.
+
+    Where the owner's present models have the same base model, they stay: clients of several of them do not replace each
+    other's.
+
+    Raises:
+        NotServed: as `models.source`.
+    """
+    with database.read() as session:
+        known = present(session)
+        serving = [one for one in known if name in one.models]
+        if serving:
+            return min(serving, key=lambda one: (one.state is not ServedState.READY, one.owner != owner))
+        own = next((one.models for one in known if one.owner == owner), [])
+        together = [name, *own][: models.MOST]
+        try:
+            models.plan(session=session, names=together)
+        except models.NotServed:
+            together = [name]
+    return ask(together, owner)
+
+
+def offered() -> list[tuple[Run, list[str]]]:
+    """The newest runs with the names of their models, most recent first."""
+    statement = select(Run).where(col(Run.archived_at).is_(None)).order_by(col(Run.created_at).desc()).limit(_MOST_RUNS)
+    with database.read() as session:
+        found = session.exec(statement).all()
+    return [(run, names) for run in found if run.status is not Status.QUEUED and (names := models.offered(run))]
+
+
+def present(session: Session, owner: str | None = None) -> list[ServedModel]:
+    """The served models that answer or will, of an owner or of all."""
+    live = store.live(session=session, owner=owner)
+    return [one for one in live if not one.end_request and not is_lost(session, one)]
+
+
+def is_lost(session: Session, served: ServedModel) -> bool:
+    """True if its worker has not seen it lately: no worker runs, or the machine is gone."""
+    if served.state not in (ServedState.STARTING, ServedState.READY) or served.seen_at is None:
+        return False
+    return database.now(session=session) - served.seen_at > LOST_SECONDS

@@ -1,0 +1,101 @@
+"""Prompt sets in the database: prompts that a user keeps, and the latest answers of each model."""
+
+import secrets
+from typing import Any
+
+from sqlmodel import Session, col, select
+
+from training.errors import UserError
+from worker.store import database
+from worker.store.tables import PromptSet
+
+MOST_PROMPTS, MOST_SETS, MOST_MODELS = 200, 100, 40
+_MOST_CHARACTERS = 20_000
+_MOST_NAME = 120
+
+
+class PromptSetNotFound(UserError):  # noqa: N818
+    """No prompt set has this id."""
+
+
+class BadPromptSet(UserError):  # noqa: N818
+    """A prompt set that cannot be kept."""
+
+
+def get(*, session: Session, set_id: str) -> PromptSet:
+    """One prompt set.
+
+    Raises:
+        PromptSetNotFound: there is none.
+    """
+    found = session.get(PromptSet, set_id)
+    if found is None:
+        raise PromptSetNotFound("prompt set", set_id, "does not exist.", "The page Playground lists all prompt sets.")
+    return found
+
+
+def listing(*, session: Session) -> list[PromptSet]:
+    """All prompt sets, by name."""
+    return list(session.exec(select(PromptSet).order_by(col(PromptSet.name), col(PromptSet.id))))
+
+
+def save(*, session: Session, name: str, prompts: list[dict[str, str]], owner: str) -> PromptSet:
+    """Keeps prompts under a name. A set of the same owner and name is replaced; the answers of kept prompts stay.
+
+    Raises:
+        BadPromptSet: it has no name, or no, too many or too long prompts.
+    """
+    name = name.strip()
+    _check(name, prompts)
+    known = listing(session=session)
+    earlier = next((one for one in known if (one.owner, one.name) == (owner, name)), None)
+    if earlier is None:
+        if len(known) >= MOST_SETS:
+            fix = "Delete one first."
+            raise BadPromptSet("prompt set", name, f"cannot be kept: there are {MOST_SETS} already.", fix)
+        earlier = PromptSet(id=secrets.token_hex(6), owner=owner, name=name, created_at=database.now(session=session))
+    same = earlier.prompts == prompts[: len(earlier.prompts)]
+    earlier.answers = earlier.answers if same else {}
+    earlier.prompts = prompts
+    session.add(earlier)
+    session.flush()
+    return earlier
+
+
+def keep_answers(*, session: Session, set_id: str, model: str, answers: list[dict[str, Any]]) -> PromptSet:
+    """Stores the answers of a model, in the order of the prompts, in place of its earlier ones.
+
+    Raises:
+        PromptSetNotFound: there is no such set.
+        BadPromptSet: they are not as many as the prompts.
+    """
+    found = get(session=session, set_id=set_id)
+    if len(answers) != len(found.prompts):
+        fix = "Send one answer for each prompt, in their order."
+        raise BadPromptSet("answers", len(answers), f"the set has {len(found.prompts)} prompts.", fix)
+    kept = {name: values for name, values in found.answers.items() if name != model} | {model: answers}
+    found.answers = dict(list(kept.items())[-MOST_MODELS:])
+    session.add(found)
+    session.flush()
+    return found
+
+
+def delete(*, session: Session, set_id: str) -> None:
+    """Deletes a set with its answers.
+
+    Raises:
+        PromptSetNotFound: there is no such set.
+    """
+    session.delete(get(session=session, set_id=set_id))
+
+
+def _check(name: str, prompts: list[dict[str, str]]) -> None:
+    if not name or len(name) > _MOST_NAME:
+        raise BadPromptSet("name", name[:50], f"must have 1 to {_MOST_NAME} characters.", "Give the set another name.")
+    if not 1 <= len(prompts) <= MOST_PROMPTS:
+        fix = "Add a prompt, or split the set."
+        raise BadPromptSet("prompts", len(prompts), f"a set keeps 1 to {MOST_PROMPTS} prompts.", fix)
+    for number, prompt in enumerate(prompts, 1):
+        if not prompt.get("user") or sum(map(len, prompt.values())) > _MOST_CHARACTERS:
+            message = f"prompt {number} must have 1 to {_MOST_CHARACTERS:,} characters."
+            raise BadPromptSet("prompts", number, message, "Change it, or leave it out.")

@@ -1,0 +1,73 @@
+"""What the playground keeps: models that are served, and sets of prompts."""
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import JSON, Column, Text
+from sqlmodel import Field, SQLModel
+
+from worker.store.tables.runs import LOCAL, as_text
+
+
+class ServedState(StrEnum):
+    """waiting -> starting -> ready -> ended; it may end from each of them."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    ENDED = "ended"
+
+
+class ServedModel(SQLModel, table=True):
+    """A process of a worker's that serves models, from the request for it until its end."""
+
+    __tablename__ = "served_model"
+
+    id: str = Field(primary_key=True, max_length=32)
+    owner: str = Field(default=LOCAL, max_length=120, index=True, description="who asked for it")
+    models: list[str] = Field(
+        default_factory=list,
+        sa_column=Column(JSON, nullable=False),
+        description="names in requests: RUN (its result), RUN:base or RUN:checkpoint-N",
+    )
+    state: ServedState = Field(
+        default=ServedState.WAITING, sa_column=Column(as_text(ServedState), nullable=False, index=True)
+    )
+    reason: str = Field(
+        default="", sa_column=Column(Text, nullable=False), description="why it waits, or why it ended; otherwise empty"
+    )
+    end_request: str = Field(
+        default="", sa_column=Column(Text, nullable=False), description="why its worker should end it, or empty"
+    )
+    created_at: float
+    ready_at: float | None = None
+    ended_at: float | None = None
+    seen_at: float | None = Field(
+        default=None, description="when its worker last saw it alive, by the database's clock"
+    )
+    holder: str | None = Field(default=None, max_length=200, description="host:pid:start of its worker")
+    pid: int | None = Field(default=None, description="of the serving process")
+    device: str | None = Field(default=None, max_length=200, description="the leased device; null on a CPU")
+    address: str = Field(default="", max_length=250, description="host:port of the process")
+    secret: str = Field(default="", max_length=64, description="the token of its port; never shown")
+
+
+class PromptSet(SQLModel, table=True):
+    """Prompts that a user keeps, to ask several models the same."""
+
+    __tablename__ = "prompt_set"
+
+    id: str = Field(primary_key=True, max_length=32)
+    owner: str = Field(default=LOCAL, max_length=120, index=True, description="who keeps it")
+    name: str = Field(max_length=120)
+    prompts: list[dict[str, Any]] = Field(
+        default_factory=list,
+        sa_column=Column(JSON, nullable=False),
+        description="each with `system` and `user`",
+    )
+    answers: dict[str, list[dict[str, Any]]] = Field(
+        default_factory=dict,
+        sa_column=Column(JSON, nullable=False),
+        description="the latest answers of each model, in the order of the prompts",
+    )
+    created_at: float = Field(index=True)
