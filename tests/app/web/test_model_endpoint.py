@@ -30,7 +30,7 @@ def stopped_run():
 
 
 def test_the_models_are_results_checkpoints_of_stopped_runs_and_bases(api):
-    run, stopped = PlayedRun("done").claim(), stopped_run()
+    stopped, run = stopped_run(), PlayedRun("done").claim()
     run.end()
     result(run.id)
     checkpoint(run.id, 3)  # of shards that neither PEFT nor transformers loads
@@ -78,7 +78,7 @@ def test_the_endpoint_needs_lathe_s_token(api):
 def test_another_user_may_neither_end_a_process_nor_change_a_prompt_set(api):
     run = stopped_run()
     with database.write() as session:
-        token = accounts.add(session=session, name="alice")[1]
+        token = accounts.add(session=session, name="alice")
     served = api.post("/api/served", json={"models": [f"{run.id}:base"]}).json()
     kept = api.post("/api/prompt-sets", json={"name": "kept", "prompts": [{"user": "one"}]}).json()
     alice = {"Authorization": f"Bearer {token}"}
