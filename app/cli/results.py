@@ -53,9 +53,9 @@ def export(
 def verify(run_id: str, forms: tuple[str, ...], as_json: bool) -> None:
     """Compare the forms of a finished run's result with what was trained.
 
-    Each form renders the same prompts and answers them greedily: adapter or model, merged, gguf, and types such as gguf-Q8_0
-    (default: all, of the types those that were exported). It prints whether the tokens of prompts and answers are equal, the
-    largest difference of the logits, and the perplexity of the expected answers. Exit code 1: a form differs.
+    Each form renders the same prompts and answers them greedily: adapter or model, merged, served, gguf, and types such as
+    gguf-Q8_0 (default: all, of the types those that were exported). It prints whether the tokens of prompts and answers are
+    equal, the largest difference of the logits, and the perplexity of the expected answers. Exit code 1: a form differs.
     """
     from app.cli.runs import verify as cli_verify
 

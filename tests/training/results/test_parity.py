@@ -78,6 +78,19 @@ def test_llama_cpp_renders_and_answers_as_training_did(name: str, tmp_path: Path
     assert lossy["perplexity"] == pytest.approx(exact["perplexity"], rel=0.1)
 
 
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
+def test_the_served_result_renders_and_answers_as_training_did(name: str, tmp_path: Path) -> None:
+    model, data, run_dir = family(name, tmp_path / "model"), chats(tmp_path / "chats.jsonl"), tmp_path / "run"
+    options = WITHOUT_THINKING if name == "qwen3" else {}
+    train_here(run_dir, model, data, **PARITY, **options)
+    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
+    reference = Reference.read(run_dir)
+    assert reference
+    (served,) = verify(config, run_dir, reference, ["served"])
+    assert (served["rows"], served["prompt_ids_equal"], served["answers_equal"]) == (3, True, True), served
+    assert served["max_logit_difference"] < 1e-4
+
+
 def test_a_thinking_block_that_serving_omits_is_found_in_the_first_row(tmp_path: Path) -> None:
     model, data = family("qwen3", tmp_path / "model"), chats(tmp_path / "chats.jsonl")
     found = train_here(tmp_path / "run", model, data, **PARITY).summary["parity"]

@@ -59,7 +59,6 @@ def chunks(answer):
 
 def test_a_prompt_has_the_same_tokens_as_in_training(client, folders):
     from training.chat.tokenizer import load
-
     from training.data.example import Example
     from training.tokens.encoding import Encoder
     from training.tokens.rendering import Renderer

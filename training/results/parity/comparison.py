@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from training.results.parity.forms import Form
+from training.results.parity.forms import Answered, Form
 from training.results.parity.reference import Prompt, Reference
 
 
@@ -36,18 +36,25 @@ def compare(reference: Reference, form: Form) -> list[Row]:
     rows = []
     for index, prompt in enumerate(reference.prompts):
         ids = form.prompt_ids(prompt, reference.template_arguments)
-        answer, logits = form.answer(prompt.prompt_ids, reference.max_new_tokens)
-        loss = form.loss(prompt.prompt_ids, prompt.expected) if prompt.expected else None
-        rows.append(Row(prompt, ids, answer, _difference(reference, index, logits), loss))
+        answer = form.answer(prompt, reference.max_new_tokens)
+        loss = form.loss(prompt) if prompt.expected else None
+        rows.append(Row(prompt, ids, answer.tokens, _difference(reference, index, answer), loss))
     return rows
 
 
-def _difference(reference: Reference, index: int, logits: Any) -> float | None:
-    if logits is None or reference.logits is None:
+def _difference(reference: Reference, index: int, answer: Answered) -> float | None:
+    """The largest difference of the logits, or that of the first token's log probability."""
+    if reference.logits is None:
         return None
     wanted = reference.logits[index]
-    shared = min(len(wanted), len(logits))  # a file may pad its vocabulary
-    return float(np.abs(wanted[:shared] - logits[:shared]).max())
+    if answer.logits is not None:
+        shared = min(len(wanted), len(answer.logits))  # a file may pad its vocabulary
+        return float(np.abs(wanted[:shared] - answer.logits[:shared]).max())
+    if answer.logprob is None or not answer.tokens:
+        return None
+    exact = wanted.astype(np.float64)
+    normalizer = exact.max() + np.log(np.exp(exact - exact.max()).sum())
+    return abs(float(exact[answer.tokens[0]] - normalizer) - answer.logprob)
 
 
 def document(name: str, rows: list[Row], decode: Any) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The forms of a result as a user loads them: each renders prompts with its own files and stops where they say."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,17 +20,27 @@ from training.results.parity.generation import answer_loss, greedy
 from training.results.parity.reference import Prompt
 
 
+@dataclass(frozen=True)
+class Answered:
+    """The tokens of a greedy answer, and as far as the form tells them: the logits (vocabulary,) after the prompt, and the log
+    probability of the first token."""
+
+    tokens: list[int]
+    logits: NDArray[np.float32] | None = None
+    logprob: float | None = None
+
+
 class Form(Protocol):
     """A loaded form of a result."""
 
     def prompt_ids(self, prompt: Prompt, arguments: dict[str, Any]) -> list[int]:
         """The tokens that this form makes of a prompt."""
 
-    def answer(self, ids: Sequence[int], longest: int) -> tuple[list[int], NDArray[np.float32] | None]:
-        """The tokens of its greedy answer, and the logits (vocabulary,) after the prompt where the form tells them."""
+    def answer(self, prompt: Prompt, longest: int) -> Answered:
+        """Its greedy answer of at most `longest` tokens, where possible from the tokens that training saw."""
 
-    def loss(self, ids: Sequence[int], answer: Sequence[int]) -> float | None:
-        """The mean cross-entropy, in nats, of an answer after a prompt; None where the form does not tell it."""
+    def loss(self, prompt: Prompt) -> float | None:
+        """The mean cross-entropy, in nats, of the expected answer; None where the form does not tell it."""
 
 
 class TransformersForm:
@@ -49,13 +60,13 @@ class TransformersForm:
         )
         return [int(token) for token in self._tokenizer(text, add_special_tokens=False)["input_ids"]]
 
-    def answer(self, ids: Sequence[int], longest: int) -> tuple[list[int], NDArray[np.float32] | None]:
+    def answer(self, prompt: Prompt, longest: int) -> Answered:
         """As `Form`."""
-        return greedy(self._model, ids, None, longest)
+        return Answered(*greedy(self._model, prompt.prompt_ids, None, longest))
 
-    def loss(self, ids: Sequence[int], answer: Sequence[int]) -> float | None:
+    def loss(self, prompt: Prompt) -> float | None:
         """As `Form`."""
-        return answer_loss(self._model, ids, answer)
+        return answer_loss(self._model, prompt.prompt_ids, prompt.expected)
 
 
 class GgufForm:
@@ -70,14 +81,14 @@ class GgufForm:
             return self._model.tokens(prompt.text, special=True)
         return self._model.prompt(prompt.messages, prompt.tools, **arguments)
 
-    def answer(self, ids: Sequence[int], longest: int) -> tuple[list[int], NDArray[np.float32] | None]:
+    def answer(self, prompt: Prompt, longest: int) -> Answered:
         """As `Form`."""
-        found, first = self._model.greedy(ids, longest)
-        return found, first.numpy()
+        found, first = self._model.greedy(prompt.prompt_ids, longest)
+        return Answered(found, first.numpy())
 
-    def loss(self, ids: Sequence[int], answer: Sequence[int]) -> float:
+    def loss(self, prompt: Prompt) -> float:
         """As `Form`."""
-        return self._model.loss([*ids, *answer], len(ids))
+        return self._model.loss([*prompt.prompt_ids, *prompt.expected], len(prompt.prompt_ids))
 
 
 @contextmanager

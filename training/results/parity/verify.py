@@ -19,6 +19,7 @@ from training.results.parity.comparison import compare, document, perplexity
 from training.results.parity.forms import Form, gguf_form, transformers_form
 from training.results.parity.reference import Reference
 from training.results.parity.saved_result import answer_by_saved_result
+from training.results.parity.served import served_form
 from training.run_folder.gguf_types import GgufType
 from training.run_folder.paths import CONFIG_FILE, MERGED_FOLDER, PARITY_FILE, result_dir
 
@@ -66,6 +67,7 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
         form_name(kind): lambda kind=kind: gguf_form(gguf(kind), longest + reference.max_new_tokens)  # type: ignore[misc]
         for kind in GgufType
     }
+    found["served"] = lambda: served_form(config, result, reference.template_arguments)
     if not adapts:
         return {"model": lambda: transformers_form(config, result, on_base=False)} | found
     return {
@@ -80,9 +82,9 @@ def form_name(kind: GgufType) -> str:
 
 
 def existing(config: RunConfig, run_dir: Path) -> list[str]:
-    """All forms of the result: the adapter or model, merged, GGUF, and the quantized GGUF files that were made."""
+    """All forms of the result: the adapter or model, merged, GGUF, the quantized GGUF files that were made, and served."""
     made = [form_name(kind) for kind in GgufType if kind is not GgufType.TRAINED and (run_dir / kind.file).is_file()]
-    return [*(("adapter", "merged") if config.method.adapts else ("model",)), "gguf", *made]
+    return [*(("adapter", "merged") if config.method.adapts else ("model",)), "gguf", *made, "served"]
 
 
 def verdict(reference: Reference, forms: Sequence[dict[str, Any]]) -> dict[str, Any]:
