@@ -14,7 +14,7 @@ pytestmark = IN_BROWSER
 
 def test_without_a_worker_the_page_says_how_to_start_one(page):
     page.goto("/")
-    page.locator("nav a", has_text="System").click()
+    page.locator("nav a[href='/system']").click()
     says(page, ".empty", "lathe worker", "lathe up")
     says(page, "section.panel", "The broker is unreachable.", "Start it with")
 
