@@ -29,23 +29,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
-    from app.web import (
-        api,
-        authentication,
-        downloads,
-        feeds,
-        gradio_calls,
-        live,
-        model_endpoint,
-        order,
-        security,
-        serving,
-    )
+    from app.web import api, authentication, downloads, gradio_calls, model_endpoint, order, security, serving
     from app.web.rest import (
         before_run,
         comparing,
-        dataset_imports,
-        datasets,
         diagnoses,
         evaluations,
         notifications,
@@ -56,11 +43,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         stream,
         sweeps,
         system,
-        tokens,
         users,
     )
     from app.web.rest import settings as settings_routes
     from app.web.rest.answers.errors import ERRORS
+    from app.web.rest.data import dataset_imports, datasets, tokens
+    from app.web.streams import feeds, live
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
     openapi.install(app)

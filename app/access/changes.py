@@ -13,7 +13,8 @@ from worker.disk import background
 from worker.disk.offers import Freeable
 from worker.evaluations import submit as evaluating
 from worker.runs import shared_diagnoses, submit
-from worker.store import database, evaluations, machines, runs, sweeps, waiting
+from worker.store import database, evaluations, runs, sweeps, waiting
+from worker.store.system import machines
 from worker.store.tables import Evaluation, Run
 from worker.sweeps import start
 from worker.sweeps.spec import SweepSpec

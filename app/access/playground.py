@@ -6,7 +6,8 @@ from typing import Any
 from app.access import callers
 from app.access.permissions import check_change
 from worker.serving import requests
-from worker.store import database, prompt_sets, serving
+from worker.store import database
+from worker.store.playground import prompt_sets, serving
 from worker.store.tables import PromptSet, ServedModel
 
 

@@ -13,9 +13,9 @@ from app.cli.options import Group, config_type, count_type, json_option, path_ty
 from app.cli.results import archive, export, push, restore, verify
 from app.cli.runs.edit import delete, edit
 from app.cli.runs.queue import queue
+from app.cli.runs.sweep import sweep
 from app.cli.services import system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
-from app.cli.sweep import sweep
 from app.cli.user import token, user
 
 STATUSES = ("queued", "running", "finished", "failed", "stopped")

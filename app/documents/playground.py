@@ -13,7 +13,8 @@ from training.run_folder.paths import PARITY_FOLDER
 from worker.serving import requests
 from worker.serving.models import BASE, CHECKPOINT
 from worker.settings import get_settings
-from worker.store import database, runs, serving
+from worker.store import database, runs
+from worker.store.playground import serving
 from worker.store.tables import Dataset, PromptSet, Run, ServedModel, ServedState
 
 _ROWS_FILE = "rows.json"

@@ -8,7 +8,8 @@ from sqlmodel import Session
 from worker.machine import devices, overload
 from worker.runs import start_times
 from worker.settings import SettingsError
-from worker.store import database, machines, runs, waiting
+from worker.store import database, runs, waiting
+from worker.store.system import machines
 from worker.store.tables import QueueState, Run, Status
 
 

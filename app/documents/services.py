@@ -7,7 +7,7 @@ from typing import Any
 from worker.machine import measurement
 from worker.queue import broker_state
 from worker.settings import get_settings
-from worker.store import database_facts
+from worker.store.system import database_facts
 
 _LIMITS = (
     "upload_limit_bytes",

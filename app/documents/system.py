@@ -8,8 +8,9 @@ from sqlmodel import Session
 from app.documents import disk, services
 from worker.disk import background
 from worker.settings import get_settings
-from worker.store import database, machines
-from worker.store.machines import Lease
+from worker.store import database
+from worker.store.system import machines
+from worker.store.system.machines import Lease
 from worker.store.tables import Machine
 
 _LEASE = ("run_id", "name", "owner", "phase", "step", "total_steps")

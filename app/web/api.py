@@ -33,14 +33,14 @@ from worker.store.accounts import AccountNotFound
 from worker.store.database import UNREACHABLE
 from worker.store.evaluations import EvaluationActive, EvaluationEnded, EvaluationNotFound
 from worker.store.listed import run_list
-from worker.store.machines import MachineNotFound, MachineReports
 from worker.store.measured import series
 from worker.store.notifications.channels import ChannelNotFound
-from worker.store.prompt_sets import PromptSetNotFound
+from worker.store.playground.prompt_sets import PromptSetNotFound
+from worker.store.playground.serving import ServedNotFound
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
-from worker.store.serving import ServedNotFound
 from worker.store.submissions import KeyReused, Submission
 from worker.store.sweeps import SweepEnded, SweepNotFound
+from worker.store.system.machines import MachineNotFound, MachineReports
 from worker.store.tables import Status
 from worker.store.waiting import NotWaiting
 

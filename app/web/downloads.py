@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, StreamingResponse
 
-from app.documents import outputs as output_documents
+from app.documents.results import outputs as output_documents
 from app.web.assets import SERVED, STATIC_PATH
 from app.web.rest.answers.form import answers, sends
 from app.web.rest.answers.runs import Outputs

@@ -17,7 +17,8 @@ from app.access import callers
 from training.errors import Problem, UserError
 from worker.machine.process_identity import hostname
 from worker.serving import requests
-from worker.store import database, serving
+from worker.store import database
+from worker.store.playground import serving
 from worker.store.tables import ServedModel, ServedState
 
 router = APIRouter(include_in_schema=False)

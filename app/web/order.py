@@ -6,7 +6,8 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from app.access import changes
-from app.documents import export, queue
+from app.documents import queue
+from app.documents.results import export
 from app.documents.run import document
 from app.web.rest.answers.form import answers, sends
 from app.web.rest.answers.runs import QueueAnswer, RunAnswer

@@ -6,20 +6,18 @@ from training.rules import (
     learning_rate,
     lora,
     methods,
-    offload,
     optimizers,
     outputs,
-    own_deepspeed,
     precision,
     probe,
     processes,
     speed,
-    strategies,
     streaming,
     tasks,
 )
 from training.rules.conflict import Conflict, rules_in
 from training.rules.no_effect import settings_without_effect
+from training.rules.sharding import offload, own_deepspeed, strategies
 
 SUBJECTS = (
     processes,

@@ -28,7 +28,7 @@ from training.run_folder import checkpoints
 from training.run_folder.events import LOSS_OF, CheckpointSaved, Metrics, Note, Planned
 from training.run_folder.paths import checkpoint_dir
 from training.tokens.order import Shuffled, steps_per_epoch
-from training.trainer.best_checkpoint import (
+from training.trainer.callbacks.best_checkpoint import (
     BestCheckpointCallback,
     Evaluation,
     best,
@@ -36,11 +36,11 @@ from training.trainer.best_checkpoint import (
     evaluations,
     stops_early,
 )
+from training.trainer.callbacks.method_callbacks import callbacks, loraplus
+from training.trainer.callbacks.step_callback import StepCallback
 from training.trainer.evaluation import SetLosses
 from training.trainer.global_batch import GlobalBatchTrainer
-from training.trainer.method_callbacks import callbacks, loraplus
 from training.trainer.optimizers import optimizer_factory, scheduler_arguments
-from training.trainer.step_callback import StepCallback
 from training.trainer.throughput import Throughput
 
 

@@ -2,7 +2,8 @@
 
 from worker.machine import measurement
 from worker.machine.process_identity import me
-from worker.store import database, machines
+from worker.store import database
+from worker.store.system import machines
 from worker.supervision.lease import steady
 
 REPORT_SECONDS = 10.0

@@ -15,8 +15,8 @@ from worker.machine.process_identity import hostname, me
 from worker.serving import processes as serving
 from worker.settings import ROOT, get_settings
 from worker.store import claims, database, waiting
-from worker.store import serving as served_models
 from worker.store.database import UNREACHABLE
+from worker.store.playground import serving as served_models
 from worker.store.tables import Run
 from worker.supervision.lease import steady
 from worker.supervision.standby import FLAG, SUPERVISOR_LOG, Standby

@@ -12,6 +12,7 @@ from training.template_check.findings import Report
 from worker.allowed_paths import AllowedPaths, with_model_path
 from worker.datasets import run_data, template_checking
 from worker.runs import submit
+from worker.runs.config_files import with_template_file
 from worker.store.tables import Dataset
 
 _FIELDS = ("chat_template", "chat_template_kwargs", "loss_on", "weight_field")
@@ -31,7 +32,7 @@ def check_rows(config: RunConfig, reach: AllowedPaths) -> list[CheckedSet]:
     Raises:
         ConfigError: a file is not there or not allowed, the chat template is not valid, or rows of this run cannot be checked.
     """
-    config = submit.with_template_file(config, reach)
+    config = with_template_file(config, reach)
     if problems := [*reach.problems(config), *_invalid(config)]:
         raise ConfigError(problems)
     config = with_model_path(config)

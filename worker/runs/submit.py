@@ -7,8 +7,7 @@ from pathlib import Path
 
 from sqlmodel import Session
 
-from training.chat import template
-from training.config import own_deepspeed, trackers
+from training.config import trackers
 from training.config.choices import Method, Task
 from training.config.fields import ConfigError
 from training.config.machine import Machine
@@ -21,6 +20,7 @@ from training.units import byte_size
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path, with_model_path
 from worker.datasets import run_data, template_checking
 from worker.datasets.run_data import RunData, resolve
+from worker.runs.config_files import with_files
 from worker.settings import get_settings, hub_token
 from worker.store import database, runs, submissions
 from worker.store.runs import SweepPlace
@@ -194,57 +194,6 @@ def machine() -> Machine:
     from worker.machine import devices
 
     return ANY_MACHINE if get_settings().broker_url else devices.machine()
-
-
-def with_files(config: RunConfig, reach: AllowedPaths) -> RunConfig:
-    """The configuration with the content of its DeepSpeed file and of its chat template's in place of the paths.
-
-    Raises:
-        ConfigError: a file cannot be read, or is invalid.
-    """
-    return with_template_file(with_deepspeed_file(config, reach), reach)
-
-
-def with_template_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
-    """The configuration with the text of its chat template in place of a path.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no template.
-    """
-    given = config.chat_template
-    if not given or template.is_source(given):
-        return config
-    path = reach.find(given.strip())
-    fix = "Give the path of a .jinja file, or the text of a template."
-    if path is None or not path.is_file():
-        message = "is neither a Jinja template nor an existing file."
-        raise ConfigError([Problem("chat_template", given, message, fix)])
-    try:
-        return config.model_copy(update={"chat_template": template.from_file(path)})
-    except (OSError, ValueError) as error:
-        message = f"{error.strerror if isinstance(error, OSError) else error}."
-        raise ConfigError([Problem("chat_template", given, message, fix)]) from None
-
-
-def with_deepspeed_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
-    """The configuration with the content of its DeepSpeed file in place of the path.
-
-    Raises:
-        ConfigError: the file cannot be read, or is invalid.
-    """
-    given = config.deepspeed_config
-    if not given or own_deepspeed.given(config) is not None:
-        return config
-    path = reach.find(given)
-    fix = "Give the path of a DeepSpeed JSON file, or its text."
-    if path is None or not path.is_file():
-        raise ConfigError([Problem("deepspeed_config", given, "is neither JSON nor an existing file.", fix)])
-    try:
-        return config.model_copy(update={"deepspeed_config": own_deepspeed.from_file(path)})
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            [Problem("deepspeed_config", given, f"{error}{'' if str(error).endswith(('.', '?')) else '.'}", fix)]
-        ) from None
 
 
 def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Problem]]:

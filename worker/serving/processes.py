@@ -24,8 +24,8 @@ from worker.runs import results
 from worker.serving import models
 from worker.settings import ROOT, get_settings
 from worker.store import database
-from worker.store import serving as store
 from worker.store.database import UNREACHABLE
+from worker.store.playground import serving as store
 from worker.store.tables import DeviceLease, ServedModel, ServedState
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from sqlmodel import Session, col, select
 from worker import celery_app
 from worker.serving import models
 from worker.store import database
-from worker.store import serving as store
+from worker.store.playground import serving as store
 from worker.store.tables import Run, ServedModel, ServedState, Status
 
 LOST_SECONDS = 30.0

@@ -19,7 +19,8 @@ from worker.forecasts import forecast as forecasting
 from worker.machine import devices
 from worker.runs import submit
 from worker.settings import get_settings
-from worker.store import database, machines
+from worker.store import database
+from worker.store.system import machines
 from worker.sweeps import pace
 from worker.sweeps.expand import Candidate, candidates
 from worker.sweeps.spec import SweepSpec

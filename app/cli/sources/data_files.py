@@ -13,7 +13,7 @@ from training.config.data_sets import FIELDS, Source, canonical, sources, writte
 from training.config.run_config import RunConfig
 from training.units import byte_size
 from worker.allowed_paths import EVERYTHING, find_path
-from worker.runs.submit import with_deepspeed_file, with_template_file
+from worker.runs.config_files import with_deepspeed_file, with_template_file
 
 _CHUNK = 2**20
 _SECONDS = 1800.0

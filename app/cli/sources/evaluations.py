@@ -18,7 +18,7 @@ def submit(run_id: str, data: str, values: dict[str, Any]) -> dict[str, Any]:
 
         body = values | {"data": sent_file(server, data) if data else ""}
         return dict(server.send("POST", run_path(run_id, "/evaluations"), json=body))
-    from app.documents.evaluations import document
+    from app.documents.results.evaluations import document
     from worker.evaluations import submit
     from worker.settings import get_settings
 
@@ -35,7 +35,7 @@ def of_run(run_id: str) -> list[dict[str, Any]]:
     """
     if server := chosen():
         return list(server.get(run_path(run_id, "/evaluations"))["evaluations"])
-    from app.documents.evaluations import listing
+    from app.documents.results.evaluations import listing
     from worker.store import database
 
     ready()
@@ -51,7 +51,7 @@ def document(evaluation_id: str) -> dict[str, Any]:
     """
     if server := chosen():
         return dict(server.get(f"/api/evaluations/{quote(evaluation_id, safe='')}"))
-    from app.documents.evaluations import show
+    from app.documents.results.evaluations import show
     from worker.store import database
 
     with database.read() as session:

@@ -10,7 +10,7 @@ from app.documents.comparison.configured import circumstances, configured
 from app.documents.comparison.line import Line
 from app.documents.comparison.paired import Against, against_first, held_out, marked
 from app.documents.comparison.results import results
-from app.documents.evaluations import of_results
+from app.documents.results.evaluations import of_results
 from app.words.runs import method
 from training.errors import UserError
 from worker.datasets import datasets

@@ -8,7 +8,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import changes
-from app.documents import evaluations as document
+from app.documents.results import evaluations as document
 from app.pages.common.html import QUIET, html, user_error_html
 from app.pages.run import evaluations_html
 from app.words import evaluations as words

@@ -7,7 +7,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import changes
-from app.documents import evaluations as document
+from app.documents.results import evaluations as document
 from app.pages.common.html import QUIET, html, user_error_html
 from app.pages.common.upload_box import samples
 from app.pages.run import evaluation_rows, evaluations_html

@@ -5,8 +5,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.documents.answers import differences
-from app.documents.evaluations import Row
+from app.documents.results.answers import differences
+from app.documents.results.evaluations import Row
 from app.pages.common.html import ago, bar, each, table
 from app.words import evaluations as words
 from training.units import NONE

@@ -5,9 +5,9 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from app.documents.answers import Answer, Change, answers_of, counts
-from app.documents.outputs import outputs, used_by_snippets
-from app.documents.snippets import snippets
+from app.documents.results.answers import Answer, Change, answers_of, counts
+from app.documents.results.outputs import outputs, used_by_snippets
+from app.documents.results.snippets import snippets
 from app.pages.common.html import QUIET, html
 from app.pages.run import take_away_html
 from app.words.numbers import plural

@@ -6,9 +6,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.documents.answers import Answer, Change, Part, differences
-from app.documents.outputs import Output
-from app.documents.snippets import Snippet
+from app.documents.results.answers import Answer, Change, Part, differences
+from app.documents.results.outputs import Output
+from app.documents.results.snippets import Snippet
 from app.pages.common.html import each, panel, table
 from app.words.numbers import plural
 from app.words.parity import difference, figures, verdict

@@ -11,7 +11,7 @@ from app.pages.common.html import ago, bar, each, table
 from app.words import numbers
 from app.words.system import STATES, celsius, device_name, device_names, step_of, used_of, watts
 from training.units import NONE
-from worker.store.machines import SERVING
+from worker.store.system.machines import SERVING
 
 Document = dict[str, Any]
 _COLORS = {"ready": "finished", "overloaded": "stopped", "draining": "stopped", "stopped": "queued", "lost": "failed"}

@@ -8,7 +8,7 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import changes
-from app.documents import evaluations as document
+from app.documents.results import evaluations as document
 from app.web.rest.answers.evaluations import EvaluationAnswer, EvaluationList, EvaluationRows
 from app.web.rest.answers.form import answers, sends
 from app.web.security import error

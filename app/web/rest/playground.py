@@ -10,7 +10,8 @@ from app.access import playground as changes
 from app.documents import playground as documents
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.playground import PromptSetAnswer, PromptSets, Served, ServedAnswer, Suggestions
-from worker.store import database, prompt_sets
+from worker.store import database
+from worker.store.playground import prompt_sets
 
 router = APIRouter()
 

@@ -11,9 +11,9 @@ from app.documents.log_search import Filter, Level
 from app.documents.run import document
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.runs import EventPart, LogPart, RunAnswer
+from app.web.rest.data.received import received
 from app.web.rest.openapi import raw_body
 from app.web.rest.parameters import After
-from app.web.rest.received import received
 from worker.runs import restore
 from worker.runs.restore import BadArchive
 from worker.store import database

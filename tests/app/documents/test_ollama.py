@@ -9,8 +9,8 @@ import jinja2
 import pytest
 from paths import ROOT
 
-from app.documents.ollama import modelfile
-from app.documents.snippets import Used, snippets
+from app.documents.results.ollama import modelfile
+from app.documents.results.snippets import Used, snippets
 from training.config.run_config import RunConfig
 from training.model_info.chat_template import ChatTemplate, chat_template_of
 from training.model_info.turns import turns_of

@@ -14,8 +14,8 @@ from played_run import PlayedRun
 from tiny import make_data, make_model
 from trainer_process import train_here
 
-from app.documents.outputs import used_by_snippets
-from app.documents.snippets import Snippet, Used, snippets
+from app.documents.results.outputs import used_by_snippets
+from app.documents.results.snippets import Snippet, Used, snippets
 from training.config.choices import Method
 from training.config.run_config import RunConfig
 from worker.settings import get_settings

@@ -17,7 +17,8 @@ from supervised import eventually
 from web import IN_BROWSER, says
 
 from worker.serving import processes
-from worker.store import database, serving
+from worker.store import database
+from worker.store.playground import serving
 from worker.store.tables import PromptSet, ServedModel, Status
 
 pytestmark = IN_BROWSER

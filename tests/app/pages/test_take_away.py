@@ -10,7 +10,7 @@ from commands import lathe
 from played_run import SUMMARY, PlayedRun
 from web import IN_BROWSER, client, says
 
-from app.documents.answers import Change, answers_of, differences
+from app.documents.results.answers import Change, answers_of, differences
 from training.run_folder.gguf_types import GgufType
 from worker.settings import get_settings
 from worker.store.tables import Status

@@ -18,7 +18,8 @@ from training.run_folder.events import CheckpointSaved, Metrics, PhaseStarted
 from worker.datasets import datasets, token_counts
 from worker.disk import background, usage
 from worker.settings import get_settings
-from worker.store import accounts, database, serving
+from worker.store import accounts, database
+from worker.store.playground import serving
 from worker.store.tables import Status
 
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))

@@ -11,8 +11,8 @@ from web import server
 
 from app.documents.live import reader as live
 from app.documents.live.reader import Cursor, Reader
-from app.web import feeds
-from app.web.feeds import Feeds, encoded
+from app.web.streams import feeds
+from app.web.streams.feeds import Feeds, encoded
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Resumed
 
 NAMES = ("learning_rate", "grad_norm", "tokens_per_second", "tokens", "epoch", "accuracy")

@@ -9,7 +9,8 @@ from web import client
 
 from app.web import model_endpoint
 from training.run_folder.paths import PARITY_FOLDER
-from worker.store import accounts, database, serving
+from worker.store import accounts, database
+from worker.store.playground import serving
 from worker.store.tables import Status
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}]}

@@ -10,7 +10,7 @@ from played_run import SUMMARY, PlayedRun
 from supervised import eventually
 from tiny import make_data, make_model
 
-from app.documents import evaluations as document
+from app.documents.results import evaluations as document
 from training.run_folder.paths import RUN_VARIABLE
 from worker.evaluations import starting
 from worker.evaluations.submit import submit

@@ -19,7 +19,8 @@ from worker.machine.devices import Gpu
 from worker.machine.process_identity import hostname, me
 from worker.queue import starting
 from worker.serving import models, processes
-from worker.store import claims, database, serving
+from worker.store import claims, database
+from worker.store.playground import serving
 from worker.store.tables import DeviceLease, ServedModel, ServedState, Status
 
 pytestmark = pytest.mark.slow

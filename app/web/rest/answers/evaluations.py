@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.documents.evaluations import Row
+from app.documents.results.evaluations import Row
 from app.web.rest.answers.form import Answer, columns
 from worker.store.tables import Evaluation
 

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.documents.outputs import Output
+from app.documents.results.outputs import Output
+from app.documents.results.snippets import Snippet
 from app.documents.run import ATTEMPT, BRIEF, EVENT, WHOLE
-from app.documents.snippets import Snippet
 from app.web.rest.answers.form import Answer, columns
 from worker.store.measured.series import Series
 from worker.store.tables import Attempt, LogLine, Run, RunEvent, Status

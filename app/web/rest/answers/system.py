@@ -8,7 +8,7 @@ from app.web.rest.answers.form import Answer, columns
 from worker.disk.offers import Freeable
 from worker.disk.sizes import Size
 from worker.queue.broker_state import Broker
-from worker.store.database_facts import DatabaseFacts
+from worker.store.system.database_facts import DatabaseFacts
 from worker.store.tables import Account, Machine
 
 

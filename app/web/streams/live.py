@@ -12,9 +12,9 @@ from app.documents.live import plots
 from app.documents.live.plots import View
 from app.documents.live.reader import Cursor
 from app.web.downloads import slug
-from app.web.feeds import Feeds
 from app.web.rest.answers.form import sends
 from app.web.rest.parameters import After
+from app.web.streams.feeds import Feeds
 from worker.store import database, logs, runs
 from worker.store.tables import Run
 

@@ -12,8 +12,8 @@ from app.documents import dataset as document
 from app.documents import rows as rows_document
 from app.web.rest.answers.datasets import Check, DatasetAnswer, DatasetList, Rows
 from app.web.rest.answers.form import answers
+from app.web.rest.data.received import Received, received
 from app.web.rest.parameters import Limit, Offset
-from app.web.rest.received import Received, received
 from training.data.inspection import Inspection
 from worker.datasets import datasets, row_pages
 from worker.datasets.checking import check_file

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
-from app.documents.ollama import modelfile
+from app.documents.results.ollama import modelfile
 from training.config.choices import Quantization, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig

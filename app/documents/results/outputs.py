@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.documents.snippets import Used, snippets
+from app.documents.results.snippets import Used, snippets
 from app.words.runs import result_noun
 from training.config.fields import parse
 from training.config.run_config import RunConfig

@@ -1,0 +1,1 @@
+"""What a result is: its forms, how they are used, its answers and their scores."""

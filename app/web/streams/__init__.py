@@ -1,0 +1,1 @@
+"""What the server pushes to open pages."""

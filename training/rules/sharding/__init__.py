@@ -1,0 +1,1 @@
+"""Rules on strategies that shard, offload, and DeepSpeed files."""

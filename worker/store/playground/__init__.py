@@ -1,0 +1,1 @@
+"""The queries of served models and prompt sets."""

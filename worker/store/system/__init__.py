@@ -1,0 +1,1 @@
+"""The queries of machines and of the database itself."""
