@@ -1,4 +1,4 @@
-"""The same live run in TensorBoard, where it is installed: viewers ask for its loss once a second, as its page does on reload."""
+"""The same live run in TensorBoard and Trackio, where installed: viewers ask once a second for what their pages ask for."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -17,40 +17,107 @@ _TAGS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "tokens", "e
 _STEPS = 3000
 
 
+class Program(Protocol):
+    """A program that shows a run."""
+
+    name: str
+    ready: str
+    """The path that answers when the program works."""
+
+    def command(self, port: int) -> list[str]:
+        """Starts its server."""
+
+    def add(self, first: int, end: int) -> None:
+        """Stores steps [first, end) of the run."""
+
+    async def ask(self, client: httpx.AsyncClient, address: str) -> tuple[int, int]:
+        """What its page asks for once a second: the bytes of the answers, and the last step in them (-1: none)."""
+
+
 def measure(folder: Path, viewers: int, seconds: float) -> list[Watched]:
-    """TensorBoard's figures; empty if it is not installed."""
-    if find_spec("tensorboard") is None:
-        return []
-    logs = folder / "tensorboard"
-    writer = _Writer(logs)
-    for step in range(_STEPS):
-        writer.add(step)
+    """The figures of the programs that are installed."""
+    kinds = {"tensorboard": TensorBoard, "trackio": Trackio}
+    return [_measured(kind(folder), viewers, seconds) for module, kind in kinds.items() if find_spec(module)]
+
+
+def _measured(program: Program, viewers: int, seconds: float) -> Watched:
+    program.add(0, _STEPS)
     port = free_port()
-    arguments = ["--logdir", str(logs), "--port", str(port), "--reload_interval", "1", "--load_fast", "false"]
-    command = [sys.executable, "-m", "tensorboard.main", *arguments, "--samples_per_plugin", "scalars=5000"]
-    with started(command, f"http://127.0.0.1:{port}", "/data/runs", dict(os.environ)) as server:
+    with started(program.command(port), f"http://127.0.0.1:{port}", program.ready, dict(os.environ)) as server:
         time.sleep(5)
-        return [asyncio.run(_watch(server, writer, viewers, seconds))]
+        return asyncio.run(_watch(server, program, viewers, seconds))
 
 
-class _Writer:
-    """Writes a run's scalars as transformers' callback does."""
+class TensorBoard:
+    """A run written as transformers' callback writes it."""
+
+    name, ready = "TensorBoard", "/data/runs"
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._writer: Any = EventFileWriter(str(folder))
+        self._logs = folder / "tensorboard"
+        self._writer: Any = EventFileWriter(str(self._logs))
 
-    def add(self, step: int) -> None:
+    def command(self, port: int) -> list[str]:
+        """As `Program`."""
+        options = ["--reload_interval", "1", "--load_fast", "false", "--samples_per_plugin", "scalars=5000"]
+        return [sys.executable, "-m", "tensorboard.main", "--logdir", str(self._logs), "--port", str(port), *options]
+
+    def add(self, first: int, end: int) -> None:
+        """As `Program`."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [Summary.Value(tag=tag, simple_value=1.0 / (step + 1)) for tag in _TAGS]
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        for step in range(first, end):
+            values = [Summary.Value(tag=tag, simple_value=1.0 / (step + 1)) for tag in _TAGS]
+            self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
         self._writer.flush()
 
+    async def ask(self, client: httpx.AsyncClient, address: str) -> tuple[int, int]:
+        """As `Program`: one request a plot."""
+        received, last = 0, -1
+        for tag in _TAGS:
+            query = {"tag": tag, "run": "."}
+            answer = await client.get(f"{address}/data/plugin/scalars/scalars", params=query, timeout=60)
+            received += int(answer.headers.get("content-length", len(answer.content)))
+            if tag == "loss" and answer.status_code == 200:
+                last = int(answer.json()[-1][1])
+        return received, last
 
-async def _watch(server: Server, writer: _Writer, viewers: int, seconds: float) -> Watched:
+
+class Trackio:
+    """A run in Trackio's own database."""
+
+    name, ready = "Trackio", "/version"
+
+    def __init__(self, folder: Path) -> None:
+        os.environ["TRACKIO_DIR"] = str(folder / "trackio")  # read when Trackio is imported
+        from trackio.sqlite_storage import SQLiteStorage
+
+        self._storage: Any = SQLiteStorage
+
+    def command(self, port: int) -> list[str]:
+        """As `Program`."""
+        show = f"import trackio; trackio.show('live', open_browser=False, block_thread=True, server_port={port})"
+        return [sys.executable, "-c", show]
+
+    def add(self, first: int, end: int) -> None:
+        """As `Program`."""
+        steps = range(first, end)
+        values = [dict.fromkeys(_TAGS, 1.0 / (step + 1)) for step in steps]
+        self._storage.bulk_log("live", "run", values, steps=list(steps))
+
+    async def ask(self, client: httpx.AsyncClient, address: str) -> tuple[int, int]:
+        """As `Program`."""
+        body = {"project": "live", "runs": [{"run": "run"}]}
+        answer = await client.post(f"{address}/api/get_logs_batch", json=body, timeout=60)
+        found: Any = answer.json()
+        logs = (found["data"] if isinstance(found, dict) else found)[0]["logs"]
+        return len(answer.content), int(logs[-1]["step"])
+
+
+async def _watch(server: Server, program: Program, viewers: int, seconds: float) -> Watched:
     stored: dict[int, float] = {}
     delays: list[float] = []
     received: list[int] = []
@@ -59,15 +126,11 @@ async def _watch(server: Server, writer: _Writer, viewers: int, seconds: float) 
         seen = _STEPS - 1
         while time.monotonic() < until:
             began = time.monotonic()
-            for tag in _TAGS:
-                query = {"tag": tag, "run": "."}
-                answer = await client.get(f"{server.address}/data/plugin/scalars/scalars", params=query, timeout=60)
-                received.append(int(answer.headers.get("content-length", len(answer.content))))
-                if tag == "loss" and answer.status_code == 200:
-                    last = int(answer.json()[-1][1])
-                    now = time.monotonic()
-                    delays.extend(now - stored[step] for step in range(seen + 1, last + 1) if step in stored)
-                    seen = max(seen, last)
+            size, last = await program.ask(client, server.address)
+            received.append(size)
+            now = time.monotonic()
+            delays.extend(now - stored[step] for step in range(seen + 1, last + 1) if step in stored)
+            seen = max(seen, last)
             await asyncio.sleep(max(0.0, 1 - (time.monotonic() - began)))
 
     async with httpx.AsyncClient(limits=httpx.Limits(max_connections=viewers + 5)) as client:
@@ -75,10 +138,12 @@ async def _watch(server: Server, writer: _Writer, viewers: int, seconds: float) 
         tasks = [asyncio.create_task(viewer(client, began + seconds)) for _ in range(viewers)]
         step = _STEPS
         while time.monotonic() - began < seconds:
-            writer.add(step)
+            await asyncio.to_thread(program.add, step, step + 1)
             stored[step] = time.monotonic()
             step += 1
             await asyncio.sleep(1)
-        await asyncio.wait(tasks, timeout=60)
+        done, _ = await asyncio.wait(tasks, timeout=60)
+        for task in done:
+            task.result()
         share = (server.cpu_seconds() - used) / (time.monotonic() - began)
-    return Watched.of("TensorBoard", viewers, seconds, delays, sum(received), share)
+    return Watched.of(program.name, viewers, seconds, delays, sum(received), share)
