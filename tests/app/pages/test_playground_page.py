@@ -21,6 +21,7 @@ from worker.store import database
 from worker.store.playground import serving
 from worker.store.tables import PromptSet, ServedModel, Status
 
+LOADING = 240_000  # milliseconds: a busy machine imports torch in more than a minute
 pytestmark = IN_BROWSER
 STARTER = ROOT / "static" / "starter"
 
@@ -79,6 +80,7 @@ def said(page, model):
 def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_process_is_named(page, worker):
     run, training = finished_run(), PlayedRun("training", model=str(STARTER)).claim()
     page.goto(f"/playground?run={run.id}")
+    page.set_default_timeout(LOADING)
     says(page, ".served", "No model is loaded.")
     page.fill("#playground-user", "Write this order as JSON: two mugs to Oslo.")
     page.fill("input[name=max_tokens]", "8")
