@@ -156,7 +156,7 @@ def run(studio: Studio) -> None:
 def compare(studio: Studio) -> None:
     ids = [_trained(studio, rate) for rate in (0.001, 0.003, 0.01)]
     studio.open("/compare", runs=",".join(ids))
-    studio.page.locator(".plots canvas").first.wait_for()
+    studio.page.locator(".compare-plots .plot canvas").first.wait_for()
 
 
 def _trained(studio: Studio, rate: float) -> str:
