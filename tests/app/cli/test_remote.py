@@ -230,7 +230,9 @@ def test_a_server_that_does_not_answer_is_named(monkeypatch):
     assert "did not answer" in problem["message"]
 
 
-@pytest.mark.parametrize("command", ["up", "web", "worker", "token", "user list", "user add alice", "push RUN a/b", "verify RUN"])
+@pytest.mark.parametrize(
+    "command", ["up", "web", "worker", "token", "user list", "user add alice", "push RUN a/b", "verify RUN"]
+)
 def test_commands_of_the_machine_say_so(remote, command):
     [first, *_] = result = lathe(*command.split()).stderr.splitlines()
     assert "works on the machine of the installation only" in first, result
