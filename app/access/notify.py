@@ -65,7 +65,7 @@ def add(wish: Wish) -> NotificationChannel:
 def _checked(address: str) -> tuple[ChannelKind, str]:
     if addresses.is_email(address):
         if not mail.configured(get_settings()):
-            fix = "Ask whoever runs the server to set it (docs/notifications.md), or enter a webhook's URL."
+            fix = "Ask an administrator to set LATHE_SMTP_URL (docs/notifications.md), or enter a webhook's URL."
             raise ChannelError("address", address[:100], "cannot be used: this installation has no mail server.", fix)
         return ChannelKind.EMAIL, addresses.email(address)
     caller = callers.current()

@@ -1,4 +1,4 @@
-"""`lathe notify`: who is told when a run ends, fails, or has a loss that is not finite."""
+"""`lathe notify`: the webhooks and e-mail addresses that get a message when a run ends or its loss is not finite."""
 
 import json
 

@@ -26,7 +26,7 @@ def source(found: dict[str, Any]) -> str:
 
 
 def data(found: dict[str, Any]) -> str:
-    """The data set, with the number of its rows if only the first were asked for."""
+    """The name of the data set, and how many of its first rows were evaluated if not all were."""
     if found["lm_eval"]:
         return "lm-eval: " + ", ".join(found["lm_eval"])
     first = f", first {numbers.plural(found['asked_rows'], 'row')}" if found["asked_rows"] else ""

@@ -1,11 +1,16 @@
 """Files that a configuration names: their content takes the place of the path, so that a run depends on no file of a user."""
 
+from pathlib import Path
+
 from training.chat import template
 from training.config import own_deepspeed
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker.allowed_paths import AllowedPaths
+
+_TEMPLATE_FIX = "Give the path of a .jinja file, or the text of a template."
+_DEEPSPEED_FIX = "Give the path of a DeepSpeed JSON file, or its text."
 
 
 def with_files(config: RunConfig, reach: AllowedPaths) -> RunConfig:
@@ -27,15 +32,10 @@ def with_template_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
     if not given or template.is_source(given):
         return config
     path = reach.find(given.strip())
-    fix = "Give the path of a .jinja file, or the text of a template."
     if path is None or not path.is_file():
         message = "is neither a Jinja template nor an existing file."
-        raise ConfigError([Problem("chat_template", given, message, fix)])
-    try:
-        return config.model_copy(update={"chat_template": template.from_file(path)})
-    except (OSError, ValueError) as error:
-        message = f"{error.strerror if isinstance(error, OSError) else error}."
-        raise ConfigError([Problem("chat_template", given, message, fix)]) from None
+        raise ConfigError([Problem("chat_template", given, message, _TEMPLATE_FIX)])
+    return config.model_copy(update={"chat_template": template_text(path)})
 
 
 def with_deepspeed_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
@@ -48,12 +48,36 @@ def with_deepspeed_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
     if not given or own_deepspeed.given(config) is not None:
         return config
     path = reach.find(given)
-    fix = "Give the path of a DeepSpeed JSON file, or its text."
     if path is None or not path.is_file():
-        raise ConfigError([Problem("deepspeed_config", given, "is neither JSON nor an existing file.", fix)])
+        message = "is neither JSON nor an existing file."
+        raise ConfigError([Problem("deepspeed_config", given, message, _DEEPSPEED_FIX)])
+    return config.model_copy(update={"deepspeed_config": deepspeed_text(path)})
+
+
+def template_text(path: Path) -> str:
+    """The chat template in a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no template.
+    """
     try:
-        return config.model_copy(update={"deepspeed_config": own_deepspeed.from_file(path)})
+        return template.from_file(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            [Problem("deepspeed_config", given, f"{error}{'' if str(error).endswith(('.', '?')) else '.'}", fix)]
-        ) from None
+        raise _unreadable("chat_template", path, error, _TEMPLATE_FIX) from None
+
+
+def deepspeed_text(path: Path) -> str:
+    """The DeepSpeed configuration in a file, as text.
+
+    Raises:
+        ConfigError: the file cannot be read, or is invalid.
+    """
+    try:
+        return own_deepspeed.from_file(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable("deepspeed_config", path, error, _DEEPSPEED_FIX) from None
+
+
+def _unreadable(field: str, path: Path, error: OSError | ValueError, fix: str) -> ConfigError:
+    words = str(error.strerror if isinstance(error, OSError) and error.strerror else error)
+    return ConfigError([Problem(field, str(path), words if words.endswith((".", "?")) else f"{words}.", fix)])

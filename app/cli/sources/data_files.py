@@ -8,12 +8,11 @@ from typing import Any
 
 from app.cli.sources.server import Server
 from app.words import numbers
-from training.config import own_deepspeed
 from training.config.data_sets import FIELDS, Source, canonical, sources, written
 from training.config.run_config import RunConfig
 from training.units import byte_size
 from worker.allowed_paths import EVERYTHING, find_path
-from worker.runs.config_files import with_deepspeed_file, with_template_file
+from worker.runs.config_files import deepspeed_text, template_text, with_deepspeed_file, with_template_file
 
 _CHUNK = 2**20
 _SECONDS = 1800.0
@@ -31,11 +30,11 @@ def sent(server: Server, config: RunConfig) -> RunConfig:
 
 def sent_values(server: Server, values: dict[str, Any]) -> dict[str, Any]:
     """The same for settings that are not checked yet, as a file gives them."""
-    path = find_path(str(values["deepspeed_config"])) if values.get("deepspeed_config") else None
-    text = {"deepspeed_config": own_deepspeed.from_file(path)} if path and path.is_file() else {}
-    path = find_path(str(values["chat_template"])) if values.get("chat_template") else None
-    if path and path.is_file():
-        text["chat_template"] = path.read_text(encoding="utf-8")
+    text = {
+        name: read(path)
+        for name, read in {"deepspeed_config": deepspeed_text, "chat_template": template_text}.items()
+        if values.get(name) and (path := find_path(str(values[name]))) and path.is_file()
+    }
     return values | text | _sent_data(server, {field: canonical(values.get(field)) for field in FIELDS})
 
 

@@ -82,7 +82,7 @@ def channels_html(channels: Sequence[Document], caller: str, outcomes: dict[str,
     )
     browser = next((one for one in channels if one["kind"] == "browser" and one["owner"] == caller), None)
     return Markup(
-        '<header><h2>Notifications</h2></header><p class="note">You are told when one of your runs ends, fails, or has a loss '
+        '<header><h2>Notifications</h2></header><p class="note">You get a message when one of your runs ends, fails, or has a loss '
         'that is not finite. Press an event to turn it on or off.</p><ul class="channels">{}{}</ul>'
     ).format(rows, _browser(browser["events"] if browser else []))
 

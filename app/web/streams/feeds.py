@@ -69,7 +69,7 @@ class Feed:
 
     def _send(self, message: bytes) -> None:
         for queue in self.viewers:
-            if queue.qsize() >= _KEPT:  # its connection stalls: it loads everything again when it goes on
+            if queue.qsize() >= _KEPT:  # too slow a connection: drop its messages, and let it load everything again
                 while not queue.empty():
                     queue.get_nowait()
                 queue.put_nowait(encoded({"facts": self.reader.facts, "reload": True}, self.reader.cursor))
