@@ -24,7 +24,7 @@ def write(folder: Path, target: Path, kind: GgufType) -> list[str]:
     _check_free_space(folder, target, kind)
     if not kind.by_llama_cpp:
         return convert(folder, target, kind)
-    library = llama_cpp(kind.value)
+    library = llama_cpp(kind.value, ", or choose Q8_0")
     whole, part = target.with_name(f"{target.name}.whole"), target.with_name(f"{target.name}.part")
     try:
         notes = convert(folder, whole)
