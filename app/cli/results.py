@@ -12,6 +12,7 @@ FORMS = (
     "adapter",
     "model",
     "merged",
+    "served",
     "gguf",
     *(f"gguf-{kind.value}" for kind in GgufType if kind is not GgufType.TRAINED),
 )

@@ -28,11 +28,12 @@ def run(home: Path, tmp_path: Path) -> PlayedRun:
 
 
 def test_forms_are_compared_and_the_verdict_is_kept(run: PlayedRun) -> None:
-    found = answer("verify", run.id, "adapter", "merged")
+    found = answer("verify", run.id, "adapter", "merged", "served")
     assert found["equal"]
     assert [(name, form["rows"], form["answers_equal"]) for name, form in found["forms"].items()] == [
         ("adapter", 2, True),
         ("merged", 2, True),
+        ("served", 2, True),
     ]
 
 
