@@ -3,7 +3,7 @@
 # make quick  runs every check and the unit tests that do not import torch.
 # make check  runs lint, format, types and the direction of imports.
 # make screenshots takes the pictures of README.md and docs/ again.
-# make chaos  makes random faults for MINUTES=10 and looks for what is lost; also SEED=, DATABASE=postgresql, BROKER=redis.
+# make chaos  makes random faults for MINUTES=10 and looks for what is lost; also SEED=, DATABASE=postgresql, BROKER=redis, ENGINE=slurm.
 # The first of each installs what it needs into .venv; afterwards only what has changed. PYTHON=python3.12 takes another Python.
 
 SHELL := /bin/bash
@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: up test quick check chaos screenshots chromium faketime
+.PHONY: up test quick check chaos screenshots chromium faketime slurm
 .DEFAULT_GOAL := up
 
 # A file's tests stay in one process and share its runs. tests/conftest.py puts the files that train first.
@@ -25,7 +25,7 @@ WITH_TORCH = $(addprefix tests/training/, models batches reports ranks trainer r
 up: $(VENV)/.installed
 	@$(BIN)/lathe up
 
-test: $(VENV)/.installed-dev chromium faketime check
+test: $(VENV)/.installed-dev chromium faketime slurm check
 	@$(BIN)/python -m pytest $(PARALLEL) --durations=10
 
 quick: check
@@ -43,8 +43,9 @@ screenshots: $(VENV)/.installed-dev chromium
 MINUTES ?= 10
 DATABASE ?= sqlite
 BROKER ?= valkey
+ENGINE ?= local
 chaos: $(VENV)/.installed
-	@$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --database $(DATABASE) --broker $(BROKER) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m benchmarks.chaos --minutes $(MINUTES) --database $(DATABASE) --broker $(BROKER) --engine $(ENGINE) $(if $(SEED),--seed $(SEED))
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Lathe into $(VENV): about 1 GB the first time (several with CUDA) ..."
@@ -79,3 +80,12 @@ faketime:
 		echo "Installing faketime for the test of clocks ..."; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends faketime >/dev/null; \
 	else echo "No libfaketime: the test of clocks is skipped. On Debian: sudo apt-get install -y faketime"; fi
+
+# The cluster of two virtual nodes for the tests of the engine slurm. Root on Debian gets it; others are told how.
+SLURM_PACKAGES := slurmctld slurmd slurm-client
+slurm:
+	@if [ -x /usr/sbin/slurmctld ] && [ -x /usr/sbin/slurmd ] && command -v sbatch >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing Slurm for the tests of its engine ..."; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM_PACKAGES) >/dev/null; \
+	else echo "No Slurm: the tests of its engine are skipped. On Debian: sudo apt-get install -y $(SLURM_PACKAGES)"; fi

@@ -3,6 +3,7 @@
   "use strict";
   const COLORS = 10; // of runs, in compare.css
   const GIB = 1024 ** 3;
+  const LONGEST = 600; // points of a line, at which the server thins it again
   const PANELS = [
     { key: "loss", title: "Training loss", log: true, height: 220, smooth: true },
     { key: "eval_loss", title: "Evaluation loss", log: true, height: 220 },
@@ -24,6 +25,25 @@
     return PANELS.map((panel) => ({ ...panel, lines: runs.map((run, index) => line(run, index, panel)) }));
   }
 
+  const attempt = (stored) => stored.split(".")[0];
+
+  // From where a run's lines can grow, or null where they are not known or have become too long.
+  function tail(lines) {
+    const known = Object.values(lines ?? {});
+    if (!known.length || known.some((line) => line.x.length > LONGEST)) return null;
+    const { width } = known[0];
+    return { first_step: Math.floor(Math.max(...known.map((line) => line.step)) / width) * width, width };
+  }
+
+  // A line and the points that it has grown by; the first of them can be its last point with more rows.
+  function joined(line, more, first) {
+    if (!line) return more;
+    const kept = line.step >= first ? line.x.length - 1 : line.x.length;
+    const column = (name) => [...(line[name] ?? line.y).slice(0, kept), ...(more[name] ?? more.y)];
+    const bounds = line.low || more.low ? { low: column("low"), high: column("high") } : {};
+    return { ...more, x: column("x"), y: column("y"), ...bounds };
+  }
+
   // Gradio calls this for the component: `props.value` is the list of runs as JSON, or empty.
   function comparePlots(element, props, watch) {
     const box = element.querySelector(".compare-plots");
@@ -32,22 +52,35 @@
     let runs = [];
     let kept = { view: "", answers: new Map() }; // the lines of each run for one view of the plots
 
-    // Asks only for runs of which new metrics are stored.
+    // Asks only for runs of which new metrics are stored, and of a known run only for what it has grown by. A new attempt repeats
+    // steps after its checkpoint, so its lines are asked for whole.
     async function load(axis, from, to, points) {
       const view = JSON.stringify([axis, from, to, points]);
       if (kept.view !== view) kept = { view, answers: new Map() };
       const { answers } = kept;
       const now = runs;
       const stale = now.filter((run) => answers.get(run.id)?.stored !== run.stored);
-      if (stale.length) {
-        const query = new URLSearchParams({ runs: stale.map((run) => run.id).join(","), axis, points });
+      const continues = (run, known) => known && attempt(known.stored) === attempt(run.stored) && tail(known.lines);
+      const grown = to === null ? stale.filter((run) => continues(run, answers.get(run.id))) : [];
+      const asked = async (some, more) => {
+        const query = new URLSearchParams({ runs: some.map((run) => run.id).join(","), axis, points, ...more });
         if (from !== null) query.set("start", from);
         if (to !== null) query.set("end", to);
         const answer = await fetch(`/api/compare/series?${query}`);
         if (!answer.ok) throw new Error(`The server answered ${answer.status}.`);
-        const { lines } = await answer.json();
-        for (const run of stale) answers.set(run.id, { stored: run.stored, lines: {} });
-        for (const [key, line] of Object.entries(lines)) answers.get(key.split("/")[0]).lines[key] = line;
+        return Object.entries((await answer.json()).lines);
+      };
+      const whole = stale.filter((run) => !grown.includes(run));
+      if (whole.length) {
+        const lines = await asked(whole, {});
+        for (const run of whole) answers.set(run.id, { stored: run.stored, lines: {} });
+        for (const [key, line] of lines) answers.get(key.split("/")[0]).lines[key] = line;
+      }
+      for (const run of grown) {
+        const { lines } = answers.get(run.id);
+        const end = tail(lines);
+        for (const [key, line] of await asked([run], end)) lines[key] = joined(lines[key], line, end.first_step);
+        answers.get(run.id).stored = run.stored;
       }
       return { lines: Object.assign({}, ...now.map((run) => answers.get(run.id)?.lines)) };
     }

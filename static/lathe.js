@@ -113,6 +113,34 @@
     updateTimes();
   }
 
+  // The server's drawing of the page (app/web/first_drawing/), in place until the live page is complete. What it shows of a
+  // form that this browser keeps comes from a cookie; without the cookie it would show another form.
+  let pressed = false;
+  let filled = 0;
+  function firstDrawing() {
+    const first = document.getElementById("first-drawing");
+    if (!first) return;
+    const unknown = localStorage.getItem("lathe-draft") && !document.cookie.includes("lathe-draft=");
+    const earlier = new URLSearchParams(location.search).has("earlier");
+    if (["/new", "/new-sweep"].includes(location.pathname) && (unknown || earlier)) first.style.visibility = "hidden";
+    first.addEventListener("pointerdown", () => (pressed = true));
+    for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => setTimeout(() => (pressed = false)));
+    updateTimes();
+  }
+
+  // Called after each of the handlers that fill the page; after the last one, the live page takes the place of the first drawing.
+  function live(handlers) {
+    filled += 1;
+    if (filled >= handlers) requestAnimationFrame(replace);
+  }
+
+  function replace() {
+    const first = document.getElementById("first-drawing");
+    if (pressed) return void requestAnimationFrame(replace); // a click that has begun in it ends in it
+    first?.remove();
+    performance.mark("lathe-live");
+  }
+
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") document.querySelector(".dialog .dialog-cancel")?.click();
   });
@@ -146,5 +174,5 @@
     });
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { copies, mixture, problems, sendClicks, sets, updateTimes, variants });
+  window.lathe = Object.assign(window.lathe ?? {}, { copies, firstDrawing, live, mixture, problems, sendClicks, sets, updateTimes, variants });
 })();

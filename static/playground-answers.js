@@ -2,6 +2,7 @@
 (() => {
   "use strict";
   const SAMPLING = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
+  const LEAST_SECONDS = 0.05; // of an answer whose rate is shown: a few tokens that arrive together have none
 
   // The answer of the server as JSON; an error has its message, with the fix.
   async function json(address, options = {}) {
@@ -85,7 +86,7 @@
       if (choice.token_ids?.length) {
         first ||= performance.now();
         const seconds = (performance.now() - first) / 1000;
-        if (answer.tokens > 1 && seconds > 0) answer.rate = (answer.tokens - 1) / seconds;
+        if (answer.tokens > 1 && seconds > LEAST_SECONDS) answer.rate = (answer.tokens - 1) / seconds;
       }
       shown(answer);
     });

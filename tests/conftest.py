@@ -134,6 +134,8 @@ def _empty(url: str) -> None:
         connection.execute("DELETE FROM notification_channel")
         connection.execute("DELETE FROM preferences")
         connection.execute("DELETE FROM sweep")
+        connection.execute("DELETE FROM machine_failure")
+        connection.execute("DELETE FROM machine_aside")
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,10 @@ from programs.stand_in import GRACES
 
 from training.config.run_config import RunConfig
 from training.run_folder.paths import RUN_VARIABLE
+from worker.engines.local import starting
 from worker.machine import processes as process
 from worker.machine.process_identity import me
 from worker.machine.processes import is_gone
-from worker.queue import starting
 from worker.settings import get_settings
 from worker.store import claims, database, history, logs, runs
 from worker.store.tables import Request, Run, RunEvent

@@ -123,6 +123,16 @@ def start_recorded(run_dir: Path, model: Path, data: Path | str, **settings: Any
     return _start(run_dir, model, data, [str(PROGRAMS / "recorded_train.py")], settings)
 
 
+def start_with_shuffled_gather(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
+    """The same with a fault in gathering the shards of the result (programs/shuffled_gather_train.py)."""
+    return _start(run_dir, model, data, [str(PROGRAMS / "shuffled_gather_train.py")], settings)
+
+
+def start_with_slow_rank(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
+    """The same with a second rank that is slow and then stops (programs/slow_rank_train.py)."""
+    return _start(run_dir, model, data, [str(PROGRAMS / "slow_rank_train.py")], settings)
+
+
 def start_cold(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
     """The same with interpreters of its own, as the supervisor starts them."""
     argv, env = _command(run_dir, model, data, ["--module", "training.train"], settings)

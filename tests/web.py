@@ -27,6 +27,12 @@ from worker.store import database
 ADDRESS = "http://127.0.0.1:7860"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+LIVE_ONLY = """new MutationObserver((_, observer) => {
+  const first = document.getElementById("first-drawing");
+  if (document.readyState !== "loading") observer.disconnect();
+  first?.remove();
+}).observe(document, { childList: true, subtree: true })"""
+"""Removes the first drawing of a page (tests/app/web/test_first_drawing.py), so that a test finds each element once."""
 IN_BROWSER = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)"),

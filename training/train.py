@@ -29,7 +29,8 @@ def main() -> None:
     """Runs one rank and ends its process: status 0 when finished or stopped, 1 after an error (which it reports)."""
     die_with_parent()
     run_dir = Path(sys.argv[1]).resolve()
-    report, stop = Report(run_dir, rank=int(os.environ.get("RANK", "0"))), StopSignal()
+    rank, machine = int(os.environ.get("RANK", "0")), int(os.environ.get("GROUP_RANK", "0"))
+    report, stop = Report(run_dir, rank, machine), StopSignal()
     try:
         stop.install()
         report.started(device=os.environ.get("CUDA_VISIBLE_DEVICES", "") or "cpu")
@@ -58,12 +59,14 @@ def train(config: RunConfig, run_dir: Path, report: Report, stop: StopSignal) ->
     """Joins the ranks and runs this one, within its memory limit."""
     # Heavy imports come after the first record, so that the page shows "starting" meanwhile.
     from training.ranks import distributed
+    from training.ranks.node_check import check_nodes
     from training.reports import out_of_memory
     from training.reports.memory_limit import limited_memory
 
     machine = distributed.local_machine()
     apply_rules(config, machine, report)
     state = distributed.start(config, machine, report)
+    check_nodes(report, run_dir, state.device)
     with limited_memory(config.memory_limit, machine), out_of_memory.reporting_out_of_memory(report, config, machine):
         train_rank(config, run_dir, report, stop, machine, state)
 
@@ -77,11 +80,12 @@ def train_rank(
     from training.models.loading import hidden_size_of, load_tokenizer, load_trainable
     from training.models.lora_init import initial_dir
     from training.ranks import distributed
-    from training.results.finish import answer_held_out, conclude, publish_result, reference_of
+    from training.results.finish import answer_held_out, conclude, memory_of_training, publish_result, reference_of
     from training.trainer.arguments import training_arguments
     from training.trainer.make_trainer import make_trainer
     from training.trainer.objectives import objective
     from training.trainer.prepare import prepare_data
+    from training.trainer.row_check import check_rows
 
     precision = machine.best_precision if config.precision == "auto" else config.precision
     set_seed(config.seed)
@@ -89,6 +93,8 @@ def train_rank(
     report.enter("loading data")
     tokenizer = load_tokenizer(config)
     data = prepare_data(config, run_dir, tokenizer, report)
+    if report.rank == 0:
+        check_rows(config, tokenizer, report)
 
     report.enter("loading model")
     # Before the model is loaded: with ZeRO-3 the arguments decide how its weights are sharded.
@@ -114,9 +120,10 @@ def train_rank(
         return
 
     report.enter("saving")
-    result, summary = conclude(trainer, config, run_dir)
+    memory = memory_of_training()
+    reference = reference_of(trainer, config, data, tokenizer, precision, report)
+    result, summary = conclude(trainer, config, run_dir, memory)
     summary["classes"] = list(data.classes)
-    reference = reference_of(model, config, result, data, tokenizer, precision, report)
     del trainer, model
     distributed.destroy_process_group()
     if report.rank == 0:
@@ -131,7 +138,7 @@ def run_steps(
     """Trains to the end or a stop, from the newest complete checkpoint if there is one, and evaluates at the end."""
     from training.trainer.prepare import prepare_resume
 
-    checkpoint, rejected = prepare_resume(run_dir, state)
+    checkpoint, rejected = prepare_resume(trainer.context.config, run_dir, state)
     if checkpoint:
         report.for_run(Resumed(step=int(checkpoint.name.split("-")[1]), path=checkpoint.name, rejected=rejected))
     elif rejected:

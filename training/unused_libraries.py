@@ -1,6 +1,6 @@
 """Keeps peft and transformers from importing bitsandbytes and torchao where a run does not use them. No torch.
 
-Both import these libraries if they are installed, which takes 2 of the 10 seconds in which a rank starts.
+Both import these libraries if they are installed, which takes 2 of the 10 seconds in which a process starts.
 """
 
 import sys
@@ -14,9 +14,9 @@ LIBRARIES = ("bitsandbytes", "torchao")
 _OPTIMIZERS = {OptimizerName.ADAMW, OptimizerName.ADAFACTOR, OptimizerName.MUON, OptimizerName.SGD}
 
 
-def leave_out(config: RunConfig) -> None:
-    """Makes the libraries count as not installed in this process, unless the run may need one. Call it before their import."""
-    if may_quantize(config):
+def leave_out(*configs: RunConfig) -> None:
+    """Makes the libraries count as not installed in this process, unless a run may need one. Call it before their import."""
+    if any(may_quantize(config) for config in configs):
         return
     for name in LIBRARIES:
         # importlib.util.find_spec, by which both look for a library, returns None for such an entry.

@@ -11,9 +11,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from training.errors import Problem, UserError
+from worker.engine_settings import EngineSettings
 
 PREFIX = "LATHE_"
 ROOT = Path(__file__).resolve().parent.parent  # the checkout, or site-packages
@@ -31,7 +32,7 @@ def default_data_dir() -> Path:
     return Path("~/.local/share/lathe").expanduser()
 
 
-class Settings(BaseSettings):
+class Settings(EngineSettings):
     """The installation's settings, each from the environment variable LATHE_ + its name; an empty one means the default."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True)
@@ -75,6 +76,10 @@ class Settings(BaseSettings):
         True,
         description="Render some rows of each new run and check them before it is queued; takes about two seconds.",
     )
+    store_url: str = Field(
+        "",
+        description="Object store of data sets, checkpoints, results and logs: s3://bucket/lathe. The data folder is its cache.",
+    )
     keep_checkpoints: int | None = Field(
         None, ge=1, description="Checkpoints to keep of a run that has ended, the newest ones. Default: all."
     )
@@ -105,13 +110,20 @@ class Settings(BaseSettings):
     renew_seconds: float = Field(
         5, gt=0, description="Interval between lease renewals, in seconds: at most a third of the lease."
     )
-    max_attempts: int = Field(3, ge=1, description="A run fails after this many attempts that crashed or were lost.")
+    max_attempts: int = Field(
+        3, ge=1, description="A run fails after this many attempts that crashed or were lost without a new checkpoint."
+    )
     overtaking_seconds: float = Field(
         600, ge=0, description="How long later runs that need fewer devices may start before a queued run, in seconds."
     )
     devices: str = Field(
         "",
         description="Devices of this worker: cpu, or GPU numbers such as 0,1. Default: all GPUs, or the CPU if there are none.",
+    )
+    address: str = Field(
+        "",
+        description="Address at which other workers' machines reach this one, for runs on several machines. Default: that of the"
+        " interface through which this machine reaches the database.",
     )
     serve_idle: float = Field(
         15, gt=0, description="Minutes without a request after which a worker ends a served model."

@@ -8,14 +8,17 @@ from typing import Any
 
 from app.access import callers
 from app.access.permissions import Forbidden, check_admin, check_change
+from training.config.choices import Strategy
 from worker.datasets import datasets
 from worker.disk import background
 from worker.disk.offers import Freeable
 from worker.evaluations import submit as evaluating
 from worker.runs import shared_diagnoses, submit
 from worker.store import database, evaluations, runs, sweeps, waiting
-from worker.store.system import machines
+from worker.store.submissions import Submission
+from worker.store.system import aside, machines
 from worker.store.tables import Evaluation, Run
+from worker.sweeps import delete as sweep_delete
 from worker.sweeps import start
 from worker.sweeps.spec import SweepSpec
 
@@ -29,23 +32,26 @@ def stop(run_id: str) -> None:
     submit.stop(_own_run(run_id))
 
 
-def resume(run_id: str, *, step_down: bool = False) -> None:
-    """Requeues a failed or stopped run.
+def resume(
+    run_id: str, *, step_down: bool = False, strategy: Strategy | None = None, num_processes: int | None = None
+) -> None:
+    """Requeues a failed or stopped run, if given with another strategy or number of processes.
 
     Raises:
         Forbidden: another user owns it.
+        UserError: its checkpoint cannot be divided so.
     """
-    submit.resume(_own_run(run_id), step_down=step_down)
+    submit.resume(_own_run(run_id), step_down=step_down, strategy=strategy, num_processes=num_processes)
 
 
-def start_sweep(spec: SweepSpec) -> str:
-    """Queues the runs of a sweep, which belong to the caller; returns its id.
+def start_sweep(spec: SweepSpec, submission: Submission | None = None) -> str:
+    """Queues the runs of a sweep, which belong to the caller; returns its id, that of the first sweep for a known `submission`.
 
     Raises:
         ConfigError: no run can start.
     """
     caller = callers.current()
-    return start.start(spec, reach=caller.reach, owner=caller.name).id
+    return start.start(spec, reach=caller.reach, owner=caller.name, submission=submission).id
 
 
 def stop_sweep(sweep_id: str) -> None:
@@ -54,10 +60,17 @@ def stop_sweep(sweep_id: str) -> None:
     Raises:
         Forbidden: another user owns it.
     """
-    with database.read() as session:
-        sweep = sweeps.get(session=session, sweep_id=sweep_id)
-    check_change("sweep", sweep.id, sweep.owner)
-    start.stop(sweep.id)
+    start.stop(_own_sweep(sweep_id))
+
+
+def delete_sweep(sweep_id: str) -> None:
+    """Deletes a sweep with its runs, which have all ended.
+
+    Raises:
+        Forbidden: another user owns it.
+        SweepActive: one of its runs is queued or running.
+    """
+    sweep_delete.delete(_own_sweep(sweep_id))
 
 
 def edit(
@@ -234,11 +247,30 @@ def remove_machine(name: str) -> None:
         machines.remove(session=session, name=name)
 
 
+def use_machine(name: str) -> None:
+    """Takes back a machine that was put aside after failures.
+
+    Raises:
+        Forbidden: the caller is no admin.
+        NotAside: it is not put aside.
+    """
+    check_admin("machine", name)
+    with database.write() as session:
+        aside.use(session=session, host=name)
+
+
 def _own_run(run_id: str) -> str:
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
     check_change("run", run.id, run.owner)
     return run.id
+
+
+def _own_sweep(sweep_id: str) -> str:
+    with database.read() as session:
+        sweep = sweeps.get(session=session, sweep_id=sweep_id)
+    check_change("sweep", sweep.id, sweep.owner)
+    return sweep.id
 
 
 def _own_evaluation(evaluation_id: str) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from app.access import callers
 from app.access.permissions import check_admin, check_change
 from training.errors import UserError
+from worker.forecasts import prices
+from worker.forecasts.prices import Prices
 from worker.notifications import addresses, delivery, mail
 from worker.settings import get_settings
 from worker.store import database
@@ -165,6 +167,18 @@ def set_model(model: str) -> Preferences:
     """
     with database.write() as session:
         return preferences.set_model(session=session, owner=callers.current().name, model=model)
+
+
+def set_prices(gpu_hour: str, kwh: str) -> Prices:
+    """Stores what the caller pays for a GPU hour and a kWh.
+
+    Raises:
+        PriceError: a price is no number, or a GPU is unknown.
+    """
+    parsed = prices.parse(gpu_hour, kwh)
+    with database.write() as session:
+        preferences.set_prices(session=session, owner=callers.current().name, gpu_hour=gpu_hour, kwh=kwh)
+    return parsed
 
 
 def add_tour_step(step: str) -> None:

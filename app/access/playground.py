@@ -55,6 +55,18 @@ def keep_answers(set_id: str, model: str, answers: list[dict[str, Any]]) -> Prom
         return prompt_sets.keep_answers(session=session, set_id=set_id, model=model, answers=answers)
 
 
+def ask_every_result(set_id: str, *, every_result: bool) -> PromptSet:
+    """Sets whether every new result is asked a prompt set.
+
+    Raises:
+        PromptSetNotFound: there is none.
+        Forbidden: another user keeps it.
+    """
+    with database.write() as session:
+        _own(session, set_id)
+        return prompt_sets.ask_every_result(session=session, set_id=set_id, every_result=every_result)
+
+
 def delete_prompts(set_id: str) -> None:
     """Deletes a prompt set with its answers.
 

@@ -8,15 +8,17 @@ import click
 from app.cli.dataset.commands import dataset
 from app.cli.errors import Command
 from app.cli.evaluations.commands import evaluate, evaluations
+from app.cli.machines import machines
 from app.cli.notify import notify
 from app.cli.options import Group, config_type, count_type, json_option, path_type
-from app.cli.results import archive, export, push, restore, verify
+from app.cli.results import archive, export, gather, push, restore, verify
 from app.cli.runs.edit import delete, edit
 from app.cli.runs.queue import queue
 from app.cli.runs.sweep import sweep
 from app.cli.services import system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
 from app.cli.user import token, user
+from training.config.choices import Strategy
 
 STATUSES = ("queued", "running", "finished", "failed", "stopped")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -33,7 +35,7 @@ def main() -> None:
     """
 
 
-for command in (up, web, worker, system, sweep, dataset, edit, delete, queue, notify, user, token):
+for command in (up, web, worker, system, machines, sweep, dataset, edit, delete, queue, notify, user, token):
     main.add_command(command)
 
 
@@ -101,6 +103,13 @@ def render(ctx: click.Context, config: Path | None, as_json: bool, overrides: di
 )
 @click.option("--gpus", metavar="N", type=click.IntRange(1, 1024), help="Number of GPUs, one process each.")
 @click.option("--simulate", is_flag=True, help="Also simulate a training step (up to a minute).")
+@click.option(
+    "--solve",
+    multiple=True,
+    metavar="SETTING",
+    type=click.Choice(["max_length", "micro_batch_size", "gpus", "lora_r", "gpu"]),
+    help="Also find the most that fits: max_length, micro_batch_size, lora_r, gpus (fewest), gpu (cheapest).",
+)
 @click.option("--fetch-config", is_flag=True, help="First download the model's config.json from the hub.")
 @click.option("--host-memory", metavar="GIB", type=click.FloatRange(min=0.5), help="Host memory of the machine.")
 @json_option
@@ -219,15 +228,22 @@ def stop(run_id: str, as_json: bool) -> None:
 @main.command(cls=Command)
 @run_argument
 @click.option("--step-down", is_flag=True, help="Use the settings proposed when it ran out of memory.")
+@click.option("--num-processes", type=click.IntRange(1, 1024), help="Continue on another number of processes.")
+@click.option(
+    "--strategy", type=click.Choice([strategy.value for strategy in Strategy]), help="Continue with another strategy."
+)
 @json_option
-def resume(run_id: str, step_down: bool, as_json: bool) -> None:
-    """Resume a failed or stopped run from its last complete checkpoint."""
+def resume(run_id: str, step_down: bool, num_processes: int | None, strategy: str | None, as_json: bool) -> None:
+    """Resume a failed or stopped run from its last complete checkpoint.
+
+    With another strategy or number of processes, the global batch size stays the same.
+    """
     from app.cli.runs import run as cli_run
 
-    cli_run.resume(run_id, step_down=step_down, as_json=as_json)
+    cli_run.resume(run_id, step_down=step_down, num_processes=num_processes, strategy=strategy, as_json=as_json)
 
 
-for command in (evaluate, evaluations, export, verify, push, archive, restore):
+for command in (evaluate, evaluations, export, gather, verify, push, archive, restore):
     main.add_command(command)
 
 

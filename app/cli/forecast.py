@@ -10,13 +10,17 @@ from app.cli.options import ready
 from app.cli.sources.server import Server, chosen
 from app.words import numbers
 from app.words.forecast import page
+from app.words.solving import solved_page, speed_page
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.config.yaml_file import read_config
 from training.errors import Problem
+from training.forecast.solve import Wanted
 from worker.datasets import run_data
 from worker.forecasts import forecast as forecasting
-from worker.forecasts import hub_config, requested, targeting
+from worker.forecasts import hub_config, prices, requested, solving, targeting
+from worker.forecasts import speed as speeds
+from worker.store.tables import LOCAL
 
 _SECONDS = 300.0  # a simulation takes up to a minute
 _PARTS = {"matched": "With an adapter", "whole": "Fully trained", "others": "Linear, not trained"}
@@ -32,8 +36,9 @@ def show(
     simulate: bool,
     fetch_config: bool,
     as_json: bool,
+    solve: tuple[str, ...] = (),
 ) -> None:
-    """Prints the memory of a run on each rank, a verdict, and settings that fit.
+    """Prints the memory of a run on each rank, a verdict, settings that fit, its speed, and the most that fits.
 
     Raises:
         ConfigError: settings are invalid or conflict, or the GPU or the model's shape is unknown.
@@ -41,7 +46,8 @@ def show(
     values = {"data": "none"} | overrides
     config = requested.on_gpus(read_config(path, values) if path else parse(values), gpus, overrides)
     if server := chosen():
-        asked = {"gpu": gpu, "host_memory": host_memory, "simulate": simulate, "fetch_config": fetch_config}
+        asked: dict[str, Any] = {"gpu": gpu, "host_memory": host_memory, "simulate": simulate}
+        asked |= {"fetch_config": fetch_config, "solve": list(solve)}
         click.echo(_of_server(server, config, asked, as_json=as_json))
         return
     if any(run_data.DATASET_ID.fullmatch(source.path) for source in config.sources):
@@ -49,12 +55,20 @@ def show(
     if fetch_config:
         hub_config.fetch(config.model, config.revision)
     found, card = requested.forecast(config, gpu, host_memory)
+    simulate = simulate or bool(found.forecast.unknown)
     simulated = requested.simulate(config, found, card) if simulate else None
+    price = prices.of_user(LOCAL)
+    speed = requested.speed_of(config, gpu, price)
+    solved = requested.solve(config, map(Wanted, solve), gpu, host_memory, price) if solve else []
     if as_json:
-        document = forecasting.as_document(found)
-        click.echo(json.dumps(document | {"simulated": simulated} if simulated else document))
-    else:
-        click.echo(page(config, found, card, simulated))
+        document = forecasting.as_document(found) | {"speed": speeds.as_document(speed)}
+        document |= {"simulated": simulated} if simulated else {}
+        document |= {"solved": [solving.as_document(one) for one in solved]} if solve else {}
+        click.echo(json.dumps(document))
+        return
+    click.echo(page(config, found, card, simulated) + "\n\n" + speed_page(speed))
+    if solved:
+        click.echo("\n" + solved_page(solved))
 
 
 def _of_server(server: Server, config: RunConfig, asked: dict[str, Any], *, as_json: bool) -> str:

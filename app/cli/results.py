@@ -6,6 +6,7 @@ import click
 
 from app.cli.errors import Command
 from app.cli.options import json_option, path_type
+from training.config.choices import Quantization
 from training.run_folder.gguf_types import GgufType
 
 FORMS = (
@@ -13,6 +14,7 @@ FORMS = (
     "model",
     "merged",
     "served",
+    *(f"adapter-{bits.value}" for bits in Quantization if bits is not Quantization.NONE),
     "gguf",
     *(f"gguf-{kind.value}" for kind in GgufType if kind is not GgufType.TRAINED),
 )
@@ -49,14 +51,30 @@ def export(
 
 @click.command(cls=Command)
 @run_argument
+@click.option("--to", metavar="FOLDER", type=path_type, required=True, help="A folder that does not exist yet.")
+@click.option("--step", metavar="N", type=click.IntRange(min=1), help="The checkpoint's step. Default: the newest.")
+@json_option
+def gather(run_id: str, to: Path, step: int | None, as_json: bool) -> None:
+    """Gather the adapter or model of a checkpoint, whose weights ZeRO or FSDP keep in shards.
+
+    It needs one process and the base model on this machine, and also works for runs that stopped or failed.
+    """
+    from app.cli.runs import export as cli_export
+
+    cli_export.gather(run_id, to, step, as_json=as_json)
+
+
+@click.command(cls=Command)
+@run_argument
 @click.argument("forms", metavar="[FORM]...", nargs=-1, type=click.Choice(FORMS))
 @json_option
 def verify(run_id: str, forms: tuple[str, ...], as_json: bool) -> None:
     """Compare the forms of a finished run's result with what was trained.
 
-    Each form renders the same prompts and answers them greedily: adapter or model, merged, served, gguf, and types such as
-    gguf-Q8_0 (default: all, of the types those that were exported). It prints whether the tokens of prompts and answers are
-    equal, the largest difference of the logits, and the perplexity of the expected answers. Exit code 1: a form differs.
+    Each form renders the same prompts and answers them greedily: adapter or model, merged, served, gguf (default: these, and
+    the types of GGUF files that were exported), types such as gguf-Q8_0, and adapter-4bit and adapter-8bit on a quantized base
+    model. It prints whether the tokens of prompts and answers are equal, the largest difference of the logits, and for lossy
+    forms what they lose in exact match and perplexity. Exit code 1: a form differs that is not lossy.
     """
     from app.cli.runs import verify as cli_verify
 

@@ -66,6 +66,7 @@ def page(document: dict[str, Any]) -> str:
     parts = [", ".join(summary(document))]
     for heading, body in (
         ("Machines", _machines(document["machines"], document["time"])),
+        ("Put aside after failures: lathe machines use NAME", _aside(document["put_aside"])),
         ("Devices", _devices(document)),
         ("Disk", _disk(document["disk"])),
         ("Largest runs", _largest(document["disk"]["largest_runs"])),
@@ -89,6 +90,12 @@ def _machines(machines: list[dict[str, Any]], now: float) -> str:
         memory = used_of(one["memory_used_bytes"], one["memory_bytes"])
         rows.append([f"  {one['name']}", state, seen, load, memory, byte_size(one["disk_free_bytes"])])
     return numbers.table(rows)
+
+
+def _aside(machines: list[dict[str, Any]]) -> str:
+    rows = [["  MACHINE", "SINCE", "LATEST FAILURE"]]
+    rows += [[f"  {one['host']}", numbers.when(one["since"]), one["reason"]] for one in machines]
+    return numbers.table(rows) if machines else ""
 
 
 def _devices(document: dict[str, Any]) -> str:

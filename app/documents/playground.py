@@ -67,7 +67,7 @@ def suggestions(run_id: str) -> list[dict[str, Any]]:
 
 def prompt_set(found: PromptSet) -> dict[str, Any]:
     """A prompt set with the latest answers of each model."""
-    names = ("id", "owner", "name", "prompts", "answers", "created_at")
+    names = ("id", "owner", "name", "prompts", "answers", "every_result", "created_at")
     return {name: getattr(found, name) for name in names}
 
 

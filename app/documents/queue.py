@@ -5,6 +5,8 @@ from typing import Any
 
 from sqlmodel import Session
 
+from training.config.choices import EngineName
+from worker.engines.naming import engine_name
 from worker.machine import devices, overload
 from worker.runs import start_times
 from worker.settings import SettingsError
@@ -31,9 +33,21 @@ def read(session: Session) -> Queue:
         waiting=queued,
         running=len(runs.with_status(session=session, status=Status.RUNNING)),
         paused=waiting.paused(session=session),
-        starts=start_times.expected(session=session, devices=device_count(session)) if queued else {},
+        starts=_starts(session, queued),
         overloaded=overload.in_words() if queued else "",
     )
+
+
+def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:
+    """The seconds until each run starts: those of Slurm's queue as Slurm expects it."""
+    if not queued:
+        return {}
+    starts, now = start_times.expected(session=session, devices=device_count(session)), database.now(session=session)
+    for run in queued:
+        if engine_name(run) is EngineName.SLURM:
+            at = (run.job or {}).get("starts_at")
+            starts[run.id] = None if at is None else max(at - now, 0.0)
+    return starts
 
 
 def document(session: Session) -> dict[str, Any]:

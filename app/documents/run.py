@@ -1,24 +1,30 @@
 """A run as a plain dictionary: what `--json` prints and what the readable page is made of. Read-only."""
 
+import time
 from typing import Any
 
 from sqlmodel import Session
 
+from training.config.choices import EngineName
+from worker.engines.local import placement
+from worker.engines.naming import engine_name
+from worker.engines.slurm.words import waiting_sentence
 from worker.forecasts import run_forecast
 from worker.machine import overload
 from worker.store import history, runs, waiting
+from worker.store.jobs import submitted_id
 from worker.store.measured import series
 from worker.store.tables import Run, Status
 
 BRIEF = (
     "id", "name", "owner", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
-    "finished_at", "devices",
+    "finished_at", "devices", "job_id",
     "tags", "pinned", "archived_at", "sweep_id", "trial", "pause_at", "held", "priority", "final_loss", "best_loss", "diverged",
     "peak_bytes", "seconds_per_step",
 )  # fmt: skip
 WHOLE = (
     *BRIEF, "config", "summary", "error", "plan", "stepped_down", "forecast", "request", "phase_done", "phase_total", "dataset_id",
-    "notes", "fingerprints", "parent_id",
+    "notes", "fingerprints", "parent_id", "job",
 )  # fmt: skip
 ATTEMPT = (
     "number",
@@ -38,7 +44,7 @@ EVENT = ("time", "attempt", "kind", "level", "step", "message")
 def brief(run: Run) -> dict[str, Any]:
     """A run as `lathe runs` lists it. Times are seconds since the epoch, sizes bytes."""
     asked = {name: run.config.get(name) for name in ("model", "data", "method")}
-    return run.model_dump(mode="json", include=set(BRIEF)) | asked
+    return run.model_dump(mode="json", include=set(BRIEF)) | asked | {"job_id": submitted_id(run)}
 
 
 def document(session: Session, run_id: str) -> dict[str, Any]:
@@ -55,6 +61,7 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
     events = history.events(session=session, run_id=run.id)
     latest = series.latest(session=session, run_id=run.id)
     return run.model_dump(mode="json", include=set(WHOLE)) | {
+        "job_id": submitted_id(run),
         "attempts": [
             one.model_dump(mode="json", include=set(ATTEMPT)) for one in runs.attempts(session=session, run_id=run.id)
         ],
@@ -68,7 +75,8 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
 def place(session: Session, run: Run) -> dict[str, Any] | None:
     """Where a queued run stands: `place` (1 is next) of `waiting`, and how many are `running`. None for other runs.
 
-    `overloaded` names the machines that start nothing at present, with the reasons; mostly empty.
+    `overloaded` names the machines that start nothing at present, with the reasons; mostly empty. `job` says what the run's job
+    waits for, if an engine has queued it.
     """
     if run.status is not Status.QUEUED:
         return None
@@ -76,4 +84,8 @@ def place(session: Session, run: Run) -> dict[str, Any] | None:
     position = ids.index(run.id) + 1 if run.id in ids else len(ids) + 1
     running = runs.with_status(session=session, status=Status.RUNNING)
     numbers = {"place": position, "waiting": max(len(ids), position), "running": len(running)}
-    return numbers | {"overloaded": overload.in_words()}
+    job_id = submitted_id(run)
+    job = waiting_sentence(job_id, run.job, time.time()) if job_id and run.job else ""
+    if not job and run.config.get("num_machines", 1) > 1 and engine_name(run) is EngineName.LOCAL:
+        job = placement.reason_to_wait(session=session, run=run)
+    return numbers | {"overloaded": overload.in_words(), "job": job}

@@ -7,11 +7,12 @@ from sqlmodel import Session
 
 from app.documents import disk, services
 from worker.disk import background
+from worker.machine.devices import JOB
 from worker.settings import get_settings
 from worker.store import database
-from worker.store.system import machines
+from worker.store.system import aside, engines, machines
 from worker.store.system.machines import Lease
-from worker.store.tables import Machine
+from worker.store.tables import EngineReport, Machine
 
 _LEASE = ("run_id", "name", "owner", "phase", "step", "total_steps")
 
@@ -37,16 +38,25 @@ def document(may_change: Callable[[str], bool], *, wait: bool = False) -> dict[s
 
 
 def fleet(session: Session) -> dict[str, Any]:
-    """`time`, the `machines` with their devices and the runs that hold them, `other_leases` of unknown machines, and `queue`."""
+    """`time`, the `machines` with their devices and the runs that hold them, `other_leases` of unknown machines, `queue`, and the
+    `engines` with machines of their own: their partitions, and how many runs wait and run there. `put_aside` are the machines that
+    runs on several machines avoid.
+    """
     now, leases = database.now(session=session), machines.leases(session=session)
     known = [_machine(machine, leases, now) for machine in machines.listing(session=session)]
     named = {device["name"] for machine in known for device in machine["devices"]}
     return {
         "time": now,
         "machines": known,
-        "other_leases": [_lease(lease) for lease in leases if lease.device not in named],
+        "other_leases": [_lease(lease) for lease in leases if lease.device not in named and JOB not in lease.device],
+        "engines": [_engine(report, now) for report in engines.listing(session=session)],
         "queue": _queue(session),
+        "put_aside": [one.model_dump() for one in aside.listing(session=session)],
     }
+
+
+def _engine(report: EngineReport, now: float) -> dict[str, Any]:
+    return report.capacity | {"age_seconds": max(now - report.reported_at, 0.0)}
 
 
 def _machine(machine: Machine, leases: Sequence[Lease], now: float) -> dict[str, Any]:

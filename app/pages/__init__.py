@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import gradio as gr
 from gradio.components import Navbar
+from gradio.events import Dependency
 
 from app.pages import import_file, sweeps, tour
 from app.pages.compare import page as compare
@@ -49,5 +50,24 @@ def build() -> gr.Blocks:
     for page in PAGES:
         with demo if page.path == "/" else demo.route(page.name, page.path):
             Navbar(visible=False)  # our own is in the frame (app/web/theme.py)
+            before = set(demo.fns)
             BUILDERS[page.path](demo)
+            _tell_when_live(demo, set(demo.fns) - before)
     return demo
+
+
+def _tell_when_live(demo: gr.Blocks, own: set[int]) -> None:
+    """Calls `lathe.live` in the browser after each handler that fills the page when it opens.
+
+    After the last of them the first drawing (app/web/first_drawing/) gives way to the live page.
+    """
+    filling: list[int] = []
+    for number in sorted(own):
+        handler = demo.fns[number]
+        opens = any(event == "load" for _, event in handler.targets) or handler.trigger_after in filling
+        if opens and handler.fn is not None:
+            filling.append(number)
+    for number in filling:
+        Dependency(demo, {}, number, None).then(None, None, None, js=f"() => lathe.live({len(filling)})")
+    if not filling:
+        demo.load(None, None, None, js="() => lathe.live(1)")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, FastAPI, Header, Query, Request
+from fastapi import APIRouter, Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -19,16 +19,17 @@ from app.web.rest.answers.runs import RunAnswer, RunList, SeriesList
 from app.web.rest.answers.system import Health
 from app.web.rest.before_run import settings_object
 from app.web.rest.openapi import RUN_BODY, methods_of
-from app.web.rest.parameters import Limit, Offset, Step
+from app.web.rest.parameters import Key, Limit, Offset, Step
 from app.web.security import error
 from app.words.datasets import data_problems
+from training.config.choices import Strategy
 from training.config.fields import parse
 from training.errors import DataError, UserError
 from worker.datasets.datasets import DatasetInUse, DatasetNotFound
 from worker.disk.background import AlreadyFreeing
 from worker.runs import submit
 from worker.runs.shared_diagnoses import DiagnosisNotFound, TooManyShared
-from worker.store import database, runs, submissions
+from worker.store import database, runs
 from worker.store.accounts import AccountNotFound
 from worker.store.database import UNREACHABLE
 from worker.store.evaluations import EvaluationActive, EvaluationEnded, EvaluationNotFound
@@ -39,7 +40,8 @@ from worker.store.playground.prompt_sets import PromptSetNotFound
 from worker.store.playground.serving import ServedNotFound
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
 from worker.store.submissions import KeyReused, Submission
-from worker.store.sweeps import SweepEnded, SweepNotFound
+from worker.store.sweeps import SweepActive, SweepEnded, SweepNotFound
+from worker.store.system.aside import NotAside
 from worker.store.system.machines import MachineNotFound, MachineReports
 from worker.store.tables import Status
 from worker.store.waiting import NotWaiting
@@ -55,11 +57,13 @@ _STATUS: dict[type[UserError], int] = {
     NotWaiting: 409,
     SweepNotFound: 404,
     SweepEnded: 409,
+    SweepActive: 409,
     EvaluationNotFound: 404,
     EvaluationEnded: 409,
     EvaluationActive: 409,
     MachineNotFound: 404,
     MachineReports: 409,
+    NotAside: 409,
     AlreadyFreeing: 409,
     KeyReused: 409,
     ChannelNotFound: 404,
@@ -72,16 +76,6 @@ _STATUS: dict[type[UserError], int] = {
     ServedNotFound: 404,
     PromptSetNotFound: 404,
 }
-
-Key = Annotated[
-    str | None,
-    Header(
-        alias=submissions.HEADER,
-        min_length=1,
-        max_length=submissions.LONGEST_KEY,
-        description="Any text of your choice. A repeated request with the same key answers the first run, for a day.",
-    ),
-]
 
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"]
 
@@ -164,11 +158,17 @@ def stop_run(run_id: str) -> dict[str, Any]:
 
 
 @router.post("/api/runs/{run_id}/resume", **answers(RunAnswer))
-def resume_run(run_id: str, step_down: bool = False) -> dict[str, Any]:
+def resume_run(
+    run_id: str,
+    step_down: bool = False,
+    strategy: Strategy | None = None,
+    num_processes: Annotated[int | None, Query(ge=1, le=1024)] = None,
+) -> dict[str, Any]:
     """Resumes a failed or stopped run from its last complete checkpoint; `step_down` applies the settings proposed after an
-    out-of-memory error.
+    out-of-memory error. With another `strategy` or number of processes the checkpoint is divided anew, and
+    gradient_accumulation_steps changes so that the global batch size stays.
     """
-    changes.resume(run_id, step_down=step_down)
+    changes.resume(run_id, step_down=step_down, strategy=strategy, num_processes=num_processes)
     return _document(run_id)
 
 

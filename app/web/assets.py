@@ -65,11 +65,17 @@ SERVED = {
 def scripts(path: str, nonce: str) -> Markup:
     """A page's scripts, with the `nonce` that the CSP requires.
 
-    They belong before Gradio's, which call them: deferred scripts run in the order of the document.
+    They belong before Gradio's, which call them: deferred scripts run in the order of the document. The first one runs at
+    once, because the first drawing calls it.
     """
-    names = (*_COMMON.scripts, *_BY_PAGE.get(path, Files()).scripts)
-    script = Markup('<script nonce="{}" src="{}" defer></script>')
-    return Markup("").join(script.format(nonce, static_url(name)) for name in names)
+    first, *others = (*_COMMON.scripts, *_BY_PAGE.get(path, Files()).scripts)
+    at_once, script = (
+        Markup('<script nonce="{}" src="{}"></script>'),
+        Markup('<script nonce="{}" src="{}" defer></script>'),
+    )
+    return at_once.format(nonce, static_url(first)) + Markup("").join(
+        script.format(nonce, static_url(name)) for name in others
+    )
 
 
 def head(path: str) -> Markup:

@@ -10,13 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from anyio import to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.formparsers import MultiPartException
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.peers import hostname, is_loopback
 from app.web.addresses import PAGES
+from app.web.first_drawing.drawing import FirstDrawings
 from app.web.theme import frame
 from worker.settings import Settings
 
@@ -171,14 +174,14 @@ class BrowserRules:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         nonce = secrets.token_urlsafe(16)
-        return await self.app(_uncompressed(scope), receive, _Framing(scope["path"], nonce, send))
+        return await self.app(_uncompressed(scope), receive, _Framing(scope, nonce, send))
 
 
 class _Framing:
     """Forwards a response with added headers; buffers an HTML page to frame it."""
 
-    def __init__(self, path: str, nonce: str, send: Send) -> None:
-        self.path, self.nonce, self.send = path, nonce, send
+    def __init__(self, scope: Scope, nonce: str, send: Send) -> None:
+        self.scope, self.path, self.nonce, self.send = scope, scope["path"], nonce, send
         self.start: Message | None = None
         self.body = b""
 
@@ -186,8 +189,8 @@ class _Framing:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers.update(_HEADERS)
-            if self.path.startswith("/assets/"):
-                headers["Cache-Control"] = "public, max-age=31536000, immutable"  # their names contain a hash
+            if self.path.startswith("/assets/") or (self.path == "/theme.css" and b"v=" in self.scope["query_string"]):
+                headers["Cache-Control"] = "public, max-age=31536000, immutable"  # their addresses contain a hash
             if headers.get("content-type", "").startswith("text/html"):
                 headers.setdefault("Content-Security-Policy", _CONTENT_POLICY.format(nonce=self.nonce))
                 headers["Cache-Control"] = "no-store"
@@ -203,7 +206,9 @@ class _Framing:
         if message.get("more_body"):
             return
         if b"<gradio-app" in self.body:
-            self.body = frame(self.body.decode(), self.path, self.nonce).encode()
+            drawings: FirstDrawings = self.scope["app"].state.first_drawings
+            first = await to_thread.run_sync(drawings.draw, Request(self.scope))
+            self.body = frame(self.body.decode(), self.path, self.nonce, first, drawings.links(self.path)).encode()
             MutableHeaders(scope=start)["Content-Length"] = str(len(self.body))
         await self.send(start)
         await self.send({"type": "http.response.body", "body": self.body})

@@ -149,12 +149,28 @@ def theme() -> gr.themes.Base:
     return base
 
 
-def frame(html: str, path: str, nonce: str) -> str:
-    """A Gradio page with our head and header, and with `nonce` on every script, as the CSP requires."""
+_DARK = Markup(
+    'document.body.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches)'
+)  # as Gradio will
+
+
+def frame(html: str, path: str, nonce: str, first: Markup, links: Markup) -> str:
+    """A Gradio page with our head, header and first drawing, and with `nonce` on every script, as the CSP requires.
+
+    The first drawing follows Gradio's element, so that scripts find the live page's elements before its own.
+    """
     html = re.sub(r"<script(?=[\s>])", f'<script nonce="{nonce}"', html)
     html = re.sub(r"<head(?:\s[^>]*)?>", lambda tag: f"{tag[0]}{assets.scripts(path, nonce)}", html, count=1)
-    html = html.replace("</head>", f"{assets.head(path)}</head>", 1)
-    return html.replace("<gradio-app", f"{header(path)}<gradio-app", 1)
+    html = html.replace("</head>", f"{assets.head(path)}{links}</head>", 1)
+    before, element, after = html.partition("<gradio-app")
+    if not first:
+        return f"{before}{header(path)}{element}{after}"
+    script = Markup('<script nonce="{}">{}</script>')
+    inside, end, rest = after.partition("</gradio-app>")
+    drawn = Markup('<div id="first-drawing">{}</div>{}').format(
+        first, script.format(nonce, Markup("lathe.firstDrawing()"))
+    )
+    return f"{before}{script.format(nonce, _DARK)}{header(path)}{element}{inside}{end}{drawn}{rest}"
 
 
 def header(path: str) -> Markup:

@@ -3,9 +3,11 @@
 from typing import Any
 
 from app.words import numbers
+from training.config.fields import in_words
 from training.config.run_config import RunConfig
-from training.forecast.forecast import MOMENTS
+from training.forecast.forecast import Forecast
 from training.forecast.gpus import Card
+from training.forecast.moments import MOMENTS
 from training.units import byte_size
 from worker.forecasts.forecast import Found
 
@@ -15,13 +17,18 @@ def page(config: RunConfig, found: Found, card: Card | None, simulated: dict[str
     return forecast_page(config, found, card) + (simulation_page(simulated) if simulated else "")
 
 
+def verdict(forecast: Forecast) -> str:
+    """Whether a run fits, in a word or three."""
+    return "Fits" if forecast.fits else "Cannot say without a simulation" if forecast.unknown else "Does not fit"
+
+
 def forecast_page(config: RunConfig, found: Found, card: Card | None) -> str:
     """The forecast as text."""
     forecast = found.forecast
     place = f"{numbers.plural(config.num_processes, 'GPU')}, {card.label}" if card else "CPU"
     share = numbers.percent(forecast.trainable / max(forecast.total, 1), 4)
     lines = [
-        f"{'Fits' if forecast.fits else 'Does not fit'}: {place}, {config.method}, {config.strategy}, "
+        f"{verdict(forecast)}: {place}, {config.method}, {config.strategy}, "
         f"{config.micro_batch_size} x {forecast.batch.length:,} tokens.",
         *forecast.reasons,
         "",
@@ -31,10 +38,12 @@ def forecast_page(config: RunConfig, found: Found, card: Card | None) -> str:
         f"The peak is at {MOMENTS[forecast.moment]}.",
         *found.notes,
     ]
+    if found.first_step:
+        lines.append(f"The first step that saves memory: {in_words(found.first_step)}.")
     if found.advice:
         heading = "Also fits, fastest first:" if forecast.fits else "Settings that fit, fastest first:"
         lines += ["", heading, numbers.table(_advice(found))]
-    elif not forecast.fits:
+    elif not forecast.fits and not forecast.unknown:
         lines += [
             "",
             "No setting that Lathe tried fits. Use more or larger GPUs, a shorter max_length or a smaller model.",

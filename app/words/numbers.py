@@ -7,6 +7,14 @@ from typing import Any
 from training.units import NONE
 
 
+def energy(joules: float | None) -> str:
+    """Energy in kWh or Wh: "1.25 kWh", "38 Wh"."""
+    if joules is None:
+        return NONE
+    hours = joules / 3600
+    return f"{hours / 1000:,.2f} kWh" if hours >= 1000 else f"{hours:.3g} Wh"
+
+
 def duration(seconds: float | None) -> str:
     """Seconds in at most two units: "0.4 s", "12 s", "2 min 5 s", "3 h 12 min", "2 d 4 h"."""
     if seconds is None or not math.isfinite(seconds):

@@ -2,12 +2,16 @@
 
 from typing import Any
 
+from training.run_folder.model_card import quality_loss
+
 
 def verdict(form: dict[str, Any]) -> str:
-    """One of "equal", "differs" and "not checked"."""
+    """One of "equal", "differs", "lossy" (as intended) and "not checked"."""
     if "error" in form:
         return "not checked"
-    return "equal" if form["prompt_ids_equal"] and form["answers_equal"] else "differs"
+    if form["prompt_ids_equal"] and form["answers_equal"]:
+        return "equal"
+    return "lossy" if form.get("lossy") and form["prompt_ids_equal"] else "differs"
 
 
 def figures(form: dict[str, Any]) -> str:
@@ -17,9 +21,8 @@ def figures(form: dict[str, Any]) -> str:
         return f"not checked: {error['message']} {error['fix']}".strip()
     prompts = "prompt tokens equal" if form["prompt_ids_equal"] else "prompt tokens differ"
     answers = f"{form['equal_answers']} of {form['rows']} answers equal"
-    value = form.get("perplexity")
-    lost = "" if value is None else f"perplexity {value:.4g}"
-    return ", ".join(filter(None, (prompts, answers, logits(form), lost)))
+    lost = quality_loss(form) if form.get("lossy") else ""
+    return ", ".join(filter(None, (prompts, answers, logits(form)))) + lost
 
 
 def logits(form: dict[str, Any]) -> str:

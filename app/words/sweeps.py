@@ -22,6 +22,14 @@ def plan_words(plan: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def lost(sweep: dict[str, Any]) -> str:
+    """What deleting a sweep loses."""
+    runs = [run for trial in sweep["trials"] for run in trial["runs"]]
+    finished = sum(run["status"] == "finished" for run in runs)
+    results = f", and the results of {numbers.plural(finished, 'finished run')}" if finished else ""
+    return f"This deletes its {numbers.plural(len(runs), 'run')}: settings, metrics, logs and checkpoints are lost{results}."
+
+
 def plan_notes(plan: dict[str, Any]) -> list[str]:
     """What to know about a plan: how many start, why the time is unknown, what the time assumes."""
     notes = []

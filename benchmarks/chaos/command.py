@@ -22,7 +22,7 @@ from typing import Any
 from sqlmodel import col, select
 
 from benchmarks.chaos.faults import Fault, Injector, plan
-from benchmarks.chaos.findings import Findings, Losses, attempts, check_leftovers, check_runs, losses
+from benchmarks.chaos.findings import Findings, Losses, attempts, check_jobs, check_leftovers, check_runs, losses
 from benchmarks.chaos.installation import Installation, installation
 from benchmarks.chaos.supervisor import LIGHT, REAL
 from worker.store import database
@@ -44,13 +44,14 @@ def main() -> int:
         signal.signal(number, _end)
     seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", file=sys.stderr, flush=True)
-    with installation(arguments.database, arguments.broker, arguments.workers, keep=arguments.keep) as running:
+    kinds = arguments.database, arguments.broker, arguments.workers
+    with installation(*kinds, engine=arguments.engine, keep=arguments.keep) as running:
         chaos = Chaos(running, seed, real=not arguments.light)
         try:
             report = chaos.run(arguments.minutes * 60, arguments.faults, arguments.pause)
         finally:
             chaos.injector.thaw(everything=True)  # a frozen process does not handle signals
-        report |= {"database": arguments.database, "broker": arguments.broker}
+        report |= {"database": arguments.database, "broker": arguments.broker, "engine": arguments.engine}
     print(json.dumps(report) if arguments.json else _in_words(report))
     return 0 if report["clean"] else 1
 
@@ -85,7 +86,7 @@ class Chaos:
         if self.real:
             self._undisturbed = self._train_undisturbed()
         began = time.monotonic()
-        for fault in plan(self.seed, mean_pause):
+        for fault in plan(self.seed, mean_pause, slurm=self.installation.cluster is not None):
             over = time.monotonic() - began > seconds if faults is None else self._tried >= faults
             if over:
                 break
@@ -97,6 +98,7 @@ class Chaos:
         findings = Findings()
         settings = self.installation.settings
         check_leftovers(settings, self.installation.processes, findings)
+        check_jobs(self.installation.cluster, findings)
         check_runs(settings.runs_dir, self.accepted, self._undisturbed, findings)
         return self._report(findings, seconds_taken)
 
@@ -152,7 +154,7 @@ class Chaos:
         longest = chance.choice((200, 1000))  # 1,000 take three leases
         steps = {"max_steps": chance.randint(40, longest), "save_steps": chance.randint(5, 30)}
         ranks = {"num_processes": 2, "strategy": "ddp"} if number % 2 else {}
-        light = {"seed": number} | steps | ranks
+        light = {"seed": number} | steps | ranks | self._machines(number)
         config: dict[str, Any] = {"name": f"{kind}-{number}", "model": str(STARTER), "data": self._data}
         config |= light if kind == LIGHT else REAL_RUN
         run_id = self.installation.submit(config)
@@ -163,6 +165,10 @@ class Chaos:
                     "data"
                 ]  # the stored data set, so that it is not imported again
         return run_id
+
+    def _machines(self, number: int) -> dict[str, Any]:
+        """Spreads every second of the runs with two ranks over two nodes, if there are nodes."""
+        return {"num_machines": 2} if self.installation.cluster is not None and number % 4 == 1 else {}
 
     def _under_way(self) -> list[str]:
         with database.read() as session:
@@ -205,7 +211,8 @@ def _in_words(report: dict[str, Any]) -> str:
         return ", ".join(f"{number} {name}" for name, number in counts.items())
 
     lines = [
-        f"{report['database']} and {report['broker']}, seed {report['seed']}, {report['minutes']} minutes of faults",
+        f"engine {report['engine']}, {report['database']} and {report['broker']}, seed {report['seed']}, "
+        f"{report['minutes']} minutes of faults",
         f"runs        {report['runs']}",
         f"attempts    {report['attempts']}: {listed(report['attempts_ended'])}",
         f"faults      {report['faults']}, {report['faults_of_real_runs']} of them in real training runs",
@@ -225,6 +232,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10, help="duration of the faults (default: %(default)s)")
     parser.add_argument("--faults", type=int, help="number of faults, instead of a duration")
     parser.add_argument("--seed", type=int, help="seed of the faults; default: random, and printed")
+    parser.add_argument(
+        "--engine", choices=["local", "slurm"], default="local", help="slurm: a cluster of two virtual nodes"
+    )
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--broker", choices=["valkey", "redis"], default="valkey")
     parser.add_argument(

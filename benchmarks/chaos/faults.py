@@ -3,6 +3,7 @@
 import contextlib
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,10 @@ from worker.store.tables import Run, Status
 KILL, FREEZE, EMPTY_QUEUE, REPEAT_MESSAGES = "kill", "freeze", "empty queue", "repeat messages"
 OF_A_RUN = ("supervisor", "launcher", "rank")
 TARGETS = (*OF_A_RUN, "worker", "web", "broker", "everything")
+CONTROLLER, NODE, TIME_LIMIT, REQUEUE = "slurmctld", "slurmd", "time limit", "requeue"
+OF_SLURM = (CONTROLLER, NODE, TIME_LIMIT, REQUEUE)
+"""Daemons that are killed; the signal before the time limit; `scontrol requeue`."""
+SLURM_SHARE = 0.4
 REPEATS = 20
 REAL_SHARE = 0.2  # share of faults in real training runs, which take long to restart
 _WEIGHTS = (5, 3, 5, 4, 1, 2, 1)
@@ -47,10 +52,13 @@ class Fault:
         return f"{self.action} {self.target}".strip()
 
 
-def plan(seed: int, mean_pause: float) -> Iterator[Fault]:
-    """Yields an endless sequence of faults that depends only on the seed."""
+def plan(seed: int, mean_pause: float, *, slurm: bool = False) -> Iterator[Fault]:
+    """Yields an endless sequence of faults that depends only on the seed; `slurm` adds those of a cluster."""
     chance = random.Random(seed)
     while True:
+        if slurm and chance.random() < SLURM_SHARE:
+            yield Fault(KILL, chance.choice(OF_SLURM), pick=chance.random(), pause=chance.uniform(0, 2 * mean_pause))
+            continue
         action = chance.choices((KILL, FREEZE, EMPTY_QUEUE, REPEAT_MESSAGES), (12, 6, 1, 1))[0]
         target = chance.choices(TARGETS, _WEIGHTS)[0]
         seconds = chance.uniform(*chance.choice((_SHORT_FREEZE, _LONG_FREEZE)))
@@ -91,6 +99,8 @@ class Injector:
         run = _chosen(fault)
         if fault.action == REPEAT_MESSAGES:
             return run is not None and all(celery_app.notify(run.id) for _ in range(REPEATS)), None
+        if fault.target in OF_SLURM:
+            return self._strike_slurm(fault, run), run
         if fault.target == "everything":
             victims = self._all()
         elif fault.target in OF_A_RUN:
@@ -102,6 +112,24 @@ class Injector:
         if fault.action == FREEZE:
             self._frozen.append((time.monotonic() + fault.seconds, victims))
         return bool(victims), run
+
+    def _strike_slurm(self, fault: Fault, run: Run | None) -> bool:
+        cluster = self.installation.cluster
+        assert cluster is not None
+        if fault.target in (CONTROLLER, NODE):
+            name = CONTROLLER if fault.target == CONTROLLER else cluster.names[int(fault.pick * len(cluster.names))]
+            if name in cluster.daemons:
+                cluster.kill(name)
+                return True
+            return False
+        if run is None or not run.job_id:
+            return False
+        command = ["scancel", "--batch", "--signal=USR1"] if fault.target == TIME_LIMIT else ["scontrol", "requeue"]
+        try:
+            cluster.call(*command, run.job_id)
+        except subprocess.SubprocessError:  # the controller is away, or the job has ended
+            return False
+        return True
 
     def _service(self, fault: Fault) -> list[psutil.Process]:
         installation = self.installation
@@ -132,7 +160,8 @@ def _of_run(run: Run, fault: Fault) -> list[psutil.Process]:
     if fault.target == "supervisor":
         owner = Identity.parse(run.lease_owner)
         # Right after the claim, the worker holds the run.
-        return [psutil.Process(owner.pid)] if owner and owner.alive and claims.adopted(run) else []
+        in_job = owner is not None and run.job_id is not None and psutil.pid_exists(owner.pid)
+        return [psutil.Process(owner.pid)] if owner and (in_job or owner.alive) and claims.adopted(run) else []
     trainers = process.marked(RUN_VARIABLE, run.id)
     numbers = {trainer.pid for trainer in trainers}
     matching = []

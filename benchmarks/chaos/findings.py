@@ -12,6 +12,7 @@ from sqlmodel import col, func, select
 
 from benchmarks.chaos.ranks import DOUBLED_FILE, RESULT_FILE, loss_of, states
 from benchmarks.chaos.supervisor import LIGHT
+from benchmarks.slurm_cluster import SlurmCluster
 from training.config.run_config import RunConfig
 from training.run_folder import checkpoints as manifest
 from training.run_folder.events import CheckpointSaved, Metrics, RankStarted, decode
@@ -157,6 +158,17 @@ def check_leftovers(settings: Settings, processes: Callable[[], list[psutil.Proc
         findings.left_over += [
             f"incomplete checkpoint: {run_dir.name}/{folder.name}" for folder in manifest.unsealed(run_dir)
         ]
+
+
+def check_jobs(cluster: SlurmCluster | None, findings: Findings) -> None:
+    """Finds jobs that remain in Slurm's queue after all runs have ended."""
+    deadline = time.monotonic() + _END_SECONDS
+    while cluster is not None and (listed := cluster.call("squeue", "--noheader", "--format=%i %T %j").splitlines()):
+        if time.monotonic() > deadline:
+            findings.left_over += [f"job {line}" for line in listed]
+            return
+        cluster.keep_running()
+        time.sleep(0.5)
 
 
 def attempts() -> dict[str, int]:

@@ -21,12 +21,14 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from app.local.services import Service, python_service
+from benchmarks import slurm_cluster
 from benchmarks.chaos.supervisor import DEVICE
+from benchmarks.slurm_cluster import SlurmCluster
 from training.tokens import store
 from worker.machine import processes as process
 from worker.queue import local_broker
 from worker.queue.tasks import worker_command
-from worker.settings import PREFIX, get_settings
+from worker.settings import PREFIX, ROOT, get_settings
 from worker.store import database
 
 POSTGRES_URL = "postgresql://postgres@127.0.0.1:5432/postgres"
@@ -41,8 +43,8 @@ _ANSWER_SECONDS = 10.0
 class Installation:
     """The services of an installation; restarts those that end, like a service manager."""
 
-    def __init__(self, folder: Path, queue_kind: str, workers: int) -> None:
-        self.port = _free_port()
+    def __init__(self, folder: Path, queue_kind: str, workers: int, cluster: SlurmCluster | None = None) -> None:
+        self.port, self.cluster = _free_port(), cluster
         os.environ |= {"LATHE_DATA_DIR": str(folder / "data"), "LATHE_PORT": str(self.port)}
         self._redis_port = _free_port() if queue_kind == "redis" else None
         if self._redis_port:
@@ -80,6 +82,8 @@ class Installation:
 
     def keep_running(self) -> None:
         """Restarts services that have ended."""
+        if self.cluster is not None:
+            self.cluster.keep_running()
         for service in self.services:
             if service.ended() is not None:
                 with contextlib.suppress(local_broker.BrokerError):  # on a loaded machine; the next call retries
@@ -156,19 +160,28 @@ class Installation:
 
 
 @contextlib.contextmanager
-def installation(database_kind: str, queue_kind: str, workers: int, *, keep: bool = False) -> Iterator[Installation]:
-    """A context that yields a running installation with its own database, and removes it afterwards. `keep` keeps the folder."""
+def installation(
+    database_kind: str, queue_kind: str, workers: int, *, engine: str = "local", keep: bool = False
+) -> Iterator[Installation]:
+    """A context that yields a running installation with its own database, and removes it afterwards. `keep` keeps the folder.
+
+    With the engine slurm it has a cluster of its own, with two nodes.
+    """
     folder = Path(tempfile.mkdtemp(prefix="lathe-chaos-"))
     for name in [name for name in os.environ if name.startswith(PREFIX) and name != "LATHE_TEST_POSTGRES_URL"]:
         del os.environ[name]
     seconds = {"LATHE_LEASE_SECONDS": str(LEASE_SECONDS), "LATHE_RENEW_SECONDS": "1"}
     os.environ |= seconds | {"LATHE_DEVICES": "cpu", "LATHE_MAX_ATTEMPTS": str(MAX_ATTEMPTS)}
+    os.environ["LATHE_CHECK_TEMPLATES"] = "false"  # its limit of CPU time would refuse runs on a busy machine
     with contextlib.ExitStack() as stack:
         if not keep:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         if database_kind == "postgresql":
-            os.environ["LATHE_DATABASE_URL"] = stack.enter_context(_postgresql_database())
-        created = Installation(folder, queue_kind, workers)
+            os.environ["LATHE_DATABASE_URL"] = stack.enter_context(postgresql_database())
+        cluster = None
+        if engine == "slurm":
+            cluster = stack.enter_context(_cluster(folder / "slurm"))
+        created = Installation(folder, queue_kind, workers, cluster)
         stack.callback(created.end_the_rest)
         stack.callback(created.stop)
         created.start()
@@ -176,10 +189,21 @@ def installation(database_kind: str, queue_kind: str, workers: int, *, keep: boo
 
 
 @contextlib.contextmanager
-def _postgresql_database() -> Iterator[str]:
+def _cluster(folder: Path) -> Iterator[SlurmCluster]:
+    if lacking := slurm_cluster.missing():
+        fix = "Debian: apt-get install slurmctld slurmd slurm-client"
+        raise SystemExit(f"--engine slurm needs Slurm: {', '.join(lacking)} missing. {fix}")
+    with SlurmCluster(folder, node_timeout=10) as cluster:
+        os.environ |= cluster.environment | {"LATHE_ENGINES": "slurm", "LATHE_SLURM_GRES": "cpu"}
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        yield cluster
+
+
+@contextlib.contextmanager
+def postgresql_database() -> Iterator[str]:
     """A context that yields the URL of a new database on the server LATHE_TEST_POSTGRES_URL, and drops it afterwards."""
     server = make_url(os.environ.get("LATHE_TEST_POSTGRES_URL", POSTGRES_URL)).set(drivername="postgresql")
-    name = f"lathe_chaos_{os.getpid()}_{secrets.token_hex(3)}"
+    name = f"lathe_benchmark_{os.getpid()}_{secrets.token_hex(3)}"
     connect = server.render_as_string(hide_password=False)
     try:
         connection = psycopg.connect(connect, autocommit=True, connect_timeout=5)

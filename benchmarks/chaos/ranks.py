@@ -1,6 +1,6 @@
 """Light ranks for benchmarks.chaos: a launcher and ranks that write real records and checkpoints without training a model.
 
-    python benchmarks/chaos/ranks.py launch RUN_FOLDER
+    python benchmarks/chaos/ranks.py launch RUN_FOLDER [NODE ADDRESS PORT]
 
 Each step's state is a hash of the state before it, and its loss is computed from the state. If a step is skipped, repeated or
 resumed from the wrong place, every later loss changes.
@@ -26,6 +26,7 @@ from training.run_folder.events import CheckpointSaved, Finished, Metrics, Plann
 from training.run_folder.paths import CONFIG_FILE, checkpoint_dir, checkpoint_step, checkpoints_dir
 
 STEP_SECONDS = 0.03
+MEETING_SECONDS = 60.0
 DOUBLED_FILE = "doubled.txt"
 RESULT_FILE = "state.txt"
 _PADDING = bytes(2**18)  # makes a checkpoint file large enough that a fault can interrupt writing it
@@ -73,11 +74,39 @@ def launch(run_dir: Path) -> int:
     return wait_for_ranks(ranks)
 
 
+def launch_on_node(run_dir: Path, node: int, address: str, port: int) -> int:
+    """Starts the only rank of a machine of two; the ranks are connected over TCP."""
+    end = _connected(node, address, port)
+    argv = [sys.executable, __file__, "rank", str(run_dir), str(node), str(end.fileno())]
+    os.environ["GROUP_RANK"] = str(node)
+    rank = subprocess.Popen(argv, start_new_session=True, pass_fds=[end.fileno()])
+    end.close()
+    return wait_for_ranks([rank])
+
+
+def _connected(node: int, address: str, port: int) -> socket.socket:
+    if node == 0:
+        with socket.create_server((address, port)) as server:
+            server.settimeout(MEETING_SECONDS)
+            connection = server.accept()[0]
+            connection.settimeout(None)
+            return connection
+    deadline = time.monotonic() + MEETING_SECONDS
+    while True:
+        try:
+            return socket.create_connection((address, port))
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 class Rank:
     """One of the one or two ranks of a run."""
 
     def __init__(self, run_dir: Path, rank: int, peer: socket.socket) -> None:
-        self.run_dir, self.report, self._peer = run_dir, Report(run_dir, rank), peer
+        machine = int(os.environ.get("GROUP_RANK", "0"))
+        self.run_dir, self.report, self._peer = run_dir, Report(run_dir, rank, machine), peer
         self._asked = False
         signal.signal(signal.SIGTERM, self._on_terminate)
 
@@ -182,7 +211,8 @@ def main() -> int:
     what, run_dir = sys.argv[1], Path(sys.argv[2])
     die_with_parent()
     if what == "launch":
-        return launch(run_dir)
+        node = sys.argv[3:]
+        return launch_on_node(run_dir, int(node[0]), node[1], int(node[2])) if node else launch(run_dir)
     number, peer = int(sys.argv[3]), socket.socket(fileno=int(sys.argv[4]))
     _lock = hold_alone(run_dir, number)
     rank = Rank(run_dir, number, peer)

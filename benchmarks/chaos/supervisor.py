@@ -16,7 +16,7 @@ _HERE = Path(__file__)
 
 
 def command(*arguments: str) -> list[str]:
-    """Returns a supervisor's command; replaces worker.queue.starting.supervisor_command."""
+    """Returns a supervisor's command; replaces worker.engines.local.starting.supervisor_command."""
     return [sys.executable, "-m", MODULE, *arguments]
 
 

@@ -1,12 +1,15 @@
 """Compares forecast and simulation of memory with measurements: the peak of live storages in real training runs on CPU.
 
 `python -m benchmarks.forecast [--only WORD ...] [--truth FILE] [--json]`
+`python -m benchmarks.forecast --random N --seed S [--verify N] [--truth FILE --keep FOLDER] [--json]`
 
 Each configuration is a run of the training program in which all batches are the largest. A memory limit that it never reaches makes
 it count storages (training/reports/live_memory.py); sharded strategies run several ranks. Measurements are compared with the
 formulas (training/forecast/forecast.py), the simulation (training/simulation/simulate.py),
 accelerate's estimate of training with Adam, and DeepSpeed's of ZeRO-2 and ZeRO-3. `--truth` stores measurements in a file and
 reuses those it contains.
+
+With `--random` the configurations are drawn, and judged by their verdicts (benchmarks/forecast/random_command.py).
 
 Exits with 1 if the median or worst error is above 3% or 10% (simulation), or above 8% or 20% (formulas).
 """
@@ -19,6 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.forecast.estimators import accelerate_says, deepspeed_says
 from benchmarks.forecast.inputs import Case, cases, make_inputs
 from benchmarks.matrix.command import Ranks
 from training.config.choices import Precision
@@ -40,7 +44,15 @@ def main() -> None:
         "--truth", type=Path, metavar="FILE", help="store measurements there, and reuse those it contains"
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--random", type=int, metavar="N", help="judge N random configurations by their verdicts")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the random configurations")
+    parser.add_argument("--verify", type=int, default=0, metavar="N", help="run N of them again under limits")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep models and runs there, for a later --truth")
     options = parser.parse_args()
+    if options.random:
+        from benchmarks.forecast.random_command import run
+
+        run(options)
     with tempfile.TemporaryDirectory(prefix="lathe-forecast-") as home:
         make_inputs(Path(home))
         selected = [case for case in cases(Path(home)) if set(options.only) <= set(case.name.split())]
@@ -86,11 +98,12 @@ def _peak(folder: Path) -> int:
 
 def compare(case: Case, truth: int) -> Row:
     """Returns all predictions for a case in bytes, and their errors in percent."""
+    config = RunConfig.model_validate(case.config)
     predictions = {
         "formula": formula(case),
         "simulation": simulation(case),
-        "accelerate": accelerate_says(case),
-        "deepspeed": deepspeed_says(case),
+        "accelerate": accelerate_says(config),
+        "deepspeed": deepspeed_says(config),
     }
     errors = {name: 100 * (value / truth - 1) for name, value in predictions.items() if value is not None}
     print(f"{case.name}: {', '.join(f'{name} {error:+.1f}%' for name, error in errors.items())}", file=sys.stderr)
@@ -121,40 +134,6 @@ def formula(case: Case) -> int:
     else:
         batch = Batch(rows, length, rows * length, rows * (length // 2), flat=True)
     return forecast(config, read_shape(Path(config.model) / "config.json"), batch=batch).allocated_bytes
-
-
-def accelerate_says(case: Case) -> int:
-    """Returns the estimate of `accelerate estimate-memory`: the largest of its columns for training with Adam."""
-    from accelerate.commands.estimate import estimate_training_usage
-    from accelerate.utils import calculate_maximum_sizes
-
-    size, _ = calculate_maximum_sizes(_empty(case))
-    names = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-    return max(estimate_training_usage(size, names[case.precision]).values())
-
-
-def deepspeed_says(case: Case) -> int | None:
-    """Returns DeepSpeed's estimate of the memory per GPU of ZeRO-2 or ZeRO-3, without offload."""
-    if case.strategy not in ("zero2", "zero3"):
-        return None
-    from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
-    from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
-
-    model = _empty(case)
-    total = sum(parameter.numel() for parameter in model.parameters())
-    if case.strategy == "zero2":
-        return int(estimate_zero2_model_states_mem_needs(total, case.ranks, cpu_offload=False)[1])
-    largest = max(sum(parameter.numel() for parameter in part.parameters(recurse=False)) for part in model.modules())
-    estimate = estimate_zero3_model_states_mem_needs(
-        total, largest, case.ranks, cpu_offload=False, cpu_offload_params=False
-    )
-    return int(estimate[1])
-
-
-def _empty(case: Case) -> Any:
-    from training.models.target_modules import empty_model
-
-    return empty_model(RunConfig.model_validate(case.config))
 
 
 def summary(rows: list[Row]) -> dict[str, dict[str, float]]:

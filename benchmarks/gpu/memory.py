@@ -18,12 +18,16 @@ from typing import Any
 from benchmarks.gpu.bench import Bench, installed
 from benchmarks.gpu.memory_cases import LARGE, SMALL, Case, write_shapes
 from training.config.run_config import RunConfig
+from training.forecast.card_share import workspace_bytes
 
 ALLOWED = {"simulated": (3.0, 10.0), "forecast": (8.0, 20.0)}
 """Median and worst error in percent, as benchmarks/forecast/command.py allows on CPU."""
 TABLE = "Memory at its peak"
 _SECONDS = 8  # time limit of a configuration
 _AT_MOST = 0.92  # share of the GPU's memory, by forecast; larger cases are skipped
+
+
+Sizes = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,10 @@ def measure(bench: Bench) -> None:
 
 
 @contextmanager
-def simulations(bench: Bench, cases: list[Case]) -> Iterator[dict[str, Callable[[], int]]]:
+def simulations(bench: Bench, cases: list[Case]) -> Iterator[dict[str, Callable[[], Sizes]]]:
     """Returns functions that return each case's simulated bytes; large cases are simulated in processes started here."""
-    asked = {case.name: (case, bench.home, bench.device) for case in cases}
+    workspaces = workspace_bytes(this_card(bench))
+    asked = {case.name: (case, bench.home, bench.device, workspaces) for case in cases}
     if bench.small:
         yield {name: partial(simulation, *what) for name, what in asked.items()}
         return
@@ -69,7 +74,7 @@ def simulations(bench: Bench, cases: list[Case]) -> Iterator[dict[str, Callable[
             process.kill()
 
 
-def waited(bench: Bench, future: "Future[int]") -> int:
+def waited(bench: Bench, future: "Future[Sizes]") -> Sizes:
     return future.result(timeout=max(bench.left(), 0.01) if bench.on_cuda else None)
 
 
@@ -81,14 +86,18 @@ def without_gpu() -> None:
     torch.set_num_threads(1)
 
 
-def simulation(case: Case, home: Path, device: Any) -> int:
-    """Returns the simulated bytes that are live at the peak (training/simulation/simulate.py)."""
+def simulation(case: Case, home: Path, device: Any, workspace_bytes: int = 0) -> Sizes:
+    """Returns the simulated bytes that are live and reserved at their peaks (training/simulation/simulate.py)."""
     from training.simulation.simulate import Request, simulate
 
     config = RunConfig.model_validate(case.config(home))
     lengths = [case.length] * case.rows
     labeled = [case.length // 2] * case.rows
-    return simulate(Request(config, lengths, labeled=labeled, device=device, precision=config.precision)).peak_bytes
+    request = Request(
+        config, lengths, labeled=labeled, device=device, precision=config.precision, workspace_bytes=workspace_bytes
+    )
+    done = simulate(request)
+    return done.peak_bytes, done.reserved_bytes
 
 
 def foretell(case: Case, home: Path, card: Any) -> Foretold:
@@ -138,18 +147,20 @@ def tell(bench: Bench, case: Case, measured: dict[str, Any]) -> dict[str, Any] |
     allocated, in_use = measured["allocated"], measured.get("in_use")
     return bench.row(
         TABLE, configuration=case.name, forecast_bytes=foretold.live, simulated_bytes=None, allocated_bytes=allocated,
-        reserved_bytes=measured.get("reserved"), forecast_whole_bytes=foretold.whole, nvml_bytes=in_use,
-        forecast_percent=off(foretold.live, allocated), simulated_percent=None, nvml_percent=off(foretold.whole, in_use),
+        simulated_reserved_bytes=None, reserved_bytes=measured.get("reserved"), forecast_whole_bytes=foretold.whole,
+        nvml_bytes=in_use, forecast_percent=off(foretold.live, allocated), simulated_percent=None, reserved_percent=None,
+        nvml_percent=off(foretold.whole, in_use),
     )  # fmt: skip
 
 
-def add_simulated(bench: Bench, name: str, row: dict[str, Any], simulated: Callable[[], int]) -> None:
+def add_simulated(bench: Bench, name: str, row: dict[str, Any], simulated: Callable[[], Sizes]) -> None:
     """Adds the simulated bytes to a row, if they are ready in time."""
     try:
-        row["simulated_bytes"] = simulated()
+        row["simulated_bytes"], row["simulated_reserved_bytes"] = simulated()
     except Exception as error:  # the measurement counts even if the simulation fails
         bench.skip(f"simulation of {name}", f"{type(error).__name__} {error}".strip()[:200])
     row["simulated_percent"] = off(row["simulated_bytes"], row["allocated_bytes"])
+    row["reserved_percent"] = off(row["simulated_reserved_bytes"], row["reserved_bytes"])
     bench.save()
 
 
@@ -168,6 +179,9 @@ def judge(bench: Bench, rows: Sequence[dict[str, Any]]) -> None:
         if errors:
             bench.check(f"{name}: median error in percent", statistics.median(errors), limits[0])
             bench.check(f"{name}: worst error in percent", max(errors), limits[1])
+    reserved = [abs(row["reserved_percent"]) for row in rows if row["reserved_percent"] is not None]
+    if reserved:
+        bench.check("simulated reserved memory: median error in percent", statistics.median(reserved), 5.0)
     whole = [abs(row["nvml_percent"]) for row in rows if row["nvml_percent"] is not None]
     if whole:
         bench.check(

@@ -1,15 +1,18 @@
 """Measures the pages in a real browser, and 50 viewers of one live run.
 
-    python -m benchmarks.pages [--runs 10 10000] [--steps 100000] [--ranks 1 8] [--viewers 50] [--json]
+    python -m benchmarks.pages [--runs 10 10000] [--steps 100000] [--ranks 1 8] [--viewers 50]
+                               [--only NAME] [--json]
 
-For each page, cold (an empty cache) and warm: milliseconds until its useful content is drawn, requests, kB received; then what an
-open page costs: kB received and the server's processor time per second. Of the live run: milliseconds from storing a step to
-receiving it, and the server's share of a core. TensorBoard and Trackio are measured beside it where they are installed.
+For each page, cold (an empty cache) and warm: milliseconds until its useful content is drawn, and until its controls work (live);
+requests and kB received until then; then what an open page costs: kB received and the server's processor time per second. Of the
+live run: milliseconds from storing a step to receiving it, and the server's share of a core. TensorBoard and Trackio are measured
+beside it where they are installed.
 """
 
 import argparse
 import json
 import os
+import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +33,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="loads of each page")
     parser.add_argument("--viewers", type=int, default=50, help="viewers of the live run")
     parser.add_argument("--seconds", type=float, default=30.0, help="seconds for which the live run is watched")
+    parser.add_argument(
+        "--only", default="", metavar="NAME", help="only pages whose name has this in it, and no viewers"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     result: dict[str, Any] = {"pages": [], "viewers": []}
@@ -50,40 +56,44 @@ def _measure(folder: Path, runs: int, first: bool, arguments: argparse.Namespace
         pages |= {
             f"Run, {arguments.steps:,} steps, {ranks} rank{'s' if ranks > 1 else ''}": (
                 f"/run?id={run}",
-                ".plots canvas",
+                ".standing .live-facts",
             )
             for ranks, run in long_runs.items()
         }
         pages |= {
-            "Run, live": (f"/run?id={live}", ".plots canvas"),
-            "Compare": (f"/compare?runs={','.join([*long_runs.values(), live])}", "table"),
-            "New run": ("/new", "#start"),
+            "Run, live": (f"/run?id={live}", ".standing .live-facts"),
+            "Run, live: first plot": (f"/run?id={live}", ".plots canvas"),
+            "Compare": (f"/compare?runs={','.join([*long_runs.values(), live])}", ".compare-page table td"),
+            "New run": ("/new", "#setting-learning_rate textarea"),
             "Data sets": ("/datasets", "table.sets"),
-            "Data set": (f"/dataset?id={dataset}", "table"),
+            "Data set": (f"/dataset?id={dataset}", ".rows, table"),
             "Diagnose": ("/diagnose", "textarea"),
+            "Sweeps": ("/sweeps", ".empty, table"),
+            "Playground": ("/playground", ".playground select, #playground-empty:not([hidden])"),
             "System": ("/system", "section.panel table"),
+            "Settings": ("/settings", "section.panel, .card"),
         }
     with served(folder / "data") as server:
         with fill.training(live) if live else fill.nothing():
             for name, (path, selector) in pages.items():
+                if arguments.only not in name:
+                    continue
                 page = browser.measure(server, path, selector, arguments.repeat, PAGE_SECONDS)
                 result["pages"].append({"page": name, **asdict(page)})
-            if live:
+                print(_row(result["pages"][-1]), file=sys.stderr, flush=True)
+            if live and not arguments.only:
                 result["viewers"].append(asdict(viewers.watch(server, live, arguments.viewers, arguments.seconds)))
-        if live:
+        if live and not arguments.only:
             result["viewers"] += [asdict(one) for one in others.measure(folder, arguments.viewers, arguments.seconds)]
     database.dispose()
 
 
 def told(result: dict[str, Any]) -> str:
     """The figures as two tables."""
-    head = f"{'page':38}{'cold ms':>9}{'warm ms':>9}{'cold kB':>9}{'warm kB':>9}{'requests':>9}{'open B/s':>10}{'CPU ms/s':>9}"
+    head = f"{'page':38}{'cold ms':>9}{'live':>7}{'warm ms':>9}{'live':>7}"
+    head += f"{'cold kB':>9}{'warm kB':>9}{'requests':>9}{'open B/s':>10}{'CPU ms/s':>9}"
     lines = [head]
-    for page in result["pages"]:
-        lines.append(
-            f"{page['page']:38}{page['cold_ms']:9.0f}{page['warm_ms']:9.0f}{page['cold_kb']:9.0f}{page['warm_kb']:9.0f}"
-            f"{page['requests']:9}{page['open_bytes_per_second']:10.0f}{page['open_cpu_ms_per_second']:9.1f}"
-        )
+    lines += [_row(page) for page in result["pages"]]
     lines += ["", f"{'one live run':24}{'viewers':>9}{'p50 ms':>9}{'p95 ms':>9}{'kB/s each':>11}{'of a core':>11}"]
     for one in result["viewers"]:
         lines.append(
@@ -91,6 +101,14 @@ def told(result: dict[str, Any]) -> str:
             f"{one['kb_per_second']:11.2f}{one['core_share']:11.1%}"
         )
     return "\n".join(lines)
+
+
+def _row(page: dict[str, Any]) -> str:
+    return (
+        f"{page['page']:38}{page['cold_ms']:9.0f}{page['cold_live_ms']:7.0f}{page['warm_ms']:9.0f}"
+        f"{page['warm_live_ms']:7.0f}{page['cold_kb']:9.0f}{page['warm_kb']:9.0f}"
+        f"{page['requests']:9}{page['open_bytes_per_second']:10.0f}{page['open_cpu_ms_per_second']:9.1f}"
+    )
 
 
 if __name__ == "__main__":

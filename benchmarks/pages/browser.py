@@ -1,4 +1,8 @@
-"""One page in a real browser: useful paint, requests, bytes, and what it costs while it is open."""
+"""One page in a real browser: useful paint, time until it is live, requests, bytes, and what it costs while it is open.
+
+Useful paint: the first frame in which the page's own current content, as the selector names it, is visible to a person.
+Live: the frame in which its controls work and its load handlers have answered (`lathe-live`, set by static/lathe.js).
+"""
 
 import statistics
 from dataclasses import dataclass
@@ -12,12 +16,13 @@ _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 # The time of the first frame in which the useful content is there.
 _PAINT = """(selector) => {
   const look = () => {
-    const found = document.querySelector(selector);
-    if (found && found.getClientRects().length) requestAnimationFrame(() => { window.usefulPaint = performance.now(); });
-    else requestAnimationFrame(look);
+    const shown = [...document.querySelectorAll(selector)].some(
+      (found) => found.getClientRects().length && found.checkVisibility({ visibilityProperty: true }));
+    requestAnimationFrame(shown ? () => { window.usefulPaint = performance.now(); } : look);
   };
   look();
 }"""
+_LIVE = "performance.getEntriesByName('lathe-live')[0]?.startTime"
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class PageCost:
 
     cold_ms: float
     warm_ms: float
+    cold_live_ms: float
+    warm_live_ms: float
     cold_kb: float
     warm_kb: float
     requests: int
@@ -49,25 +56,28 @@ def measure(server: Server, path: str, selector: str, repeat: int, open_seconds:
     return PageCost(
         cold_ms=statistics.median(one[0] for one in cold),
         warm_ms=statistics.median(one[0] for one in warm),
-        cold_kb=statistics.median(one[1] for one in cold) / 1000,
-        warm_kb=statistics.median(one[1] for one in warm) / 1000,
-        requests=int(statistics.median(one[2] for one in cold)),
+        cold_live_ms=statistics.median(one[1] for one in cold),
+        warm_live_ms=statistics.median(one[1] for one in warm),
+        cold_kb=statistics.median(one[2] for one in cold) / 1000,
+        warm_kb=statistics.median(one[2] for one in warm) / 1000,
+        requests=int(statistics.median(one[3] for one in cold)),
         open_bytes_per_second=open_bytes,
         open_cpu_ms_per_second=open_cpu,
     )
 
 
-def _load(context: BrowserContext, address: str, selector: str) -> tuple[float, int, int]:
-    """Milliseconds to the useful paint, bytes received until then, and requests."""
+def _load(context: BrowserContext, address: str, selector: str) -> tuple[float, float, int, int]:
+    """Milliseconds to the useful paint and until the page is live, bytes received until then, and requests."""
     page = context.new_page()
     traffic = _traffic(page)
     page.add_init_script(f"({_PAINT})({selector!r})")
     page.goto(address)
     page.wait_for_function("window.usefulPaint", timeout=60_000)
-    milliseconds = float(page.evaluate("window.usefulPaint"))
+    page.wait_for_function(_LIVE, timeout=60_000)
+    useful, live = float(page.evaluate("window.usefulPaint")), float(page.evaluate(_LIVE))
     received, requests = traffic["bytes"], traffic["requests"]
     page.close()
-    return milliseconds, received, requests
+    return useful, live, received, requests
 
 
 def _open(context: BrowserContext, server: Server, path: str, selector: str, seconds: float) -> tuple[float, float]:
@@ -76,6 +86,7 @@ def _open(context: BrowserContext, server: Server, path: str, selector: str, sec
     traffic = _traffic(page)
     page.goto(server.address + path)
     page.wait_for_selector(selector)
+    page.wait_for_function(_LIVE, timeout=60_000)
     page.wait_for_timeout(3000)
     received, used = traffic["bytes"], server.cpu_seconds()
     page.wait_for_timeout(seconds * 1000)

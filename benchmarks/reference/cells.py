@@ -26,6 +26,10 @@ TARGETS = {
     "llama": "q_proj, v_proj",
     "thinker": "q_proj, v_proj",
     "mixtral": "q_proj, v_proj",
+    "gemma2": "q_proj, v_proj",
+    "cohere": "q_proj, v_proj",
+    "granite": "q_proj, v_proj",
+    "phi": "q_proj, v_proj",
     "bart": "q_proj, v_proj",
     "t5": "q, v",
 }
@@ -46,16 +50,17 @@ class Subject:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def _layouts(name: str, task: str, model: str, data: str, every: int = 1) -> dict[str, Subject]:
+def _layouts(name: str, task: str, model: str, data: str, every: int = 1, **settings: Any) -> dict[str, Subject]:
     """Returns the subject with padded, flat and packed batches."""
     layouts = {"padded": "none", "flat": "padding_free", "packed": "packed"}
     return {
-        f"{name} {word}": Subject(task, model, data, every, settings={"packing": packing})
+        f"{name} {word}": Subject(task, model, data, every, settings={"packing": packing, **settings})
         for word, packing in layouts.items()
     }
 
 
 _RANKS_MOVE = "init_r=6, target_r=3, tinit=1, tfinal=1, deltaT=1, orth_reg_weight=0.5"
+_CHUNKED = {"chunked_loss": "on"}
 _SHORT = {"max_length": 40}  # so that some rows are truncated
 SUBJECTS = {
     **_layouts("sft", "sft", "llama", "answers"),
@@ -63,6 +68,15 @@ SUBJECTS = {
     "chats with thinking": Subject("sft", "thinker", "chats", every=3, settings={"packing": "none"}),
     **_layouts("pretraining", "pretraining", "llama", "texts", every=2),
     **_layouts("mixture", "sft", "mixtral", "answers", every=2),
+    **_layouts("chunked sft", "sft", "llama", "answers", every=2, **_CHUNKED),
+    **_layouts("mixture chunked", "sft", "mixtral", "answers", every=5, **_CHUNKED),
+    # Models that softcap, multiply or divide their logits, and one whose head has a bias.
+    **{
+        f"chunked {model}": Subject("sft", model, "answers", every=3, settings=_CHUNKED)
+        for model in ("gemma2", "cohere", "granite", "phi")
+    },
+    "chunked t5": Subject("seq2seq", "t5", "answers", every=2, settings=_CHUNKED),
+    "chunked bart": Subject("seq2seq", "bart", "answers", every=3, settings=_CHUNKED),
     "seq2seq t5": Subject("seq2seq", "t5", "answers"),
     "seq2seq bart": Subject("seq2seq", "bart", "answers", every=2),
     "classification": Subject("classification", "llama", "classes"),

@@ -94,6 +94,7 @@ def _make_models(home: Path) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     ids = {"bos_token_id": causal.bos_token_id, "eos_token_id": 1, "pad_token_id": 0, "vocab_size": len(causal)}
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.5}
+    heads = {"num_key_value_heads": 4, "head_dim": 8}
     t5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
     bart = {
         "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
@@ -107,6 +108,14 @@ def _make_models(home: Path) -> None:
             library.MixtralConfig(**sizes, **ids, **experts, num_key_value_heads=4, output_router_logits=True),
             causal,
         ),
+        "gemma2": (
+            library.Gemma2ForCausalLM,
+            library.Gemma2Config(**sizes, **ids, **heads, query_pre_attn_scalar=8, final_logit_softcapping=0.5),
+            causal,
+        ),
+        "cohere": (library.CohereForCausalLM, library.CohereConfig(**sizes, **ids, logit_scale=3.0), causal),
+        "granite": (library.GraniteForCausalLM, library.GraniteConfig(**sizes, **ids, logits_scaling=0.2), causal),
+        "phi": (library.PhiForCausalLM, library.PhiConfig(**sizes, **ids), causal),
         "t5": (library.T5ForConditionalGeneration, library.T5Config(**t5, **ids, decoder_start_token_id=0), seq2seq),
         "bart": (
             library.BartForConditionalGeneration,

@@ -4,7 +4,8 @@ import threading
 
 from supervised import command
 
-from worker.queue import reaper, starting
+from worker.engines.local import starting
+from worker.queue import reaper
 
 starting.supervisor_command = command
 reaper.ROUND_SECONDS = 0.1

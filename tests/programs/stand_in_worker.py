@@ -2,7 +2,7 @@
 
 from supervised import command
 
-from worker.queue import starting
+from worker.engines.local import starting
 from worker.queue.tasks import app
 
 __all__ = ["app"]

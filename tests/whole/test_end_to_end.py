@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from paths import ROOT
 from playwright.sync_api import Locator, Page, expect, sync_playwright
-from web import CHROMIUM, CHROMIUM_FLAGS, _free_port, _wait_for, reveal
+from web import CHROMIUM, CHROMIUM_FLAGS, LIVE_ONLY, _free_port, _wait_for, reveal
 
 pytestmark = [
     pytest.mark.train,
@@ -74,6 +74,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         page = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True).new_page()
+        page.add_init_script(LIVE_ONLY)
         yield page
         browser.close()
 

@@ -13,9 +13,9 @@ import pytest
 from commands import lathe
 from paths import ROOT, TESTS
 from supervised import eventually
-from web import CHROMIUM, CHROMIUM_FLAGS, client, says, server
+from web import CHROMIUM, CHROMIUM_FLAGS, LIVE_ONLY, client, says, server
 
-from worker.queue import starting
+from worker.engines.local import starting
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.listed import run_list
@@ -68,6 +68,7 @@ def test_its_pages_open(old_home):
     with server(old_home) as served, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         page = browser.new_page(base_url=served.address)
+        page.add_init_script(LIVE_ONLY)
         page.goto("/")
         says(page, "table", "Finished", "Stopped")
         page.goto(f"/run?id={finished.id}")

@@ -21,7 +21,7 @@ from training.rules import check
 
 CELLS = cells(Path("inputs"))
 TRIED = (
-    "sft packed, 4x2x1|chats with thinking, 1x8x1|mixture flat, 4x2x1|dpo, 2x4x1|"
+    "^sft packed, 4x2x1|chats with thinking, 1x8x1|mixture flat, 4x2x1|dpo, 2x4x1|"
     "seq2seq t5, 4x1x2, ddp|classification, 4x1x2, ddp"
 )
 

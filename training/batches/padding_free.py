@@ -65,11 +65,13 @@ def why_not_flat(model: torch.nn.Module) -> str:
         return "it is not a causal language model"
     if getattr(base, "_is_stateful", False) or kinds:
         return f"it carries state from token to token ({', '.join(sorted(kinds)) or type(base).__name__})"
-    if "create_causal_mask" not in inspect.getsource(inspect.getmodule(type(base))):  # type: ignore[arg-type]
-        return "it builds its own attention mask"
-    if "position_ids" not in inspect.signature(base.forward).parameters:
-        return "it takes no position_ids"
-    return ""
+    source = inspect.getsource(inspect.getmodule(type(base)))  # type: ignore[arg-type]
+    problems = {
+        "it builds its own attention mask": "create_causal_mask" not in source,
+        "it changes its attention mask": "attention_mask.dtype" in source,
+        "it takes no position_ids": "position_ids" not in inspect.signature(base.forward).parameters,
+    }
+    return next((problem for problem, is_so in problems.items() if is_so), "")
 
 
 def takes_logits_to_keep(model: torch.nn.Module) -> bool:

@@ -4,7 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from training.config.choices import Interval, LossOn, Method, OptimizerName, Quantization, Scheduler, Strategy, Task
+from training.config.choices import (
+    EngineName,
+    Interval,
+    LossOn,
+    Method,
+    OptimizerName,
+    Quantization,
+    Scheduler,
+    Strategy,
+    Task,
+)
 from training.config.data_sets import has_weights
 from training.config.peft_methods import method, methods
 
@@ -35,8 +45,17 @@ def _to_all_but(setting: str, *choices: str) -> Applies:
     return Applies(setting, words, lambda values: values.get(setting) not in choices)
 
 
+def _to_runs_with_several(setting: str) -> Applies:
+    return Applies(setting, f"{setting} above 1", lambda values: str(values.get(setting) or "1").strip() != "1")
+
+
 def _to_runs_with(setting: str) -> Applies:
-    return Applies(setting, f"runs with {setting}", lambda values: str(values.get(setting) or "0").strip() != "0")
+    return Applies(setting, f"runs with {setting}", lambda values: _is_given(values, setting))
+
+
+def _is_given(values: Values, setting: str) -> bool:
+    """True unless it is empty or 0, as a number or as text of the form."""
+    return str(values.get(setting) or "0").strip() != "0"
 
 
 def _takes_target_modules(values: Values) -> bool:
@@ -90,6 +109,9 @@ APPLIES: dict[str, Applies] = {
     "desirable_weight": _to("task", Task.KTO),
     "undesirable_weight": _to("task", Task.KTO),
     "answer_rows": _to_all_but("task", Task.REWARD, Task.CLASSIFICATION),
+    "eval_answers": _to_all_but("task", Task.REWARD, Task.CLASSIFICATION),
+    "eval_answers_every": _to_runs_with("eval_answers"),
+    "eval_metrics": _to_runs_with("eval_answers"),
     "lora_r": _lora,
     "lora_alpha": _lora,
     "lora_dropout": _lora,
@@ -108,6 +130,9 @@ APPLIES: dict[str, Applies] = {
     "quantization": _adapters,
     "double_quantization": Applies("quantization", "quantization 4bit", _is_4bit),
     "num_processes": _to_all_but("strategy", Strategy.SINGLE),
+    "num_machines": _to_all_but("strategy", Strategy.SINGLE),
+    "min_machines": _to_runs_with_several("num_machines"),
+    "slurm_options": _to("engine", EngineName.AUTO, EngineName.SLURM),
     "offload_optimizer": _sharded_zero,
     "offload_param": _to("strategy", Strategy.ZERO3, Strategy.FSDP),
     "nvme_path": Applies("offload_param", "offload_optimizer or offload_param nvme", _offloads_to_nvme),
@@ -120,6 +145,8 @@ APPLIES: dict[str, Applies] = {
     "eval_split": Applies(
         "validation_data", "runs without validation_data", lambda values: not values.get("validation_data")
     ),
+    "chunked_loss": _to("task", Task.SFT, Task.PRETRAINING, Task.SEQ2SEQ),
+    "optimizer_in_backward": _to("method", Method.FULL),
     "merge_adapter": _adapters,
     "push_private": _to_runs_with("push_to_hub"),
     "report_project": _to_runs_with("report_to"),
@@ -138,6 +165,10 @@ APPLIES: dict[str, Applies] = {
     "lr_cycles": _to("lr_scheduler", Scheduler.COSINE_WITH_RESTARTS),
     "plateau_patience": _plateau,
     "plateau_factor": _plateau,
-    "max_new_tokens": _to_runs_with("answer_rows"),
+    "max_new_tokens": Applies(
+        "answer_rows",
+        "runs with answer_rows or eval_answers",
+        lambda values: _is_given(values, "answer_rows") or _is_given(values, "eval_answers"),
+    ),
 }
 """The settings that have an effect only under a condition."""

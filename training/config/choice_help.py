@@ -56,6 +56,11 @@ CHOICE_HELP: dict[str, dict[str, str]] = {
         "zero3": "DeepSpeed shards optimizer state, gradients and parameters; least memory, most traffic.",
         "fsdp": "PyTorch shards parameters, gradients and optimizer state across devices.",
     },
+    "engine": {
+        "auto": "The first engine in LATHE_ENGINES.",
+        "local": "A worker starts the run on its own devices.",
+        "slurm": "Slurm starts the run as a job, on one or several nodes.",
+    },
     "mix_by": {
         "rows": "The weights divide rows.",
         "tokens": "The weights divide tokens after truncation.",
@@ -121,6 +126,11 @@ CHOICE_HELP: dict[str, dict[str, str]] = {
         "selective": "Recomputes every second layer in the backward pass.",
         "full": "Recomputes every layer: little memory, about a third slower.",
         "offloaded": "Recomputes every layer and keeps the layers' inputs in host memory.",
+    },
+    "chunked_loss": {
+        "auto": "Chunks for vocabularies of 32,000 tokens or more, where the head supports it.",
+        "on": "Logits of some hundred tokens at a time; same loss.",
+        "off": "Logits of all tokens with loss at once.",
     },
     "probe": {
         "auto": "Tests the largest batch before training, on GPUs only.",

@@ -148,6 +148,14 @@ class Strategy(StrEnum):
         return int(self.value[-1]) if self.value.startswith("zero") else None
 
 
+class EngineName(StrEnum):
+    """What places a run on machines; `auto` is the installation's first engine."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    SLURM = "slurm"
+
+
 class Precision(StrEnum):
     AUTO = "auto"
     BF16 = "bf16"
@@ -204,6 +212,12 @@ class Checkpointing(StrEnum):
     SELECTIVE = "selective"
     FULL = "full"
     OFFLOADED = "offloaded"
+
+
+class ChunkedLoss(StrEnum):
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
 
 
 class Probe(StrEnum):

@@ -5,6 +5,7 @@ from enum import StrEnum
 from training.config.choices import (
     Attention,
     Checkpointing,
+    EngineName,
     Interval,
     LoraInit,
     LossOn,
@@ -105,6 +106,7 @@ LABELS: dict[type[StrEnum], dict[str, str]] = {
         "zero3": "ZeRO stage 3",
         "fsdp": "FSDP2",
     },
+    EngineName: {"auto": "Default of the installation", "local": "Workers of this installation"},
     Precision: {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"},
     Quantization: {"4bit": "4-bit (NF4)", "8bit": "8-bit (LLM.int8)"},
     MixUntil: {"first_exhausted": "First set used up", "all_exhausted": "All sets used up"},

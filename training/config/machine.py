@@ -16,6 +16,8 @@ class Machine:
     memory_bytes: list[int] = field(default_factory=list)
     bf16: bool = True
     cores: int = 0
+    most_machines: int = 1
+    """Machines like this one that the run's engine can give to one run."""
 
     @property
     def best_precision(self) -> Precision:

@@ -16,5 +16,5 @@ ELSEWHERE = {
     "pref_loss": "dpo_loss", "train_on_inputs": "train_on_prompt", "group_by_length": "batch_order", "hub_model_id": "push_to_hub",
     "chat_template_path": "chat_template", "chat_template_jinja": "chat_template", "mask_history": "loss_on",
     "message_field_training": "loss_field", "enable_thinking": "chat_template_kwargs",
-    "run_name": "name", "nproc_per_node": "num_processes", "load_best_model_at_end": "load_best_at_end",
+    "run_name": "name", "nproc_per_node": "num_processes", "nnodes": "num_machines", "load_best_model_at_end": "load_best_at_end",
 }  # fmt: skip

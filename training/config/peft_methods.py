@@ -81,6 +81,15 @@ def usual_targets(name: str, model_type: str) -> tuple[str, ...] | None:
     return known.usual_targets.get(model_type) if known else None
 
 
+_STATE_SPACE = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+
+
+def refused_targets(name: str, model_type: str) -> tuple[str, ...]:
+    """The modules that PEFT's LoRA-like methods refuse in state-space models, whose fused kernels read their weights."""
+    lora_like = name in ("lora", "qlora", "adalora", "randlora")
+    return ("out_proj", "conv1d") if lora_like and model_type in _STATE_SPACE else ()
+
+
 def options(name: str, given: str | None) -> dict[str, Any]:
     """The method's options, with the types of its PEFT configuration.
 

@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from training.config import data_sets, trackers
+from training.config import answer_metrics, data_sets, slurm_options, trackers
 from training.config.choices import (
     Attention,
     BatchOrder,
     Checkpointing,
+    ChunkedLoss,
+    EngineName,
     Group,
     Interval,
     LoraInit,
@@ -105,6 +107,8 @@ OptionalAmount = Annotated[int | float | None, BeforeValidator(_steps_or_fractio
 Options = Annotated[str | None, BeforeValidator(_options)]
 # White space at the ends of a template is part of what it writes.
 Template = Annotated[str | None, StringConstraints(strip_whitespace=False), BeforeValidator(_blank_to_none)]
+SlurmOptions = Annotated[str | None, BeforeValidator(slurm_options.canonical)]
+AnswerMetrics = Annotated[str, BeforeValidator(answer_metrics.canonical)]
 Trackers = Annotated[str | None, BeforeValidator(trackers.canonical)]
 
 
@@ -129,7 +133,7 @@ class RunConfig(BaseModel):
     streaming: bool = setting(False, "Tokenize rows during training, for JSONL and Parquet files too large to tokenize first. Shuffles through a buffer of 10,000 rows; the first rows are held out.", Group.MODEL, advanced=True)
     max_length: int = setting(1024, "Maximum sequence length in tokens; longer rows are truncated.", Group.MODEL, basic=8, ge=8, le=1_048_576)
     max_target_length: OptionalInt = setting(None, "seq2seq: maximum length of the target in tokens; max length then applies to the source only. Default: max length.", Group.MODEL, advanced=True, ge=2, le=1_048_576)
-    chat_template: Template = setting(None, "Chat template in place of the model's: a .jinja file, or the text of one. Saved with the result. docs/templates.md explains it.", Group.MODEL, advanced=True)
+    chat_template: Template = setting(None, "Chat template in place of the model's: chatml, llama3, zephyr, gemma, mistral, a .jinja file, or its text. Saved with the result. docs/templates.md explains it.", Group.MODEL, advanced=True)
     chat_template_kwargs: Options = setting(None, "Arguments of the model's chat template. Example: enable_thinking=false. Use the same ones for inference.", Group.MODEL, label="Chat template arguments", advanced=True)
     reasoning_history: Reasoning = setting(Reasoning.TEMPLATE, "Reasoning (thinking) in answers before the last question. template: as the chat template writes it, which most drop. drop: removed. keep: written as in a last answer.", Group.MODEL, label="Reasoning in earlier turns", advanced=True)
     loss_on: LossOn = setting(LossOn.ALL, "Assistant turns that carry loss. all: every one. last: the last one of each row. field: those whose field (see Loss field) is not false or 0.", Group.MODEL, label="Turns with loss", advanced=True)
@@ -155,6 +159,10 @@ class RunConfig(BaseModel):
 
     strategy: Strategy = setting(Strategy.SINGLE, "Distribution across devices. single: one device. ddp: a copy on each. zero1, zero2, zero3 shard the optimizer state, then gradients, then parameters; zero0: DeepSpeed without sharding. fsdp: PyTorch FSDP2, shards all three.", Group.STRATEGY, basic=5)
     num_processes: int = setting(1, "Number of training processes, one per device.", Group.STRATEGY, basic=9, label="Processes", ge=1, le=1024)
+    num_machines: int = setting(1, "Number of machines (nodes) that share the processes equally; each needs processes / machines devices.", Group.STRATEGY, label="Machines", ge=1, le=1024)
+    min_machines: OptionalInt = setting(None, "Machines to continue with while others are missing, with the same global batch size. Default: waits until num_machines are there.", Group.STRATEGY, label="Fewest machines", advanced=True, ge=1, le=1024)
+    engine: EngineName = setting(EngineName.AUTO, "What places the run on machines. local: a worker of this installation. slurm: a job of a Slurm cluster. docs/scale.md explains them.", Group.STRATEGY, advanced=True)
+    slurm_options: SlurmOptions = setting(None, "Options of the Slurm job in place of the installation's, as name=value. Example: partition=gpu, time=12:00:00, qos=high. docs/scale.md lists them.", Group.STRATEGY, label="Slurm options", advanced=True)
     offload_optimizer: Offload = setting(Offload.NONE, "Keep the optimizer state in host memory (cpu, with ZeRO 1 to 3) or on a fast disk (nvme, with ZeRO-3). Saves device memory, slower.", Group.STRATEGY)
     offload_param: Offload = setting(Offload.NONE, "Keep the parameters in host memory (cpu, with ZeRO-3; with FSDP also gradients and optimizer state) or on a fast disk (nvme, with ZeRO-3). Least device memory, slowest.", Group.STRATEGY, label="Offload parameters")
     nvme_path: Text = setting(None, "Folder on a fast local disk for NVMe offload.", Group.STRATEGY, label="NVMe folder", advanced=True)
@@ -169,6 +177,9 @@ class RunConfig(BaseModel):
     tf32: bool = setting(False, "Use TF32 for fp32 matrix products (NVIDIA Ampere and later): several times faster, with a 10-bit mantissa.", Group.STRATEGY, label="TF32", advanced=True)
     memory_limit: OptionalAmount = setting(None, "Memory limit of each process for its tensors, on GPU or CPU: a fraction below 1 of the device's memory, or MiB. Above it the run is out of memory. Default: no limit.", Group.STRATEGY, advanced=True, gt=0)
     gradient_checkpointing: CheckpointingChoice = setting(Checkpointing.NONE, "Recompute activations in the backward pass. full: every layer; least memory, about a third slower. selective: every second layer. offloaded: every layer, with the layers' inputs in host memory.", Group.STRATEGY)
+    chunked_loss: ChunkedLoss = setting(ChunkedLoss.AUTO, "Apply the output head to some hundred tokens with loss at a time, so that the logits of all tokens are never in memory at once; same loss and gradients. auto: if the vocabulary has 32,000 tokens or more and the model's head supports it.", Group.STRATEGY)
+    offload_activations: bool = setting(False, "Move activations to host memory after the forward pass of a layer and back before its backward pass, without recomputing them. Needs a GPU; slower by the copies over PCIe.", Group.STRATEGY, advanced=True)
+    optimizer_in_backward: bool = setting(False, "full, on one device: update each weight as soon as its gradient is complete and free the gradient, so that all gradients are never in memory at once. Needs max_grad_norm 0 and gradient_accumulation_steps 1.", Group.STRATEGY, advanced=True)
     probe: Probe = setting(Probe.AUTO, "Before training, run two steps on the largest batch and undo them, to detect out of memory at once. auto: on GPUs only.", Group.STRATEGY, advanced=True)
     on_out_of_memory: OnOutOfMemory = setting(OnOutOfMemory.STEP_DOWN, "Action when the run is out of memory. step_down: resume from the last checkpoint with half the micro batch and twice the accumulation, then gradient checkpointing, then (before the first checkpoint) ZeRO; the global batch stays the same. ask: fail and propose these settings. fail: fail.", Group.STRATEGY)
     packing: Packing = setting(Packing.AUTO, "Layout of a batch. padding_free: concatenates rows instead of padding them; same losses, faster. packed: fills sequences of max_length with complete rows, and the micro batch counts sequences. auto: padding_free if the model supports it, else none.", Group.STRATEGY)
@@ -211,9 +222,13 @@ class RunConfig(BaseModel):
     save_strategy: Interval = setting(Interval.STEPS, "Save a checkpoint every save steps, or at the end of each epoch.", Group.REPORTING, label="Save by", advanced=True)
     save_steps: Amount = setting(0.25, "Interval between checkpoints: steps, or a share of the run below 1. 0: only at the end.", Group.REPORTING, ge=0)
     save_total_limit: int = setting(2, "Number of checkpoints to keep; older ones are deleted.", Group.REPORTING, label="Checkpoints kept", advanced=True, ge=1, le=1000)
+    async_save: bool = setting(True, "Asynchronous checkpoints: training stops only while the state is copied to host memory; files are written in the background. Needs host memory for one checkpoint.", Group.REPORTING, label="Asynchronous checkpoints", advanced=True)
     early_stopping_patience: OptionalInt = setting(None, "Stop after this many evaluations in a row without a lower evaluation loss. Default: train to the end.", Group.REPORTING, advanced=True, ge=1, le=10_000)
     early_stopping_threshold: float = setting(0.0, "Minimum decrease of the evaluation loss that counts as lower.", Group.REPORTING, advanced=True, ge=0)
     load_best_at_end: bool = setting(False, "The result is the checkpoint with the lowest evaluation loss instead of the last step; it is saved at that evaluation.", Group.REPORTING, label="Keep the best", advanced=True)
+    eval_answers: int = setting(0, "Held-out rows that are answered greedily at evaluations during training, and scored. 0: none.", Group.REPORTING, label="Answers at evaluations", ge=0, le=100_000)
+    eval_answers_every: int = setting(1, "Answer them at every n-th evaluation.", Group.REPORTING, label="Answer every", advanced=True, ge=1, le=100_000)
+    eval_metrics: AnswerMetrics = setting("exact_match, f1", "Scores of these answers, separated by commas: exact_match, f1, rouge1, rouge2, rougeL.", Group.REPORTING, label="Answer scores", advanced=True)
     merge_adapter: bool = setting(False, "Also save the adapter merged into its base model, as a model that does not need PEFT.", Group.REPORTING, advanced=True)
     push_to_hub: Text = setting(None, "Upload the result to this hub repository (owner/name) when the run finishes. Needs HF_TOKEN in the worker's environment.", Group.REPORTING, advanced=True, pattern=r"^[\w.-]+/[\w.-]+$", max_length=96)
     push_private: bool = setting(True, "Create the hub repository as private.", Group.REPORTING, label="Private repository", advanced=True)
@@ -236,9 +251,19 @@ class RunConfig(BaseModel):
         return self.micro_batch_size * self.gradient_accumulation_steps * self.num_processes // self.sequence_parallel_size
 
     @property
+    def processes_per_machine(self) -> int:
+        """Processes on each machine."""
+        return self.num_processes // self.num_machines
+
+    @property
     def recomputes(self) -> bool:
         """True if the backward pass recomputes activations."""
         return self.gradient_checkpointing is not Checkpointing.NONE
+
+    @property
+    def steps_in_backward(self) -> bool:
+        """True if each weight is updated in the backward pass; an adapter's few weights are not."""
+        return self.optimizer_in_backward and self.method is Method.FULL
 
     @property
     def quantized(self) -> Quantization:

@@ -6,7 +6,9 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-BUILT_IN = ("exact_match", "f1", "rouge1", "rouge2", "rougeL")
+from training.config.answer_metrics import METRICS
+
+BUILT_IN = METRICS
 ACCURACY = "accuracy"
 JUDGE = "judge"
 RESULT, BASE = "result", "base"
@@ -55,12 +57,23 @@ class Judge(BaseModel):
         return re.sub("|".join(map(re.escape, values)), lambda match: values[match.group()], self.prompt)
 
 
+class Prompt(BaseModel):
+    """A prompt of a prompt set: a chat message with a system message, or plain text (`mode` is chat or text)."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    user: str
+    system: str = ""
+    mode: str = "chat"
+
+
 class EvaluationRequest(BaseModel):
     """What an evaluation does.
 
     `source` is result, base (the model before training) or checkpoint-N. `path`, `columns` and `name` are those of the data set;
     `rows` is the number of its first rows that are answered, None for all. `metrics` are built-in ones, judge, and functions as
-    FILE.py:FUNCTION, whose code `own` has by file name. With `lm_eval` its tasks are evaluated instead.
+    FILE.py:FUNCTION, whose code `own` has by file name. With `lm_eval` its tasks are evaluated instead; with `prompts` those of
+    the prompt set `prompt_set` are answered, without scores.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -76,6 +89,8 @@ class EvaluationRequest(BaseModel):
     own: dict[str, str] = Field(default_factory=dict, max_length=10)
     judge: Judge | None = None
     lm_eval: tuple[str, ...] = ()
+    prompt_set: str = ""
+    prompts: tuple[Prompt, ...] = ()
 
     @field_validator("source")
     @classmethod

@@ -33,7 +33,8 @@ class Formats:
     """Number formats and adapter of a run: bytes per element between layers (`stream`) and in matrix products (`compute`).
 
     `casts` is True if autocast copies each product's input, `trains` if all weights train. `adapts` names the linear modules
-    with an adapter of rank `rank`. On CUDA a dropout mask takes one byte per element, on CPU as much as its input.
+    with an adapter of rank `rank`. On CUDA a dropout mask takes one byte per element, on CPU as much as its input. With
+    `eager`, attention stores its probabilities.
     """
 
     stream: int
@@ -44,6 +45,7 @@ class Formats:
     rank: int = 0
     adapter_dropout: bool = False
     on_cuda: bool = True
+    eager: bool = False
 
     def keeps_input(self, linear: Linear) -> bool:
         return self.trains or linear.name in self.adapts
@@ -105,7 +107,8 @@ def _adapter(linear: Linear, formats: Formats) -> int:
     """Bytes per token that a LoRA saves besides its input: the output of its first matrix."""
     if linear.name not in formats.adapts:
         return 0
-    dropped = (formats.compute + 1) * linear.inputs if formats.adapter_dropout else 0
+    mask = 1 if formats.on_cuda else formats.compute
+    dropped = (formats.compute + mask) * linear.inputs if formats.adapter_dropout else 0
     return formats.rank * formats.compute + dropped
 
 
@@ -139,9 +142,13 @@ def _attention(
         saved += c * tokens * queries
     pairs = batch.rows * stack.heads * length * key_length
     if shape.encoder is not None:
-        saved += c * pairs  # each row's position bias, which includes the mask
-        if not formats.on_cuda and (shape.dropout or formats.trains):
-            saved += c * pairs * (3 if shape.dropout else 1)
+        # The position bias, which includes the mask, or the probabilities, or both; with dropout also its mask and result.
+        saved += c * pairs * (4 if shape.dropout and not formats.on_cuda else 2 if formats.eager else 1)
+    elif formats.eager:
+        whole = stack.heads * tokens * tokens if batch.flat else pairs
+        saved += whole * (
+            4 + (c if c != 4 else 0)
+        )  # fp32 probabilities, and their copy for the product with the values
     elif not formats.on_cuda and shape.dropout:
         saved += c * pairs * 3
     return normed + saved

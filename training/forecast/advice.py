@@ -9,12 +9,23 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from training.config.choices import Checkpointing, Method, Offload, OptimizerName, Quantization, Strategy, Task
+from training.config.choices import (
+    Checkpointing,
+    ChunkedLoss,
+    Method,
+    Offload,
+    OptimizerName,
+    Quantization,
+    Strategy,
+    Task,
+)
+from training.config.chunked_loss import LEAST_VOCABULARY, TASKS
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.forecast.activations import Batch
 from training.forecast.forecast import SLACK, Forecast, forecast
 from training.forecast.gpus import Card
+from training.forecast.less_memory import activation_copy_seconds
 from training.forecast.sizes import resolved
 from training.model_info.shape import ModelShape
 from training.rules import check
@@ -79,11 +90,14 @@ def advise(
         [card.label] * config.num_processes,
         [card.memory_bytes] * config.num_processes,
         card.bf16,
+        most_machines=config.num_machines,
     )
     tried: list[tuple[float, Advice]] = []
     fastest = float("inf")
     for changes in _candidates(config, shape, nvme=nvme):
         changed = config.model_copy(update=_typed(config, changes))
+        if "quantization" in changes and not _packing_saves(config, changed, shape, card, batch):
+            continue
         if any(conflict.blocking for conflict in check(changed, machine)):
             continue
         expected = forecast(
@@ -100,6 +114,14 @@ def advise(
             tried.append((seconds, Advice(changes, expected, 0.0, cost(config, changed))))
     tried.sort(key=lambda timed: (round(timed[0], 6), len(timed[1].changes)))
     return [replace(advice, relative_speed=fastest / seconds) for seconds, advice in _distinct(tried)][:count]
+
+
+def _packing_saves(config: RunConfig, changed: RunConfig, shape: ModelShape, card: Card, batch: Batch) -> bool:
+    """True if 4-bit weights take less memory than the same candidate without: not of models with most weights elsewhere."""
+    unpacked = changed.model_copy(update={"method": config.method, "quantization": config.quantization})
+    smaller = _smaller(batch, config, changed)
+    after, before = (forecast(one, shape, card=card, batch=smaller).peak_bytes for one in (changed, unpacked))
+    return after < before
 
 
 def _distinct(tried: list[tuple[float, Advice]]) -> Iterator[tuple[float, Advice]]:
@@ -119,10 +141,10 @@ def _candidates(config: RunConfig, shape: ModelShape, *, nvme: bool) -> Iterator
     """Yields the changes of each candidate, the unchanged configuration first."""
     known = _SEVERAL_PROCESSES if config.num_processes > 1 else _ONE_PROCESS
     strategies = [name for name in known if nvme or "nvme" not in name]
-    for strategy, recomputed, batch, quantized, state in product(
-        strategies, _recomputed(config), _batches(config), _quantized(config, shape), _states(config)
+    for strategy, loss, recomputed, batch, quantized, state in product(
+        strategies, _losses(config, shape), _recomputed(config), _batches(config), _quantized(config), _states(config)
     ):
-        changes = _strategy(strategy) | recomputed | batch | quantized | state
+        changes = _strategy(strategy) | loss | recomputed | batch | quantized | state
         yield {name: value for name, value in changes.items() if str(getattr(config, name)) != str(value)}
 
 
@@ -134,10 +156,17 @@ def _strategy(words: str) -> Changes:
     return changes | {f"offload_{name}": "cpu" for name in offloads}
 
 
+def _losses(config: RunConfig, shape: ModelShape) -> list[Changes]:
+    """No change, and the loss in chunks where it was turned off: it costs nothing."""
+    turned_off = config.chunked_loss is ChunkedLoss.OFF and config.task in TASKS and shape.vocab >= LEAST_VOCABULARY
+    return [{}, {"chunked_loss": "auto"}] if turned_off else [{}]
+
+
 def _recomputed(config: RunConfig) -> list[Changes]:
-    """The gradient checkpointing of the configuration, and those that save more memory."""
+    """The gradient checkpointing of the configuration, and those that save more memory; and offloaded activations."""
     order = [Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL, Checkpointing.OFFLOADED]
-    return [{"gradient_checkpointing": choice.value} for choice in order[order.index(config.gradient_checkpointing) :]]
+    kinds = [{"gradient_checkpointing": choice.value} for choice in order[order.index(config.gradient_checkpointing) :]]
+    return [*kinds, {"offload_activations": True}]
 
 
 def _batches(config: RunConfig) -> list[Changes]:
@@ -151,18 +180,19 @@ def _batches(config: RunConfig) -> list[Changes]:
     return sizes
 
 
-def _quantized(config: RunConfig, shape: ModelShape) -> list[Changes]:
-    """No change, and 4-bit frozen weights if that packs most of them; experts stored as one tensor are not packed."""
-    packs = 2 * shape.linear_weights >= shape.parameters
-    if packs and config.method is Method.LORA and config.quantized is Quantization.NONE:
+def _quantized(config: RunConfig) -> list[Changes]:
+    """No change, and 4-bit frozen weights; experts stored as one tensor are not packed."""
+    if config.method is Method.LORA and config.quantized is Quantization.NONE:
         return [{}, {"method": "qlora", "quantization": "4bit"}]
     return [{}]
 
 
 def _states(config: RunConfig) -> list[Changes]:
-    """No change, and 8-bit AdamW instead of AdamW for full fine-tuning."""
+    """No change, and for full fine-tuning the step in the backward pass where nothing is clipped, and 8-bit AdamW."""
     has_8_bit = config.optimizer is OptimizerName.ADAMW and config.method is Method.FULL
-    return [{}, {"optimizer": "adamw_8bit"}] if has_8_bit else [{}]
+    frees = config.method is Method.FULL and not config.max_grad_norm
+    freed: list[Changes] = [{"optimizer_in_backward": True}] if frees else []
+    return [{}, *freed, {"optimizer": "adamw_8bit"}] if has_8_bit else [{}, *freed]
 
 
 def _typed(config: RunConfig, changes: Changes) -> Changes:
@@ -191,23 +221,26 @@ def step_seconds(config: RunConfig, shape: ModelShape, card: Card, batch: Batch)
     forward pass is recomputed (Kaplan et al. 2020, Korthikanti et al. 2022), at half of the GPU's peak, less with few tokens.
     Communication follows Rajbhandari et al. 2020, section 7.
     """
-    rows = config.micro_batch_size * config.gradient_accumulation_steps
     micro = config.gradient_accumulation_steps
-    tokens = rows * max(batch.tokens, batch.target_tokens) / max(batch.rows, 1)
+    tokens = config.micro_batch_size * micro * max(batch.tokens, batch.target_tokens) / max(batch.rows, 1)
     size = shape.parameters
     bytes_ = 2 if resolved(config.precision, card).value != "fp32" else 4
     recomputation = {
-        Checkpointing.NONE: 0.0,
-        Checkpointing.SELECTIVE: 1.0,
-        Checkpointing.FULL: 2.0,
-        Checkpointing.OFFLOADED: 2.2,
-    }
+        Checkpointing.NONE: 0.0, Checkpointing.SELECTIVE: 1.0, Checkpointing.FULL: 2.0, Checkpointing.OFFLOADED: 2.2,
+    }  # fmt: skip
     work = (6 if config.method is Method.FULL else 4) + recomputation[config.gradient_checkpointing]
     micro_tokens = tokens / micro
     efficiency = 0.5 * micro_tokens / (micro_tokens + 512) * (1.0 if bytes_ == 2 else 0.25)
     seconds = work * size * tokens / (card.flops * efficiency)
     if config.quantized is not Quantization.NONE:
         seconds += micro * 3 * size * 2 / card.memory_rate + 0.25 * seconds  # weights are dequantized in each pass
+    return seconds + moving_seconds(config, shape, card, tokens)
+
+
+def moving_seconds(config: RunConfig, shape: ModelShape, card: Card, tokens: float) -> float:
+    """Estimated seconds of a step of `tokens` on each GPU for communication, and for copies of offloaded state and activations."""
+    micro, size, seconds = config.gradient_accumulation_steps, shape.parameters, 0.0
+    bytes_ = 2 if resolved(config.precision, card).value != "fp32" else 4
     trained = size if config.method is Method.FULL else size * 0.005
     distributed = config.num_processes > 1
     link = card.link_rate if distributed else float("inf")
@@ -216,7 +249,7 @@ def step_seconds(config: RunConfig, shape: ModelShape, card: Card, batch: Batch)
     elif distributed:
         seconds += (micro if config.strategy.zero_stage == 2 else 1) * 2 * trained * bytes_ / link
     seconds += _copies(config, size * bytes_, trained, micro)
-    return seconds
+    return seconds + activation_copy_seconds(config, shape, tokens, bytes_, PCIE)
 
 
 def _copies(config: RunConfig, weights: float, trained: float, micro: int) -> float:
@@ -255,6 +288,12 @@ def cost(config: RunConfig, changed: RunConfig) -> str:
         costs.append("every step reads and writes the offloaded state on disk")
     if changed.quantized is not config.quantized:
         costs.append("base weights are quantized to 4 bits (small accuracy loss) and dequantized in every pass")
+    if changed.offload_activations and not config.offload_activations:
+        costs.append("activations are copied to host RAM and back in every pass")
+    if changed.chunked_loss is not config.chunked_loss:
+        costs.append("the loss is computed in chunks of tokens, at the same speed")
+    if changed.optimizer_in_backward and not config.optimizer_in_backward:
+        costs.append("each weight is updated in the backward pass, with the same result")
     if changed.optimizer is not config.optimizer:
         costs.append("optimizer state is quantized to 8 bits")
     text = "; ".join(costs)

@@ -1,34 +1,26 @@
 """Estimates the memory of a run from its settings and its model's config.json, in milliseconds. No torch.
 
-The peak is the largest of five moments: the start, the end of the forward pass, the beginning of the backward pass (all
-activations and the gradients of the logits), its end (all gradients), and the optimizer step. sizes.py computes what does not
-depend on the batch, activations.py the activations. All numbers are bytes on one rank.
+The peak is the largest of the moments in moments.py. sizes.py computes what does not depend on the batch, activations.py the
+activations, task_memory.py logits and loss. All numbers are bytes on one rank.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from training.config.choices import Checkpointing, Offload, Strategy, Task
+from training.config.choices import Offload, Strategy, Task
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch, Formats, layer_bytes
+from training.forecast.activations import Batch
+from training.forecast.card_share import communication_bytes, context_bytes
 from training.forecast.gpus import GIB, Card
+from training.forecast.less_memory import freed_in_backward
+from training.forecast.moments import MOMENTS, moments
 from training.forecast.sizes import Sizes, sizes_of
+from training.forecast.task_memory import task_shape
 from training.model_info.shape import ModelShape
 
-CONTEXT_BYTES = int(0.45 * GIB)
-"""GPU memory of the CUDA context, kernels and cuBLAS: 0.3 to 0.6 GiB on GPUs since Volta."""
-COMMUNICATION_BYTES = int(0.35 * GIB)
-"""NCCL's buffers and channels on each GPU of a group."""
 SLACK = 0.06
 """Memory that the caching allocator reserves but does not use: a share of everything but weights and optimizer state."""
 PROCESS_BYTES = int(3.0 * GIB)
 """Host memory of a training process without offloaded state: Python, torch, CUDA's libraries."""
-MOMENTS = {
-    "start": "the start, when rank 0 broadcasts the weights",
-    "forward": "the end of the forward pass",
-    "backward": "the beginning of the backward pass",
-    "gradients": "the end of the backward pass",
-    "optimizer": "the optimizer step",
-}
 
 
 @dataclass(frozen=True)
@@ -36,7 +28,9 @@ class Forecast:
     """The estimated memory of a run on each rank, in bytes. `parts` is the peak by kind; it sums up to `peak_bytes`.
 
     `moments` has the sum of each moment. `allocated_bytes` is the peak without context and slack, as torch counts it.
-    `host_bytes` is the host memory of all ranks of a machine, `nvme_bytes` their disk space. Limits are None if unknown.
+    `host_bytes` is the host memory of all ranks of a machine, `copies_bytes` the part of it for asynchronous checkpoints (0 if
+    they do not fit, and training waits for the disk), `nvme_bytes` their disk space. Limits are None if unknown.
+    `unknown` is why the formula cannot say whether it fits: then the parts lack what its layers save for the backward pass.
     """
 
     parts: dict[str, int]
@@ -48,7 +42,9 @@ class Forecast:
     trainable: int
     total: int
     batch: Batch
+    copies_bytes: int = 0
     reasons: list[str] = field(default_factory=list)
+    unknown: str = ""
 
     @property
     def peak_bytes(self) -> int:
@@ -91,31 +87,45 @@ def forecast(
     slack: float = SLACK,
 ) -> Forecast:
     """The forecast for a run on `card`, or on CPU if it is None. `batch` is its worst micro batch."""
-    batch = batch or full_batch(config)
-    sizes = sizes_of(config, shape, card)
-    live = _activations(config, shape, batch, sizes)
-    moments = {name: _moment(name, config, shape, batch, sizes, live) for name in MOMENTS}
-    worst = max(moments.values(), key=lambda parts: sum(parts.values()))
+    batch, shape = batch or full_batch(config), task_shape(config, shape)
+    sizes = freed_in_backward(config, shape, sizes_of(config, shape, card))
+    at = moments(config, shape, batch, sizes)
+    worst = max(at.values(), key=lambda parts: sum(parts.values()))
     parts = {name: int(amount) for name, amount in worst.items() if amount}
     if card:
-        parts["context"] = CONTEXT_BYTES + (COMMUNICATION_BYTES if config.num_processes > 1 else 0)
+        parts["context"] = context_bytes(card) + communication_bytes(card, config.num_processes)
+    if card or config.memory_limit:
         moving = sum(amount for name, amount in worst.items() if name not in ("weights", "optimizer"))
         parts["slack"] = int(slack * moving)
     host, nvme = _off_device(config, sizes)
+    if card and card.unified:  # processes and what they offload are in the same memory
+        parts["context"] += host // config.num_processes
     if card is None:  # the device is the host
         host += config.num_processes * sum(parts.values())
+    copies = checkpoint_copies(config, sizes) if config.async_save else 0
+    if host_limit_bytes is None or host + copies <= host_limit_bytes:
+        host += copies
+    else:  # the ranks write such a checkpoint while training waits
+        copies = 0
     expected = Forecast(
-        parts, {name: int(sum(sizes_.values())) for name, sizes_ in moments.items()}, host, nvme,
-        _limit(config, card), host_limit_bytes, sizes.trained, sizes.total, batch,
+        parts, {name: int(sum(sizes_.values())) for name, sizes_ in at.items()}, host, nvme,
+        _limit(config, card, host_limit_bytes), host_limit_bytes, sizes.trained, sizes.total, batch, copies,
     )  # fmt: skip
     expected.reasons.extend(_reasons(expected, card))
+    if shape.unknown and not expected.reasons:
+        expected.reasons.append(f"The formula cannot say: {shape.unknown}. Simulate a step.")
+        return replace(expected, unknown=shape.unknown)
     return expected
 
 
-def _limit(config: RunConfig, card: Card | None) -> int | None:
-    if card is None or config.memory_limit is None:
+def _limit(config: RunConfig, card: Card | None, host_limit_bytes: int | None) -> int | None:
+    """The bytes that a rank may take: the card's memory or the run's memory limit; None on a CPU without a limit."""
+    memory, limit = card.memory_bytes if card else host_limit_bytes, config.memory_limit
+    if limit is None:
         return card.memory_bytes if card else None
-    return int(card.memory_bytes * config.memory_limit if config.memory_limit < 1 else config.memory_limit * 2**20)
+    if limit < 1:
+        return int(memory * limit) if memory else None
+    return min(int(limit * 2**20), card.memory_bytes) if card else int(limit * 2**20)
 
 
 def _reasons(expected: Forecast, card: Card | None) -> list[str]:
@@ -123,9 +133,11 @@ def _reasons(expected: Forecast, card: Card | None) -> list[str]:
     reasons = []
     if expected.limit_bytes is not None and expected.peak_bytes > expected.limit_bytes:
         largest = max(expected.parts, key=lambda name: expected.parts[name])
+        where = card.label if card and expected.limit_bytes == card.memory_bytes else "memory_limit"
         reasons.append(
-            f"Needs {_gib(expected.peak_bytes)} per GPU at {MOMENTS[expected.moment]}; {card.label if card else 'the GPU'} has "
-            f"{_gib(expected.limit_bytes)}. The largest part is {largest} with {_gib(expected.parts[largest])}."
+            f"Needs {_gib(expected.peak_bytes)} per {'GPU' if card else 'process'} at {MOMENTS[expected.moment]}; {where} "
+            f"{'has' if where != 'memory_limit' else 'allows'} {_gib(expected.limit_bytes)}. "
+            f"The largest part is {largest} with {_gib(expected.parts[largest])}."
         )
     if expected.host_limit_bytes is not None and expected.host_bytes > expected.host_limit_bytes:
         reasons.append(
@@ -136,77 +148,20 @@ def _reasons(expected: Forecast, card: Card | None) -> list[str]:
 
 
 def _gib(amount: float) -> str:
-    return f"{amount / GIB:.1f} GiB"
+    return f"{amount / GIB:.1f} GiB" if amount >= GIB / 10 else f"{amount / 2**20:.1f} MiB"
 
 
-def _activations(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> dict[str, float]:
-    """`kept`: activations at the end of the forward pass; `layer`: what the largest layer takes during its backward pass."""
-    formats = Formats(
-        stream=sizes.stream, compute=sizes.compute, casts=sizes.casts, trains=not config.method.adapts,
-        adapts=sizes.adapts, rank=config.lora_r if config.method.is_lora else 8,
-        adapter_dropout=config.lora_dropout > 0 and config.method.is_lora, on_cuda=sizes.on_cuda,
-    )  # fmt: skip
-    share = config.sequence_parallel_size
-    whole = [(stack, layer_bytes(shape, stack, batch, formats) / share) for stack in shape.stacks]
-    kept = sum(stack.layers * amount for stack, amount in whole)
-    largest = max(amount for _, amount in whole)
-    inputs = sum(stack.layers * _tokens(shape, stack.cross, batch) for stack in shape.stacks) * shape.hidden
-    inputs_bytes = inputs * sizes.stream / share
-    recomputed = largest  # the layer that is recomputed
-    if config.gradient_checkpointing is Checkpointing.SELECTIVE:
-        kept, inputs_bytes = kept / 2, inputs_bytes / 2
-    elif config.recomputes:
-        kept = 0.0
-    else:
-        inputs_bytes = recomputed = 0.0
-    if config.gradient_checkpointing is Checkpointing.OFFLOADED:
-        inputs_bytes = 0.0
-    outside = batch.tokens * shape.hidden * (sizes.stream + 4)  # embeddings, and the input of the last norm
-    widest = max(stack.intermediate * max(stack.routed, 1) for stack in shape.stacks)
-    moving = batch.tokens * (2 * widest + shape.hidden) * sizes.compute / share
-    return {"kept": kept + inputs_bytes + outside, "layer": recomputed + moving}
+def checkpoint_copies(config: RunConfig, sizes: Sizes) -> int:
+    """Bytes of host memory that all ranks need to copy a checkpoint: trained weights, optimizer state and fp32 weights.
 
-
-def _tokens(shape: ModelShape, cross: bool, batch: Batch) -> int:
-    return batch.target_tokens if shape.encoder and cross else batch.tokens
-
-
-def _logits(config: RunConfig, shape: ModelShape, batch: Batch, compute: int) -> tuple[float, float]:
-    """Bytes of logits and loss at the end of the forward pass and at the beginning of the backward pass.
-
-    Forward: logits, an fp32 copy of 16-bit logits, and log-probabilities. Backward: log-probabilities and the gradients of
-    loss and logits, all in fp32.
+    With DeepSpeed and full fine-tuning, rank 0 also copies the weights that are saved for inference.
     """
-    if not config.task.generates:
-        return 0.0, 0.0
-    elements = batch.loss_tokens * shape.vocab / config.sequence_parallel_size
-    return elements * (8 if compute == 4 else 4 + 4 + compute), elements * 12
-
-
-def _moment(
-    name: str, config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes, live: dict[str, float]
-) -> dict[str, float]:
-    """The parts of the memory at a moment."""
-    base = {"weights": float(sizes.weights), "optimizer": float(sizes.optimizer), "buffers": float(sizes.buffers)}
-    before = sizes.gradients if config.gradient_accumulation_steps > 1 else 0
-    forward, backward = _logits(config, shape, batch, sizes.compute)
-    # The gradient of a tied embedding is a third tensor, the sum of those of embedding and head.
-    table = 0 if config.method.adapts or shape.head else shape.table * sizes.gradient_format
-    # The first layer's gradients replace its activations; those of the embeddings come last.
-    layer = sizes.gradients * shape.largest_layer / max(shape.parameters, 1) if not config.method.adapts else 0.0
-    starting = backward < live["layer"]
-    moments: dict[str, dict[str, float]] = {
-        "start": {"buffers": float(sizes.buffers) + sizes.start},
-        "forward": {"activations": live["kept"], "logits": forward, "gradients": before},
-        "backward": {"activations": live["kept"] + live["layer"], "gradients": before + table}
-        if starting
-        else {"activations": live["kept"], "logits": backward, "gradients": before},
-        "gradients": {"activations": live["layer"], "gradients": sizes.gradients - layer}
-        if live["layer"] > layer + 2 * table
-        else {"gradients": sizes.gradients + 2 * table},
-        "optimizer": {"gradients": sizes.gradients + float(sizes.step)},
-    }
-    return base | moments[name]
+    ranks, zero = config.num_processes, config.strategy.zero_stage
+    if zero is None and config.strategy is not Strategy.FSDP:
+        ranks = 1  # rank 0 saves for all
+    state = ranks * (sizes.optimizer + sizes.off_state)
+    weights = sizes.trained * sizes.gradient_format
+    return int(state + weights * (2 if zero is not None and not config.method.adapts else 1))
 
 
 def _off_device(config: RunConfig, sizes: Sizes) -> tuple[int, int]:

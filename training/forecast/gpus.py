@@ -5,14 +5,19 @@ products and for memory; they only order configurations by speed.
 """
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU: memory in bytes, 16-bit FLOP/s, bytes/s of its memory, bytes/s to its peers, bf16 support."""
+    """A GPU: memory in bytes, 16-bit FLOP/s, bytes/s of its memory, bytes/s to its peers, bf16 support.
+
+    `generation` is that of its architecture (training/forecast/card_share.py). `unified` is True if it shares the host's memory.
+    `note` is a sentence for the forecast, empty for most.
+    """
 
     name: str
     label: str
@@ -21,36 +26,79 @@ class Card:
     memory_rate: float
     link_rate: float
     bf16: bool = True
+    generation: str = "ampere"
+    unified: bool = False
+    note: str = ""
 
 
 def _card(
-    name: str, label: str, gib: float, tflops: float, memory_gbs: float, link_gbs: float, *, bf16: bool = True
+    name: str, label: str, generation: str, gib: float, tflops: float, memory_gbs: float, link_gbs: float
 ) -> Card:
-    return Card(name, label, int(gib * GIB), tflops * 1e12, memory_gbs * 1e9, link_gbs * 1e9, bf16)
+    return Card(
+        name, label, int(gib * GIB), tflops * 1e12, memory_gbs * 1e9, link_gbs * 1e9,
+        bf16=generation not in ("volta", "turing"), generation=generation, unified=generation in ("gb10", "apple"),
+    )  # fmt: skip
 
 
 _PCIE3, _PCIE4, _PCIE5 = 12.0, 24.0, 50.0
 CARDS = {
     card.name: card
     for card in (
-        _card("v100-16gb", "V100 16 GB", 15.77, 112, 900, 130, bf16=False),
-        _card("v100-32gb", "V100 32 GB", 31.74, 112, 900, 130, bf16=False),
-        _card("t4", "T4 16 GB", 14.75, 65, 300, _PCIE3, bf16=False),
-        _card("a10", "A10 24 GB", 22.06, 125, 600, _PCIE4),
-        _card("l4", "L4 24 GB", 22.05, 121, 300, _PCIE4),
-        _card("rtx3090", "RTX 3090 24 GB", 23.69, 71, 936, _PCIE4),
-        _card("rtx4090", "RTX 4090 24 GB", 23.64, 165, 1008, _PCIE4),
-        _card("a100-40gb", "A100 40 GB", 39.39, 312, 1555, 270),
-        _card("a100-80gb", "A100 80 GB", 79.15, 312, 2039, 270),
-        _card("h100", "H100 80 GB", 79.19, 989, 3350, 400),
-        _card("h200", "H200 141 GB", 139.8, 989, 4800, 400),
-        _card("b200", "B200 192 GB", 178.3, 2250, 8000, 800),
+        _card("v100-16gb", "V100 16 GB", "volta", 15.77, 112, 900, 130),
+        _card("v100-32gb", "V100 32 GB", "volta", 31.74, 112, 900, 130),
+        _card("t4", "T4 16 GB", "turing", 14.75, 65, 300, _PCIE3),
+        _card("a10", "A10 24 GB", "ampere", 22.06, 125, 600, _PCIE4),
+        _card("rtx3090", "RTX 3090 24 GB", "ampere", 23.69, 71, 936, _PCIE4),
+        _card("a100-40gb", "A100 40 GB", "ampere", 39.39, 312, 1555, 270),
+        _card("a100-80gb", "A100 80 GB", "ampere", 79.15, 312, 2039, 270),
+        _card("l4", "L4 24 GB", "ada", 22.05, 121, 300, _PCIE4),
+        _card("rtx4090", "RTX 4090 24 GB", "ada", 23.64, 165, 1008, _PCIE4),
+        _card("l40s", "L40S 48 GB", "ada", 44.39, 362, 864, _PCIE4),
+        _card("h100", "H100 80 GB", "hopper", 79.19, 989, 3350, 400),
+        _card("h200", "H200 141 GB", "hopper", 139.8, 989, 4800, 400),
+        _card("rtx5060", "RTX 5060 8 GB", "blackwell", 7.53, 38, 448, _PCIE5),
+        _card("rtx5060ti", "RTX 5060 Ti 16 GB", "blackwell", 15.48, 47, 448, _PCIE5),
+        _card("rtx5070", "RTX 5070 12 GB", "blackwell", 11.5, 62, 672, _PCIE5),
+        _card("rtx5070ti", "RTX 5070 Ti 16 GB", "blackwell", 15.47, 88, 896, _PCIE5),
+        _card("rtx5080", "RTX 5080 16 GB", "blackwell", 15.47, 113, 960, _PCIE5),
+        _card("rtx5090", "RTX 5090 32 GB", "blackwell", 31.36, 210, 1792, _PCIE5),
+        _card("rtxpro4000", "RTX PRO 4000 Blackwell 24 GB", "blackwell", 23.4, 94, 672, _PCIE5),
+        _card("rtxpro4500", "RTX PRO 4500 Blackwell 32 GB", "blackwell", 31.3, 110, 896, _PCIE5),
+        _card("rtxpro5000", "RTX PRO 5000 Blackwell 48 GB", "blackwell", 47.4, 148, 1344, _PCIE5),
+        _card("rtxpro6000", "RTX PRO 6000 Blackwell 96 GB", "blackwell", 94.9, 400, 1792, _PCIE5),
+        _card("gb10", "GB10 (DGX Spark) 128 GB", "gb10", 119.6, 100, 273, _PCIE5),
+        _card("b200", "B200 192 GB", "b200", 178.3, 2250, 7700, 800),
+        _card("b300", "B300 288 GB", "b200", 267.6, 2250, 8000, 800),
+        _card("mi300x", "MI300X 192 GB", "cdna", 191.9, 1307, 5300, 400),
+        _card("mi325x", "MI325X 256 GB", "cdna", 255.9, 1307, 6000, 400),
+        _card("mi355x", "MI355X 288 GB", "cdna", 287.9, 2500, 8000, 500),
     )
 }
 _SAME = {
     "v100": "v100-16gb", "a100": "a100-40gb", "3090": "rtx3090", "4090": "rtx4090", "a10g": "a10",
-    "h100-80gb": "h100", "h200-141gb": "h200", "b200-192gb": "b200", "t4-16gb": "t4",
+    "h100-80gb": "h100", "h200-141gb": "h200", "b200-192gb": "b200", "b300-288gb": "b300", "t4-16gb": "t4",
+    "dgx-spark": "gb10", "5090": "rtx5090", "5080": "rtx5080", "5070": "rtx5070", "5070ti": "rtx5070ti",
 }  # fmt: skip
+_APPLE = {
+    "m1": (2.6, 68), "m1pro": (5.2, 200), "m1max": (10.4, 400), "m1ultra": (20.8, 800), "m2": (3.6, 100),
+    "m2pro": (6.8, 200), "m2max": (13.6, 400), "m2ultra": (27.2, 800), "m3": (4.1, 100), "m3pro": (7.4, 150),
+    "m3max": (16.3, 400), "m3ultra": (32.8, 819), "m4": (4.6, 120), "m4pro": (9.2, 273), "m4max": (18.4, 546),
+    "m5": (5.0, 153), "m5pro": (10.0, 307), "m5max": (20.0, 614),
+}  # fmt: skip
+"""Apple's chips: TFLOP/s of the GPU, GB/s of its memory."""
+
+
+def _apple(text: str) -> Card | None:
+    """Apple silicon by chip and memory, as in "m4-max-64gb": the GPU may use 2/3 of up to 36 GB of memory, 3/4 of more."""
+    found = re.search(r"\bm([1-5])-?(pro|max|ultra)?-(\d+)-?gi?b", text)
+    chip = f"m{found[1]}{found[2] or ''}" if found else ""
+    if not found or chip not in _APPLE:
+        return None
+    gib = int(found[3])
+    name = " ".join(part for part in (f"M{found[1]}", (found[2] or "").capitalize(), f"{gib} GB") if part)
+    return _card(
+        f"{chip}-{gib}gb", f"Apple {name}", "apple", gib * (2 / 3 if gib <= 36 else 3 / 4), *_APPLE[chip], _PCIE5
+    )
 
 
 def find_card(text: str) -> Card:
@@ -60,8 +108,9 @@ def find_card(text: str) -> Card:
         ValueError: the name is unknown; lists the known ones.
     """
     plain = re.sub(r"[\s_]+", "-", text.strip().lower())
-    name = plain.replace("rtx-", "rtx")
-    if card := CARDS.get(_SAME.get(name, name)):
+    name = re.sub(r"^(?:geforce-|nvidia-)+", "", plain)
+    name = re.sub(r"(rtx|pro|50\d0)-(?=pro|ti|\d{4})", r"\1", name).removesuffix("-blackwell")
+    if card := CARDS.get(_SAME.get(name, name)) or _apple(plain):
         return card
     number = re.fullmatch(r"(\d+(?:\.\d+)?)-?(?:gib|gb|g)?", plain)
     if number and 0.5 <= float(number[1]) <= 4096:
@@ -74,15 +123,40 @@ def find_card(text: str) -> Card:
             like.memory_rate,
             like.link_rate,
         )
-    raise ValueError(f"is not a known GPU. Use one of {', '.join(CARDS)}, or a number of GiB such as 24.")
+    known = ", ".join(CARDS)
+    raise ValueError(
+        f"is not a known GPU. Use one of {known}, Apple silicon such as m4-max-64gb, or a number of GiB such as 24."
+    )
 
 
 def like(name: str, memory_bytes: int) -> Card:
     """The known GPU closest to the driver's name and memory, with exactly that memory."""
-    words = name.lower().replace("geforce", "").replace("nvidia", "")
-    keys = sorted(CARDS, key=lambda key: abs(CARDS[key].memory_bytes - memory_bytes))
-    model = next(
-        (key for key in keys if re.search(rf"\b{re.sub(r'-.*', '', key).replace('rtx', '(rtx )?')}\b", words)), keys[0]
+    words = re.sub(r"[^a-z0-9]+", " ", name.lower().replace("geforce", "").replace("nvidia", ""))
+    keys = sorted(CARDS, key=lambda key: (-len(_words(key)), abs(CARDS[key].memory_bytes - memory_bytes)))
+    by_memory = min(CARDS, key=lambda key: abs(CARDS[key].memory_bytes - memory_bytes))
+    model = next((key for key in keys if re.search(rf"\b{_words(key)}(?![0-9])", words)), by_memory)
+    return replace(CARDS[model], label=name, memory_bytes=memory_bytes)
+
+
+def _words(key: str) -> str:
+    """A pattern for a model in a driver's name: `rtxpro6000` for "RTX PRO 6000 Blackwell Workstation Edition"."""
+    parts = re.fullmatch(r"(rtx)?(pro)?([a-z]*\d+[a-z]?)(ti)?", key.partition("-")[0])
+    if not parts or not parts[1]:
+        return key.partition("-")[0]
+    return " ?".join(part if part != "rtx" or parts[2] else "(?:rtx)?" for part in parts.groups() if part)
+
+
+def of_machine(names: list[str], memory_bytes: list[int]) -> Card | None:
+    """The GPU with the least memory of a machine, which a run must expect to get; its note lists several kinds."""
+    if not memory_bytes:
+        return None
+    least = min(range(len(memory_bytes)), key=lambda index: memory_bytes[index])
+    card = like(names[least] if names else "", memory_bytes[least])
+    kinds = Counter(zip(names, (f"{size / GIB:.0f} GiB" for size in memory_bytes), strict=False))
+    if len(kinds) < 2:
+        return card
+    listed = ", ".join(f"{count} x {name} ({size})" for (name, size), count in kinds.items())
+    return replace(
+        card,
+        note=f"This machine has several kinds of GPUs ({listed}). The forecast is for the one with the least memory.",
     )
-    known = CARDS[model]
-    return Card(known.name, name, memory_bytes, known.flops, known.memory_rate, known.link_rate, known.bf16)

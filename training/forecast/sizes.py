@@ -6,10 +6,11 @@ the libraries' other buffers were counted in real runs (benchmarks/forecast/comm
 
 from dataclasses import dataclass
 
-from training.config.choices import Method, Offload, OptimizerName, Precision, Quantization, Strategy
+from training.config.choices import Method, Offload, OptimizerName, Precision, Quantization, Strategy, Task
 from training.config.run_config import RunConfig
 from training.config.sharding import MAX_LIVE_PARAMETERS
 from training.forecast import trainable
+from training.forecast.card_share import workspace_bytes
 from training.forecast.gpus import Card
 from training.model_info.shape import ModelShape
 
@@ -34,8 +35,8 @@ _BROADCAST_BYTES = 250 * 2**20
 @dataclass(frozen=True)
 class Sizes:
     """`total` and `trained` are elements of the whole model. `weights`, `gradients`, `optimizer` and `buffers` are bytes on this
-    rank; `start` and `step` are temporary bytes in the first pass and in the optimizer step; `off_weights` and `off_state` are
-    bytes offloaded to host or disk.
+    rank, `gathered` those of whole weights during the passes of a sharded model; `start` and `step` are temporary bytes in the
+    first pass and in the optimizer step; `off_weights` and `off_state` are bytes offloaded to host or disk.
 
     `compute` and `stream` are bytes per element in matrix products and between layers, `gradient_format` per gradient; `casts`
     is True if autocast copies the inputs of each product; `adapts` names the modules with an adapter.
@@ -48,6 +49,7 @@ class Sizes:
     gradient_format: int
     optimizer: float
     buffers: float
+    gathered: float
     start: float
     step: float
     compute: int
@@ -72,19 +74,19 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     held, ranks = _frozen_bytes(config, shape, frozen, stored), config.num_processes
     sharded = fsdp or zero == 3
     weights = (held + trained * format_) / (ranks if sharded else 1)
+    if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
+        weights += shape.parameters * stored / (ranks if sharded else 1)  # the reference model
     gradients = trained * format_ / (ranks if sharded or zero == 2 else 1)
     # DeepSpeed's optimizer updates an fp32 copy of its shard of the weights.
     state = (
         trained * (_state_bytes(config, stored) + (4 if zero is not None else 0)) / (ranks if zero or sharded else 1)
     )
-    step = 4 * trained / ranks if zero is not None else 0.0
-    buffers = _buffers(config, shape, trained, format_, compute)
-    if casts and not config.method.adapts and stored == 4:
-        buffers += 2 * (shape.linear_weights + shape.head)  # autocast's 16-bit copies live until the backward pass
-    start = min(weights, _BROADCAST_BYTES) if config.strategy is Strategy.DDP else 0.0
+    step = 4 * trained / ranks if zero is not None else _own_step(config, shape, stored)
+    buffers = _buffers(config, shape, trained, format_, compute) + workspace_bytes(card)
+    start, gathered = min(weights, _BROADCAST_BYTES) if config.strategy is Strategy.DDP else 0.0, 0.0
     if sharded:
         whole, layers = _gathered(config, shape, held, frozen, compute)
-        buffers += layers
+        gathered = layers
         start = max(0.0, whole - layers)
     off_state = off_weights = 0.0
     if config.offload_optimizer is not Offload.NONE or (fsdp and config.offload_param is not Offload.NONE):
@@ -95,7 +97,8 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
         off_state, state = off_state + state, 0.0
     return Sizes(
         total=shape.parameters + added, trained=trained, weights=weights, gradients=gradients, gradient_format=format_,
-        optimizer=state, buffers=buffers, start=start, step=step, compute=compute, stream=4 if stored == 4 and plain else compute,
+        optimizer=state, buffers=buffers, gathered=gathered, start=start, step=step, compute=compute,
+        stream=4 if stored == 4 and plain else compute,
         casts=casts, adapts=trainable.adapted(config, shape), on_cuda=card is not None, off_weights=off_weights,
         off_state=off_state,
     )  # fmt: skip
@@ -118,6 +121,17 @@ def weight_bytes(config: RunConfig, precision: Precision) -> int:
     if config.optimizer is OptimizerName.ADAMW_ANYPRECISION:
         return plain
     return 4 if config.method is Method.FULL else plain
+
+
+def _own_step(config: RunConfig, shape: ModelShape, stored: int) -> float:
+    """Temporary bytes of an optimizer's step. Adafactor makes fp32 tensors of the size of a weight (transformers/optimization.py):
+    the squared gradient, its factored estimate and the update, and of 16-bit weights a copy that it updates."""
+    if config.optimizer is not OptimizerName.ADAFACTOR or config.method.adapts or config.strategy is Strategy.FSDP:
+        return 0.0
+    largest = max((linear.inputs * linear.outputs for stack in shape.stacks for linear in stack.linears), default=0)
+    if not config.trainable_layers:
+        largest = max(largest, shape.table, shape.head)
+    return 4.0 * largest * (3 if stored == 4 else 4)
 
 
 def _frozen_bytes(config: RunConfig, shape: ModelShape, frozen: int, stored: int) -> float:
@@ -157,7 +171,7 @@ def _gathered(config: RunConfig, shape: ModelShape, held: float, frozen: int, co
     per_weight = held / max(frozen, 1) if config.quantized is not Quantization.NONE else compute
     two = 2 * shape.largest_layer * per_weight
     if config.strategy is Strategy.FSDP:
-        layers = two + (shape.parameters - shape.in_layers) * per_weight
+        layers = two + (shape.parameters - shape.in_layers - min(shape.table, shape.head)) * per_weight
         return layers, layers
     whole = min(shape.parameters, MAX_LIVE_PARAMETERS) * per_weight
     return (whole, two + 2 * shape.head * per_weight) if config.method.adapts else (whole, whole)

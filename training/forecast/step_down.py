@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from training.config.choices import Checkpointing, Offload, Strategy, Task
+from training.config.choices import Checkpointing, ChunkedLoss, Method, Offload, Strategy, Task
+from training.config.chunked_loss import LEAST_VOCABULARY, TASKS
 from training.config.machine import Machine
 from training.config.run_config import Changes, RunConfig, stepped_down
 from training.forecast.activations import Batch
@@ -40,16 +41,38 @@ def next_rung(
 ) -> Changes | None:
     """The changes for the next attempt after an out-of-memory error in `part` of a step, or in a phase; None if none is left.
 
-    First come changes that keep checkpoints valid: half the micro batch, and gradient checkpointing. They are ordered by estimated
-    speed if the GPU, the model's shape and the `tokens` of the micro batch are known, else as listed. Half the batch comes last
-    if one long row fills most of it (`half_helps` is False). Without a checkpoint, strategies follow, since each has its own
+    First come changes that cost nothing (`_free_changes`), then others that keep checkpoints valid: half the micro batch, and
+    gradient checkpointing. These are ordered by estimated speed if the GPU, the model's shape and the `tokens` of the micro batch
+    are known, else as listed. Half the batch comes last if one long row fills most of it (`half_helps` is False). Without a
+    checkpoint, strategies follow, since each has its own
     kind of checkpoint. Only changes that reduce the memory of `part` count: optimizer state does not depend on the batch.
     """
     batch_changes = [*_batch_changes(config, machine, part)]
     seconds = _seconds_of_step(config, machine, tokens)
     batch_changes.sort(key=lambda changes: ("micro_batch_size" in changes and not half_helps, seconds(changes)))
-    candidates = [*batch_changes, *([] if has_checkpoint else _strategy_changes(config, part))]
+    candidates = [
+        *_free_changes(config, part),
+        *batch_changes,
+        *([] if has_checkpoint else _strategy_changes(config, part)),
+    ]
     return next((changes for changes in candidates if _allowed(config, changes, machine)), None)
+
+
+def _free_changes(config: RunConfig, part: str) -> Iterator[Changes]:
+    """Yields changes that cost neither quality nor speed: the loss in chunks where it was turned off, and the optimizer's steps
+    in the backward pass where nothing is clipped (elsewhere a rule refuses them)."""
+    at_once = config.chunked_loss is ChunkedLoss.OFF and config.task in TASKS
+    if at_once and part in ("forward", "backward", "evaluation") and _vocabulary(config) >= LEAST_VOCABULARY:
+        yield {"chunked_loss": "auto"}
+    if part in ("backward", "optimizer") and config.method is Method.FULL and not config.optimizer_in_backward:
+        yield {"optimizer_in_backward": True}
+
+
+def _vocabulary(config: RunConfig) -> int:
+    try:
+        return read_shape(Path(config.model) / CONFIG_FILE).vocab
+    except ModelError:
+        return 0
 
 
 def _batch_changes(config: RunConfig, machine: Machine, part: str) -> Iterator[Changes]:
@@ -63,6 +86,8 @@ def _batch_changes(config: RunConfig, machine: Machine, part: str) -> Iterator[C
         kinds = _RECOMPUTED if machine.kind == "cuda" else _RECOMPUTED[:-1]
         for kind in kinds[_RECOMPUTED.index(config.gradient_checkpointing) + 1 :]:
             yield {"gradient_checkpointing": kind.value}
+        if not config.offload_activations:
+            yield {"offload_activations": True}
 
 
 def _seconds_of_step(config: RunConfig, machine: Machine, tokens: int) -> Callable[[Changes], float]:
@@ -96,7 +121,8 @@ def _strategy_changes(config: RunConfig, part: str) -> Iterator[Changes]:
     ladder = (_FSDP_OFFLOADED,) if config.strategy is Strategy.FSDP else _SHARDED
     for changes in ladder:
         changed = stepped_down(config, changes)
-        saves_weights = changed.offload_param is not config.offload_param or _stage(changed) > max(2, _stage(config))
+        shards_weights = _stage(changed) > max(2, _stage(config)) and config.num_processes > 1
+        saves_weights = changed.offload_param is not config.offload_param or shards_weights
         if _savings(changed) > _savings(config) and (saves_weights or part != "loading model"):
             yield {name: value for name, value in changes.items() if getattr(config, name) != value}
 

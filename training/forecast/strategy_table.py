@@ -50,11 +50,19 @@ def strategy_table(
     combinations = []
     for place, (strategy, optimizer, parameters) in _STRATEGIES.items():
         for method, settings in _METHODS.items():
-            count = 1 if strategy == "single" else config.num_processes
-            changes: dict[str, Any] = {"strategy": strategy, "num_processes": count, **settings}
+            alone = strategy == "single"
+            count, machines = (1, 1) if alone else (config.num_processes, config.num_machines)
+            changes: dict[str, Any] = {
+                "strategy": strategy,
+                "num_processes": count,
+                "num_machines": machines,
+                **settings,
+            }
             changes |= {"offload_optimizer": optimizer, "offload_param": parameters}
             tried = parse(config.model_dump(mode="json") | changes)
-            machine = Machine("cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16)
+            machine = Machine(
+                "cuda", count, [card.label] * count, [card.memory_bytes] * count, card.bf16, most_machines=machines
+            )
             refused = next((conflict.reason for conflict in check(tried, machine) if conflict.blocking), "")
             expected = None if refused else forecast(tried, shape, card=card, batch=batch, host_limit_bytes=host_bytes)
             combinations.append(Combination(place, method, changes, expected, refused))

@@ -4,7 +4,7 @@ import re
 
 from training.config.choices import Method
 from training.config.name_values import as_names
-from training.config.peft_methods import is_pattern, options, usual_targets
+from training.config.peft_methods import is_pattern, options, refused_targets, usual_targets
 from training.config.run_config import RunConfig
 from training.model_info.shape import Linear, ModelShape
 
@@ -14,7 +14,10 @@ def adapted(config: RunConfig, shape: ModelShape) -> frozenset[str]:
     if not config.method.adapts:
         return frozenset()
     return frozenset(
-        linear.name for stack in shape.stacks for linear in stack.linears if _matches(config, shape, linear)
+        linear.name
+        for stack in shape.stacks
+        for linear in stack.linears
+        if _matches(config, shape, linear, stack.place)
     )
 
 
@@ -23,18 +26,18 @@ def count(config: RunConfig, shape: ModelShape) -> tuple[int, int]:
 
     Exact for full fine-tuning, LoRA, DoRA and IA3; other methods count as LoRA with their rank, or 8.
     """
-    saved = _saved(config, shape)
+    saved = _saved(config, shape) + (shape.scores if config.method.adapts else 0)
     if not config.method.adapts:
         if config.trainable_layers:
             last = shape.stacks[-1]
             return min(config.trainable_layers, last.layers) * last.layer_parameters + saved, 0
-        return shape.parameters, 0
-    names = adapted(config, shape)
+        return shape.parameters - shape.unused, 0
+    if shape.all_linear and config.method.is_lora and not config.use_dora and _takes_all(config, shape):
+        return config.lora_r * shape.all_linear + saved, config.lora_r * shape.all_linear + saved
+    places = [(stack.layers, linear, stack.place) for stack in shape.stacks for linear in stack.linears]
+    places += [(1, linear, "") for linear in shape.outside]
     added = sum(
-        stack.layers * _adapter(config, linear)
-        for stack in shape.stacks
-        for linear in stack.linears
-        if linear.name in names
+        count * _adapter(config, linear) for count, linear, place in places if _matches(config, shape, linear, place)
     )
     return added + saved, added + saved
 
@@ -60,15 +63,24 @@ def _saved(config: RunConfig, shape: ModelShape) -> int:
     return shape.table * bool(names & tables) + (shape.head or shape.table) * bool(names & heads)
 
 
-def _matches(config: RunConfig, shape: ModelShape, linear: Linear) -> bool:
-    wanted = config.target_modules
+def _takes_all(config: RunConfig, shape: ModelShape) -> bool:
+    """True if the target modules are all linear ones."""
+    auto = config.target_modules == "auto" and usual_targets(config.method, shape.model_type) is None
+    return auto or config.target_modules == "all-linear"
+
+
+def _matches(config: RunConfig, shape: ModelShape, linear: Linear, place: str) -> bool:
+    """True if PEFT puts an adapter on a linear module of a layer in `place`; on one outside of layers if `place` is empty."""
+    wanted, last = config.target_modules, linear.name.rsplit(".", 1)[-1]
+    if _takes_all(config, shape):
+        return last not in refused_targets(config.method, shape.model_type)
     if wanted == "auto":
-        known = usual_targets(config.method, shape.model_type)
-        return known is None or any(_ends(linear.name, name) for name in known)
-    if wanted == "all-linear":
-        return True
+        return any(_ends(linear.name, name) for name in usual_targets(config.method, shape.model_type) or ())
     if is_pattern(wanted):
-        return any(re.fullmatch(wanted, f"{place}0.{linear.name}") for place in _PLACES)
+        places = (
+            [f"{place}0."] if place else [""] if shape.counted_by == "class" else [f"{known}0." for known in _PLACES]
+        )
+        return any(re.fullmatch(wanted, f"{before}{linear.name}") for before in places)
     return any(_ends(linear.name, name) for name in as_names(wanted))
 
 

@@ -23,7 +23,7 @@ _STRATEGIES = {"NO": "single", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "FSDP": "
 _LOSSES = {
     name: name for name in ("sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "sppo_hard", "nca_pair", "bco_pair")
 }
-_ONE_MACHINE = "Lathe starts a run on one machine."
+_BY_LAUNCHER = "Lathe launches the ranks itself."
 
 
 def _adapter(value: Any, values: Values) -> Answer:
@@ -133,13 +133,13 @@ ACCELERATE: Table = {
     "distributed_type": choice("strategy", _STRATEGIES | {"DEEPSPEED": "zero2"}, "single"),
     "num_processes": to("num_processes"),
     "mixed_precision": choice("precision", {"no": "fp32", "bf16": "bf16", "fp16": "fp16"}, "bf16"),
-    "num_machines": lambda value, _: Answer({}, _ONE_MACHINE) if value in (None, 1, "1") else Answer(None, _ONE_MACHINE),
+    "num_machines": to("num_machines"),
     "dynamo_backend": lambda value, _: Answer({} if str(value).lower() == "no" else {"torch_compile": True}),
     "use_cpu": ignored("the worker decides on which devices a run trains."),
     "gpu_ids": ignored("the worker decides on which devices a run trains."),
     "enable_cpu_affinity": ignored(IN_LATHE),
     **{
-        name: ignored(_ONE_MACHINE)
+        name: ignored(_BY_LAUNCHER)
         for name in ("compute_environment", "debug", "downcast_bf16", "machine_rank", "main_training_function", "rdzv_backend",
                      "same_network", "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "main_process_ip", "main_process_port",
                      "deepspeed_multinode_launcher", "tpu_name", "tpu_zone", "commands", "command_file")

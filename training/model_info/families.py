@@ -22,34 +22,50 @@ from training.model_info.config_json import (
 from training.model_info.shape import Linear, ModelShape, Stack
 
 
-def read_shape(config: Path) -> ModelShape:
-    """The shape of the model that a config.json describes.
+class UnknownLayers(ModelError):  # noqa: N818
+    """No formula knows the layers of the model; its class does (training/models/layers.py)."""
+
+
+def read_shape(config: Path, *, scores: int | None = None) -> ModelShape:
+    """The shape of the model that a config.json describes; with `scores`, of a model with a head of that many outputs instead
+    of the language model's (0: as many as its config.json has classes).
 
     Raises:
+        UnknownLayers: no formula knows the layers of the architecture.
         ModelError: the file cannot be read, or lacks a size.
     """
-    return shape_of(read_config(config))
+    values = read_config(config)
+    shape = shape_of(values)
+    if scores is None:
+        return shape
+    if shape.encoder:
+        raise _unknown(shape.model_type)
+    outputs = (scores or len(values.get("id2label") or ()) or 2) * shape.hidden
+    return replace(shape, head=0, final_norms=shape.final_norms + outputs, scores=outputs)
 
 
 def shape_of(values: Values) -> ModelShape:
     """The shape that the values of a config.json describe.
 
     Raises:
-        ModelError: a size is missing, or the model is an encoder-decoder that is not laid out as T5.
+        UnknownLayers: no formula knows the layers of the architecture.
+        ModelError: a size is missing.
     """
-    text = text_config(values)
-    model_type = str(text.get("model_type") or values.get("model_type") or "")
+    model_type = str(values.get("model_type") or "")
     name = model_type or "an unknown architecture"
-    encoder_decoder = bool(values.get("is_encoder_decoder"))
-    family = FAMILIES.get(model_type) or (_t5 if encoder_decoder and "d_kv" in text else _llama)
-    if encoder_decoder and family is not _t5:
-        message = "is an encoder-decoder that is not laid out as T5; its memory cannot be estimated."
-        raise ModelError(name, message, "Choose a T5 model.")
+    family = FAMILIES.get(model_type)
+    if family is None or text_config(values) is not values:
+        raise _unknown(name)
     try:
-        return replace(family(text), model_type=model_type, exact=model_type in FAMILIES)
+        return replace(family(values), model_type=model_type)
     except (KeyError, TypeError, ZeroDivisionError, ValueError) as error:
         reason = f"lacks {error}" if isinstance(error, KeyError) else f"is not consistent ({error})"
         raise ModelError(name, f"config.json {reason}.", "Give a complete config.json.") from None
+
+
+def _unknown(name: str) -> UnknownLayers:
+    message = "cannot say how much memory it needs: no formula knows its layers."
+    return UnknownLayers(name, message, "Forecast it on a machine with the training packages, which read its class.")
 
 
 def _size(values: Values, names: tuple[str, ...]) -> int:
@@ -86,8 +102,7 @@ def _llama(values: Values) -> ModelShape:
         others += experts * 3 * hidden * intermediate + experts * hidden
         shared = int(values.get("shared_expert_intermediate_size") or 0)
         if shared:
-            linears += _mlp("mlp.shared_expert", hidden, shared)
-            others += hidden
+            linears += [Linear("mlp.shared_expert_gate", hidden, 1), *_mlp("mlp.shared_expert", hidden, shared)]
     else:
         linears += _mlp("mlp", hidden, intermediate, bias=bool(values.get("mlp_bias")))
     stack = Stack(
@@ -95,12 +110,19 @@ def _llama(values: Values) -> ModelShape:
         linears=tuple(linears), heads=heads, kv_heads=kv_heads, head_dim=head_dim, intermediate=intermediate, gated=True,
         others=others, qk_norm=qk_norm, experts=experts, routed=routed,
     )  # fmt: skip
+    adapted = 0
+    if model_type in (
+        "mixtral",
+        "qwen3_moe",
+    ):  # PEFT adapts their experts and routers as whole tensors, gate and up with twice the rank
+        fused = experts * (2 * (hidden + 2 * intermediate) + intermediate + hidden) + hidden + experts
+        adapted = stack.layers * (fused + sum(linear.inputs + linear.outputs for linear in linears))
     vocab = _size(values, VOCABULARY)
     tied = bool(values.get("tie_word_embeddings", model_type.startswith("gemma")))
     return ModelShape(
         model_type, hidden, vocab, stack, None, vocab * hidden, 0, 0 if tied else vocab * hidden, hidden, rms_norm=True,
         activation=str(values.get("hidden_act") or values.get("hidden_activation") or "silu"),
-        dropout=float(values.get("attention_dropout") or 0),
+        dropout=float(values.get("attention_dropout") or 0), all_linear=adapted,
     )  # fmt: skip
 
 

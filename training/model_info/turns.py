@@ -10,6 +10,10 @@ from functools import lru_cache
 Messages = Sequence[Mapping[str, str]]
 Render = Callable[..., str]
 
+DATE = "strftime_now"
+"""The function of templates that returns the current date."""
+NO_DATE = {DATE: ""}
+"""An argument with which a template that calls the function raises TypeError."""
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "system-7f3a", "first-7f3a", "answer-7f3a", "second-7f3a"
 _CHECKED = "line one\nline 'two'\n\n  {x} three"
 
@@ -44,7 +48,7 @@ class Turns:
 def turns_of(template: str, begin: str, end: str, options: tuple[tuple[str, object], ...] = ()) -> Turns | None:
     """The parts of a template with the tokens `begin` and `end` of the tokenizer, and the template's own options.
 
-    None if the template does more than join texts: checked on conversations of one to three turns.
+    None if the template does more than join texts, or writes the current date: checked on conversations of one to three turns.
     """
 
     def render(*messages: Mapping[str, str], asks: bool = True) -> str:
@@ -62,7 +66,7 @@ def _rendered(template: str, messages: Messages, values: Mapping[str, object], *
 
     conversation = [dict(message) for message in messages]
     texts, _ = render_jinja_template(
-        conversations=[conversation], chat_template=template, add_generation_prompt=asks, **values
+        conversations=[conversation], chat_template=template, add_generation_prompt=asks, **{**values, **NO_DATE}
     )
     return str(texts[0])
 

@@ -1,6 +1,7 @@
 """Selective activation checkpointing, and offloading of saved activations to host memory."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch.autograd.graph import save_on_cpu
@@ -20,3 +21,17 @@ def checkpoint_every_second_layer(model: torch.nn.Module) -> int:
 def saved_activations(kind: Checkpointing, device: torch.device) -> AbstractContextManager[object]:
     """A context for the forward pass: with OFFLOADED, activations saved for the backward pass are moved to host memory."""
     return save_on_cpu(pin_memory=device.type == "cuda") if kind is Checkpointing.OFFLOADED else nullcontext()
+
+
+def offloaded_activations(model: torch.nn.Module, device: torch.device) -> AbstractContextManager[Any]:
+    """Returns a context for forward and backward passes in which activations are in host memory in between.
+
+    On a GPU it is trl's: it copies on a stream of its own while the GPU computes, and leaves weights, small tensors and the
+    head's input where they are. Elsewhere, where it saves no memory, it is torch's.
+    """
+    if device.type != "cuda":
+        return save_on_cpu()
+    from trl.models.activation_offloading import get_act_offloading_ctx_manager
+
+    context: AbstractContextManager[Any] = get_act_offloading_ctx_manager(model, warn_if_no_head=False)
+    return context

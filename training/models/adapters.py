@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from training.config.choices import Method
 from training.config.name_values import OptionError, as_names
-from training.config.peft_methods import is_pattern, method, options, usual_targets
+from training.config.peft_methods import is_pattern, method, options, refused_targets, usual_targets
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models import lora_init
@@ -35,8 +35,8 @@ def add_adapter(
     check_modules(model, config.modules_to_save)
     restores = initial is not None and initial.is_dir()
     peft_config = adapter_config(config, model.config.model_type, task_type, plain=restores)
-    if hasattr(peft_config, "exclude_modules") and (unused := modules_without_text(model)):
-        peft_config.exclude_modules = rf"({'|'.join(map(re.escape, unused))})\..*"
+    if hasattr(peft_config, "exclude_modules") and (pattern := _excluded(model, config)):
+        peft_config.exclude_modules = pattern
     try:
         adapted = get_peft_model(model, peft_config)
     except (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError) as error:
@@ -45,6 +45,14 @@ def add_adapter(
     if initial is not None and config.method.is_lora and config.lora_init.changes_weights:
         (lora_init.restore_initial if restores else lora_init.save_initial)(adapted, initial)
     return adapted
+
+
+def _excluded(model: PreTrainedModel, config: RunConfig) -> str:
+    """Returns a pattern of the modules that get no adapter: those that process no text, and what PEFT refuses to adapt."""
+    patterns = [rf"{re.escape(name)}\..*" for name in modules_without_text(model)]
+    if config.target_modules in ("auto", "all-linear"):
+        patterns += [rf".*\.{name}" for name in refused_targets(config.method, model.config.model_type)]
+    return "|".join(f"({pattern})" for pattern in patterns)
 
 
 def cast_trainable(model: PeftModel, config: RunConfig) -> None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,13 +25,15 @@ _NO_LIMIT = timedelta(days=30)
 
 
 def local_machine() -> Machine:
-    """Returns this machine's devices, as torch reports them."""
+    """Returns this machine's devices, as torch reports them, and the number of machines that torchrun connects."""
+    machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     if not torch.cuda.is_available():
-        return Machine()
+        return Machine(most_machines=machines)
     count = torch.cuda.device_count()
     names = [torch.cuda.get_device_name(index) for index in range(count)]
     memory = [torch.cuda.get_device_properties(index).total_memory for index in range(count)]
-    return Machine("cuda", count, names, memory, torch.cuda.is_bf16_supported(including_emulation=False))
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return Machine("cuda", count, names, memory, bf16, most_machines=machines)
 
 
 def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
@@ -43,6 +46,7 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
         reuse_operators(report)
         check_nvme(config)
     if machine.kind == "cuda":
+        _record_collectives(report.run_dir)
         return PartialState()
     state = PartialState(cpu=True)
     if config.strategy is Strategy.FSDP:
@@ -54,6 +58,13 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         state.distributed_type = DistributedType.DEEPSPEED
     return state
+
+
+def _record_collectives(run_dir: Path) -> None:
+    """After a timeout each rank writes its latest NCCL collectives to the run's folder (torch's flight recorder)."""
+    os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(run_dir / "nccl_trace_rank_"))
 
 
 @contextmanager

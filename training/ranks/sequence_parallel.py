@@ -10,6 +10,7 @@ from accelerate import skip_first_batches
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.utils import DeepSpeedSequenceParallelConfig
 from torch.nn.functional import pad
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from training.batches.views import IGNORED
 from training.config.run_config import RunConfig
@@ -44,6 +45,12 @@ def skip_batches(loader: Any, count: int) -> Any:
     for _ in range(rest):
         next(shortened)
     return shortened
+
+
+def end(config: RunConfig) -> None:
+    """Gives models their own attention again; afterwards each rank computes whole sequences alone."""
+    if config.sequence_parallel_size > 1:
+        del ALL_ATTENTION_FUNCTIONS[ATTENTION]  # DeepSpeed's entry in front of transformers' own
 
 
 def check_attention_heads(model: torch.nn.Module, config: RunConfig) -> None:

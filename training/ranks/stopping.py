@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -54,6 +55,11 @@ class StopSignal:
 
         self._training = True
         self._group = dist.new_group(backend="gloo") if dist.is_initialized() and dist.get_world_size() > 1 else None
+
+    @property
+    def group(self) -> Any:
+        """The process group of all ranks on CPU, from `training_begins` on; None with one rank."""
+        return self._group
 
     def agreed(self) -> bool:
         """True if any rank got SIGTERM. All ranks must call it at the same step; all get the same answer."""

@@ -14,6 +14,7 @@ class GpuSensors:
         self._handle: Any = None
         with suppress(pynvml.NVMLError, AttributeError, RuntimeError):
             self._handle = _handle()
+        self._millijoules = self._counter()
 
     def read(self) -> dict[str, float | None]:
         """Returns gpu_utilization in percent, gpu_temperature in °C and gpu_power in watts."""
@@ -31,6 +32,19 @@ class GpuSensors:
             with suppress(pynvml.NVMLError):
                 values[name] = sensor(self._handle)
         return values
+
+    def joules(self) -> float | None:
+        """Returns the energy that the GPU took since this object was made, for all its processes; None if it does not count it."""
+        now = self._counter()
+        return None if now is None or self._millijoules is None else (now - self._millijoules) / 1000
+
+    def _counter(self) -> int | None:
+        """Returns NVML's energy counter in millijoules, which GPUs have since Volta."""
+        if self._handle is None:
+            return None
+        with suppress(pynvml.NVMLError):
+            return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        return None
 
 
 def _handle() -> Any:

@@ -16,7 +16,7 @@ from training.errors import UserError, is_out_of_memory
 from training.reports.gpu_sensors import GpuSensors
 from training.run_folder import full_disk
 from training.run_folder.events import Event, EventWriter, Failed, Metrics, PhaseStarted, Progress, RankStarted
-from training.run_folder.paths import EVENTS_FILE
+from training.run_folder.paths import events_file
 
 if TYPE_CHECKING:
     from training.reports.step_position import StepTracker
@@ -29,20 +29,24 @@ _SECONDS_BETWEEN_SAMPLES = 1.0
 
 
 class Report:
-    """Writes one rank's records; records of the whole run are written by rank 0."""
+    """Writes the records of one rank, on a `machine` of the run (from 0); rank 0 writes those of the whole run."""
 
-    def __init__(self, run_dir: Path, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, run_dir: Path, rank: int, machine: int = 0) -> None:
+        self.rank, self.machine = rank, machine
         self.phase = "starting"
         self.tracker: StepTracker | None = None  # set by the trainer
         self._run_dir = run_dir
-        self._writer = EventWriter(run_dir / EVENTS_FILE)
+        self._writer = EventWriter(events_file(run_dir, machine))
         self._process = psutil.Process()
         self._sampled = 0.0
         self._sensors: GpuSensors | None = None
 
+    @property
+    def run_dir(self) -> Path:
+        return self._run_dir
+
     def started(self, device: str) -> None:
-        self._writer.write(RankStarted(rank=self.rank, pid=os.getpid(), device=device))
+        self._writer.write(RankStarted(rank=self.rank, pid=os.getpid(), device=device, machine=self.machine))
 
     def for_run(self, event: Event) -> None:
         """Writes a record of the whole run; only rank 0 writes it."""
@@ -78,6 +82,10 @@ class Report:
             self._sensors = self._sensors or GpuSensors()  # only now: the rank has its device
             values = self.memory_now() | self._sensors.read()
             self._writer.write(Metrics(step=step, rank=self.rank, values=values))
+
+    def joules(self) -> float | None:
+        """Returns the energy of this rank's GPU since the first step that was recorded; None if it is not counted."""
+        return self._sensors.joules() if self._sensors else None
 
     def memory_now(self) -> dict[str, float | None]:
         """Returns, in bytes, the process's host memory and torch's allocated, reserved and peak memory of a GPU.

@@ -1,10 +1,8 @@
 """Answers held-out rows with the base model and with the saved, fine-tuned one, and scores the answers."""
 
 import json
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,50 +11,12 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from training.chat.settings import ChatSettings
-from training.config.choices import Task
 from training.config.run_config import RunConfig
-from training.data.example import Example
 from training.models.loading import load_model, model_class
 from training.scoring import paired
-from training.tokens.encoding import Encoder
-from training.tokens.parts import PartRenderer
-from training.tokens.rendering import Renderer
-from training.tokens.task_parts import StoredText
-
-_WORD = re.compile(r"[^\W_]+")  # of any script; for Latin letters the same words as ROUGE's own tokenizer
-_ROUGE = ("rouge1", "rouge2", "rougeL")  # rougeLsum needs a sentence splitter, which is a download
-SCORES = ("f1", *_ROUGE)
+from training.trainer.answering.questions import SCORES, Question, end_tokens, score
 
 _BATCH_ROWS = 32
-
-
-@dataclass(frozen=True)
-class Question:
-    """A held-out row: its index in the file, the prompt as text and tokens, and the expected answer."""
-
-    row: int
-    prompt: str
-    tokens: list[int]
-    expected: str
-
-
-def questions(
-    examples: Iterator[tuple[int, Example]], config: RunConfig, tokenizer: PreTrainedTokenizerBase
-) -> list[Question]:
-    """Returns the first `answer_rows` rows that have a prompt, with the same prompt tokens as in training."""
-    result: list[Question] = []
-    chat = ChatSettings.of(config)
-    renderer, encoder = Renderer(tokenizer, chat), Encoder(tokenizer)
-    source = PartRenderer(tokenizer, StoredText.SOURCE, chat) if config.task is Task.SEQ2SEQ else None
-    for row, example in examples:
-        prompt, expected = renderer.question(example)
-        if prompt:
-            tokens = encoder.whole(source.render(example)) if source else encoder.prompt(renderer.last_turn(example))
-            result.append(Question(row, prompt, tokens, expected))
-        if len(result) == config.answer_rows:
-            break
-    return result
 
 
 def compare(
@@ -149,27 +109,11 @@ def _answer(
         do_sample=False,
         use_cache=True,
         pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=_end_tokens(model, tokenizer),
+        eos_token_id=end_tokens(model, tokenizer),
     )
     # The output of an encoder-decoder begins with its start token, that of a decoder with the prompt.
     new = output[:, 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1] :]
     return [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
-
-
-def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    configured = model.generation_config.eos_token_id
-    ends = configured if isinstance(configured, list) else [configured]
-    return sorted({end for end in (*ends, tokenizer.eos_token_id) if end is not None})
-
-
-def score(answer: str, expected: str) -> dict[str, float]:
-    """Returns F1 and the F-measures of ROUGE-1, -2 and -L of an answer, by name."""
-    from torchmetrics.functional.text import rouge_score, squad
-
-    target = {"answers": {"answer_start": [0], "text": [expected]}, "id": "0"}
-    f1 = float(squad([{"prediction_text": answer, "id": "0"}], [target])["f1"]) / 100
-    rouge = rouge_score(answer, expected, tokenizer=_WORD.findall, normalizer=str.lower, rouge_keys=_ROUGE)
-    return {"f1": f1} | {name: float(rouge[f"{name}_fmeasure"]) for name in _ROUGE}
 
 
 def changes(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.errors import UserError
-from training.results.answers import Question
+from training.trainer.answering.questions import Question
 
 _BATCH_ROWS = 32
 

@@ -15,7 +15,9 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from training.chat.prompt import prompt_ids, prompt_text
 from training.config.choices import LoraInit, Task
+from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.data.data_files import DataFile, read_files
 from training.errors import DataError, UserError
@@ -34,11 +36,12 @@ from training.models.loading import DTYPES, load_model, load_tokenizer, model_cl
 from training.ranks.distributed import local_machine
 from training.ranks.stopping import die_with_parent
 from training.results import harness
-from training.results.answers import Question, answer_all, questions, score
+from training.results.answers import answer_all
 from training.results.classes import answer_with_classes
 from training.results.merging import last_summary
 from training.run_folder import checkpoints
 from training.run_folder.paths import CONFIG_FILE, checkpoints_dir, saved_result
+from training.trainer.answering.questions import Question, questions, score
 
 ERROR_FILE = "error.json"
 _ALL_ROWS = 2**31
@@ -67,7 +70,7 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         results = harness.run_tasks(model, tokenizer, request.lm_eval, request.rows)
         (folder / SUMMARY_FILE).write_text(json.dumps({"lm_eval": results}), encoding="utf-8")
         return
-    asked = ask(config, request, tokenizer)
+    asked = prompted(config, request, tokenizer) if request.prompts else ask(config, request, tokenizer)
     if config.task is Task.CLASSIFICATION:
         answers = answer_with_classes(model, asked, tokenizer, config.max_length, classes, progress)
     else:
@@ -133,9 +136,7 @@ def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedToke
     # A class is predicted from the whole prompt, as an encoder-decoder reads it.
     task = Task.SEQ2SEQ if config.task is Task.CLASSIFICATION else config.task
     try:
-        found = questions(
-            examples, config.model_copy(update={"answer_rows": request.rows or _ALL_ROWS, "task": task}), tokenizer
-        )
+        found = questions(examples, config.model_copy(update={"task": task}), tokenizer, request.rows or _ALL_ROWS)
     except DataError as error:
         message = f"{f'row {error.line} ' if error.line else ''}{error.message}"
         raise UserError("data", request.name, message, error.fix) from error
@@ -143,6 +144,26 @@ def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedToke
         fix = "Choose rows with a prompt and an answer, or give --columns."
         raise UserError("data", request.name, "has no rows with a prompt.", fix)
     return [replace(question, expected=question.expected.strip()) for question in found]
+
+
+def prompted(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedTokenizerBase) -> list[Question]:
+    """Returns the prompts of a prompt set, rendered as they are served.
+
+    Raises:
+        UserError: the chat template cannot render one.
+    """
+    found, arguments = [], dict(template_arguments(config.chat_template_kwargs))
+    for number, prompt in enumerate(request.prompts):
+        system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+        text, is_chat = prompt.user, prompt.mode != "text"
+        try:
+            if is_chat:
+                text = prompt_text(tokenizer, [*system, {"role": "user", "content": prompt.user}], arguments)
+        except Exception as error:  # a template is a program and can raise any exception
+            message = f"cannot be rendered by the model's chat template: {error}."
+            raise UserError(request.name, f"prompt {number + 1}", message, "Ask it as plain text.") from error
+        found.append(Question(number, prompt.user, prompt_ids(tokenizer, text, templated=is_chat), ""))
+    return found
 
 
 def _generate(

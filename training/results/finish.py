@@ -15,12 +15,13 @@ from training.config.run_config import RunConfig
 from training.errors import StopRequested
 from training.models.loading import DTYPES
 from training.models.lora_init import export_plain_lora
+from training.ranks import sequence_parallel
 from training.ranks.distributed import local_machine
 from training.ranks.stopping import StopSignal
 from training.reports.report import Report, peak_bytes, used_bytes
-from training.results.answers import compare, questions, write_records
+from training.results.answers import compare, write_records
 from training.results.merging import merge
-from training.results.parity.recording import record, verified, write_generation_config
+from training.results.parity.recording import by_all_ranks, fits_here, record, verified, write_generation_config
 from training.results.parity.reference import Reference
 from training.run_folder.events import Note
 from training.run_folder.hub_upload import push, token
@@ -28,17 +29,25 @@ from training.run_folder.lineage import Lineage
 from training.run_folder.model_card import write_card
 from training.run_folder.paths import ANSWERS_FILE, result_dir
 from training.run_folder.record import write_record
+from training.trainer.answering.questions import questions
 from training.trainer.optimizers import optimizer_class
 from training.trainer.prepare import Data
 from training.trainer.reporting_trainer import ReportingTrainer
 
 
-def conclude(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> tuple[Path, dict[str, Any]]:
-    """Saves the result. Returns its folder and the run's summary. Every rank calls it."""
+def memory_of_training() -> dict[str, int]:
+    """This rank's memory now, and its peak."""
     after = used_bytes()
     memory = {"after_bytes": after, "peak_bytes": max(peak_bytes(), after)}
     if torch.cuda.is_available():
         memory["reserved_bytes"] = torch.cuda.max_memory_reserved()
+    return memory
+
+
+def conclude(
+    trainer: ReportingTrainer, config: RunConfig, run_dir: Path, memory: dict[str, int]
+) -> tuple[Path, dict[str, Any]]:
+    """Saves the result. Returns its folder and the run's summary. Every rank calls it."""
     result = save_result(trainer, config, run_dir)
     # Counted before the model was wrapped, since FSDP hides the original parameters.
     parameters = trainer.plan["trainable_parameters"], trainer.plan["total_parameters"]
@@ -51,12 +60,14 @@ def summarize(
     """Returns the summary of a finished run. A collective, since each rank adds its memory."""
     trainable, total = parameters
     ranks = _gather({"before_bytes": trainer.memory_before} | memory)
+    energy = [rank["joules"] for rank in _gather({"joules": trainer.context.report.joules()})]
     return {
         "trainable_parameters": trainable,
         "total_parameters": total,
         "trainable_percent": 100 * trainable / total,
         "adapter_bytes": weights_bytes(result),
         "memory": {name: [rank[name] for rank in ranks] for name in ranks[0]},
+        "energy_joules": None if None in energy else sum(energy),
         **trainer.throughput.overall(),
         "train_seconds": trainer.throughput.seconds,
         "final_loss": trainer.last_loss if trainer.last_loss is not None else _last_logged(trainer),
@@ -88,7 +99,7 @@ def answer_held_out(
             raise StopRequested
         report.progress(done, total)
 
-    selected = questions(data.held_out_examples(), config, tokenizer) if config.answer_rows else []
+    selected = questions(data.held_out_examples(), config, tokenizer, config.answer_rows) if config.answer_rows else []
     if selected:
         report.enter("answering")
         summary["answers"], rows = compare(selected, config, result, tokenizer, DTYPES[precision], device, progress)
@@ -111,12 +122,14 @@ def publish_result(
     lineage, machine = Lineage.read(run_dir), local_machine()
     run = lineage.run or "RUN"
     folders = [result]
+    if reference:
+        write_generation_config(result, config, reference.ends)
     if config.merge_adapter and config.method.adapts:
         report.enter("merging")
         command = f"lathe export {run} --merged --to FOLDER"
         with _note_on_failure(report, f"The merged model was not written. To try again, run `{command}`."):
             folders.append(merge(config, run_dir, tokenizer, summary["classes"]))
-    summary["parity"] = _parity(config, run_dir, reference, report)
+    summary["parity"] = _parity(config, run_dir, reference, report, lineage, summary["total_parameters"])
     for folder in folders:
         write_card(folder, config, summary, lineage, machine)
         write_record(folder, config, summary, lineage, machine)
@@ -129,45 +142,55 @@ def publish_result(
 
 
 def reference_of(
-    model: Any,
+    trainer: ReportingTrainer,
     config: RunConfig,
-    result: Path,
     data: Data,
     tokenizer: PreTrainedTokenizerBase,
     precision: Precision,
     report: Report,
 ) -> Reference | None:
-    """What the trained model answers, for `publish_result`, and the result's generation configuration. None on other ranks."""
-    if report.rank or not config.task.generates:
+    """What the trained model answers, for `publish_result`. Every rank calls it, before anything is saved.
+
+    Raises:
+        OutOfMemoryError: on a rank that the others would wait for.
+    """
+    sequence_parallel.end(config)
+    together = by_all_ranks(config)
+    if not config.task.generates or (report.rank and not together):
         return None
-    with _note_on_failure(report, "The saved result cannot be compared with the trained model."):
-        reference = record(model, config, data, tokenizer, precision)
-        if reference:
-            write_generation_config(result, config, reference.ends)
-        return reference
+    fatal = torch.OutOfMemoryError if together else ()
+    with _note_on_failure(report, "The saved result cannot be compared with the trained model.", unless=fatal):
+        return record(trainer, config, data, tokenizer, precision)
     return None
 
 
-def _parity(config: RunConfig, run_dir: Path, reference: Reference | None, report: Report) -> dict[str, Any] | None:
+def _parity(
+    config: RunConfig, run_dir: Path, reference: Reference | None, report: Report, lineage: Lineage, parameters: int
+) -> dict[str, Any] | None:
     """The verdict on the forms that are saved now; None where it is left to `lathe verify`."""
     if reference is None:
         return None
     report.enter("verifying")
     with _note_on_failure(report, "The saved result was not verified."):
         reference.write(run_dir)
-        return verified(config, run_dir, reference) if reference.logits is not None else None
+        if not by_all_ranks(config) or fits_here(parameters):
+            return verified(config, run_dir, reference)
+        message = "The model is too large for the memory of one process, so the saved result was not verified."
+        report.for_run(Note(message=f"{message} Run `lathe verify {lineage.run or 'RUN'}` where it fits."))
     return None
 
 
 @contextmanager
-def _note_on_failure(report: Report, consequence: str) -> Iterator[None]:
+def _note_on_failure(report: Report, consequence: str, unless: type[Exception] | tuple[()] = ()) -> Iterator[None]:
     try:
         yield
+    except unless:
+        raise
     except Exception as error:
         report.for_run(Note(message=f"{consequence} {error} {getattr(error, 'fix', '')}".strip(), level="warning"))
 
 
-def _gather(values: dict[str, int]) -> list[dict[str, int]]:
+def _gather(values: dict[str, Any]) -> list[dict[str, Any]]:
     if not dist.is_initialized():
         return [values]
     everyone: list[Any] = [None] * dist.get_world_size()

@@ -4,10 +4,12 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.rules import (
     learning_rate,
+    less_memory,
     lora,
     methods,
     optimizers,
     outputs,
+    overflow,
     precision,
     probe,
     processes,
@@ -22,6 +24,7 @@ from training.rules.sharding import offload, own_deepspeed, strategies
 SUBJECTS = (
     processes,
     precision,
+    overflow,
     offload,
     tasks,
     streaming,
@@ -33,6 +36,7 @@ SUBJECTS = (
     outputs,
     probe,
     speed,
+    less_memory,
     strategies,
 )
 _RULES = [rule for subject in SUBJECTS for rule in rules_in(subject)]

@@ -46,13 +46,14 @@ def only_adapters_can_be_merged(config: RunConfig, machine: Machine) -> Iterator
 
 @rule
 def answers_need_held_out_rows(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.answer_rows and not config.holds_out:
-        yield Conflict(
-            ("answer_rows", "eval_split"),
-            "answer_rows needs held-out rows: eval_split is 0 and validation_data is empty.",
-            "Set eval_split above 0, set validation_data, or set answer_rows to 0.",
-            {"answer_rows": 0},
-        )
+    for name in ("answer_rows", "eval_answers"):
+        if getattr(config, name) and not config.holds_out:
+            yield Conflict(
+                (name, "eval_split"),
+                f"{name} needs held-out rows: eval_split is 0 and validation_data is empty.",
+                f"Set eval_split above 0, set validation_data, or set {name} to 0.",
+                {name: 0},
+            )
 
 
 @rule

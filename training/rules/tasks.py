@@ -12,12 +12,24 @@ from training.rules.conflict import Conflict, rule
 
 @rule
 def answer_rows_needs_generated_text(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
-    if config.answer_rows and not config.task.generates:
+    for name in ("answer_rows", "eval_answers"):
+        if getattr(config, name) and not config.task.generates:
+            yield Conflict(
+                (name, "task"),
+                f"Task {config.task.value} produces numbers, not text answers.",
+                f"Set {name} to 0; the evaluation reports the accuracy.",
+                {name: 0},
+            )
+
+
+@rule
+def answers_during_training_exclude_sequence_parallelism(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    if config.eval_answers and config.sequence_parallel_size > 1:
         yield Conflict(
-            ("answer_rows", "task"),
-            f"Task {config.task.value} produces numbers, not text answers.",
-            "Set answer_rows to 0; the evaluation reports the accuracy.",
-            {"answer_rows": 0},
+            ("eval_answers", "sequence_parallel_size"),
+            "With sequence_parallel_size each process has a part of a sequence, and an answer needs its end.",
+            "Set eval_answers to 0 and answer_rows instead, which answers after training.",
+            {"eval_answers": 0},
         )
 
 

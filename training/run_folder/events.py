@@ -1,7 +1,8 @@
 """The records of a training program: one JSON line each, appended to the run's events.jsonl.
 
-All ranks append to the same file, each line with one `write`, which the kernel does not interleave. Lines never change, so a
-reader can continue from its byte offset.
+All ranks of a machine append to the same file, each line with one `write`, which the kernel does not interleave. On a shared folder
+(NFS) appends of two machines may overwrite each other, so each machine has a file of its own. Lines never change, so a reader
+can continue from its byte offset.
 """
 
 import dataclasses
@@ -30,12 +31,13 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class RankStarted(Event):
-    """A rank's process has started."""
+    """A rank's process has started on a machine of the run, counted from 0."""
 
     kind: ClassVar[str] = "rank_started"
     rank: int
     pid: int
     device: str
+    machine: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +117,17 @@ class Progress(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(Event):
-    """A checkpoint is complete: its manifest is on disk. `path` is relative to the run's folder."""
+    """A checkpoint is complete: its manifest is on disk. `path` is relative to the run's folder.
+
+    `stall_seconds` is how long it stopped training, `write_seconds` how long it was then written in the background.
+    """
 
     kind: ClassVar[str] = "checkpoint"
     step: int
     path: str
     bytes: int
+    stall_seconds: float | None = None
+    write_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +147,16 @@ class Note(Event):
     kind: ClassVar[str] = "note"
     message: str
     level: str = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFault(Event):
+    """The attempt cannot go on because of a node: its number in the run, its name, and what is wrong with it."""
+
+    kind: ClassVar[str] = "node_fault"
+    machine: int
+    node: str
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +225,7 @@ KINDS: dict[str, type[Event]] = {
         CheckpointSaved,
         Resumed,
         Note,
+        NodeFault,
         Failed,
         OutOfMemory,
         Finished,

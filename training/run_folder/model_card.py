@@ -31,6 +31,10 @@ _PIPELINES = {
 }
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
+_PARITY = "Parity with the trained model"
+_PARITY_SECTION = re.compile(rf"## {_PARITY}\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
+_NEXT_SECTION = "## Versions\n"
+
 Rows = list[tuple[str, str]]
 
 
@@ -46,13 +50,24 @@ def write_card(folder: Path, config: RunConfig, summary: dict[str, Any], lineage
         }[kind],
         *_section("Results", _results(summary)),
         *_section("Training", _training(config, summary, lineage, machine)),
-        *_section("Parity with the trained model", _parity(summary.get("parity"))),
         *_section("Data", [(source.role, f"{source.name}, SHA-256 `{source.sha256}`") for source in lineage.data]),
+        *_section(_PARITY, _parity(summary.get("parity"))),
         *_section("Versions", versions()),
         f"## Configuration\n\n```yaml\n{to_yaml(shared(config))}```",
     ]
     text = f"---\n{metadata(config, lineage, kind).to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
     (folder / CARD_FILE).write_text(text, encoding="utf-8")
+
+
+def write_parity(folder: Path, found: dict[str, Any]) -> None:
+    """Replaces the section about parity in the card in `folder`, if there is one."""
+    card = folder / CARD_FILE
+    if not card.is_file():
+        return
+    text = _PARITY_SECTION.sub("", card.read_text(encoding="utf-8"), count=1)
+    before, mark, after = text.partition(_NEXT_SECTION)
+    section = "".join(f"{part}\n\n" for part in _section(_PARITY, _parity(found)))
+    card.write_text(before + section + mark + after, encoding="utf-8")
 
 
 def metadata(config: RunConfig, lineage: Lineage, kind: str) -> huggingface_hub.ModelCardData:
@@ -130,12 +145,19 @@ def _parity(found: dict[str, Any] | None) -> Rows:
         if "error" in form:
             continue
         prompts = "equal" if form["prompt_ids_equal"] else "not equal"
-        logits = "" if form["max_logit_difference"] is None else f"; logits within {form['max_logit_difference']:.2g}"
-        words = f"prompt tokens {prompts}, {form['equal_answers']} of {form['rows']} greedy answers equal{logits}"
-        rows.append((name.capitalize(), words))
+        words = f"prompt tokens {prompts}, {form['equal_answers']} of {form['rows']} greedy answers equal"
+        words += "" if form["max_logit_difference"] is None else f", logits within {form['max_logit_difference']:.2g}"
+        rows.append((name.capitalize(), words + (quality_loss(form) if form.get("lossy") else "")))
     if rows and found and found["template_arguments"]:
         rows.append(("Arguments of the chat template", name_values.written(found["template_arguments"])))
     return rows
+
+
+def quality_loss(form: dict[str, Any]) -> str:
+    """What a form with rounded weights loses against the trained model, as a further part of a sentence."""
+    matches = f", {form['exact_match']} rows answered exactly ({-form['exact_match_loss']:+d})"
+    change = form["perplexity_loss"]
+    return matches + ("" if change is None else f", perplexity {form['perplexity']:.4g} ({change:+.2g})")
 
 
 def _training(config: RunConfig, summary: dict[str, Any], lineage: Lineage, machine: Machine) -> Rows:

@@ -39,6 +39,11 @@ _ADAPTER_FOLDER, _MODEL_FOLDER = "adapter", "model"
 _CHECKPOINT_PREFIX = "checkpoint-"
 
 
+def events_file(run_dir: Path, machine: int = 0) -> Path:
+    """The records of the ranks on a machine of the run (0: the first one)."""
+    return run_dir / (EVENTS_FILE if machine == 0 else f"events-{machine}.jsonl")
+
+
 def result_dir(run_dir: Path, *, adapts: bool) -> Path:
     """The folder for the trained weights: an adapter or, after full fine-tuning, a model."""
     return run_dir / (_ADAPTER_FOLDER if adapts else _MODEL_FOLDER)

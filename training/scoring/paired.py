@@ -1,9 +1,9 @@
 """Compares two sets of scores of the same rows: the mean difference with its interval, and whether it is shown.
 
-The 95% interval is a percentile interval of the paired bootstrap over rows (Efron and Tibshirani, "An Introduction to the
-Bootstrap", 1993, chapter 13). With few rows, or few rows that differ, such an interval is too narrow. A difference therefore counts
-as shown only if a sign-flip test (a paired randomization test: Noreen, "Computer-Intensive Methods for Testing Hypotheses", 1989)
-also has p < 0.05, two-sided. For scores of 0 and 1 it is the exact McNemar test.
+A difference counts as shown if the 95% interval of the paired differences excludes 0. Of scores from 0 to 1 this interval
+(training/scoring/intervals.py) holds at any number of rows. Other scores have no known bounds: their bootstrap interval is too
+narrow with few rows, so a sign-flip test (a paired randomization test: Noreen, "Computer-Intensive Methods for Testing Hypotheses",
+1989) must also have p < 0.05, two-sided.
 
 The number of rows that would show a difference d is n = (z_0.975 + z_0.8)^2 * v / d^2, where v is the variance of the differences:
 the sample size of a paired z-test with 5% false alarms and a power of 80%.
@@ -11,28 +11,22 @@ the sample size of a paired z-test with 5% false alarms and a power of 80%.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-LEVEL = 0.95
-ALPHA = 1 - LEVEL
+from training.scoring.intervals import ALPHA, Scores, blocks, bootstrap, bounded, is_share, quantile
+
 POWER = 0.8
 SMALL_DIFFERENCE = 0.02
 """The difference for which the needed rows are stated: 2 points of a score from 0 to 1."""
 
 _SEED = 20_240
-_RESAMPLES = 4_000
 _FLIPS = 4_000
-_MOST_DRAWS = 40_000_000  # of a resampling: seconds of time; beyond, the normal interval is the same
-_BLOCK = 1_000_000
-_FEW_VALUES = 50
-
-Scores = NDArray[np.float64]
+_MOST_DRAWS = 40_000_000  # of signs: a second; beyond, the normal approximation is the same
 
 
 class Verdict(StrEnum):
@@ -54,7 +48,6 @@ class Paired:
     difference: float
     low: float
     high: float
-    p_value: float
     verdict: Verdict
     rows_needed: int | None
 
@@ -64,8 +57,9 @@ class Paired:
 
     @classmethod
     def read(cls, document: dict[str, Any]) -> "Paired":
-        """The comparison from its JSON form."""
-        return cls(**(document | {"verdict": Verdict(document["verdict"])}))
+        """The comparison from its JSON form; ignores values that earlier versions wrote."""
+        values = {field.name: document[field.name] for field in fields(cls)}
+        return cls(**values | {"verdict": Verdict(document["verdict"])})
 
 
 def compare(
@@ -81,45 +75,15 @@ def compare(
         raise ValueError(f"paired scores need the same rows, at least one: {before.shape} and {after.shape}")
     differences = after - before
     mean = float(differences.mean())
-    low, high = interval(differences)
-    p_value = sign_flip(differences)
-    shown = p_value < ALPHA and not low <= 0 <= high
+    shares = is_share(before) and is_share(after)
+    low, high = bounded(differences, -1.0, 1.0) if shares else bootstrap(differences)
+    shown = not low <= 0 <= high and (shares or sign_flip(differences) < ALPHA)
     verdict = (Verdict.BETTER if (mean > 0) != lower_is_better else Verdict.WORSE) if shown else Verdict.NONE
-    return Paired(len(differences), mean, low, high, p_value, verdict, rows_needed(differences))
-
-
-def interval(differences: Scores) -> tuple[float, float]:
-    """The 95% percentile bootstrap interval of the mean; of more than 10,000 rows the normal interval, which is then the same."""
-    rows = len(differences)
-    if rows * _RESAMPLES > _MOST_DRAWS:
-        margin = _z(1 - ALPHA / 2) * float(differences.std(ddof=1)) / math.sqrt(rows)
-        return float(differences.mean()) - margin, float(differences.mean()) + margin
-    low, high = np.quantile(_resampled_means(differences), (ALPHA / 2, 1 - ALPHA / 2))
-    return float(low), float(high)
-
-
-def _resampled_means(differences: Scores) -> Scores:
-    rows, random = len(differences), np.random.Generator(np.random.PCG64(_SEED))
-    values, counts = np.unique(differences, return_counts=True)
-    if len(values) <= _FEW_VALUES:  # how often each value is drawn
-        return random.multinomial(rows, counts / rows, size=_RESAMPLES) @ values / rows
-    drawn = (random.integers(rows, size=(count, rows), dtype=np.uint32) for count in _blocks(_RESAMPLES, rows))
-    return np.concatenate([differences[rows_drawn].mean(axis=1) for rows_drawn in drawn])
-
-
-def mean_interval(scores: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of a mean score: Wilson's (1927) of scores of 0 and 1, else that of `interval`."""
-    values = np.asarray(scores, np.float64)
-    if not np.isin(values, (0.0, 1.0)).all():
-        return interval(values)
-    rows, share, z = len(values), float(values.mean()), _z(1 - ALPHA / 2)
-    center = (share + z**2 / (2 * rows)) / (1 + z**2 / rows)
-    margin = z / (1 + z**2 / rows) * math.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
-    return max(0.0, center - margin), min(1.0, center + margin)
+    return Paired(len(differences), mean, low, high, verdict, rows_needed(differences))
 
 
 def sign_flip(differences: Scores) -> float:
-    """The two-sided p-value of the sign-flip test: exact if all differences have the same size, as of scores of 0 and 1."""
+    """The two-sided p-value of the sign-flip test: exact if all differences have the same size."""
     changed = np.abs(differences[differences != 0])
     if not len(changed):
         return 1.0
@@ -130,7 +94,7 @@ def sign_flip(differences: Scores) -> float:
         return 2 * (1 - NormalDist().cdf(total / math.sqrt(float((changed**2).sum()))))
     random = np.random.Generator(np.random.PCG64(_SEED))
     extreme = 0
-    for count in _blocks(_FLIPS, len(changed)):
+    for count in blocks(_FLIPS, len(changed)):
         signs = random.integers(2, size=(count, len(changed)), dtype=np.int8) * 2.0 - 1.0
         extreme += int(np.count_nonzero(np.abs(signs @ changed) >= total))
     return (1 + extreme) / (1 + _FLIPS)
@@ -146,20 +110,10 @@ def rows_needed(differences: Scores, difference: float = SMALL_DIFFERENCE) -> in
         variance = max(variance, difference - difference**2)
     if not variance:
         return None
-    return math.ceil((_z(1 - ALPHA / 2) + _z(POWER)) ** 2 * variance / difference**2)
+    return math.ceil((quantile(1 - ALPHA / 2) + quantile(POWER)) ** 2 * variance / difference**2)
 
 
 def _binomial(positive: int, changed: int) -> float:
     """The exact two-sided p-value of `positive` of `changed` signs, each equally likely."""
     tail = sum(math.comb(changed, count) for count in range(min(positive, changed - positive) + 1))
     return float(min(1.0, 2 * tail / 2**changed))
-
-
-def _blocks(resamples: int, rows: int) -> list[int]:
-    """The resamples in parts of which each takes little memory."""
-    size = max(1, _BLOCK // rows)
-    return [min(size, resamples - start) for start in range(0, resamples, size)]
-
-
-def _z(probability: float) -> float:
-    return NormalDist().inv_cdf(probability)

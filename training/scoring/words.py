@@ -18,7 +18,7 @@ def in_words(found: Paired, *, share: bool = True) -> str:
         return f"{found.verdict.value} by {points(abs(found.difference))} points ({span}, {_rows(found.rows)})"
     shown = f"{found.verdict.value} at {_rows(found.rows)}"
     if found.rows_needed is None:
-        return f"{shown}: the scores of all rows are equal"
+        return f"{shown}: the scores of all rows are equal ({span} points)"
     shown += f" ({span} points)"
     if found.rows_needed <= found.rows:
         return shown

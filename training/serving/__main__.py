@@ -44,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _load(options: argparse.Namespace) -> "Api":
+    _leave_out_libraries(options)
     from training.serving.loaded import Base, load
     from training.serving.web import Api
 
@@ -54,6 +55,15 @@ def _load(options: argparse.Namespace) -> "Api":
         raise UserError("name", twice, "is the name of several models.", "Give each a name of its own.")
     template = {name: json.loads(text) for name, text in options.template_arguments}
     return Api(load(base, adapters, models, template), os.environ.get(TOKEN_VARIABLE, ""))
+
+
+def _leave_out_libraries(options: argparse.Namespace) -> None:
+    """Before transformers is imported."""
+    from training.config.run_config import RunConfig
+    from training.unused_libraries import leave_out
+
+    models = [options.base, *(folder for _, folder in options.model)]
+    leave_out(*(RunConfig(model=model, data="none", quantization=options.quantization) for model in models))
 
 
 def _folders(field: str, pairs: list[tuple[str, str]]) -> dict[str, Path]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from training.config.choices import Method, Quantization
 from training.config.run_config import RunConfig
@@ -44,6 +44,11 @@ class Served:
     ends: tuple[int, ...]
     context: int
     arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads_prompt(self) -> bool:
+        """True of an encoder-decoder: its encoder reads the prompt, and the answer has a context of its own."""
+        return bool(self.module.config.is_encoder_decoder)
 
     @contextmanager
     def active(self) -> Iterator[Any]:
@@ -99,16 +104,19 @@ def _base(base: Base, tokenizers: Sequence[Any]) -> Any:
             model=base.model, data="none", method=Method.QLORA, quantization=Quantization(base.quantized)
         )
         bits = quantization(config, torch.get_default_dtype(), torch.bfloat16)
-    module = _causal(base.model, base.revision, base.dtype, bits)
+    module = _generating(base.model, base.revision, base.dtype, bits)
     longest = max(len(tokenizer) for tokenizer in tokenizers)
     if longest > module.get_input_embeddings().num_embeddings:
         module.resize_token_embeddings(longest)
     return module
 
 
-def _causal(model: str, revision: str, dtype: str, bits: Any = None) -> Any:
+def _generating(model: str, revision: str, dtype: str, bits: Any = None) -> Any:
+    """A decoder that continues text, or an encoder-decoder."""
     try:
-        return AutoModelForCausalLM.from_pretrained(
+        config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        return kind.from_pretrained(
             model,
             revision=revision,
             dtype=_DTYPES[dtype],
@@ -117,7 +125,7 @@ def _causal(model: str, revision: str, dtype: str, bits: Any = None) -> Any:
             use_safetensors=True,
         )
     except (OSError, ValueError) as error:
-        fix = "Give the folder or hub id of a causal language model of transformers."
+        fix = "Give the folder or hub id of a language model of transformers."
         raise UserError("model", model, f"cannot be loaded: {error}", fix) from error
 
 
@@ -133,7 +141,7 @@ def _with_adapter(module: Any, name: str, folder: Path, inside: str) -> Any:
 
 
 def _model(name: str, folder: Path, base: Base, device: str, arguments: Mapping[str, Any]) -> Served:
-    module = _causal(str(folder), "main", base.dtype).to(device).eval()
+    module = _generating(str(folder), "main", base.dtype).to(device).eval()
     has_own = has_tokenizer(folder)
     tokenizer = _tokenizer(str(folder), "main") if has_own else _tokenizer(base.model, base.revision)
     saved = _saved_ends(folder)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from training.chat.prompt import prompt_ids, prompt_text
 from training.serving.errors import RequestError
 from training.serving.loaded import Served
 
@@ -26,19 +27,17 @@ def of_messages(
         RequestError: the model has no chat template, or it cannot render the messages.
     """
     if served.tokenizer.chat_template is None:
-        fix = "Use /v1/completions with the prompt as text."
+        fix = "Send the prompt as plain text, to /v1/completions."
         raise RequestError(400, "messages", None, f"cannot be rendered: {served.name} has no chat template.", fix)
     if own := _OWN_ARGUMENTS & arguments.keys():
         fix = "Pass only variables of the template, such as enable_thinking."
         raise RequestError(400, "chat_template_kwargs", ", ".join(sorted(own)), "is set by the server.", fix)
     try:
-        text = served.tokenizer.apply_chat_template(
-            messages, tools=tools, tokenize=False, add_generation_prompt=True, **{**served.arguments, **arguments}
-        )
+        text = prompt_text(served.tokenizer, messages, {**served.arguments, **arguments}, tools)
     except Exception as error:  # a template is a program and can raise any exception
         message = f"cannot be rendered by the model's chat template: {error}."
         raise RequestError(400, "messages", None, message, "Change the roles or their order.") from error
-    return _ids(served.tokenizer(text, add_special_tokens=False))
+    return prompt_ids(served.tokenizer, text, templated=True)
 
 
 def of_text(served: Served, prompt: str | list[int]) -> list[int]:
@@ -48,7 +47,7 @@ def of_text(served: Served, prompt: str | list[int]) -> list[int]:
         RequestError: a token is not one of the model's.
     """
     if isinstance(prompt, str):
-        return _ids(served.tokenizer(prompt))
+        return prompt_ids(served.tokenizer, prompt, templated=False)
     most = len(served.tokenizer)
     wrong = next((token for token in prompt if not 0 <= token < most), None)
     if wrong is not None:
@@ -66,15 +65,11 @@ def check_length(served: Served, prompt: list[int], max_tokens: int | None) -> i
     """
     if not prompt:
         raise RequestError(400, "prompt", None, "has no tokens.", "Give a prompt.")
-    left = served.context - len(prompt)
-    if left < 1:
+    left = served.context - (0 if served.reads_prompt else len(prompt))
+    if left < 1 or len(prompt) > served.context:
         message = f"has {len(prompt):,} tokens; the context of {served.name} is {served.context:,} with the answer."
         raise RequestError(400, "prompt", f"{len(prompt):,} tokens", message, "Shorten the prompt.")
     if max_tokens is not None and max_tokens > left:
         message = f"does not fit: the prompt has {len(prompt):,} of {served.context:,} tokens."
         raise RequestError(400, "max_tokens", max_tokens, message, f"Give at most {left:,}.")
     return max_tokens or left
-
-
-def _ids(encoded: Any) -> list[int]:
-    return [int(token) for token in encoded["input_ids"]]

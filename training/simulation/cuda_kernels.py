@@ -1,6 +1,6 @@
 """Makes fake CPU operations save for the backward pass what CUDA's kernels save."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -32,10 +32,18 @@ def cuda_kernels() -> Iterator[None]:
         yield
 
 
-def saved_on_host() -> torch.autograd.graph.saved_tensors_hooks:
-    """Moves activations saved for the backward pass to meta, where they do not count, as `save_on_cpu` moves them to the host."""
+def saved_on_host(weights: Iterable[torch.Tensor] = ()) -> torch.autograd.graph.saved_tensors_hooks:
+    """Moves activations saved for the backward pass to meta, where they do not count, as `save_on_cpu` moves them to the host.
+
+    The `weights` stay where they are, as with trl's hooks.
+    """
+    kept = {weight.untyped_storage()._cdata for weight in weights}
+
+    def moves(tensor: torch.Tensor) -> bool:
+        return tensor.is_floating_point() and tensor.untyped_storage()._cdata not in kept
+
     return torch.autograd.graph.saved_tensors_hooks(
-        lambda tensor: torch.empty_like(tensor, device="meta") if tensor.is_floating_point() else tensor,
+        lambda tensor: torch.empty_like(tensor, device="meta") if moves(tensor) else tensor,
         lambda saved: torch.empty_like(saved, device="cpu") if saved.is_meta else saved,
     )
 

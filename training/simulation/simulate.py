@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,19 +22,22 @@ from pydantic import TypeAdapter
 from training.batches.layout import PLAIN, choose_layout
 from training.batches.views import IGNORED, Tokens
 from training.config.choices import Checkpointing, Precision, Strategy, Task
+from training.config.chunked_loss import TASKS, wants_chunks
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config
 from training.errors import UserError
 from training.models.activation_checkpointing import checkpoint_every_second_layer, saved_activations
 from training.models.loading import DTYPES
+from training.simulation.caching_allocator import least_limit, replay
 from training.simulation.cuda_kernels import cuda_kernels, saved_on_host
 from training.simulation.ddp import Unsharded
 from training.simulation.fake_model import RealIntegers, fake_mode, head_names, make_fake, meta_trainable
 from training.simulation.fake_optimizer import fake_optimizer
 from training.simulation.fsdp import Fsdp
-from training.simulation.strategy import SimulatedStrategy, shards
+from training.simulation.strategy import SimulatedStrategy, Weights, shards
 from training.simulation.timeline import Point, Timeline
 from training.simulation.zero import Zero, Zero3
+from training.trainer.chunked_loss import ChunkedHead, linear_head
 from training.trainer.objectives import objective
 
 POINTS = 300
@@ -55,13 +58,22 @@ class Request:
     precision: Precision = Precision.BF16
     tokenizer_size: int = 0
     classes: int = 0
+    workspace_bytes: int = 0
+    """cuBLAS's workspaces on the card (training/forecast/card_share.py)."""
+    expandable_segments: bool = False
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Memory of one device in bytes: the peak, its parts and place, and the live memory over the step of the peak."""
+    """Memory of one device in bytes: the peak, its parts and place, and the live memory over the step of the peak.
+
+    On a GPU `reserved_bytes` is the peak of the memory that torch's allocator reserves, `needed_bytes` the least with which the
+    steps succeed: when the GPU is full, the allocator gives back what it does not use. On CPU both equal the peak.
+    """
 
     peak_bytes: int
+    reserved_bytes: int
+    needed_bytes: int
     parts: dict[str, int]
     phase: str
     operator: str
@@ -79,10 +91,10 @@ def simulate(request: Request) -> Simulation:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the libraries warn about a model that is never used
-        return summary(step_points(request))
+        return summary(recorded_steps(request), request)
 
 
-def step_points(request: Request) -> list[Point]:
+def recorded_steps(request: Request) -> Timeline:
     """Returns the live memory of one device after each operation of the steps."""
     config = request.config
     if config.task not in _SIMULATED:
@@ -97,20 +109,29 @@ def step_points(request: Request) -> list[Point]:
         with Timeline(model, head_names(model)) as live, kernels(request):
             if shards(config):
                 live.ignore(model)
+            workspaces = live.allocate("other", request.workspace_bytes, torch.uint8)
             _steps(model, lambda: collate(rows), request, live)
-    return live.points
+            del workspaces
+    return live
 
 
-def summary(points: list[Point]) -> Simulation:
-    """Returns the peak, and the timeline of its step."""
+def summary(live: Timeline, request: Request) -> Simulation:
+    """Returns the peak, the memory that the allocator reserves for it, and the timeline of its step."""
+    points = live.points
     highest = max(points, key=lambda point: point.total)
     place = highest.place
     step = _step_of(points, highest)
     every = max(1, len(step) // POINTS)
     sampled = [point for number, point in enumerate(step) if number % every == 0 or point is highest]
     timeline = [{"phase": point.phase, "module": point.place.module, "bytes": point.bytes} for point in sampled]
+    reserved = needed = highest.total
+    if request.device == "cuda":
+        reserved = replay(live.events, expandable_segments=request.expandable_segments).reserved_bytes
+        needed = least_limit(live.events, expandable_segments=request.expandable_segments)
     return Simulation(
         highest.total,
+        reserved,
+        needed,
         highest.bytes,
         highest.phase,
         highest.operator,
@@ -187,23 +208,48 @@ def _steps(model: Any, batch: Any, request: Request, live: Timeline) -> None:
     hidden = model.config.get_text_config().hidden_size
     strategy = simulated_strategy(model, config, request.precision, live, hidden, on_cpu=request.device == "cpu")
     live.on_enter(strategy.enter)
+    compute_loss = _loss(model, forward, request)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(strategy.on_gradient)
     optimizer = fake_optimizer(model, strategy.parameters, config, live)
+    if config.steps_in_backward:
+        _free_gradients(optimizer, strategy.parameters, live)
     for _ in range(3 if config.num_processes > 1 else 2):
-        one_step(forward, batch, strategy, optimizer, request, live)
+        one_step(compute_loss, batch, strategy, optimizer, request, live)
 
 
-def one_step(forward: Any, batch: Any, strategy: Any, optimizer: Any, request: Request, live: Timeline) -> None:
+def _loss(model: Any, forward: Any, request: Request) -> Callable[[dict[str, Any]], torch.Tensor]:
+    """Returns the function that computes the loss of a batch: in chunks where the run does."""
+    head = linear_head(model) if request.config.task in TASKS else None
+    if head is None or not wants_chunks(request.config, head.out_features):
+        return lambda inputs: forward(**inputs)[0]
+    chunked = ChunkedHead(model)
+    chunked.place()
+    return lambda inputs: chunked.outputs(forward, inputs)["logits"] / len(request.lengths)
+
+
+def _free_gradients(optimizer: Any, weights: Weights, live: Timeline) -> None:
+    """Takes the optimizer's step for each weight in the backward pass (training/trainer/step_in_backward.py)."""
+
+    def step(weight: torch.Tensor) -> None:
+        live.phase, live.kind = "optimizer", "optimizer"
+        optimizer.step()
+        weight.grad, live.phase = None, "backward"
+
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
+
+
+def one_step(compute_loss: Any, batch: Any, strategy: Any, optimizer: Any, request: Request, live: Timeline) -> None:
     """Runs forward and backward passes, gradient clipping and the optimizer's step, as the Trainer does."""
     config = request.config
     live.phase, live.kind = "load", "other"
     micro_batches = [batch() for _ in range(min(2, config.gradient_accumulation_steps) + 1)]  # one is read ahead
     for inputs in micro_batches[:-1]:
         live.phase = "forward"
-        with _saved_activations(request):
-            loss = forward(**inputs)[0]
+        with _saved_activations(request, strategy.parameters if request.config.offload_activations else ()):
+            loss = compute_loss(inputs)
         live.phase = "backward"
         loss.backward()
         del loss
@@ -233,8 +279,10 @@ def simulated_strategy(
     return Unsharded(model, trained, live, ranks)
 
 
-def _saved_activations(request: Request) -> AbstractContextManager[object]:
+def _saved_activations(request: Request, weights: Iterable[torch.Tensor]) -> AbstractContextManager[object]:
     kind = request.config.gradient_checkpointing
+    if request.config.offload_activations and request.device == "cuda":
+        return saved_on_host(weights)
     if kind is Checkpointing.OFFLOADED and request.device == "cuda":
         return saved_on_host()
     return saved_activations(kind, torch.device("cpu"))

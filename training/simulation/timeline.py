@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from training.reports.live_memory import LiveStorages
+from training.reports.live_memory import LiveStorages, _Live
+from training.simulation.caching_allocator import Event
 
 _LIBRARIES = ("/torch/", "/peft/", "/accelerate/", "/bitsandbytes/")
 
@@ -55,6 +56,8 @@ class _Names:
 class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
     """Counts live storages and records them after each operation; the caller sets `phase`.
 
+    `events` are the allocations and frees of storages, for training/simulation/caching_allocator.py.
+
     `head` names the modules that compute logits. Their storages and those of the model's own forward (its loss) count as
     logits, those of other modules as activations. An operation of the backward pass has the place of its forward operation.
     """
@@ -70,6 +73,7 @@ class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
         self._enter: Callable[[str, str], None] | None = None
         self.phase = "load"
         self.points: list[Point] = []
+        self.events: list[Event] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         place = self._place() if self.phase in ("forward", "backward") else Place()
@@ -104,6 +108,16 @@ class Timeline(LiveStorages):  # type: ignore[no-untyped-call]
     def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage | None:
         storage = super()._storage(tensor)
         return None if storage is not None and storage._cdata in self._ignored else storage
+
+    def _set_size(self, live: _Live, size: int) -> None:
+        before = live.size
+        super()._set_size(live, size)
+        if live.size != before:
+            self.events.append((id(live), live.size))
+
+    def _on_free(self, key: int, reference: Any) -> None:
+        self.events.append((id(self._live[key]), 0))
+        super()._on_free(key, reference)
 
     def _place(self) -> Place:
         """Returns the place found on the stack; in the backward pass, without a module's forward, that of the autograd node."""

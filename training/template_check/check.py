@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.chat.settings import ChatSettings
 from training.chat.template import TemplateLimit
+from training.config.choices import LossOn
 from training.config.run_config import RunConfig
 from training.errors import DataError, UserError
 from training.template_check.findings import ERROR, Fault, Finding, Report, ShownRow, ShownToken, grouped
@@ -65,9 +66,8 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
         rows.append(row)
         findings += [finding for one in ROW_CHECKS for finding in one(row, subject)]
     findings += model_findings(rows, tokenizer, subject, side)
-    cut_off = any(finding.fault is Fault.END_CUT_OFF for finding in findings)
-    if rows and not cut_off and not any(any(row.weights[: config.max_length]) for row in rows):
-        findings.append(_no_loss(rows))
+    if rows and not any(any(row.weights[: config.max_length]) for row in rows):
+        findings.append(_no_loss(rows, config))
     shown = tuple(_shown(row, subject, config.max_length) for row in rows[:SHOWN_ROWS])
     return Report(grouped(findings), len(rows), shown)
 
@@ -80,10 +80,24 @@ def _unreadable(number: int, error: DataError) -> Finding:
     return Finding(fault, ERROR, f"{place}{error.message}", error.fix, number)
 
 
-def _no_loss(rows: list["SampleRow"]) -> Finding:
+def _no_loss(rows: list["SampleRow"], config: RunConfig) -> Finding:
+    """No row has a token with loss, so the loss is 0 / 0 and cannot fall; with the setting that masks them all."""
     message = f"None of the {len(rows)} checked rows has a token with loss."
-    fix = "Check loss_on, loss_field, weight_field and max_length."
-    return Finding(Fault.NO_LOSS, ERROR, message, fix, rows[0].number, setting="loss_on")
+    starts = [next(place for place, weight in enumerate(row.weights) if weight) for row in rows if any(row.weights)]
+    if starts:
+        needed = 2 ** (max(starts) + 1).bit_length()
+        setting, changes = "max_length", {"max_length": needed}
+        message = f"{message} Their answers begin at token {min(starts) + 1:,} or later, and max_length is {config.max_length:,}."
+        fix = f"Set max_length to {needed:,}, or use rows with shorter prompts."
+    elif config.loss_on is not LossOn.ALL:
+        setting, changes = "loss_on", {"loss_on": LossOn.ALL.value}
+        fix = f"Set loss_on to all, or mark turns with loss (loss_on is {config.loss_on.value}, loss_field {config.loss_field})."
+    elif config.weight_field:
+        setting, changes = "weight_field", {"weight_field": None}
+        fix = f"Clear weight_field: the weight in {config.weight_field} is 0 in all of them."
+    else:
+        setting, changes, fix = "loss_on", {}, "Check that the rows have answers that are not empty."
+    return Finding(Fault.NO_LOSS, ERROR, message, fix, rows[0].number, setting=setting, changes=changes)
 
 
 def _shown(row: "SampleRow", subject: Any, limit: int) -> ShownRow:

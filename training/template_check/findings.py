@@ -22,6 +22,7 @@ class Fault(StrEnum):
     UNTRAINED_TOKENS = "added_tokens_untrained"
     END_CUT_OFF = "end_token_cut_off"
     WRONG_ROLE = "wrong_role"
+    CURRENT_DATE = "current_date"
     # Further ones, which prevent the check or make it pointless.
     CANNOT_RENDER = "cannot_render"
     MARKS_IGNORED = "marks_ignored"

@@ -8,7 +8,9 @@ from transformers import PreTrainedTokenizerBase
 
 from training.chat.reasoning import last_question, split
 from training.chat.settings import TRAIN, ChatSettings
+from training.chat.turn_loss import without_fields
 from training.config.choices import LossOn, Reasoning
+from training.model_info.turns import DATE, NO_DATE
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
 from training.template_check.sample import SampleRow, marked
 from training.tokens.rendering import EMPTY_BLOCK
@@ -255,6 +257,24 @@ def _ids(text: str, subject: Subject) -> list[int]:
     return list(subject.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
 
 
+def current_date(row: SampleRow, subject: Subject) -> Iterator[Finding]:
+    """A template that writes the date on which it renders."""
+    if not row.templated or DATE not in str(subject.tokenizer.chat_template):
+        return
+    arguments = {**subject.settings.template_arguments, **NO_DATE}
+    try:
+        subject.tokenizer.apply_chat_template(
+            without_fields(row.messages, subject.settings), tools=row.example.tools, tokenize=False, **arguments
+        )
+    except TypeError:  # it called what is no function now
+        message = "The template writes the current date: rows have the date of training, and prompts that of their use."
+        given = "Set chat_template_kwargs to date_string=DATE, in training and at inference"
+        fix = f"{given}, or use a template without a date (chat_template)."
+        if "date_string" not in str(subject.tokenizer.chat_template):
+            fix = "Use a template without a date (chat_template)."
+        yield Finding(Fault.CURRENT_DATE, WARNING, message, fix, row.number)
+
+
 ROW_CHECKS: tuple[Check, ...] = (
     doubled_bos,
     end_token,
@@ -264,4 +284,5 @@ ROW_CHECKS: tuple[Check, ...] = (
     system,
     roles,
     marks,
+    current_date,
 )

@@ -103,6 +103,8 @@ def _ranks(config: RunConfig, hidden_size: int | None, precision: Precision) -> 
         "deepspeed": _deepspeed(config, hidden_size, precision),
         "parallelism_config": parallelism(config),
         "ddp_find_unused_parameters": False if config.num_processes > 1 else None,
+        # Buffers of language models are constants. To send them would make each forward pass wait for rank 0 (ranks/pace.py).
+        "ddp_broadcast_buffers": False if config.num_processes > 1 else None,
         "accelerator_config": {"use_configured_state": True},
     }
 

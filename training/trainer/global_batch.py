@@ -12,6 +12,8 @@ S_i / num_items_in_batch + A_i gets N / R and the weight M / R.
 """
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -214,14 +216,27 @@ def divides_by_count(trainer: GlobalBatchTrainer, model: torch.nn.Module, inputs
     """True if the model divides its loss by `num_items_in_batch`. Runs two forward passes on `inputs`, on every rank."""
     if not trainer.takes_num_items:
         return False
+    loss_of_one, loss_of_two = (
+        float(own_loss(model, inputs | {"num_items_in_batch": torch.tensor(count, device=trainer.args.device)}))
+        for count in (1.0, 2.0)
+    )
+    return abs(loss_of_one - loss_of_two) > _RELATIVE_DIFFERENCE * abs(loss_of_one)
+
+
+def own_loss(model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+    """Returns the loss that the model computes itself, without gradient and dropout, of shape ()."""
+    with evaluating(model):
+        loss: torch.Tensor = model(**inputs)["loss"]
+        return loss
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """A context without gradient and dropout."""
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            loss_of_one, loss_of_two = (
-                float(model(**inputs, num_items_in_batch=torch.tensor(count, device=trainer.args.device))["loss"])
-                for count in (1.0, 2.0)
-            )
+            yield
     finally:
         model.train(was_training)
-    return abs(loss_of_one - loss_of_two) > _RELATIVE_DIFFERENCE * abs(loss_of_one)

@@ -25,10 +25,12 @@ from training.reports.report import Report
 from training.reports.step_position import StepTracker
 from training.run_folder.events import Note
 from training.tokens.order import Shuffled
+from training.trainer.answering.sample import SampleAnswers
+from training.trainer.context import TrainerContext
 from training.trainer.evaluation import EvenRows
 from training.trainer.objectives import Objective
 from training.trainer.prepare import Data
-from training.trainer.reporting_trainer import ReportingTrainer, TrainerContext
+from training.trainer.reporting_trainer import ReportingTrainer
 
 
 def make_trainer(
@@ -78,7 +80,14 @@ def make_trainer(
     return objective.trainer(
         **reference,
         context=TrainerContext(
-            run_dir, report, stop, config, plan, tracker, ExperimentTrackers(config, run_dir, report)
+            run_dir,
+            report,
+            stop,
+            config,
+            plan,
+            tracker,
+            ExperimentTrackers(config, run_dir, report),
+            SampleAnswers(config, data.held_out_examples(), tokenizer),
         ),
         model=model,
         args=arguments,

@@ -21,6 +21,7 @@ from training.errors import DataError
 from training.ranks.distributed import main_rank_works
 from training.reports.report import Report
 from training.run_folder import checkpoints
+from training.run_folder.checkpoint_layout import Layout, check_resume
 from training.run_folder.paths import tokens_dir
 from training.tokens.joined import joined
 from training.tokens.make_store import find_or_make
@@ -119,10 +120,13 @@ def _prepare_stream(config: RunConfig, run_dir: Path, tokenizer: PreTrainedToken
     return Data(stream, evaluated, numbered, held_out_numbered, 0, 0, max_steps)
 
 
-def prepare_resume(run_dir: Path, state: PartialState) -> tuple[Path | None, list[str]]:
+def prepare_resume(config: RunConfig, run_dir: Path, state: PartialState) -> tuple[Path | None, list[str]]:
     """Returns the checkpoint to resume from, or None, and why newer ones were rejected. Rank 0 chooses for all ranks.
 
     Deletes the leftovers of an interrupted save.
+
+    Raises:
+        UserError: the run's settings do not allow to continue from it.
     """
     choice: list[tuple[Path | None, list[str]]] = [(None, [])]
     with main_rank_works("checkpoint chosen") as is_main:
@@ -132,6 +136,8 @@ def prepare_resume(run_dir: Path, state: PartialState) -> tuple[Path | None, lis
                 checkpoints.discard(leftover)
     if state.num_processes > 1:
         broadcast_object_list(choice)
+    if choice[0][0] and (layout := Layout.read(choice[0][0])):
+        check_resume(layout, config)
     return choice[0]
 
 

@@ -1,9 +1,9 @@
 """The base of all trainers: reports, seals checkpoints, keeps Lathe's order of rows, stops when requested."""
 
 import math
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,60 +13,48 @@ from transformers import TrainerState
 from training.batches.samplers import EpochSampler, RankBatches
 from training.batches.sets import SETS, Sets
 from training.batches.streaming import Stream
+from training.checkpointing.checkpointer import Checkpointer
 from training.config.choices import Checkpointing, Interval
-from training.config.run_config import RunConfig
 from training.errors import StopRequested
-from training.models.activation_checkpointing import checkpoint_every_second_layer, saved_activations
-from training.ranks.distributed import main_rank_works
-from training.ranks.stopping import StopSignal
-from training.reports.experiment_trackers import ExperimentTrackers
+from training.models.activation_checkpointing import (
+    checkpoint_every_second_layer,
+    offloaded_activations,
+    saved_activations,
+)
+from training.ranks.pace import Pace
 from training.reports.memory_limit import counter
 from training.reports.metric_names import recorded
-from training.reports.report import Report, used_bytes
-from training.reports.step_position import StepTracker
+from training.reports.report import used_bytes
 from training.run_folder import checkpoints
-from training.run_folder.events import LOSS_OF, CheckpointSaved, Metrics, Note, Planned
+from training.run_folder.events import LOSS_OF, Metrics, Note, Planned
 from training.run_folder.paths import checkpoint_dir
 from training.tokens.order import Shuffled, steps_per_epoch
 from training.trainer.callbacks.best_checkpoint import (
     BestCheckpointCallback,
     Evaluation,
     best,
-    best_step,
     evaluations,
     stops_early,
 )
 from training.trainer.callbacks.method_callbacks import callbacks, loraplus
 from training.trainer.callbacks.step_callback import StepCallback
+from training.trainer.checkpointing_trainer import CheckpointingTrainer
+from training.trainer.context import TrainerContext
 from training.trainer.evaluation import SetLosses
-from training.trainer.global_batch import GlobalBatchTrainer
 from training.trainer.optimizers import optimizer_factory, scheduler_arguments
+from training.trainer.step_in_backward import StepInBackward
 from training.trainer.throughput import Throughput
 
 
-@dataclass(frozen=True)
-class TrainerContext:
-    """The run that a trainer belongs to: its folder, report, stop signal, configuration, plan, step tracker, experiment trackers.
-
-    `plan` holds the values of the `Planned` record that are known before the model is wrapped.
-    """
-
-    run_dir: Path
-    report: Report
-    stop: StopSignal
-    config: RunConfig
-    plan: dict[str, Any]
-    tracker: StepTracker
-    trackers: ExperimentTrackers
-
-
-class ReportingTrainer(GlobalBatchTrainer):
+class ReportingTrainer(CheckpointingTrainer):
     """A Trainer that writes its metrics to the run's report. In a subclass it precedes trl's trainer among the bases."""
 
     optimizer: torch.optim.Optimizer | None
     set_losses: SetLosses | None = None
     item_sets: torch.Tensor | None = None
     """The data set of each item of the current micro batch; None with one data set, and in an evaluation."""
+    step_in_backward: StepInBackward | None = None
+    _offloading: AbstractContextManager[Any] = nullcontext()
     _resumed_from: str | None = None  # until the first step of the attempt
 
     def __init__(self, *, context: TrainerContext, train_dataset: Any, eval_dataset: Any, **arguments: Any) -> None:
@@ -75,7 +63,9 @@ class ReportingTrainer(GlobalBatchTrainer):
         super().__init__(**arguments, **self.placeholder_rows(train_dataset, eval_dataset))
         self.place_data(train_dataset, eval_dataset)
         self.context = context
+        self.checkpointer = Checkpointer(context.run_dir, context.config, context.report)
         self.throughput = Throughput(self.args.device)
+        self.pace = Pace(self.args.device)
         self.strategy: dict[str, Any] = {}
         self.memory_before = 0
         self.last_loss: float | None = None
@@ -116,6 +106,10 @@ class ReportingTrainer(GlobalBatchTrainer):
         self.strategy = placement | {"precision": self.context.plan["precision"]}
         if self.context.config.gradient_checkpointing is Checkpointing.SELECTIVE:
             checkpoint_every_second_layer(self.model)
+        if self.context.config.offload_activations:
+            self._offloading = offloaded_activations(self.model, self.args.device)
+        if self.context.config.steps_in_backward:
+            self.step_in_backward = StepInBackward(self.optimizer.optimizer)  # type: ignore[union-attr]
         if counting := counter():
             counting.hold(self.model, "weights")
         self.memory_before = used_bytes()
@@ -180,10 +174,15 @@ class ReportingTrainer(GlobalBatchTrainer):
 
         Trainer restores it where it skips rows, but a stream skips its rows itself.
         """
+        self.checkpointer.check()
         self.context.tracker.begin()
         if self._stream and self._resumed_from:
             self._load_rng_state(self._resumed_from)
         self._resumed_from = None
+
+    def get_batch_samples(self, batches: Iterator[Any], *arguments: Any) -> tuple[list[Any], None]:
+        """Trainer's next micro batches; their loading is timed."""
+        return super().get_batch_samples(self.pace.loading(batches), *arguments)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Loads a stream without accelerate, since it yields only this rank's rows."""
@@ -219,8 +218,24 @@ class ReportingTrainer(GlobalBatchTrainer):
         self.throughput.add(*self.count(inputs))
         self.item_sets = inputs.pop(SETS, None)
         self.context.tracker.train(self.state.global_step + 1, inputs)
-        loss: torch.Tensor = super().training_step(model, inputs, *arguments)
+        with self._offloading:
+            loss: torch.Tensor = super().training_step(model, inputs, *arguments)
         return loss
+
+    def training_pass(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """The same outside a step, for the probe; an optimizer that steps in the backward pass sees gradients of 0."""
+        if self.step_in_backward:
+            self.step_in_backward.discards = True
+        with self._offloading:
+            loss = super().training_pass(model, inputs)
+        if self.step_in_backward:
+            self.step_in_backward.discards = False
+            self.step_in_backward.take_norm()
+        return loss
+
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
+        """Trainer's norm of the gradient; gradients that are freed in the backward pass are measured there."""
+        return self.step_in_backward.take_norm() if self.step_in_backward else super()._get_grad_norm(model, grad_norm)
 
     def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
         """Trainer's step on the next batch of an evaluation."""
@@ -231,6 +246,7 @@ class ReportingTrainer(GlobalBatchTrainer):
         """Trainer's context, with offloading of activations if configured."""
         stack: ExitStack = super().compute_loss_context_manager()
         if self.model.training:
+            stack.enter_context(self.pace.forward())
             stack.enter_context(saved_activations(self.context.config.gradient_checkpointing, self.args.device))
         return stack
 
@@ -265,6 +281,7 @@ class ReportingTrainer(GlobalBatchTrainer):
         try:
             with self.context.report.during("evaluating"):
                 metrics: dict[str, float] = super().evaluate(*arguments, **named)
+            self.context.answers.at_evaluation(len(evaluations(self.state)), self)
         except StopRequested:
             self.context.report.enter("training")
             self.control.should_save = self.control.should_training_stop = True
@@ -287,26 +304,6 @@ class ReportingTrainer(GlobalBatchTrainer):
             )
             report.for_run(Note(message=message, level="warning"))
             return
-        self.state.best_model_checkpoint = str(checkpoint)
-        self._load_best_model()
+        self.load_weights(checkpoint)
         self.last_evaluation = lowest
         report.for_run(Note(message=f"The result is that of step {lowest.step}, with the lowest evaluation loss."))
-
-    def _seal(self, checkpoint: Path) -> None:
-        size = checkpoints.seal(checkpoint)
-        config = self.context.config
-        checkpoints.prune(self.context.run_dir, config.save_total_limit, best_step(config, self.state))
-        path = str(checkpoint.relative_to(self.context.run_dir))
-        self.context.report.for_run(CheckpointSaved(step=self.state.global_step, path=path, bytes=size))
-
-    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        self.throughput.pause()
-        self.state.num_input_tokens_seen = self.throughput.tokens()  # saved with the checkpoint
-        with self.context.report.during("saving"):
-            checkpoint = checkpoint_dir(self.context.run_dir, self.state.global_step)
-            super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()  # until all ranks have written their files
-            with main_rank_works(f"sealed {checkpoint.name}") as is_main:
-                if is_main:
-                    self._seal(checkpoint)
-        self.throughput.resume()

@@ -15,8 +15,9 @@ from training.config.choices import Packing
 from training.errors import UserError
 from training.ranks.sequence_parallel import scale_gradient
 from training.run_folder.events import Note
+from training.trainer.chunked_loss import ChunkedHead, agrees, make_chunked_head, refuse
 from training.trainer.evaluation import Means, item_losses, perplexity, predicted, predicted_weights, token_loss
-from training.trainer.global_batch import divides_by_count
+from training.trainer.global_batch import divides_by_count, evaluating, own_loss
 from training.trainer.reporting_trainer import ReportingTrainer
 
 _TEST_TOKENS = 8
@@ -25,12 +26,22 @@ _TEST_TOKENS = 8
 class RunTrainer(ReportingTrainer):
     """Trains on tokens: its losses are means over the tokens with loss."""
 
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.chunked = make_chunked_head(self.context.config, self.model, self.context.report)
+
     def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
-        """First tests the model as it really runs: that flat batches do not mix rows, and how it normalizes its loss."""
+        """First tests the model as it really runs: that flat batches do not mix rows, that the loss in chunks is the model's own,
+        and how it normalizes its loss."""
         if isinstance(self.data_collator, RunCollator) and self.data_collator.flat:
             self._check_separation(self.data_collator)
-        if self.sequence_shares == 1 and not self.context.config.weight_field:
-            self.divides_by_items = divides_by_count(self, self._test_model, self._prepare_inputs(self._test_batch()))
+        inputs = self._prepare_inputs(self._test_batch())
+        if self.chunked:
+            self._check_chunked_loss(self.chunked, inputs)
+        if self.chunked:
+            self.divides_by_items = True  # `model_loss` does
+        elif self.sequence_shares == 1 and not self.context.config.weight_field:
+            self.divides_by_items = divides_by_count(self, self._test_model, inputs)
         super().on_model_placed(placement, state)
         self.strategy |= {name: self.context.plan.get(name, "") for name in ("packing", "attention")}
 
@@ -65,6 +76,30 @@ class RunTrainer(ReportingTrainer):
         message = f"{name} mixes the rows of a batch without padding, so rows are padded."
         self.context.report.for_run(Note(message=message, level="warning"))
 
+    def _check_chunked_loss(self, chunked: ChunkedHead, inputs: dict[str, Any]) -> None:
+        """Compares the loss in chunks with the model's own, on a batch of a few tokens; every rank takes part.
+
+        Raises:
+            UserError: they differ, and the configuration demands a chunked loss.
+        """
+        plain = own_loss(self._test_model, inputs)
+        chunked.place()
+        with evaluating(self._test_model):
+            outputs = chunked.outputs(self._test_model, inputs)
+            loss = outputs["logits"] / self.items(inputs) + self._auxiliary(outputs)
+        config, report = self.context.config, self.context.report
+        if agrees(loss, plain, self.context.plan["precision"]):
+            message = (
+                f"The loss is computed in chunks of {chunked.chunk:,} tokens (vocabulary: {chunked.vocabulary:,})."
+            )
+            report.for_run(Note(message=message))
+            return
+        chunked.remove()
+        self.chunked = None
+        refuse(
+            config, report, f"it changes its logits after its head (loss {float(loss):.4f}, its own {float(plain):.4f})"
+        )
+
     def count(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, int | torch.Tensor]:
         """Counts tokens without padding, and rows. A flat batch has no mask and no padding; its rows begin at position 0."""
         return super().count(inputs) if "attention_mask" in inputs else count_flat(inputs)
@@ -93,7 +128,7 @@ class RunTrainer(ReportingTrainer):
         if model.training and self.set_losses and self.item_sets is not None and self.step_weights:
             weight = self.step_weights.peek()
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-            losses = item_losses(outputs["logits"], inputs, shifted=self._shifted)
+            losses = outputs["token_losses"] if self.chunked else self._item_losses(outputs, inputs)
             weights = predicted_weights(inputs, shifted=self._shifted)
             of_items = None if weights is None else weights[predicted(inputs, shifted=self._shifted) != IGNORED]
             self.set_losses.add(losses, self.item_sets.to(losses.device), weight, of_items)
@@ -102,21 +137,35 @@ class RunTrainer(ReportingTrainer):
             result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             size = self.sequence_shares
             return scale_gradient(result, size) if size > 1 else result
-        _, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        loss = token_loss(outputs["logits"], inputs, shifted=self._shifted)
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if not self.chunked:
+            loss = token_loss(outputs["logits"], inputs, shifted=self._shifted)
         return (loss, outputs) if return_outputs else loss
+
+    def _item_losses(self, outputs: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        return item_losses(outputs["logits"], inputs, shifted=self._shifted)
 
     def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
         """Returns a micro batch's mean loss, weighted if its tokens have weights, and the model's outputs."""
+        if self.chunked:
+            outputs = self.chunked.outputs(model, inputs)
+            count = inputs["num_items_in_batch"] if "num_items_in_batch" in inputs else self.items(inputs)
+            loss = outputs["logits"] / count
+            return (loss + self._auxiliary(outputs) if model.training else loss), outputs
         if WEIGHTS not in inputs:
             return super().model_loss(model, inputs)
         given = {name: value for name, value in inputs.items() if name not in (WEIGHTS, "labels", "shift_labels")}
         outputs = model(**given)
         loss = token_loss(outputs["logits"], inputs, shifted=self._shifted)
-        auxiliary = outputs.get("aux_loss")  # of a router; a model adds it itself where it gets labels
-        if auxiliary is not None and model.training:
-            loss = loss + self.model.config.get_text_config().router_aux_loss_coef * auxiliary.to(loss.device)
-        return loss, outputs
+        return (loss + self._auxiliary(outputs) if model.training else loss), outputs
+
+    def _auxiliary(self, outputs: Any) -> torch.Tensor | float:
+        """Returns a router's weighted auxiliary loss, which a model adds itself if it gets labels; 0 without a router."""
+        auxiliary = outputs.get("aux_loss")
+        if auxiliary is None:
+            return 0.0
+        weighted: torch.Tensor = self.model.config.get_text_config().router_aux_loss_coef * auxiliary
+        return weighted
 
     def evaluation_loop(self, *arguments: Any, **named: Any) -> EvalLoopOutput:
         """Trainer's loop; also returns the perplexity."""

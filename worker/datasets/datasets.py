@@ -16,6 +16,7 @@ from training.errors import DataError, UserError
 from worker.datasets import incoming, row_pages, token_cache
 from worker.datasets.checking import check_file
 from worker.datasets.incoming import plain_name
+from worker.file_store import dataset_files
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import LOCAL, Dataset, Run
@@ -161,6 +162,7 @@ def delete(*, session: Session, dataset_id: str) -> None:
     session.delete(dataset)
     path, sha256 = path_of(dataset), dataset.sha256
     database.after_commit(session, lambda: path.unlink(missing_ok=True))
+    database.after_commit(session, lambda: dataset_files.forget(path))
     database.after_commit(session, lambda: row_pages.drop(path))
     database.after_commit(session, lambda: token_cache.drop(sha256))
 
@@ -187,7 +189,7 @@ def _take(
     copy: Path, digest: str, name: str, owner: str, columns: str | None = None, file_format: str | None = None
 ) -> Added:
     known = _known(digest)
-    if known is not None and path_of(known).is_file():
+    if known is not None and dataset_files.present(path_of(known), digest):
         return Added(known, new=False)
     found = check_file(copy, name, columns, file_format)
     _refuse_unfit(found)
@@ -215,6 +217,7 @@ def _facts(found: Inspection) -> dict[str, Any]:
 
 
 def _store(copy: Path, new: Dataset) -> Dataset:
+    dataset_files.push(copy, path_of(new))  # first: a known data set is not uploaded again
     try:
         with database.write() as session:
             session.exec(database.insert(session, Dataset).values(**new.model_dump()).on_conflict_do_nothing())
@@ -223,5 +226,6 @@ def _store(copy: Path, new: Dataset) -> Dataset:
     except BaseException:
         if _known(new.sha256) is None:
             path_of(new).unlink(missing_ok=True)
+            dataset_files.forget(path_of(new))
         raise
     return stored

@@ -24,6 +24,7 @@ from training.tokens.task_parts import misfit, tasks_of
 from worker.allowed_paths import AllowedPaths
 from worker.datasets import datasets, named_files
 from worker.datasets.datasets import DatasetNotFound
+from worker.file_store import dataset_files
 from worker.store import database
 from worker.store.tables import LOCAL, Dataset
 
@@ -270,13 +271,14 @@ def _problem(field: str, data: Dataset | Path, error: DataError) -> Problem:
 def _path(session: Session, field: str, dataset_id: str, problems: list[Problem]) -> str:
     """The path of a stored data set; adds to `problems` if it was deleted or its file is missing."""
     try:
-        path = datasets.path_of(datasets.get(session=session, dataset_id=dataset_id))
+        dataset = datasets.get(session=session, dataset_id=dataset_id)
     except DatasetNotFound:
         problems.append(Problem(field, dataset_id, "was deleted.", "Clone the run and choose another data set."))
         return dataset_id
-    if not path.is_file():
+    path = datasets.path_of(dataset)
+    if not dataset_files.present(path, dataset.sha256):
         message = f"is not on this machine ({path})."
         problems.append(
-            Problem(field, dataset_id, message, "All workers need the same data folder: mount it on this machine.")
+            Problem(field, dataset_id, message, "All workers need the same data folder or LATHE_STORE_URL.")
         )
     return str(path)

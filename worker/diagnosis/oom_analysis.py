@@ -4,6 +4,10 @@ import re
 from functools import partial
 from typing import Any
 
+from pydantic import ValidationError
+
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
 from training.units import byte_size
 from worker.diagnosis.cause import Detail, Known
 from worker.diagnosis.log_text import Log
@@ -39,6 +43,7 @@ _TENSORS = (
     (ATTENTION, r"attn|attention|softmax|scores|baddbmm|matmul\(q"),
     (ACTIVATION, r"mlp|act_fn|gate_proj|up_proj|down_proj|DenseReluDense|\bwi(_\d)?\(|\bwo\(|gelu|c_fc|intermediate"),
 )
+_UNKNOWN_MEMORY = 2**40
 _FULL_PRECISION = re.compile(r"dtype=torch\.float32|\.float\(\)")
 _HALF = re.compile(r"\b(bf16|fp16|float16|bfloat16)\b")
 _FITS = (
@@ -59,11 +64,12 @@ def analyze_memory(log: Log, place: int, known: Known) -> Detail:
         if numbers.requested and phase not in ("optimizer", "loading")
         else []
     )
+    changes = _changes(known.config, phase)
     sentences = [_request(numbers, phase), _usage(numbers), _reasoning(numbers, guesses, batch)]
     return Detail(
         explanation=" ".join(part for part in sentences if part),
-        fix=_fixes(numbers, phase, guesses, known.config),
-        changes=_changes(known.config, phase, guesses),
+        fix=_fixes(numbers, phase, guesses, known.config, changes),
+        changes=changes,
         inferred=_inferred(numbers, phase, guesses),
     )
 
@@ -154,7 +160,9 @@ def _inferred(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> dict
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _fixes(numbers: Numbers, phase: str | None, guesses: list[Guess], config: dict[str, Any]) -> tuple[str, ...]:
+def _fixes(
+    numbers: Numbers, phase: str | None, guesses: list[Guess], config: dict[str, Any], changes: dict[str, Any]
+) -> tuple[str, ...]:
     fixes: list[str] = []
     for pid, taken in numbers.others:
         if taken > 2**29:
@@ -172,10 +180,8 @@ def _fixes(numbers: Numbers, phase: str | None, guesses: list[Guess], config: di
     if tensor in (ATTENTION, LOGITS):
         fixes.append("Lower max_length, or remove the few longest rows: this tensor grows with the sequence length.")
     if phase == "loading":
-        return (
-            *fixes,
-            "Load the weights in 4 bits (quantization 4bit) or in 16 bits, or shard them (strategy zero3 or fsdp).",
-        )
+        packed = "in 4 bits (quantization 4bit) or " if "quantization" in changes else ""
+        return (*fixes, f"Load the weights {packed}in 16 bits, or shard them (strategy zero3 or fsdp).")
     if phase == "optimizer":
         fixes.append(
             "Choose an optimizer with a smaller state (adamw_8bit, adafactor), shard it (zero2), or offload it to the CPU."
@@ -187,17 +193,15 @@ def _fixes(numbers: Numbers, phase: str | None, guesses: list[Guess], config: di
     return (*fixes, *left, "If that is not enough, shard more (zero2, zero3); offload last, since it is the slowest.")
 
 
-def _changes(config: dict[str, Any], phase: str | None, guesses: list[Guess]) -> dict[str, Any]:
-    """Settings to change; the global batch size stays the same."""
-    if phase == "loading":
-        return {} if config.get("method") == "full" else {"quantization": "4bit"}
-    if phase == "optimizer":
-        return {"optimizer": "adamw_8bit"}
-    if guesses and guesses[0].tensor == ATTENTION and config.get("attention") == "eager":
-        return {"attention": "sdpa"}
-    rows, steps = int(config.get("micro_batch_size") or 0), int(config.get("gradient_accumulation_steps") or 1)
-    if rows > 1 and rows % 2 == 0:
-        return {"micro_batch_size": rows // 2, "gradient_accumulation_steps": steps * 2}
-    if config.get("gradient_checkpointing") in (None, "none"):
-        return {"gradient_checkpointing": "full"}
-    return {"strategy": "zero3"} if int(config.get("num_processes") or 1) > 1 else {}
+def _changes(config: dict[str, Any], phase: str | None) -> dict[str, Any]:
+    """The first step of the ladder and of the page (training/forecast/first_step.py), from the settings that are known."""
+    from training.forecast.first_step import LOADING, first_step  # imported here: few logs need it
+
+    try:
+        asked = RunConfig.model_validate({"model": "unknown", "data": "unknown"} | config)
+    except ValidationError:  # settings of another program
+        return {}
+    gpus = asked.num_processes
+    machine = Machine("cuda", gpus, ["GPU"] * gpus, [_UNKNOWN_MEMORY] * gpus)
+    part = LOADING if phase == "loading" else phase or "forward"
+    return dict(first_step(asked, machine, part=part) or {})

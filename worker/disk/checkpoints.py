@@ -11,6 +11,7 @@ from pathlib import Path
 
 from training.units import byte_size
 from worker.disk.sizes import Size, entries, size_of
+from worker.file_store import run_files
 from worker.settings import get_settings
 from worker.store import database, history
 from worker.store.run_states import RunState
@@ -51,6 +52,7 @@ def delete(run_id: str, choose: Callable[[RunState], Sequence[Path]], reason: st
         raise
     for path in (aside, *leftovers):
         shutil.rmtree(path, ignore_errors=True)
+    run_files.forget(run_id, *(path.name for path in chosen))
     return size
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from training.errors import UserError
 from training.evaluation.request import JUDGE, RECORDS_FILE, EvaluationRequest
-from training.scoring.paired import mean_interval
+from training.scoring.intervals import mean_interval
 from worker.evaluations.judge import JudgeError, judged
 from worker.machine import programs
 from worker.machine.programs import Limits, ProgramError

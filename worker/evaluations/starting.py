@@ -10,6 +10,7 @@ from worker.machine import devices, overload, processes
 from worker.machine.process_identity import Identity, hostname, me
 from worker.settings import ROOT, get_settings
 from worker.store import database, evaluations
+from worker.store.playground import serving
 from worker.store.tables import Evaluation, Status
 from worker.supervision.training_process import end_left_behind
 
@@ -32,6 +33,7 @@ def start_waiting() -> list[Evaluation]:
         while item := _claimed():
             _supervise(item)
             started.append(item)
+        _end_served_for_next()
     return started
 
 
@@ -52,6 +54,20 @@ def _claimed() -> Evaluation | None:
         return evaluations.claim(
             session=session, evaluation_id=queued[0].id, owner=str(me()), device=free[0], lease_seconds=seconds
         )
+
+
+def _end_served_for_next() -> None:
+    """Asks a served model of this machine to end if an evaluation waits for its device."""
+    with database.read() as session:
+        queued = evaluations.startable(session=session)
+        if not queued or devices.free_devices(session=session):
+            return
+        own = set(devices.own_devices())
+        held = {name: one for name, one in serving.on_devices(session=session).items() if name in own}
+    if held and not any(one.end_request for one in held.values()):
+        reason = f"An evaluation of run {queued[0].run_id} needs its device."
+        with database.write() as session:
+            serving.request_end(session=session, served_id=min(held.items())[1].id, reason=reason)
 
 
 def _supervise(item: Evaluation) -> None:

@@ -1,5 +1,6 @@
 """The work of an evaluation: overlap with the training rows, answers by the training packages, further scores."""
 
+import contextlib
 import json
 import subprocess
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from worker.machine import processes, programs
 from worker.machine.programs import Limits, ProgramError
 from worker.settings import ROOT
 from worker.store import database
+from worker.store.playground import prompt_sets
 from worker.supervision.launcher import Launch
 
 _OVERLAP_BYTES, _OVERLAP_SECONDS = 4 * 2**30, 600
@@ -39,7 +41,7 @@ class EvaluationFailed(UserError):  # noqa: N818
 
 @dataclass
 class State:
-    """What the supervisor stores of the work while it goes on; `stopping` ends it."""
+    """The progress of an evaluation, which its supervisor stores; setting `stopping` ends the evaluation."""
 
     phase: str = "starting"
     done: int = 0
@@ -78,7 +80,7 @@ def work(
     if not (run_dir / CONFIG_FILE).is_file():
         fix = "Start the worker on the machine that trained it, or share the data folder."
         raise EvaluationFailed("run", run_dir.name, "has no folder on this machine.", fix)
-    if not request.lm_eval:
+    if request.path:
         state.progress("comparing with the training rows", 0, 0)
         state.overlap = _overlap(config, request)
     state.progress("loading model", 0, 0)
@@ -87,6 +89,8 @@ def work(
         return {}
     if request.lm_eval:
         return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
+    if request.prompt_set:
+        _keep_answers(run_dir.name, folder, request)
     add_scores(folder, request, state.progress, state.stopping.is_set)
     return summarize(read_records(folder), request.metrics)
 
@@ -105,6 +109,16 @@ def _overlap(config: RunConfig, request: EvaluationRequest) -> dict[str, Any] | 
         return dict(programs.run_for_json(programs.OVERLAP, [], limits, text=json.dumps(asked)))
     except ProgramError as error:
         return {"problem": f"The training rows could not be read: {error}."}
+
+
+def _keep_answers(run_id: str, folder: Path, request: EvaluationRequest) -> None:
+    """Stores the answers with their prompt set, unless it was deleted or changed since."""
+    answers = [{"text": record["answer"]} for record in read_records(folder)]
+    asked = [prompt.user for prompt in request.prompts]
+    with contextlib.suppress(prompt_sets.PromptSetNotFound), database.write() as session:
+        kept = prompt_sets.get(session=session, set_id=request.prompt_set)
+        if [prompt["user"] for prompt in kept.prompts] == asked:
+            prompt_sets.keep_answers(session=session, set_id=kept.id, model=run_id, answers=answers)
 
 
 def _answer(folder: Path, launch: Launch, env: dict[str, str], state: State) -> None:

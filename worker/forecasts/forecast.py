@@ -1,5 +1,6 @@
 """Forecasts whether a run fits, from its settings, its model's config.json and its data set's largest batch."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,47 +13,54 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.forecast import gpus
 from training.forecast.advice import Advice, advise
+from training.forecast.card_share import workspace_bytes
+from training.forecast.first_step import PART_OF, first_step
 from training.forecast.forecast import SLACK, Forecast, forecast, full_batch
 from training.forecast.gpus import Card
 from training.forecast.sizes import resolved
 from training.model_info.config_json import ModelError
-from training.model_info.families import read_shape
-from training.model_info.folder import count_parameters
+from training.model_info.families import UnknownLayers, read_shape
 from training.model_info.shape import ModelShape
 from training.tokens.lengths import lost_tokens, truncated
-from worker.forecasts import hub_config, simulating
+from worker.forecasts import class_shape, hub_config, simulating
 from worker.forecasts.calibration import Calibration
 from worker.forecasts.worst_batch import RowLengths, Worst, worst_batches_of
 
 
-def shape_at(model: str, revision: str | None = None) -> ModelShape:
-    """The shape of a model from its folder (weights are optional), from its config.json, or from that of a hub model if it was
-    fetched.
+def shape_at(model: str, revision: str | None = None, task: Task = Task.SFT) -> ModelShape:
+    """The shape of a model as a run of this task loads it, from its folder (weights are optional), from its config.json, or from
+    that of a hub model if it was fetched. Without a formula for its layers they are read from its class, once (some seconds).
 
     Raises:
-        ModelError: there is no config.json, or it lacks values.
+        ModelError: there is no config.json, it lacks values, or neither a formula nor a class knows its layers.
+    """
+    config = config_file(model, revision)
+    scores = {Task.REWARD: 1, Task.CLASSIFICATION: 0}.get(task)
+    try:
+        return read_shape(config, scores=scores)
+    except UnknownLayers as unknown:
+        return class_shape.read(config, task, unknown)
+
+
+def config_file(model: str, revision: str | None = None) -> Path:
+    """The config.json of a model in a folder, of the file itself, or of a hub model if it was fetched.
+
+    Raises:
+        ModelError: there is none.
     """
     path = Path(model).expanduser()
     config = path / "config.json" if path.is_dir() else path
     if not config.is_file() and (fetched := hub_config.known(model, revision)):
-        return read_shape(fetched)
+        return fetched
     if not config.is_file():
         fix = "Download its config.json (the weights are not needed) and give the folder or the file."
         raise ModelError(model, "the model is not on this machine.", fix)
-    shape = read_shape(config)
-    files = sorted(config.parent.glob("*.safetensors"))
-    try:
-        return shape.with_counted(sum(count_parameters(file) for file in files)) if files and not shape.exact else shape
-    except (OSError, ValueError, KeyError):
-        return shape  # damaged weights are reported elsewhere
+    return config
 
 
 def card_of(machine: Machine) -> Card | None:
     """This machine's GPU with the least memory; None without a GPU."""
-    if machine.kind != "cuda" or not machine.memory_bytes:
-        return None
-    least = min(range(len(machine.memory_bytes)), key=lambda index: machine.memory_bytes[index])
-    return gpus.like(machine.names[least] if machine.names else "", machine.memory_bytes[least])
+    return gpus.of_machine(machine.names, machine.memory_bytes) if machine.kind == "cuda" else None
 
 
 def host_memory() -> int:
@@ -62,12 +70,14 @@ def host_memory() -> int:
 
 @dataclass(frozen=True)
 class Found:
-    """The forecast, configurations that fit (`advice`), and assumptions (`notes`)."""
+    """The forecast, configurations that fit (`advice`), and assumptions (`notes`). `first_step` are the changes that save memory
+    first where it does not fit, as an out-of-memory run would make them."""
 
     forecast: Forecast
     advice: list[Advice]
     notes: list[str]
     worst: Worst | None = None
+    first_step: dict[str, Any] | None = None
 
 
 def forecast_run(
@@ -88,22 +98,32 @@ def forecast_run(
     found, top = of(config)
     batch = found.batch
     notes.append(top.words if top else f"Data set not tokenized yet: assuming {config.max_length:,} tokens per row.")
-    if config.method.adapts and shape.decoder.experts:
-        notes.append("Adapters on experts are not counted; a simulation counts them.")
-    if not shape.exact:
-        notes.append(
-            f"{shape.model_type or 'This architecture'} is assumed to have the layers of Llama; a simulation uses its real layers."
-        )
+    if config.method.adapts and any(stack.experts for stack in shape.stacks):
+        notes.append("Experts stored as one tensor get no adapter.")
+    if shape.counted_by == "class":
+        notes.append(f"Parameters and layers of {shape.model_type} are read from its class.")
     if calibration:
         notes.append(calibration.note)
+    if card and card.note:
+        notes.append(card.note)
+    if config.async_save and not found.copies_bytes:
+        notes.append("Host memory is too small for copies of checkpoints: training waits while each is written.")
     if card is None:
         return Found(found, [], notes, top)
     advice = advise(
         config, shape, card, batch=batch, host_limit_bytes=host_bytes, nvme=bool(config.nvme_path), slack=slack
     )
-    if not found.fits:
-        advice += _shorter(config, rows, lambda asked: of(asked)[0])
-    return Found(found, advice, notes, top)
+    if found.fits or found.unknown:
+        return Found(found, advice, notes, top)
+    advice += _shorter(config, rows, lambda asked: of(asked)[0])
+    part, tokens = PART_OF[found.moment], max(batch.tokens, batch.target_tokens)
+    step = first_step(config, machine_of(card, config.num_processes), part=part, tokens=tokens, shape=shape)
+    return Found(found, advice, notes, top, step)
+
+
+def machine_of(card: Card, gpus: int) -> Machine:
+    """A machine with `gpus` of these cards."""
+    return Machine("cuda", gpus, [card.label] * gpus, [card.memory_bytes] * gpus, card.bf16)
 
 
 def forecast_only(
@@ -154,6 +174,7 @@ def as_document(found: Found) -> dict[str, Any]:
             }
             for one in found.advice
         ],
+        "first_step": found.first_step,
         "notes": found.notes,
         "worst_batch": _place(found.worst) if found.worst else None,
     }
@@ -169,6 +190,7 @@ def numbers(found: Forecast) -> dict[str, Any]:
         "parts": found.parts,
         "moments": found.moments,
         "host_bytes": found.host_bytes,
+        "copies_bytes": found.copies_bytes,
         "nvme_bytes": found.nvme_bytes,
         "limit_bytes": found.limit_bytes,
         "host_limit_bytes": found.host_limit_bytes,
@@ -191,20 +213,31 @@ def spread(config: RunConfig, count: int) -> RunConfig:
 def simulated(config: RunConfig, found: Found, card: Card | None) -> dict[str, Any]:
     """Simulates a step of the run on its largest batch (worker/forecasts/simulating.py); up to a minute for a large model.
 
-    `peak_bytes` and `parts` are what torch would count; `fits` adds the forecast's context and slack.
+    `peak_bytes` and `parts` are what torch would count, `besides_bytes` what is needed besides: the CUDA context, NCCL's buffers
+    and what the allocator reserves but cannot use.
     """
+    device = "cuda" if card else "cpu"
+    given: dict[str, Any] = simulated_batch(config, found) | allocator_of(card)
+    done = simulating.simulate(config, resolved(config.precision, card), device=device, **given)
+    if "problem" in done or card is None:
+        return done
+    needed = done["needed_bytes"] + found.forecast.parts["context"]
+    limit = found.forecast.limit_bytes
+    return done | {"besides_bytes": needed - done["peak_bytes"], "fits": limit is None or needed <= limit}
+
+
+def allocator_of(card: Card | None) -> dict[str, Any]:
+    """What a simulation has to know of the allocator: cuBLAS's workspaces, and whether segments can grow."""
+    grow = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    return {"workspace_bytes": workspace_bytes(card), "expandable_segments": grow}
+
+
+def simulated_batch(config: RunConfig, found: Found) -> dict[str, list[int]]:
+    """The forecast's batch as the simulation takes it: `lengths`, and `targets` (seq2seq) or `labeled` tokens of each row."""
     batch, worst, pairs = found.forecast.batch, found.worst, 2 if config.task.pairs else 1
     lengths = worst.lengths if worst else [batch.length] * (batch.rows // pairs)
     answers = worst.answers if worst else [batch.target_length or batch.length] * len(lengths)
-    seq2seq = config.task is Task.SEQ2SEQ
-    given: dict[str, Any] = {"targets": answers} if seq2seq else {"labeled": answers}
-    device = "cuda" if card else "cpu"
-    done = simulating.simulate(config, resolved(config.precision, card), lengths, device=device, **given)
-    if "problem" in done or card is None:
-        return done
-    besides = found.forecast.peak_bytes - found.forecast.allocated_bytes
-    limit = found.forecast.limit_bytes
-    return done | {"besides_bytes": besides, "fits": limit is None or done["peak_bytes"] + besides <= limit}
+    return {"lengths": lengths, "targets" if config.task is Task.SEQ2SEQ else "labeled": answers}
 
 
 def _place(worst: Worst) -> dict[str, Any]:

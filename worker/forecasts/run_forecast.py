@@ -4,9 +4,10 @@ from typing import Any
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.forecast.roofline import roofline
 from training.model_info.config_json import ModelError
 from worker.allowed_paths import find_path
-from worker.forecasts import calibration, worst_batch
+from worker.forecasts import calibration, speed, worst_batch
 from worker.forecasts import forecast as forecasting
 
 _STAYING = ("weights", "optimizer", "context", "slack")
@@ -23,13 +24,17 @@ def of_run(config: RunConfig, machine: Machine) -> dict[str, Any] | None:
         return None
     model = str(find_path(config.model) or config.model)
     try:
-        shape = forecasting.shape_at(model, config.revision)
+        shape = forecasting.shape_at(model, config.revision, config.task)
     except ModelError:
+        return None
+    if shape.unknown:
         return None
     rows, known = worst_batch.counted(config, model), calibration.known(card)
     found = forecasting.forecast_run(config, shape, card, rows=rows, calibration=known).forecast
+    ideal = speed.stored(roofline(config, shape, card, speed.mean_batch(config, rows))) if card else None
     return {
         "card": card.name if card else "cpu",
+        "roofline": ideal,
         "fits": found.fits,
         "peak_bytes": found.peak_bytes,
         "allocated_bytes": found.allocated_bytes,

@@ -10,12 +10,16 @@ from training.config.data_sets import Source
 from training.config.run_config import RunConfig
 from training.errors import DataError
 from training.forecast.activations import Batch
+from training.model_info.config_json import ModelError, read_config
+from training.model_info.flat_batches import why_padded
 from training.tokens.joined import joined
 from training.tokens.order import Integers, padded, worst_batches
 from training.tokens.packing import order_of
 from training.tokens.selection import SetRows, select
 from training.tokens.store import TokenStore, open_store
+from worker.allowed_paths import find_path
 from worker.datasets import run_data, token_counts
+from worker.forecasts import hub_config
 from worker.store import database
 from worker.store.tables import Dataset
 
@@ -152,6 +156,17 @@ def _row_words(row: int, sets: tuple[SetRows, ...]) -> str:
 
 
 def lies_flat(config: RunConfig) -> bool:
-    """True if rows are concatenated without padding, as training/batches/layout.py decides for models that allow it."""
+    """True if rows are concatenated without padding, as training/batches/layout.py decides; models that were not tried
+    (training/model_info/flat_batches.py) are taken to allow it."""
     plain = config.task in (Task.SFT, Task.PRETRAINING) and config.sequence_parallel_size == 1
-    return plain and config.packing is not Packing.NONE and not config.neftune_noise_alpha
+    chosen = plain and config.packing is not Packing.NONE and not config.neftune_noise_alpha
+    return chosen and not why_padded(model_type_at(config.model, config.revision))
+
+
+def model_type_at(model: str, revision: str | None = None) -> str:
+    """The model type in a config.json on this machine; empty if there is none."""
+    place = find_path(model) or hub_config.known(model, revision)
+    try:
+        return str(read_config(place).get("model_type") or "") if place else ""
+    except ModelError:
+        return ""

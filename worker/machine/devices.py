@@ -13,9 +13,12 @@ from sqlmodel import Session, select
 from training.config.machine import Machine
 from worker.machine.process_identity import hostname
 from worker.settings import SettingsError, get_settings
+from worker.store import nodes
 from worker.store.tables import DeviceLease
 
 CPU = "cpu"
+JOB = "/slurm:"
+"""In the lease of a node in a job of Slurm: node/slurm:job."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,13 @@ class Gpu:
 def machine(leased: Sequence[str] | None = None) -> Machine:
     """The devices that runs of this worker can use, or those of them in `leased` (as `own_devices` names them).
 
+    In a job of Slurm all that the job has: `leased` then names the node and the job.
+
     Raises:
         SettingsError: LATHE_DEVICES names a GPU that does not exist.
     """
-    gpus = [gpu for gpu in usable_gpus() if leased is None or _lease_name(gpu) in leased]
+    in_job = leased is not None and any(JOB in device for device in leased)
+    gpus = [gpu for gpu in usable_gpus() if leased is None or in_job or _lease_name(gpu) in leased]
     if not gpus:
         return Machine(cores=len(os.sched_getaffinity(0)))
     bf16 = all(gpu.capability >= (8, 0) for gpu in gpus)
@@ -106,7 +112,7 @@ def _lease_name(gpu: Gpu) -> str:
 
 def free_devices(*, session: Session) -> list[str]:
     """This machine's devices that no run has leased."""
-    taken = set(session.exec(select(DeviceLease.device)))
+    taken = {*session.exec(select(DeviceLease.device)), *nodes.devices_in_use(session=session)}
     return [device for device in own_devices() if device not in taken]
 
 

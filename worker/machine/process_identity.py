@@ -75,8 +75,16 @@ def me() -> Identity:
 
 @cache
 def hostname() -> str:
-    """This machine's name, as leases and device names use it."""
-    return socket.gethostname().replace(":", "-").replace("/", "-") or "localhost"
+    """This machine's name, as leases and device names use it; in a job of Slurm that of the node."""
+    return (os.environ.get("SLURMD_NODENAME") or socket.gethostname()).replace(":", "-").replace(
+        "/", "-"
+    ) or "localhost"
+
+
+@cache
+def boot() -> str:
+    """Identifies this boot of this machine: processes with the same one share a kernel. Empty if it is unknown."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8] if LINUX else ""
 
 
 @cache
@@ -84,9 +92,8 @@ def _place() -> str:
     """Boot and pid namespace, each followed by a dot; empty if only the start time is known."""
     if not LINUX:
         return ""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
     namespace = "".join(filter(str.isdigit, str(Path("/proc/self/ns/pid").readlink())))
-    return f"{boot}.{namespace}."
+    return f"{boot()}.{namespace}."
 
 
 def _start(pid: int) -> str:

@@ -50,7 +50,7 @@ def start_detached(
     argv: list[str], *, output: Path, cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """Starts a process that outlives this one: in its own session, without input, with its output appended to `output`."""
-    return _start_process(argv, output, cwd, env, None)
+    return _start_process(argv, output, cwd, env, None, subprocess.DEVNULL)
 
 
 def start_child(
@@ -60,12 +60,13 @@ def start_child(
     cwd: Path,
     env: Mapping[str, str] | None = None,
     death_signal: int = signal.SIGKILL,
+    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """As `start_detached`, but the process receives `death_signal` when this thread ends.
+    """As `start_detached`, but the process receives `death_signal` when this thread ends, and may have a pipe as its input.
 
     Call it before other threads start: code between fork and exec may need locks that they hold.
     """
-    return _start_process(argv, output, cwd, env, dying_with_parent(death_signal))
+    return _start_process(argv, output, cwd, env, dying_with_parent(death_signal), stdin)
 
 
 def wait_for_end(child: subprocess.Popen[bytes], seconds: float) -> None:
@@ -87,12 +88,17 @@ def wait_for_end(child: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _start_process(
-    argv: list[str], output: Path, cwd: Path, env: Mapping[str, str] | None, prepare: Callable[[], None] | None
+    argv: list[str],
+    output: Path,
+    cwd: Path,
+    env: Mapping[str, str] | None,
+    prepare: Callable[[], None] | None,
+    stdin: int,
 ) -> subprocess.Popen[bytes]:
     with output.open("ab", buffering=0) as file:
         return subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=file,
             stderr=file,
             cwd=cwd,

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable
 
 from sqlmodel import Session
 
-from training.run_folder import full_disk
+from training.config.choices import EngineName
 from worker.disk import retention
+from worker.engines.engine import Holder
+from worker.engines.local import starting
+from worker.engines.registry import engine_of, engines
 from worker.evaluations import starting as evaluations
-from worker.machine import overload, processes
-from worker.machine.process_identity import Identity, hostname, me
-from worker.queue import starting
+from worker.machine import overload
+from worker.machine.process_identity import me
 from worker.queue.reporting import Reporter
 from worker.serving import processes as serving
 from worker.settings import get_settings
@@ -26,8 +28,7 @@ from worker.supervision import closing, outcome
 from worker.supervision.lease import steady
 from worker.supervision.outcome import Verdict
 from worker.supervision.report_reader import AttemptProgress
-from worker.supervision.training_process import end_left_behind
-from worker.sweeps import advance
+from worker.sweeps import advance, delete
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Reaper(threading.Thread):
         gauge, reporter = overload.Gauge(), Reporter()
         while not self._stopping.is_set():
             starting.supervisor_ended.clear()
-            for action in (run_round, serve_round, starting.prepare, reporter.report_if_due, retention.apply_if_due):
+            for action in (run_round, serve_round, prepare, reporter.report_if_due, retention.apply_if_due):
                 _attempt(action)
             gauge.sleep(starting.supervisor_ended, ROUND_SECONDS)
         _attempt(reporter.leave)
@@ -74,9 +75,21 @@ def run_round() -> None:
     for run in lost_runs():
         recover(run)
     advance.advance_all()
+    delete.finish_all()
     evaluations.recover()
     evaluations.start_waiting()  # before the runs: it takes minutes
-    starting.start_waiting()
+    submit_waiting()
+
+
+def submit_waiting() -> list[Run]:
+    """Lets every engine start its waiting runs; returns those that it started or submitted."""
+    return [run for engine in engines() for run in engine.submit_waiting()]
+
+
+def prepare() -> None:
+    """Keeps a supervisor process ready, if runs start on this machine."""
+    if EngineName.LOCAL in get_settings().engine_names:
+        starting.prepare()
 
 
 def serve_round() -> None:
@@ -90,8 +103,9 @@ def lost_runs() -> list[Run]:
     with database.read() as session:
         expired = {run.id for run in claims.lost(session=session)}
         running = runs.with_status(session=session, status=Status.RUNNING)
-    silent = _silence.of(run for run in running if run.id in expired and not starting.awaits_adoption(run))
-    return [run for run in running if run.id in silent or _holder_is_dead(run)]
+    held = {run.id: engine_of(run).poll(run) for run in running}
+    silent = _silence.of(run for run in running if run.id in expired and held[run.id] is not Holder.STARTING)
+    return [run for run in running if run.id in silent or held[run.id] is Holder.GONE]
 
 
 class Silence:
@@ -114,22 +128,17 @@ class Silence:
 _silence = Silence()
 
 
-def _holder_is_dead(run: Run) -> bool:
-    owner = Identity.parse(run.lease_owner)
-    # The embedded database is used by this machine only.
-    dead = owner is not None and owner.provably_dead(only_machine=not get_settings().database_url)
-    return dead or starting.abandoned(run)
-
-
 def recover(run: Run) -> bool:
     """Requeues a lost run, or fails it if it was lost too often. False if it still has a holder."""
-    expired, late = not _holder_is_dead(run), _living_holder(run) is not None
+    engine = engine_of(run)
+    holder = engine.poll(run)
+    expired, late = holder is not Holder.GONE, holder in (Holder.ALIVE, Holder.STARTING)
     seconds = get_settings().lease_seconds
     with database.write() as session:
         # From here on the old holder cannot renew: its remaining processes can be killed.
         if claims.seize(session=session, run=run, owner=str(me()), expired=expired, lease_seconds=seconds) is None:
             return False
-    _end_what_is_left(run)
+    engine.cancel(run)
     with database.write() as session:
         current = runs.get(session=session, run_id=run.id)
         if (current.attempt, current.status, current.lease_owner) != (run.attempt, Status.RUNNING, str(me())):
@@ -141,23 +150,6 @@ def recover(run: Run) -> bool:
         verdict = _verdict(session, current, _host(run), expired)
         most = get_settings().max_attempts
         return closing.close(session=session, run=current, verdict=verdict, max_attempts=most, counted_as="lost")
-
-
-def _living_holder(run: Run) -> Identity | None:
-    """The live process on this machine that holds the run's lease, if any."""
-    owner = Identity.parse(run.lease_owner)
-    return owner if owner and owner.here and owner.alive and not starting.abandoned(run) else None
-
-
-def _end_what_is_left(run: Run) -> None:
-    """Kills what is left of the attempt on this machine, a hanging supervisor too: two must never train at once."""
-    if _host(run) != hostname():
-        return
-    holder = _living_holder(run)
-    if holder and claims.adopted(run):  # otherwise the holder is a worker, which may hold other runs
-        processes.kill_tree(holder.pid)
-    end_left_behind(run.id)
-    full_disk.give_up_reserve(get_settings().runs_dir / run.id)
 
 
 def _host(run: Run) -> str:
@@ -180,4 +172,7 @@ def _verdict(session: Session, run: Run, host: str, expired: bool) -> Verdict:
     lines = logs.tail(session=session, run_id=run.id, limit=_ERROR_LINES)
     seen = AttemptProgress(phase=run.phase, step=run.step)
     seen.log.extend(line.text for line in lines)
-    return Verdict(Status.FAILED, reason, outcome.error_of(seen, reason), retry=True, goes_on=_CONTINUES)
+    # A job of Slurm that has ended may have been cancelled or preempted.
+    at_fault = host if expired or not run.job_id else ""
+    error = outcome.error_of(seen, reason)
+    return Verdict(Status.FAILED, reason, error, retry=True, goes_on=_CONTINUES, machine=at_fault)

@@ -1,8 +1,12 @@
 """The worker's reports about its machine, for the page System and `lathe system`."""
 
+from dataclasses import asdict
+
+from worker.engines.registry import engines
 from worker.machine import measurement
 from worker.machine.process_identity import me
 from worker.store import database
+from worker.store.system import engines as stored_engines
 from worker.store.system import machines
 from worker.supervision.lease import steady
 
@@ -20,6 +24,7 @@ class Reporter:
         if steady() >= self._due:
             self._due = steady() + REPORT_SECONDS
             report()
+            report_engines()
 
     def leave(self) -> None:
         """Stores that this worker starts no more runs."""
@@ -32,3 +37,12 @@ def report() -> None:
     machine = measurement.measure()
     with database.write() as session:
         machines.report(session=session, machine=machine)
+
+
+def report_engines() -> None:
+    """Stores what the engines with machines of their own have."""
+    for engine in engines():
+        if engine.abilities.queues_itself:
+            capacity = asdict(engine.capacity())
+            with database.write() as session:
+                stored_engines.report(session=session, name=engine.name.value, capacity=capacity)

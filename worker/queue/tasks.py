@@ -13,8 +13,7 @@ from worker.celery_app import SERVE_MODEL, START_RUN, current_app
 from worker.evaluations import starting as evaluations
 from worker.notifications.delivery import Deliverer
 from worker.queue import compile_ahead
-from worker.queue.reaper import Reaper
-from worker.queue.starting import start_waiting
+from worker.queue.reaper import Reaper, submit_waiting
 from worker.serving import processes as serving
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ def worker_command() -> list[str]:
 def start_run(run_id: str) -> None:
     """Starts waiting evaluations and runs. The message names `run_id`; runs that have waited longer start first."""
     evaluations.start_waiting()
-    started = start_waiting()
+    started = submit_waiting()
     log.info("message for run %s: %s", run_id, ", ".join(f"started {run.id}" for run in started) or "nothing to start")
 
 

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from training.chat import template
+from training.chat.named_templates import NAMED
 from training.config import own_deepspeed
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker.allowed_paths import AllowedPaths
 
-_TEMPLATE_FIX = "Give the path of a .jinja file, or the text of a template."
+_TEMPLATE_FIX = f"Give a name ({', '.join(NAMED)}), the path of a .jinja file, or the text of a template."
 _DEEPSPEED_FIX = "Give the path of a DeepSpeed JSON file, or its text."
 
 
@@ -23,7 +24,7 @@ def with_files(config: RunConfig, reach: AllowedPaths) -> RunConfig:
 
 
 def with_template_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
-    """The configuration with the text of its chat template in place of a path.
+    """The configuration with the text of its chat template in place of a path or a name.
 
     Raises:
         ConfigError: the file cannot be read, or is no template.
@@ -31,9 +32,11 @@ def with_template_file(config: RunConfig, reach: AllowedPaths) -> RunConfig:
     given = config.chat_template
     if not given or template.is_source(given):
         return config
+    if named := NAMED.get(given.strip().lower()):
+        return config.model_copy(update={"chat_template": named})
     path = reach.find(given.strip())
     if path is None or not path.is_file():
-        message = "is neither a Jinja template nor an existing file."
+        message = f"is neither a Jinja template nor an existing file nor one of the names {', '.join(NAMED)}."
         raise ConfigError([Problem("chat_template", given, message, _TEMPLATE_FIX)])
     return config.model_copy(update={"chat_template": template_text(path)})
 

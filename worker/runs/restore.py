@@ -21,7 +21,7 @@ from training.run_folder.events import Finished, encode
 from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, result_dir
 from training.units import byte_size
-from worker.runs import archive
+from worker.runs import archive, archived_evaluations
 from worker.runs.run_archive import FILES, LOOSE_FILES, RESULT_ENDINGS, ROW_FILE, RUN_FIELDS, SCHEMA, TABLES
 from worker.settings import get_settings
 from worker.store import database, runs
@@ -70,7 +70,7 @@ def _checked_members(path: Path, source: ZipFile) -> list[ZipInfo]:
         raise BadArchive("FILE", str(path), f"is not the archive of a run: it has no {ROW_FILE}.", _FIX)
     if len(members) > _MOST_MEMBERS or len(set(names)) < len(names):
         raise BadArchive("FILE", str(path), "has too many files, or one twice.", _FIX)
-    files = [member for member in members if member.filename not in (ROW_FILE, *TABLES)]
+    files = [member for member in members if member.filename not in (ROW_FILE, archived_evaluations.MEMBER, *TABLES)]
     for member in files:
         if not _is_expected(member):
             raise BadArchive("FILE", str(path), f"has a file that no run has: {member.filename[:200]!r}.", _FIX)
@@ -84,12 +84,12 @@ def _checked_members(path: Path, source: ZipFile) -> list[ZipInfo]:
 
 
 def _is_expected(member: ZipInfo) -> bool:
-    """True for the answers, the lineage, and files of the result; never for a path outside the run's folder, or a link."""
+    """True for answers, the lineage, and files of the result; never for a path outside the run's folder, or a link."""
     name = member.filename.removeprefix(FILES)
     parts = PurePosixPath(name).parts
     if name == member.filename or "\\" in name or ".." in parts or stat.S_ISLNK(member.external_attr >> 16):
         return False
-    if name in LOOSE_FILES:
+    if name in LOOSE_FILES or archived_evaluations.is_file(name):
         return True
     in_result = len(parts) > 1 and parts[0] in (result_dir(Path(), adapts=adapts).name for adapts in (True, False))
     return in_result and PurePosixPath(name).as_posix() == name and PurePosixPath(name).suffix in RESULT_ENDINGS
@@ -137,6 +137,9 @@ def _store(path: Path, source: ZipFile, run: Run, part: Path) -> Run:
             session.flush()
             for name, table in TABLES.items():
                 _insert(path, source, session, name, table, run.id)
+            if archived_evaluations.MEMBER in source.namelist():
+                found = _read_lines(source, archived_evaluations.MEMBER)
+                archived_evaluations.restore(session, found, run.id, run.owner, part)
             part.replace(target)
     except BaseException:
         if not part.exists():
@@ -151,7 +154,8 @@ def _write_folder(run: Run, folder: Path) -> None:
     replace(Lineage.read(folder), run=run.id).write(folder)
     ended = Finished(outcome=run.status, step=run.step, summary=run.summary or {})
     (folder / EVENTS_FILE).write_bytes(encode(ended) if run.status is Status.FINISHED else b"")
-    run.event_offset = (folder / EVENTS_FILE).stat().st_size
+    run.event_offset, run.node_offsets = (folder / EVENTS_FILE).stat().st_size, {}
+    run.job_id = run.job = None
     archive.pack_results(folder, lambda: None)
 
 

@@ -78,6 +78,17 @@ def gguf_adapter(run: Run) -> Path:
     return target
 
 
+def gather(run: Run, target: Path, step: int | None = None) -> Path:
+    """Writes the adapter or model of a checkpoint whose weights are in shards to the folder `target`, and returns it.
+
+    Raises:
+        NoResult: the run has no such checkpoint here (default: the newest), or its weights cannot be gathered.
+    """
+    steps = [] if step is None else [str(step)]
+    _run(run, programs.GATHERING, str(get_settings().runs_dir / run.id), str(target), *steps)
+    return target
+
+
 def _missing(run: Run, run_dir: Path) -> NoResult:
     if not run.status.ended:
         message, fix = f"is {run.status.value}: its result is saved at the end.", f"Wait for it: lathe show {run.id}"

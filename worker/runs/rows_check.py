@@ -64,7 +64,7 @@ def _invalid(config: RunConfig) -> list[Problem]:
     """What makes the template or its arguments unusable."""
     return [
         Problem(conflict.settings[0], None, conflict.reason, conflict.fix, conflict.changes)
-        for conflict in rules.check(config, submit.ANY_MACHINE)
+        for conflict in rules.check(config, submit.A_CLUSTER)
         if conflict.blocking and conflict.settings[0] in _FIELDS
     ]
 

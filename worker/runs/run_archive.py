@@ -1,4 +1,4 @@
-"""A whole run as one ZIP file that another Lathe imports: its row, attempts, metrics, events, log and result.
+"""A whole run as one ZIP file that another Lathe imports: its row, attempts, metrics, events, log, evaluations and result.
 
 Checkpoints, tokens and the merged model are not in it. Everything but the result comes from the database, where secrets are
 redacted.
@@ -13,6 +13,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 from sqlmodel import Session, SQLModel, select
 
 from training.run_folder.paths import ANSWERS_FILE, LINEAGE_FILE, saved_result
+from worker.runs import archived_evaluations
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.runs import NotEnded
@@ -81,8 +82,9 @@ def archive_files(run_dir: Path) -> Iterator[tuple[str, Path]]:
     """The files of a run that its archive contains, each with its name there."""
     result = saved_result(run_dir)
     found = sorted(result.rglob("*")) if result else []
-    for path in [*(run_dir / name for name in LOOSE_FILES), *found]:
-        if path.is_file() and (path.name in LOOSE_FILES or path.suffix in RESULT_ENDINGS):
+    found = [path for path in found if path.suffix in RESULT_ENDINGS]
+    for path in [*(run_dir / name for name in LOOSE_FILES), *archived_evaluations.files(run_dir), *found]:
+        if path.is_file():
             yield FILES + path.relative_to(run_dir).as_posix(), path
 
 
@@ -98,6 +100,11 @@ def _chunks(run: Run) -> Iterator[bytes]:
                         lines
                     )  # compressed in memory: a slow download must not keep the database's session open
             yield output.take()
+        with database.read() as session:
+            evaluated = archived_evaluations.lines(session, run.id)
+        if evaluated:  # earlier versions do not know this member
+            with target.open(_member(archived_evaluations.MEMBER), "w") as stream:
+                stream.write(evaluated)
         for name, path in archive_files(get_settings().runs_dir / run.id):
             with path.open("rb") as source, target.open(_stored(name), "w", force_zip64=True) as stream:
                 while chunk := source.read(_CHUNK_BYTES):

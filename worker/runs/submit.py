@@ -8,12 +8,13 @@ from pathlib import Path
 from sqlmodel import Session
 
 from training.config import trackers
-from training.config.choices import Method, Task
+from training.config.choices import EngineName, Method, Packing, Strategy, Task
 from training.config.fields import ConfigError
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import Problem
-from training.model_info.config_json import ModelError
+from training.model_info.config_json import ModelError, read_config
+from training.model_info.flat_batches import why_padded
 from training.model_info.folder import ModelFacts, describe_model, has_tokenizer
 from training.rules import check
 from training.units import byte_size
@@ -21,6 +22,7 @@ from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path, with_model
 from worker.datasets import run_data, template_checking
 from worker.datasets.run_data import RunData, resolve
 from worker.runs.config_files import with_files
+from worker.runs.resharding import sharding_changes
 from worker.settings import get_settings, hub_token
 from worker.store import database, runs, submissions
 from worker.store.runs import SweepPlace
@@ -29,7 +31,8 @@ from worker.store.tables import LOCAL, Run
 
 SPARE_BYTES = 256 * 2**20  # logs, events and answers of a run
 _IN_TEMPLATES = str.maketrans("", "", "\n\r\t")
-ANY_MACHINE = Machine("cuda", devices=1024)
+A_CLUSTER = Machine("cuda", devices=1024, most_machines=1024)
+A_CPU_CLUSTER = Machine(most_machines=1024)
 
 
 def submit(
@@ -56,7 +59,7 @@ def submit(
             run = _create(ready, data, parent_id, owner, submission)
         except Repeated as repeated:  # caught here, so that the data, which the first run uses too, is kept
             with database.read() as session:
-                return runs.get(session=session, run_id=repeated.run_id)
+                return runs.get(session=session, run_id=repeated.stored_id)
     notify(run.id)
     return run
 
@@ -94,7 +97,7 @@ def _create(config: RunConfig, data: RunData, parent_id: str | None, owner: str,
     with database.write() as session:
         run = stored(session, config, data, owner=owner, parent_id=parent_id)
         if submission:
-            submissions.add(session=session, submission=submission, run_id=run.id)
+            submissions.add(session=session, submission=submission, stored_id=run.id)
     return run
 
 
@@ -163,15 +166,23 @@ def stop(run_id: str) -> Run:
         return runs.request_stop(session=session, run_id=run_id)
 
 
-def resume(run_id: str, *, step_down: bool = False) -> Run:
+def resume(
+    run_id: str, *, step_down: bool = False, strategy: Strategy | None = None, num_processes: int | None = None
+) -> Run:
     """Queues a failed or stopped run again; with `step_down`, with the settings proposed after an out-of-memory error.
+
+    With `strategy` or `num_processes`, its checkpoint is divided anew.
 
     Raises:
         RunNotFound, NotResumable: as `runs.resume`.
+        UserError: the checkpoint cannot be divided so.
         ConfigError: its model or data no longer exist.
     """
     with database.write() as session:
-        run = runs.resume(session=session, run_id=run_id, step_down=step_down)
+        changes = sharding_changes(
+            session=session, run_id=run_id, strategy=strategy, num_processes=num_processes, machine=machine()
+        )
+        run = runs.resume(session=session, run_id=run_id, step_down=step_down, changes=changes)
         config = RunConfig.model_validate(run.config)
         resolve(config, session)
         problems: list[Problem] = []
@@ -189,11 +200,21 @@ def notify(run_id: str) -> None:
     celery_app.notify(run_id)
 
 
-def machine() -> Machine:
-    """The machine that runs are checked against: this one, or any if LATHE_BROKER_URL allows workers on other machines."""
+def machine(engine: EngineName = EngineName.AUTO) -> Machine:
+    """The machine that runs are checked against: this one, or any if LATHE_BROKER_URL allows workers on other machines.
+
+    With Slurm a run may use many of its nodes, whose devices are unknown here.
+    """
     from worker.machine import devices
 
-    return ANY_MACHINE if get_settings().broker_url else devices.machine()
+    if chosen_engine(engine) is EngineName.SLURM:
+        return A_CPU_CLUSTER if get_settings().slurm_gres == "cpu" else A_CLUSTER
+    return A_CLUSTER if get_settings().broker_url else devices.machine()
+
+
+def chosen_engine(engine: EngineName) -> EngineName:
+    """The engine that a run's setting means."""
+    return get_settings().engine_names[0] if engine is EngineName.AUTO else engine
 
 
 def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Problem]]:
@@ -210,6 +231,7 @@ def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Pr
         problems += trackers.missing(config.report_to)
     if facts is not None:
         problems += _wrong_kind(config.task, facts)
+        problems += _wrong_packing(config, facts)
         if facts.path and not has_tokenizer(facts.path):
             fix = "Copy tokenizer.json and tokenizer_config.json from the original model into the folder."
             problems.append(Problem("model", config.model, "the folder has no tokenizer.", fix))
@@ -221,7 +243,7 @@ def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Pr
 def _blocking(config: RunConfig) -> list[Problem]:
     return [
         Problem(conflict.settings[0], getattr(config, conflict.settings[0]), conflict.reason, conflict.fix)
-        for conflict in check(config, machine())
+        for conflict in check(config, machine(config.engine))
         if conflict.blocking
     ]
 
@@ -255,6 +277,16 @@ def _wrong_kind(task: Task, facts: ModelFacts) -> Iterator[Problem]:
     elif task is not Task.SEQ2SEQ and facts.is_encoder_decoder:
         message = f"needs a decoder-only model; {facts.architecture} is an encoder-decoder."
         yield Problem("task", task.value, message, "Set task to seq2seq, or choose another model.")
+
+
+def _wrong_packing(config: RunConfig, facts: ModelFacts) -> Iterator[Problem]:
+    """Rows must not be concatenated for a family that is known to mix them."""
+    if config.packing not in (Packing.PADDING_FREE, Packing.PACKED) or facts.path is None or not config.task.generates:
+        return
+    model_type = str(read_config(facts.path).get("model_type") or "")
+    if reason := why_padded(model_type):
+        message = f"does not fit {model_type}: {reason}, so rows would influence each other."
+        yield Problem("packing", config.packing.value, message, "Set packing to auto or none.")
 
 
 def disk_needed(config: RunConfig, facts: ModelFacts) -> int:

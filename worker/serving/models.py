@@ -23,7 +23,7 @@ MOST = 5
 
 _ADAPTER_FILE = "adapter_config.json"
 _MODEL_FILE = "config.json"
-_UNSERVED = (Task.SEQ2SEQ, Task.CLASSIFICATION, Task.REWARD)
+_UNSERVED = (Task.CLASSIFICATION, Task.REWARD)
 
 
 class NotServed(UserError):  # noqa: N818
@@ -120,7 +120,7 @@ def source(*, session: Session, name: str) -> Source:
         raise NotServed("model", name, "is not a model of any run.", fix) from None
     config = RunConfig.model_validate(run.config)
     if config.task in _UNSERVED:
-        fix = "Choose a run whose model continues text."
+        fix = "Choose a run whose model generates text."
         raise NotServed("model", name, f"was trained for {config.task.value}, which answers no prompts.", fix)
     return Source(f"{run.id}:{what}" if what else run.id, None if what == BASE else _folder(run, what), config)
 

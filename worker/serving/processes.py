@@ -21,7 +21,7 @@ from training.run_folder.paths import SUPERVISOR_VARIABLE
 from worker.machine import devices, overload, processes, programs
 from worker.machine.process_identity import Identity, me
 from worker.runs import results
-from worker.serving import models
+from worker.serving import memory, models
 from worker.settings import ROOT, get_settings
 from worker.store import database
 from worker.store.database import UNREACHABLE
@@ -97,6 +97,7 @@ def _start_or_note(served: ServedModel) -> None:
         with database.write() as session:
             planned = models.plan(session=session, names=served.models)
             device = _free_gpu(session) if devices.usable_gpus() else None
+            memory.check(planned, device)
             if not store.claim(session=session, served_id=served.id, holder=str(me()), device=device):
                 return
     except models.NotServed as error:

@@ -10,9 +10,12 @@ from sqlalchemy import ColumnElement, null, update
 from sqlmodel import Session, col, delete, func, select
 
 from training.config.fields import in_words
+from training.run_folder.events import CheckpointSaved
 from worker.redaction import redact, redact_all
-from worker.store import database, history
+from worker.store import database, history, nodes
+from worker.store.jobs import open_for
 from worker.store.notifications import outbox
+from worker.store.playground import new_results
 from worker.store.tables import Attempt, DeviceLease, Event, Request, Run, RunEvent, Status
 from worker.store.waiting import counts_as_waiting
 
@@ -35,12 +38,23 @@ class LeaseLost(RuntimeError):  # noqa: N818
     """The caller no longer holds the run: another process does, or it has ended. Stop its training."""
 
 
-def claim(*, session: Session, run_id: str, owner: str, devices: list[str], lease_seconds: float) -> Run | None:
+def claim(
+    *,
+    session: Session,
+    run_id: str,
+    owner: str,
+    devices: list[str],
+    lease_seconds: float,
+    job_id: str | None = None,
+    placed: dict[str, Any] | None = None,
+) -> Run | None:
     """Claims a queued run and its devices, both or neither.
 
     Args:
         owner: The holder, as `host:pid:start`.
         devices: `host/cuda:0`, ..., leased until the run ends or is requeued.
+        job_id: The engine's job that claims the run; a run that another job was submitted for is not claimed.
+        placed: Settings that this attempt has instead of its own, because machines are missing.
 
     Returns:
         The run with its next attempt number, or None if it is not queued, is held, or a device is in use.
@@ -51,14 +65,19 @@ def claim(*, session: Session, run_id: str, owner: str, devices: list[str], leas
         "lease_owner": owner,
         "lease_expires_at": database.clock() + lease_seconds,
         "devices": devices,
+        "placed": placed or {},
         "started_at": func.coalesce(col(Run.started_at), database.clock()),
         "finished_at": None,
         "phase": CLAIMED,
         "error": null(),
         "summary": null(),
     }
+    condition = [col(Run.id) == run_id, counts_as_waiting(), ~nodes.unfinished(run_id)]
+    if job_id:
+        condition.append(open_for(job_id))
+        taken["job_id"] = job_id
     with session.begin_nested() as savepoint:
-        run = _change(session, col(Run.id) == run_id, counts_as_waiting(), **taken)
+        run = _change(session, *condition, **taken)
         if run is None or not _lease(session, run, devices):
             savepoint.rollback()
             return None
@@ -66,7 +85,8 @@ def claim(*, session: Session, run_id: str, owner: str, devices: list[str], leas
     attempt = Attempt(run_id=run.id, number=run.attempt, host=host, devices=devices, started_at=now)
     attempt.stepped_down = run.stepped_down
     session.add(attempt)
-    how = f" with {in_words(run.stepped_down)}" if run.stepped_down else ""
+    changed = run.stepped_down | run.placed
+    how = f" with {in_words(changed)}" if changed else ""
     message = f"Attempt {run.attempt} starts on {', '.join(devices)}{how}."
     history.note(session=session, run_id=run.id, attempt=run.attempt, message=message, kind="attempt")
     return run
@@ -131,6 +151,8 @@ def finish(
     message = f"{status.value.capitalize()}. {reason}".strip()
     history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind=status.value)
     outbox.tell(session=session, run=run, event=Event(status.value))
+    if status is Status.FINISHED:
+        new_results.ask(session=session, run=run)
     return True
 
 
@@ -163,14 +185,21 @@ def lost(*, session: Session) -> list[Run]:
 
 
 def failed_attempts(*, session: Session, run: Run) -> int:
-    """The number of lost or failed attempts since a user queued or resumed the run; there is a limit."""
+    """The number of lost or failed attempts since a user queued or resumed the run, or since the one that saved its newest
+    checkpoint (which counts); there is a limit.
+
+    A long run on many machines loses some of them again and again. Only a run that comes no further has to fail.
+    """
     # By number, not by time: clocks may be set back.
     resumed = select(func.coalesce(func.max(RunEvent.attempt), 0)).where(
         RunEvent.run_id == run.id, RunEvent.kind == "queued"
     )
+    saved = select(RunEvent.attempt).where(RunEvent.run_id == run.id, RunEvent.kind == CheckpointSaved.kind)
+    furthest = saved.order_by(col(RunEvent.step).desc(), col(RunEvent.attempt)).limit(1)
     statement = select(func.count()).where(
         Attempt.run_id == run.id,
         Attempt.number > resumed.scalar_subquery(),
+        Attempt.number >= func.coalesce(furthest.scalar_subquery(), 0),
         col(Attempt.outcome).in_(("lost", "failed")),
     )
     return session.exec(statement).one()

@@ -22,15 +22,25 @@ SMOOTHING = 64  # losses over which the time of a step is averaged
 LONGEST_PHASE = 40
 
 
-def apply(*, session: Session, run_id: str, attempt: int, events: Sequence[trainer.Event], new_offset: int) -> bool:
-    """Stores a batch of records with `new_offset`, the position in events.jsonl after them.
+def apply(
+    *,
+    session: Session,
+    run_id: str,
+    attempt: int,
+    events: Sequence[trainer.Event],
+    new_offset: int,
+    node_offsets: Sequence[int] = (),
+) -> bool:
+    """Stores a batch of records with the positions after them: `new_offset` in events.jsonl, and `node_offsets` in the files of the
+    run's further machines.
 
     False, with nothing stored, if the attempt is not the current one. Storing the same batch again changes nothing.
     """
     run = session.exec(select(Run).where(Run.id == run_id, Run.attempt == attempt).with_for_update()).first()
     if run is None:
         return False
-    if new_offset <= run.event_offset:
+    nodes = {str(number): offset for number, offset in enumerate(node_offsets, 1)}
+    if new_offset <= run.event_offset and all(nodes[number] <= run.node_offsets.get(number, 0) for number in nodes):
         return True
     diverged, points = run.diverged, list[Point]()
     for event in events:
@@ -40,7 +50,7 @@ def apply(*, session: Session, run_id: str, attempt: int, events: Sequence[train
     metrics.add(session=session, run_id=run_id, points=points)
     if any(point.name == "loss" for point in points):
         run.seconds_per_step = _seconds_per_step(session, run) or run.seconds_per_step
-    run.event_offset = new_offset
+    run.event_offset, run.node_offsets = new_offset, run.node_offsets | nodes
     session.add(run)
     session.flush()
     if run.diverged and not diverged:
@@ -128,7 +138,7 @@ def _add_event(session: Session, run: Run, event: trainer.Event) -> None:
         case trainer.PhaseStarted():
             message = event.phase
         case trainer.CheckpointSaved():
-            step, message = event.step, f"Checkpoint at step {event.step} ({byte_size(event.bytes)})."
+            step, message = event.step, f"Checkpoint at step {event.step} ({byte_size(event.bytes)}{_stall(event)})."
         case trainer.Resumed():
             step, message = event.step, f"Resumed from step {event.step}."
             if event.rejected:
@@ -144,6 +154,11 @@ def _add_event(session: Session, run: Run, event: trainer.Event) -> None:
     row = RunEvent(run_id=run.id, attempt=run.attempt, time=event.time, kind=event.kind, message=redact(message))
     row.level, row.step = level, step
     session.add(row)
+
+
+def _stall(saved: trainer.CheckpointSaved) -> str:
+    """How long a checkpoint stopped training; records of older versions do not have it."""
+    return "" if saved.stall_seconds is None else f"; training waited {saved.stall_seconds:.1f} s"
 
 
 def _seconds_per_step(session: Session, run: Run) -> float | None:

@@ -14,8 +14,9 @@ from sqlmodel import Session, col, select
 from sqlmodel import delete as delete_from
 
 from training.config.fields import in_words
-from training.config.run_config import RunConfig
+from training.config.run_config import Changes, RunConfig
 from training.errors import UserError
+from worker.file_store import run_files
 from worker.settings import get_settings
 from worker.store import database, history
 from worker.store.notifications import outbox
@@ -167,10 +168,10 @@ def request_requeue_all(*, session: Session, host: str) -> list[Run]:
     return list(session.exec(statement, execution_options=options).scalars())
 
 
-def resume(*, session: Session, run_id: str, step_down: bool = False) -> Run:
+def resume(*, session: Session, run_id: str, step_down: bool = False, changes: Changes | None = None) -> Run:
     """Queues a failed or stopped run again, at the end of the queue; it continues from its last complete checkpoint.
 
-    With `step_down`, it uses the settings proposed after an out-of-memory error.
+    With `step_down`, it uses the settings proposed after an out-of-memory error, and with `changes` those.
 
     Raises:
         RunNotFound: there is no such run.
@@ -184,15 +185,16 @@ def resume(*, session: Session, run_id: str, step_down: bool = False) -> Run:
     run.status, run.queued_at = Status.QUEUED, database.now(session=session)
     run.position, run.archived_at = run.queued_at, None
     run.finished_at = run.request = None
+    run.job_id = run.job = None
     if run.at_rung:  # its sweep stopped it early: now it trains to its last step
         run.held, run.pause_at = False, None
     proposed = (run.error or {}).get("step_down") or {}
     if step_down and not proposed:
         message = "has no settings proposed that need less memory."
         raise NotResumable("run", run.id, message, "Resume it with its own settings, or clone it.")
-    if step_down:
-        run.stepped_down = run.stepped_down | proposed
-    _note(session, run, "queued", f"Resumed{f' with {in_words(proposed)}' if step_down else ''}.")
+    changed = (proposed if step_down else {}) | (changes or {})
+    run.stepped_down = run.stepped_down | changed
+    _note(session, run, "queued", f"Resumed{f' with {in_words(changed)}' if changed else ''}.")
     session.flush()
     return run
 
@@ -263,6 +265,7 @@ def delete(*, session: Session, run_id: str) -> None:
     session.exec(delete_from(Run).where(col(Run.id) == run.id))
     # A file that cannot be deleted must not restore the run: its folder then stays unused.
     database.after_commit(session, lambda: shutil.rmtree(folder, ignore_errors=True))
+    database.after_commit(session, lambda: run_files.forget(folder.name))
 
 
 def locked(*, session: Session, run_id: str) -> Run:

@@ -1,4 +1,4 @@
-"""Repeated requests: a client that sends the same key again gets the first run, not a second one.
+"""Repeated requests: a client that sends the same key again gets the first run or sweep, not a second one.
 
 Every function takes a session, which the caller commits, as in worker/store/runs.py.
 """
@@ -24,16 +24,16 @@ class KeyReused(UserError):  # noqa: N818
 
 
 class Repeated(Exception):  # noqa: N818 - not an error
-    """Another request with this key has queued the run `run_id`."""
+    """Another request with this key has queued the run or sweep `stored_id`."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
-        self.run_id = run_id
+    def __init__(self, stored_id: str) -> None:
+        super().__init__(stored_id)
+        self.stored_id = stored_id
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A request to queue a run: the client's key, its owner, and the SHA-256 of its body."""
+    """A request to queue a run or a sweep: the client's key, its owner, and the SHA-256 of its body."""
 
     key: str
     owner: str
@@ -47,7 +47,7 @@ class Submission:
 
 
 def find(*, session: Session, submission: Submission) -> str | None:
-    """The id of the run that this submission has queued within a day, or None.
+    """The id of the run or sweep that this submission has queued within a day, or None.
 
     Raises:
         KeyReused: the key was sent with another body.
@@ -62,13 +62,13 @@ def find(*, session: Session, submission: Submission) -> str | None:
     if found is None:
         return None
     if found.digest != submission.digest:
-        message = f"was sent before with another body, which queued run {found.run_id}."
-        raise KeyReused(HEADER, submission.key, message, "Send a new key with each new run.")
+        message = f"was sent before with another body, which queued {found.run_id}."
+        raise KeyReused(HEADER, submission.key, message, "Send a new key with each new run or sweep.")
     return found.run_id
 
 
-def add(*, session: Session, submission: Submission, run_id: str) -> None:
-    """Stores the key with its run, and removes keys that are older than a day.
+def add(*, session: Session, submission: Submission, stored_id: str) -> None:
+    """Stores the key with the id of its run or sweep, and removes keys that are older than a day.
 
     Raises:
         Repeated: another request stored it first.
@@ -78,8 +78,8 @@ def add(*, session: Session, submission: Submission, run_id: str) -> None:
     session.exec(delete(IdempotencyKey).where(col(IdempotencyKey.created_at) <= now - KEPT_SECONDS))
     values = {"owner": submission.owner, "key": submission.key, "digest": submission.digest}
     # On PostgreSQL, this waits for the transaction of another request with the same key.
-    insert = database.insert(session, IdempotencyKey).values(**values, run_id=run_id, created_at=now)
+    insert = database.insert(session, IdempotencyKey).values(**values, run_id=stored_id, created_at=now)
     session.exec(insert.on_conflict_do_nothing())
     first = find(session=session, submission=submission)
-    if first is not None and first != run_id:
+    if first is not None and first != stored_id:
         raise Repeated(first)

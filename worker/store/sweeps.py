@@ -23,6 +23,10 @@ class SweepEnded(UserError):  # noqa: N818
     """All runs of the sweep have ended, so it cannot be stopped."""
 
 
+class SweepActive(UserError):  # noqa: N818
+    """A run of the sweep is queued or running, so it cannot be deleted."""
+
+
 def create(*, session: Session, name: str, owner: str, spec: dict[str, Any], plan: dict[str, Any]) -> Sweep:
     """Stores a new sweep; its runs are created with its id."""
     now = database.now(session=session)
@@ -40,12 +44,12 @@ def get(*, session: Session, sweep_id: str) -> Sweep:
     """
     possible = sweep_id.isascii() and sweep_id.isalnum()
     found = session.get(Sweep, sweep_id) if possible else None
-    if found is not None:
+    if found is not None and found.deleted_at is None:
         return found
     matches: list[Sweep] = []
     if possible and len(sweep_id) >= SHORTEST_PREFIX:
         prefixed = col(Sweep.id).startswith(sweep_id.lower(), autoescape=True)
-        matches = list(session.exec(select(Sweep).where(prefixed).limit(2)))
+        matches = list(session.exec(select(Sweep).where(prefixed, col(Sweep.deleted_at).is_(None)).limit(2)))
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -66,8 +70,14 @@ def locked(*, session: Session, sweep_id: str) -> Sweep:
 
 def listing(*, session: Session, limit: int = 200) -> list[Sweep]:
     """The sweeps, newest first."""
-    newest = select(Sweep).order_by(col(Sweep.created_at).desc(), col(Sweep.id).desc())
+    kept = select(Sweep).where(col(Sweep.deleted_at).is_(None))
+    newest = kept.order_by(col(Sweep.created_at).desc(), col(Sweep.id).desc())
     return list(session.exec(newest.limit(limit)))
+
+
+def deleted(*, session: Session) -> list[str]:
+    """The sweeps that are being deleted."""
+    return list(session.exec(select(Sweep.id).where(col(Sweep.deleted_at).is_not(None))))
 
 
 def titles(*, session: Session, sweep_ids: Collection[str]) -> dict[str, str]:

@@ -4,12 +4,17 @@ Runs of a higher priority start first, then those with a smaller `position`: the
 moved. A held run keeps its place and does not start; while the queue is paused, no run starts.
 """
 
+from collections.abc import Iterator
+
 from sqlalchemy import ColumnElement, update
 from sqlmodel import Session, col, select
+from sqlmodel.sql.expression import SelectOfScalar
 
 from training.errors import UserError
 from worker.store import database, history, runs
 from worker.store.tables import QueueState, Run, Status
+
+_READ = 50  # runs that are read from the database together
 
 HIGH, NORMAL, LOW = 1, 0, -1
 PRIORITIES = {"high": HIGH, "normal": NORMAL, "low": LOW}
@@ -21,13 +26,24 @@ class NotWaiting(UserError):  # noqa: N818
 
 def waiting(*, session: Session) -> list[Run]:
     """The queued runs in the order in which they start; held ones keep their place."""
-    statement = select(Run).where(Run.status == Status.QUEUED)
-    return list(session.exec(statement.order_by(col(Run.priority).desc(), col(Run.position), col(Run.id))))
+    return list(session.exec(_in_order(col(Run.status) == Status.QUEUED)))
 
 
 def startable(*, session: Session) -> list[Run]:
     """The waiting runs that may start now: none while the queue is paused, and no held ones."""
-    return [] if paused(session=session) else [run for run in waiting(session=session) if not run.held]
+    return list(startable_one_by_one(session=session))
+
+
+def startable_one_by_one(*, session: Session) -> Iterator[Run]:
+    """Yields the runs of `startable`, read as they are needed: the queue may be long, and one of the first starts."""
+    if paused(session=session):
+        return
+    with session.exec(_in_order(counts_as_waiting()).execution_options(yield_per=_READ)) as found:
+        yield from found
+
+
+def _in_order(chosen: ColumnElement[bool]) -> SelectOfScalar[Run]:
+    return select(Run).where(chosen).order_by(col(Run.priority).desc(), col(Run.position), col(Run.id))
 
 
 def paused(*, session: Session) -> QueueState | None:

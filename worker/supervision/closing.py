@@ -7,6 +7,7 @@ from sqlmodel import Session
 
 from worker.store import claims
 from worker.store.tables import Run, Status
+from worker.supervision import machine_faults
 from worker.supervision.outcome import Verdict
 
 
@@ -14,6 +15,8 @@ def close(
     *, session: Session, run: Run, verdict: Verdict, max_attempts: int, counted_as: Literal["failed", "lost"] = "failed"
 ) -> bool:
     """Ends the run's current attempt and frees its devices. False if the attempt is no longer the current one."""
+    if verdict.machine:
+        machine_faults.count(session=session, run=run, name=verdict.machine, reason=verdict.reason)
     if verdict.retry:
         number = claims.failed_attempts(session=session, run=run) + 1
         if number < max_attempts:

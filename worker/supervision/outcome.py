@@ -16,6 +16,7 @@ from training.run_folder.events import PAUSED, Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
 from worker.store.memory_words import summary
 from worker.store.tables import Request, Status
+from worker.supervision.machine_faults import killed_on
 from worker.supervision.report_reader import AttemptProgress
 
 # Signals sent from outside: a new attempt may succeed. Other signals are crashes of the program.
@@ -50,7 +51,7 @@ class Verdict:
     """What happens to the run; with `status` queued it continues later.
 
     `retry`: it is requeued while attempts are left, and `goes_on` says from where. `paused`: it waits for the decision of its
-    sweep. `step_down`: the settings that change.
+    sweep. `step_down`: the settings that change. `machine`: the name of the machine whose fault ended the attempt, or empty.
     """
 
     status: Status
@@ -62,6 +63,7 @@ class Verdict:
     goes_on: str = ""
     paused: bool = False
     step_down: dict[str, Any] = field(default_factory=dict)
+    machine: str = ""
 
 
 def judge(seen: AttemptProgress, ending: Ending) -> Verdict:
@@ -70,14 +72,15 @@ def judge(seen: AttemptProgress, ending: Ending) -> Verdict:
         return verdict
     expected = next((failure for failure in seen.failures if failure.expected), None)
     if expected:
-        return _failed(seen, expected.message, expected.fix, expected)
+        return _expected(seen, expected)
     if ending.asked:
         return _as_asked(seen, ending)
     if ending.full_disk:
         return _failed(seen, ending.full_disk.message, ending.full_disk.fix)
     if seen.finished:
         return _crash(seen, "The training process was stopped by a SIGTERM that Lathe did not send.", retry=True)
-    return _crashed(seen, ending)
+    verdict = _crashed(seen, ending)
+    return replace(verdict, machine=killed_on(seen.log)) if verdict.retry and not ending.forced else verdict
 
 
 def _reported(done: Finished, ending: Ending) -> Verdict | None:
@@ -91,6 +94,14 @@ def at_rung(done: Finished) -> Verdict:
     """The verdict on an attempt that has reached the step at which its sweep decides."""
     reason = f"Saved at step {done.step:,}. Its sweep decides whether it continues."
     return Verdict(Status.QUEUED, reason, paused=True)
+
+
+def _expected(seen: AttemptProgress, failure: Failed) -> Verdict:
+    """An error that the user can fix. One of a machine is tried again: the next attempt may have another."""
+    if seen.node_fault is None:
+        return _failed(seen, failure.message, failure.fix, failure)
+    verdict = _crash(seen, failure.message, failure.fix, retry=True, failure=failure)
+    return replace(verdict, machine=seen.node_fault.node)
 
 
 def _as_asked(seen: AttemptProgress, ending: Ending) -> Verdict:

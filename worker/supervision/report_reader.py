@@ -11,6 +11,7 @@ from training.run_folder.events import (
     Failed,
     Finished,
     Metrics,
+    NodeFault,
     OutOfMemory,
     PhaseStarted,
     Planned,
@@ -18,7 +19,7 @@ from training.run_folder.events import (
     Resumed,
     decode,
 )
-from training.run_folder.paths import EVENTS_FILE, LOG_FILE
+from training.run_folder.paths import EVENTS_FILE, LOG_FILE, events_file
 from worker import redaction
 from worker.store import claims, database, history, logs
 from worker.store.tables import Run
@@ -72,7 +73,7 @@ class Tail:
 class AttemptProgress:
     """What this attempt has reported so far, stored or not."""
 
-    ranks: dict[int, int] = field(default_factory=dict)  # rank -> pid
+    ranks: dict[int, int] = field(default_factory=dict)  # rank -> pid, of those on the first machine
     phase: str = "starting"
     phases: set[str] = field(default_factory=set)
     start_step: int = 0
@@ -80,12 +81,13 @@ class AttemptProgress:
     saved_step: int | None = None
     finished: Finished | None = None
     failures: list[Failed] = field(default_factory=list)
+    node_fault: NodeFault | None = None
     out_of_memory: OutOfMemory | None = None  # of the first rank to report one
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_TAIL_LINES))
 
     def take(self, event: Event) -> None:
         match event:
-            case RankStarted():
+            case RankStarted(machine=0):
                 self.ranks[event.rank] = event.pid
             case PhaseStarted():
                 self.phase = event.phase
@@ -98,6 +100,8 @@ class AttemptProgress:
                 self.saved_step = event.step
             case Failed():
                 self.failures.append(event)
+            case NodeFault():
+                self.node_fault = event
             case OutOfMemory():
                 self.out_of_memory = self.out_of_memory or event
             case Finished():
@@ -118,9 +122,11 @@ class Reports:
     def __init__(self, run: Run, run_dir: Path) -> None:
         self.seen = AttemptProgress()
         self._run_id, self._attempt = run.id, run.attempt
-        self._events = Tail(run_dir / EVENTS_FILE, run.event_offset)
+        machines = int(run.config.get("num_machines", 1))
+        offsets = {"0": run.event_offset} | run.node_offsets
+        self._events = [Tail(events_file(run_dir, number), offsets.get(str(number), 0)) for number in range(machines)]
         self._log = Tail(run_dir / LOG_FILE, run.log_offset)
-        self._stored = (run.event_offset, run.log_offset)
+        self._stored = self._reached()
         self._new_events: list[Event] = []
         self._new_lines: list[str] = []
 
@@ -131,8 +137,8 @@ class Reports:
             LeaseLost: another process holds the run.
             sqlalchemy.exc.DBAPIError: the database is unreachable.
         """
-        self._events.end_line()
-        self._log.end_line()
+        for tail in (*self._events, self._log):
+            tail.end_line()
         while self.read():
             self.store()
             beat()
@@ -145,7 +151,7 @@ class Reports:
     def _read_events(self, to_end: bool) -> bool:
         if len(self._new_events) >= _MOST_KEPT:
             return False  # the database is unreachable; the rest stays in the file
-        found = self._events.read(to_end=to_end)
+        found = [line for tail in self._events for line in tail.read(to_end=to_end)]
         for event in filter(None, map(decode, found)):
             self.seen.take(event)
             self._new_events.append(event)
@@ -173,19 +179,30 @@ class Reports:
             LeaseLost: another process holds the run.
             sqlalchemy.exc.DBAPIError: the database is unreachable; the reports stay in memory.
         """
-        reached = (self._events.position, self._log.position)
+        reached = self._reached()
         if reached == self._stored:
             return
         run_id, attempt = self._run_id, self._attempt
         events, lines = self._new_events, self._new_lines
         with database.write() as session:
             if not (
-                history.apply(session=session, run_id=run_id, attempt=attempt, events=events, new_offset=reached[0])
+                history.apply(
+                    session=session,
+                    run_id=run_id,
+                    attempt=attempt,
+                    events=events,
+                    new_offset=reached[0][0],
+                    node_offsets=reached[0][1:],
+                )
                 and logs.append(session=session, run_id=run_id, attempt=attempt, lines=lines, new_offset=reached[1])
             ):
                 raise claims.LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
         self._stored = reached
         self._new_events, self._new_lines = [], []
+
+    def _reached(self) -> tuple[tuple[int, ...], int]:
+        """The bytes read of each machine's records, and of the log."""
+        return tuple(tail.position for tail in self._events), self._log.position
 
     def _skip_log(self) -> None:
         skipped = self._log.waiting_bytes() - _READ_BYTES

@@ -89,6 +89,8 @@ def explained(
     found = diagnose(_output(seen, log, begin), dimensions=model_dimensions(config), config=config | stepped)
     if not found.evidence:
         return verdict
+    if found.changes and verdict.error.get("step_down"):  # the ladder also knows the GPU and the batch
+        found = replace(found, changes=dict(verdict.error["step_down"]))
     found = _beside(found, stepped)
     if found.first_failed_rank is None and seen.failures:
         found = replace(found, first_failed_rank=seen.failures[0].rank)

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, LOG_FILE, saved_result
 from worker.datasets import token_cache
 from worker.datasets.run_data import resolve
+from worker.file_store.run_files import RunFiles
 from worker.machine import processes
 from worker.runs import archive
 from worker.runs.lineage import lineage_of
@@ -33,7 +34,7 @@ from worker.supervision.launcher import Launch
 from worker.supervision.lease import DatabaseRetry, Lease, LeaseUncertain, steady
 from worker.supervision.outcome import Ending, Verdict
 from worker.supervision.report_reader import AttemptProgress, Reports, finished_record
-from worker.supervision.training_process import TrainingProcess, end_left_behind, environment
+from worker.supervision.training_process import TrainingProcess, end_left_behind, environment, write_whole
 from worker.supervision.watchdog import Graces, Watchdog
 from worker.sweeps import advance
 
@@ -44,10 +45,13 @@ _EARLY_LOOK_SECONDS = 0.1  # the user has just pressed Start
 _EARLY_SECONDS = 10.0
 
 Launcher = Callable[[RunConfig, Path, list[str], int], Launch]
+Starter = Callable[[list[str], Path, Mapping[str, str]], TrainingProcess]
 
 
 class Supervisor:
-    """One attempt at one run. `launch` builds the training command."""
+    """One attempt at one run. `launch` builds the training command, `start` starts it.
+
+    `outside_stop`: a SIGTERM that ranks receive from outside is a request to continue later."""
 
     def __init__(
         self,
@@ -55,10 +59,12 @@ class Supervisor:
         attempt: int,
         *,
         launch: Launcher = launcher.launch,
+        start: Starter = TrainingProcess,
+        outside_stop: bool = False,
         graces: Graces | None = None,
     ) -> None:
         self._run_id, self._attempt = run_id, attempt
-        self._launch = launch
+        self._launch, self._start_process, self._outside_stop = launch, start, outside_stop
         self._settings = get_settings()
         self._graces = graces or Graces()
         self._run_dir = self._settings.runs_dir / run_id
@@ -66,12 +72,14 @@ class Supervisor:
         self._reports: Reports | None = None
         self._asked: Request | None = None
         self._disk = RunDisk(self._run_dir, self._settings)
+        self._files = RunFiles(self._run_dir)
         self._database = DatabaseRetry(self._lease, self._disk.database_full)
 
     def run(self) -> int:
         """Runs the attempt to its end. Returns 0, or 1 if another supervisor may have the run now."""
         processes.set_child_subreaper()
-        signal.signal(signal.SIGTERM, self._on_terminate)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._on_terminate)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             if self._database.until_answered(self._lease.adopt, is_fenced=True):
@@ -91,7 +99,7 @@ class Supervisor:
             self._notify_next()
 
     def _on_terminate(self, *_: object) -> None:
-        """The machine shuts down: handled like a request to requeue."""
+        """The machine shuts down, or the job nears its time limit (SIGUSR1): handled like a request to requeue."""
         self._asked = self._asked or Request.REQUEUE
 
     def _outcome(self) -> Verdict:
@@ -115,6 +123,7 @@ class Supervisor:
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if run.attempt > 1:
             end_left_behind(run.id)
+        self._files.fetch((run.event_offset, run.log_offset), lambda: self._database.try_once(self._beat))
         reports = self._reports = Reports(run, self._run_dir)
         self._database.until_answered(lambda: reports.store_leftovers(self._beat))
         done = finished_record(self._run_dir)
@@ -142,9 +151,14 @@ class Supervisor:
         if self._lease.ended_training and not reports.seen.finished and not self._disk.full:
             reason = "The database was unreachable for so long that the training was stopped."
             return Verdict(Status.QUEUED, f"{reason} {outcome.goes_on(reports.seen)}", exit_code=code)
+        if trainer.lost and not reports.seen.finished:
+            error = outcome.error_of(reports.seen, trainer.lost)
+            resumes = outcome.goes_on(reports.seen)
+            verdict = Verdict(Status.FAILED, trainer.lost, error, exit_code=code, retry=True, goes_on=resumes)
+            return replace(verdict, machine=trainer.lost_host)
         ending = Ending(
             exit_code=code,
-            asked=self._asked,
+            asked=self._asked or self._stopped_outside(reports.seen),
             forced=watch.forced,
             out_of_memory=killed_before is not None and (processes.memory_kills() or 0) > killed_before,
             full_disk=self._disk.full,
@@ -155,15 +169,17 @@ class Supervisor:
             return verdict  # the log would only show the full disk again
         return run_diagnosis.explained(verdict, reports.seen, run.config, run.stepped_down, output, printed_before)
 
+    def _stopped_outside(self, seen: AttemptProgress) -> Request | None:
+        return Request.REQUEUE if self._outside_stop and seen.finished and seen.finished.outcome == "stopped" else None
+
     def _next_rung(self, seen: AttemptProgress, config: RunConfig, leased: list[str]) -> Changes | None:
         """The settings of the next attempt, if this one ran out of memory."""
         if seen.out_of_memory is None:
             return None
         from worker.machine import devices
 
-        has_checkpoint = any(checkpoints.sealed(self._run_dir))
-        machine = devices.machine(leased)
-        return outcome.next_rung_after(seen.out_of_memory, config, machine, has_checkpoint=has_checkpoint)
+        kept = any(checkpoints.sealed(self._run_dir))
+        return outcome.next_rung_after(seen.out_of_memory, config, devices.machine(leased), has_checkpoint=kept)
 
     def _load(self) -> Run:
         with database.read() as session:
@@ -176,7 +192,8 @@ class Supervisor:
             ConfigError: its data was deleted.
         """
         with database.read() as session:
-            return resolve(stepped_down(RunConfig.model_validate(run.config), run.stepped_down), session)
+            changed = run.stepped_down | run.placed
+            return resolve(stepped_down(RunConfig.model_validate(run.config), changed), session)
 
     def _lineage(self, run: Run) -> Lineage:
         with database.read() as session:
@@ -190,10 +207,10 @@ class Supervisor:
         """
         self._disk.begin()
         token_cache.make_room()
-        _write_whole(self._run_dir / CONFIG_FILE, config.model_dump_json(indent=2))
+        write_whole(self._run_dir / CONFIG_FILE, config.model_dump_json(indent=2))
         launch = self._launch(config, self._run_dir, run.devices, os.cpu_count() or 1)
         variables = environment(launch, run.id, self._settings, run.pause_at)
-        return TrainingProcess(launch.argv, self._run_dir, variables)
+        return self._start_process(launch.argv, self._run_dir, variables)
 
     def _store_forecast(self) -> None:
         """Stores the memory forecast, to be compared with the measurement. Training has already started and does not wait."""
@@ -246,6 +263,7 @@ class Supervisor:
         """
         log.info("attempt %d of run %s: %s. %s", self._attempt, self._run_id, verdict.status.value, verdict.reason)
         self._disk.end()
+        self._files.finish(lambda: self._database.try_once(self._beat))
         if not self._database.until_answered(lambda: self._write_end(verdict), is_fenced=True):
             raise claims.LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
 
@@ -275,12 +293,6 @@ class Supervisor:
             from worker import celery_app  # Celery takes 0.2 s to import
 
             celery_app.notify(next_runs[0].id)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def main(arguments: list[str], *, launch: Launcher = launcher.launch, graces: Graces | None = None) -> int:

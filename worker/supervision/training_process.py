@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -36,6 +37,13 @@ def environment(launch: Launch, run_id: str, settings: Settings, pause_at: int |
     return inherited | token | ours | pause | launch.env
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is never seen half written."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
 def end_left_behind(run_id: str) -> None:
     """Kills processes of an earlier attempt on this machine that its supervisor left behind."""
     processes.end(processes.marked(RUN_VARIABLE, run_id))
@@ -47,8 +55,21 @@ class TrainingProcess:
     It is killed when this process ends.
     """
 
-    def __init__(self, argv: list[str], run_dir: Path, env: Mapping[str, str]) -> None:
-        self._launcher = processes.start_child(argv, output=run_dir / LOG_FILE, cwd=run_dir, env=env)
+    lost = ""
+    """Which machine of the run was lost, as a sentence; empty if none was."""
+    lost_host = ""
+    """Its name."""
+
+    def __init__(
+        self,
+        argv: list[str],
+        run_dir: Path,
+        env: Mapping[str, str],
+        *,
+        output: str = LOG_FILE,
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
+        self._launcher = processes.start_child(argv, output=run_dir / output, cwd=run_dir, env=env, stdin=stdin)
         self._signalled: set[int] = set()
 
     def exit_code(self) -> int | None:

@@ -160,7 +160,12 @@ class _Look:
             host_bytes=forecasting.host_memory(),
             calibration=self._known,
         )
-        return replace(run, fits=found.fits, peak_bytes=int(found.peak_bytes), reason=" ".join(found.reasons))
+        return replace(
+            run,
+            fits=None if found.unknown else found.fits,
+            peak_bytes=int(found.peak_bytes),
+            reason=" ".join(found.reasons),
+        )
 
 
 def _card(session: Session) -> Card | None:

@@ -7,8 +7,9 @@ from training.config.run_config import RunConfig
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets.run_data import RunData
 from worker.runs import submit
-from worker.store import database, runs, sweeps
+from worker.store import database, runs, submissions, sweeps
 from worker.store.runs import SweepPlace
+from worker.store.submissions import Repeated, Submission
 from worker.store.tables import LOCAL, Sweep
 from worker.sweeps.plan import Plan, as_document, make_plan, refuse_empty
 from worker.sweeps.spec import SweepSpec
@@ -16,17 +17,26 @@ from worker.sweeps.spec import SweepSpec
 _DATA = ("data", "validation_data", "columns")
 
 
-def start(spec: SweepSpec, *, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL) -> Sweep:
-    """Plans a sweep, and queues those of its runs that can start and fit.
+def start(
+    spec: SweepSpec, *, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL, submission: Submission | None = None
+) -> Sweep:
+    """Plans a sweep, and queues those of its runs that can start and fit. A `submission` that was stored before returns its sweep.
 
     Raises:
         ConfigError: no run can start, or one is refused now; nothing is queued.
+        KeyReused: the submission's key was sent with another body.
     """
+    if submission and (known := _known(submission)):
+        return known
     plan = make_plan(spec, reach)
     refuse_empty(plan)
     with ExitStack() as stack:
         ready = list(_prepared(stack, plan, reach, owner))
-        sweep, first = _store(plan, ready, owner)
+        try:
+            sweep, first = _store(plan, ready, owner, submission)
+        except Repeated as repeated:  # caught here, so that the data, which the first sweep uses too, is kept
+            with database.read() as session:
+                return sweeps.get(session=session, sweep_id=repeated.stored_id)
     submit.notify(first)
     return sweep
 
@@ -64,13 +74,23 @@ def _prepared(stack: ExitStack, plan: Plan, reach: AllowedPaths, owner: str) -> 
         yield run.candidate.trial, config, data
 
 
-def _store(plan: Plan, ready: list[tuple[int, RunConfig, RunData]], owner: str) -> tuple[Sweep, str]:
+def _known(submission: Submission) -> Sweep | None:
+    with database.read() as session:
+        sweep_id = submissions.find(session=session, submission=submission)
+        return sweeps.get(session=session, sweep_id=sweep_id) if sweep_id else None
+
+
+def _store(
+    plan: Plan, ready: list[tuple[int, RunConfig, RunData]], owner: str, submission: Submission | None
+) -> tuple[Sweep, str]:
     """Stores the sweep with its runs; returns it and the id of the first run."""
     spec = plan.spec
     pause_at = spec.min_steps if spec.halves else None
     with database.write() as session:
         values = spec.model_dump(mode="json")
         sweep = sweeps.create(session=session, name=spec.title, owner=owner, spec=values, plan=as_document(plan))
+        if submission:
+            submissions.add(session=session, submission=submission, stored_id=sweep.id)
         created = [
             submit.stored(session, config, data, owner=owner, place=SweepPlace(sweep.id, trial, pause_at))
             for trial, config, data in ready

@@ -93,6 +93,19 @@ def export(run_id: str, output: Path | None, to: Path | None, form: Form, *, for
     _tell(target, as_json=as_json)
 
 
+def gather(run_id: str, to: Path, step: int | None, *, as_json: bool) -> None:
+    """Writes the adapter or model of a checkpoint in shards to the folder `to`.
+
+    Raises:
+        RunNotFound: no run has this id.
+        CommandError: the run has no such checkpoint, its weights cannot be gathered, or the folder exists.
+    """
+    _refuse_existing(to, "FOLDER", force=False)
+    target = to.absolute()
+    _result(_run(run_id), partial(results.gather, target=target, step=step))
+    _tell(target, as_json=as_json)
+
+
 def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -> None:
     """Uploads a run's result to a hub's repository.
 

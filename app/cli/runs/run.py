@@ -100,14 +100,16 @@ def stop(run_id: str, *, as_json: bool) -> None:
         click.echo(f"Run {stopped['id']} saves a checkpoint and stops. Continue later with: {resume_command}")
 
 
-def resume(run_id: str, *, step_down: bool, as_json: bool) -> None:
-    """Requeues a run.
+def resume(
+    run_id: str, *, step_down: bool, num_processes: int | None = None, strategy: str | None = None, as_json: bool
+) -> None:
+    """Requeues a run, if given with another strategy or number of processes.
 
     Raises:
         RunNotFound: no run has this id.
         NotResumable: it has not failed or stopped, or there are no proposed settings to step down to.
     """
-    queued = source.resume(run_id, step_down=step_down)
+    queued = source.resume(run_id, step_down=step_down, num_processes=num_processes, strategy=strategy)
     click.echo(json.dumps(queued) if as_json else _queued(queued))
 
 

@@ -124,6 +124,7 @@ def results(values: dict[str, Any]) -> list[tuple[str, str]]:
         *_memory(summary.get("memory") or {}),
         ("Forecast peak", byte_size((values["forecast"] or {}).get("allocated_bytes"))),
         ("Training time", numbers.duration(summary.get("train_seconds"))),
+        ("Energy of the GPUs", numbers.energy(summary.get("energy_joules"))),
     ]
     return [(label, value) for label, value in lines if value != NONE]
 

@@ -1,4 +1,4 @@
-"""`lathe sweep`: plan, start, list, show and stop sweeps."""
+"""`lathe sweep`: plan, start, list, show, stop and delete sweeps."""
 
 import json
 import sys
@@ -103,6 +103,25 @@ def stop(sweep_id: str, yes: bool, as_json: bool) -> None:
     click.echo(
         json.dumps(stopped) if as_json else f"Stopping sweep {stopped['id']}: its runs save a checkpoint and stop."
     )
+
+
+@sweep.command(cls=Command)
+@sweep_argument
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_option
+def delete(sweep_id: str, yes: bool, as_json: bool) -> None:
+    """Delete a sweep with all its runs: results, checkpoints and metrics.
+
+    All runs must have ended; `lathe sweep stop SWEEP` stops them.
+    """
+    from app.cli.sources import sweeps as source
+    from app.words import sweeps as words
+
+    found = source.document(sweep_id)
+    if not yes:
+        click.confirm(f"Delete sweep {found['name']} ({found['id']})? {words.lost(found)}", abort=True, err=True)
+    source.delete(found["id"])
+    click.echo(json.dumps({"id": found["id"], "deleted": True}) if as_json else f"Deleted sweep {found['id']}.")
 
 
 def _commands(sweep_id: str) -> str:

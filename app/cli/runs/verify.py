@@ -35,12 +35,12 @@ def verify(run_id: str, forms: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found))
     else:
-        click.echo(f"Compared with the {found['reference']} on {found['rows']} rows.")
+        click.echo(f"Compared with the trained model on {found['rows']} rows.")
     if not found.get("equal"):
         raise click.exceptions.Exit(_NOT_EQUAL)
 
 
 def _tell(form: dict[str, Any]) -> None:
-    click.echo(f"{form['form']:8}  {figures(form)}")
+    click.echo(f"{form['form']:12}  {figures(form)}")
     if text := difference(form):
-        click.echo(f"{'':8}  {text}")
+        click.echo(f"{'':12}  {text}")

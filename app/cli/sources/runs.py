@@ -1,14 +1,13 @@
 """Runs, from the local database or the server: what commands show, and the changes they make."""
 
-import secrets
 from typing import Any
 
 from app.cli.options import ready
-from app.cli.sources.server import Server, Unreachable, chosen, run_path
+from app.cli.sources.server import Server, chosen, run_path
+from training.config.choices import Strategy
 from training.config.run_config import RunConfig
 
 _PAGE = 1000
-_TRIES = 3
 
 
 def listing(status: str | None, search: str, limit: int) -> list[dict[str, Any]]:
@@ -74,24 +73,13 @@ def submit(config: RunConfig) -> dict[str, Any]:
     if server := chosen():
         from app.cli.sources.data_files import sent
 
-        return _submitted(server, sent(server, config).model_dump(mode="json", exclude_unset=True))
+        return server.submit("/api/runs", sent(server, config).model_dump(mode="json", exclude_unset=True))
     from worker.runs import submit
     from worker.settings import get_settings
 
     ready()
     get_settings().make_folders()  # they can be missing here if the database is on another machine
     return document(submit.submit(config).id)
-
-
-def _submitted(server: Server, values: dict[str, Any]) -> dict[str, Any]:
-    """Sends the run again if no answer came; its key keeps it from being queued twice."""
-    key = {"Idempotency-Key": secrets.token_urlsafe(16)}
-    for _ in range(_TRIES - 1):
-        try:
-            return dict(server.send("POST", "/api/runs", json=values, headers=key))
-        except Unreachable:
-            continue
-    return dict(server.send("POST", "/api/runs", json=values, headers=key))
 
 
 def stop(run_id: str) -> dict[str, Any]:
@@ -109,18 +97,24 @@ def stop(run_id: str) -> dict[str, Any]:
     return document(run_id)
 
 
-def resume(run_id: str, *, step_down: bool) -> dict[str, Any]:
+def resume(
+    run_id: str, *, step_down: bool, num_processes: int | None = None, strategy: str | None = None
+) -> dict[str, Any]:
     """Requeues a run, and returns it.
 
     Raises:
         RunNotFound, NotResumable, ServerError: it cannot be resumed.
     """
     if server := chosen():
-        return dict(server.send("POST", run_path(run_id, "/resume"), params={"step_down": step_down}))
+        asked = {"step_down": step_down, "num_processes": num_processes, "strategy": strategy}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return dict(server.send("POST", run_path(run_id, "/resume"), params=given))
     from app.access import changes
 
     ready()
-    changes.resume(run_id, step_down=step_down)
+    changes.resume(
+        run_id, step_down=step_down, strategy=Strategy(strategy) if strategy else None, num_processes=num_processes
+    )
     return document(run_id)
 
 

@@ -1,8 +1,9 @@
 """The server that commands work on: LATHE_SERVER with LATHE_TOKEN. Commands without one use the local database."""
 
 import os
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,12 @@ TOKEN = "LATHE_TOKEN"  # noqa: S105 - the name of a variable
 INSECURE = "LATHE_INSECURE"
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 60.0
+_TRIES = 3
 
 _REMOTE = (
     "runs", "show", "compare", "logs", "run", "sweep", "stop", "resume", "edit", "delete", "queue", "dataset", "forecast", "render",
-    "diagnose", "export", "archive", "restore", "system", "notify", "evaluate", "evaluations",
+    "diagnose", "export", "archive", "restore", "system", "machines", "notify", "evaluate",
+    "evaluations",
 )  # fmt: skip
 _ANYWHERE = ("import", "targets", "dataset check")
 """Commands that need neither a database nor a server."""
@@ -60,6 +63,14 @@ class Server:
         """
         with self._answer(method, path, seconds=seconds, **request) as answer:
             return _json(self, answer) if answer.content else None
+
+    def submit(self, path: str, values: Any, *, seconds: float = _READ_SECONDS) -> dict[str, Any]:
+        """Sends a run or a sweep, again if no answer came; its key keeps it from being queued twice. Errors as `send`."""
+        key = {"Idempotency-Key": secrets.token_urlsafe(16)}
+        for _ in range(_TRIES - 1):
+            with suppress(Unreachable):
+                return dict(self.send("POST", path, json=values, headers=key, seconds=seconds))
+        return dict(self.send("POST", path, json=values, headers=key, seconds=seconds))
 
     def download(self, path: str, target: Path) -> None:
         """Writes the answer to a GET request into a file, completely or not at all."""

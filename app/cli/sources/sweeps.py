@@ -31,7 +31,7 @@ def start(spec: SweepSpec) -> dict[str, Any]:
         ConfigError, ServerError: the sweep is invalid; nothing is queued.
     """
     if server := chosen():
-        return dict(server.send("POST", "/api/sweeps", json=_sent(server, spec), seconds=_SECONDS))
+        return server.submit("/api/sweeps", _sent(server, spec), seconds=_SECONDS)
     from app.access import changes
 
     _ready()
@@ -79,6 +79,21 @@ def stop(sweep_id: str) -> dict[str, Any]:
     ready()
     changes.stop_sweep(sweep_id)
     return document(sweep_id)
+
+
+def delete(sweep_id: str) -> None:
+    """Deletes a sweep with its runs.
+
+    Raises:
+        SweepNotFound, SweepActive, ServerError: it does not exist, or a run is queued or running.
+    """
+    if server := chosen():
+        server.send("DELETE", _path(sweep_id))
+        return
+    from app.access import changes
+
+    ready()
+    changes.delete_sweep(sweep_id)
 
 
 def _ready() -> None:

@@ -1,6 +1,7 @@
 """The installation, of this machine or of the server."""
 
 from typing import Any
+from urllib.parse import quote
 
 from app.cli.options import ready
 from app.cli.sources.server import chosen
@@ -31,6 +32,23 @@ def free(kinds: list[str]) -> dict[str, Any]:
     ready()
     progress = background.disk().free(tuple(Freeable(kind) for kind in kinds), everything, LOCAL)
     return dict(disk.document(background.disk().wait(), progress, everything)["freeing"])
+
+
+def use_machine(name: str) -> None:
+    """Takes back a machine that was put aside after failures.
+
+    Raises:
+        NotAside: it is not put aside.
+    """
+    if server := chosen():
+        server.send("POST", f"/api/system/machines/{quote(name, safe='')}/use")
+        return
+    from worker.store import database
+    from worker.store.system import aside
+
+    ready()
+    with database.write() as session:
+        aside.use(session=session, host=name)
 
 
 def everything(_owner: str) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlmodel import Session
 
@@ -26,42 +26,56 @@ _MOST_POINTS, _FEWEST_POINTS = (
 )  # of a metric of all runs, so that 50 runs are sent and drawn quickly; of one run
 
 
-def plotted(
-    session: Session, ids: Sequence[str], *, axis: Axis, start: float | None, end: float | None, points: int
-) -> dict[str, Line]:
+class View(NamedTuple):
+    """What the plots show: from `start` to `end` on the axis, about `points` points a line.
+
+    With `first_step` and `width` only the end of the lines: points of `width` steps, as an earlier answer had them.
+    """
+
+    axis: Axis
+    start: float | None = None
+    end: float | None = None
+    points: int = 400
+    first_step: int | None = None
+    width: int | None = None
+
+
+def plotted(session: Session, ids: Sequence[str], view: View) -> dict[str, Line]:
     """Lines of x, y, low and high by `RUN/METRIC`; `memory` is that of the rank with the most. None of runs without this axis.
+
+    `step` is the last point's last step, `width` the steps of a point.
 
     Raises:
         RunNotFound: an id is of no run.
         TooManyRuns: there are more than 50 ids.
     """
     check_number(ids)
-    few = min(points, max(_MOST_POINTS // max(len(ids), 1), _FEWEST_POINTS))
+    few = min(view.points, max(_MOST_POINTS // max(len(ids), 1), _FEWEST_POINTS))
     lines: dict[str, Line] = {}
     for run in [runs.get(session=session, run_id=run_id) for run_id in ids]:
-        lines |= _run_lines(session, run, axis, start, end, few)
+        lines |= _run_lines(session, run, view._replace(points=few))
     return lines
 
 
-def _run_lines(
-    session: Session, run: Run, axis: Axis, start: float | None, end: float | None, points: int
-) -> dict[str, Line]:
+def _run_lines(session: Session, run: Run, view: View) -> dict[str, Line]:
     places = positions(session, run)
-    if axis not in places.axes:
+    if view.axis not in places.axes:
         return {}
-    first, last = (None if place is None else places.step_at(axis, place) for place in (start, end))
+    first, last = (None if place is None else places.step_at(view.axis, place) for place in (view.start, view.end))
     found = series.series(
         session=session,
         run_id=run.id,
         names=(*_METRICS, *_MEMORY),
-        points=points,
-        first_step=None if first is None else math.floor(first),
+        points=view.points,
+        first_step=view.first_step if first is None else math.floor(first),
         last_step=None if last is None else math.ceil(last),
+        width=view.width,
     )
-    lines = {f"{run.id}/{line.name}": _line(line, places, axis) for line in found if line.rank < 0}
+    lines = {f"{run.id}/{line.name}": _line(line, places, view.axis) for line in found if line.rank < 0}
     if memory := _fullest(found):
         steps, highest = memory
-        lines[f"{run.id}/memory"] = {"x": _x(steps, places, axis), "y": highest}
+        end = {"step": steps[-1], "width": found[0].width}
+        lines[f"{run.id}/memory"] = {"x": _x(steps, places, view.axis), "y": highest} | end
     return lines
 
 
@@ -78,7 +92,8 @@ def _fullest(found: Sequence[Series]) -> tuple[list[int], list[float | None]] | 
 
 def _line(line: Series, places: Positions, axis: Axis) -> Line:
     low, high = (None if column is None else rounded(column) for column in (line.low, line.high))
-    return {"x": _x(line.step, places, axis), "y": rounded(line.value), "low": low, "high": high}
+    end = {"step": line.step[-1], "width": line.width}
+    return {"x": _x(line.step, places, axis), "y": rounded(line.value), "low": low, "high": high} | end
 
 
 def _x(steps: Sequence[int], places: Positions, axis: Axis) -> list[float]:

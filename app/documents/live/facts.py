@@ -49,6 +49,8 @@ def phase(run: Run, queue: Queue) -> str:
     if run.status is Status.QUEUED:
         if not queue:
             return "queued"
+        if queue.get("job"):
+            return str(queue["job"])
         running = f", {numbers.plural(queue['running'], 'run')} running" if queue["running"] else ""
         overloaded = f". {queue['overloaded']}" if queue["overloaded"] else ""
         return f"position {queue['place']} of {queue['waiting']} in the queue{running}{overloaded}"

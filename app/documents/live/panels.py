@@ -53,6 +53,19 @@ PANELS = (
         from_zero=True,
     ),
     Panel(
+        "answers",
+        "Answers to held-out rows",
+        150,
+        (
+            Line("eval_exact_match", "exact match", "--chart-1"),
+            Line("eval_f1", "token F1", "--chart-2"),
+            Line("eval_rouge1", "ROUGE-1", "--chart-3"),
+            Line("eval_rouge2", "ROUGE-2", "--chart-4"),
+            Line("eval_rougeL", "ROUGE-L", "--chart-5"),
+        ),
+        from_zero=True,
+    ),
+    Panel(
         "margin",
         "Reward margin (chosen - rejected)",
         120,

@@ -14,7 +14,7 @@ def modelfile(file: str, *, context: int, turns: Turns | None, begin: str, end: 
     tokens of prompt and answer together. Without `chats` a prompt is the text alone.
     """
     template = _template(turns, begin) if chats and turns else "{{ .Prompt }}"
-    if (chats and turns is None) or _QUOTES in template:
+    if chats and turns is None:
         return None
     lines = [f"FROM {file}", f"TEMPLATE {_QUOTES}{template}{_QUOTES}"]
     lines += [
@@ -38,8 +38,10 @@ def _template(turns: Turns, begin: str) -> str:
 
 
 def _text(literal: str) -> str:
-    """A text that Go's templates print as it is."""
-    return f"{{{{ {json.dumps(literal, ensure_ascii=False)} }}}}" if "{{" in literal else literal
+    """A text that Go's templates print as it is: quoted if it has a brace, which may begin an action, or a quote, which may end
+    the template."""
+    quoted = "{" in literal or '"' in literal
+    return f"{{{{ {json.dumps(literal, ensure_ascii=False)} }}}}" if quoted else literal
 
 
 def _stops(turns: Turns | None, end: str) -> list[str]:

@@ -12,8 +12,10 @@ from training.config.choices import Quantization, Task
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.model_info.chat_template import ChatTemplate
+from training.model_info.turns import DATE
 from training.run_folder.gguf_types import GgufType
 
+_TOOLS = re.compile(r"\btools\b")
 _CHAT = 'messages = [{"role": "user", "content": "Hello"}]'
 _CLASSES = {Task.SEQ2SEQ: "AutoModelForSeq2SeqLM", Task.CLASSIFICATION: "AutoModelForSequenceClassification"}
 _CLASSES[Task.REWARD] = _CLASSES[Task.CLASSIFICATION]
@@ -155,7 +157,10 @@ def _ollama(used: Used) -> Snippet:
         chats=used.chats,
     )
     if written is None:
-        note = "This model's chat template cannot be written in Ollama's template language. Use llama.cpp's server."
+        why = " It writes the current date." if found and DATE in found.text else ""
+        note = (
+            f"This model's chat template cannot be written in Ollama's template language.{why} Use llama.cpp's server."
+        )
         return Snippet("Ollama", "sh", note, f"{_export_gguf(used)}\nllama-server -m {name}.gguf --jinja\n")
     lines = [
         _export_gguf(used),
@@ -164,6 +169,8 @@ def _ollama(used: Used) -> Snippet:
         f"ollama run {name} Hello",
     ]
     note = "The Modelfile has the chat template in Ollama's language; temperature 0 answers as Lathe's own evaluation does."
+    if used.chats and found and _TOOLS.search(found.text):
+        note += " It has no tools: use llama.cpp's server for them."
     return Snippet("Ollama", "sh", note, "\n".join(lines) + "\n")
 
 

@@ -11,14 +11,19 @@ from typing import Any
 import gradio as gr
 
 from app.access import callers
+from app.web.first_drawing.values import FIRST
 from training.config.applies import APPLIES, Values, applies
+from training.config.choices import EngineName
 from training.config.fields import ConfigError, Setting, parse, settings
 from training.config.run_config import RunConfig
 from training.errors import Problem
+from worker.settings import get_settings
 
 Component = gr.components.Component
 Chooser = Callable[[Setting], Component]
 """Makes the component of a setting that offers what this installation has."""
+_OF_SLURM = ("engine", "slurm_options")
+_OF_MACHINES = ("num_machines", "min_machines")
 MOST_BUTTONS = 7
 """Up to this many choices are shown side by side; more become a dropdown."""
 _PASTED = ("deepspeed_config", "chat_template")  # a single line would drop pasted line breaks
@@ -83,7 +88,15 @@ def applying(values: Values) -> dict[str, Any]:
 
 def visible(values: Values) -> dict[str, bool]:
     """For each setting that can be hidden, in the order of the form: True if it has an effect."""
-    return {name: applies(name, values) for name in settings() if name in APPLIES}
+    return {name: applies(name, values) and _is_offered(name) for name in settings() if name in APPLIES}
+
+
+def _is_offered(name: str) -> bool:
+    """False for settings of an engine or of several machines that this installation does not have."""
+    has_slurm = EngineName.SLURM in get_settings().engine_names
+    if name in _OF_MACHINES:
+        return has_slurm or bool(get_settings().broker_url)
+    return name not in _OF_SLURM or has_slurm
 
 
 def changed(values: Values) -> dict[str, Any]:
@@ -121,22 +134,27 @@ def component(setting: Setting) -> Component:
         return gr.Checkbox(**shared)
     if setting.kind == "choice":
         choices = list(zip(setting.choice_labels, setting.choices, strict=True))
-        return (gr.Radio if _side_by_side(setting) else gr.Dropdown)(choices=choices, **shared)
+        part = (gr.Radio if _side_by_side(setting) else gr.Dropdown)(choices=choices, **shared)
+        setattr(part, FIRST, lambda value: {"info": _explained(setting, value)})  # static/new-run.js explains it later
+        return part
     lines = _PASTED_LINES if setting.name in _PASTED else 1
     return gr.Textbox(placeholder="none" if setting.optional else None, lines=lines, **shared)
 
 
 def attributes(setting: Setting) -> dict[str, Any]:
     """What the component of every setting gets: label, help, id, style classes and visibility."""
-    chosen = setting.choices.index(setting.default) if setting.choices else 0
-    line = setting.choice_sentences[chosen] if setting.choices else in_short(setting)
     return {
         "label": setting.label,
-        "info": re.sub(r"([*\\])", r"\\\1", line),  # Gradio renders it as Markdown
+        "info": re.sub(r"([*\\])", r"\\\1", _explained(setting, setting.default)),  # Gradio renders it as Markdown
         "elem_id": f"setting-{setting.name}",
         "elem_classes": ["setting", *_width(setting).split()],
-        "visible": applies(setting.name, defaults()),
+        "visible": applies(setting.name, defaults()) and _is_offered(setting.name),
     }
+
+
+def _explained(setting: Setting, value: Any) -> str:
+    """The line of help below a setting: on the chosen option if it has options."""
+    return setting.choice_sentences[setting.choices.index(value)] if value in setting.choices else in_short(setting)
 
 
 def in_short(setting: Setting) -> str:

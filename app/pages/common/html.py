@@ -1,12 +1,13 @@
 """Building blocks of pages. Text from people and files goes through Markup.format, which escapes it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 
 import gradio as gr
 from markupsafe import Markup, escape
 
+from app.web.first_drawing.values import FIRST
 from app.words import numbers
 from training.errors import UserError
 from training.units import NONE
@@ -24,11 +25,24 @@ class Handled(TypedDict):
 QUIET: Handled = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
 
-def html(value: str = "", *, script: str | None = None, classes: str = "", visible: bool = True) -> gr.HTML:
-    """A component of our own escaped HTML; `script` runs once with `element`, `trigger`, `props` and `watch`."""
-    return gr.HTML(
+def html(
+    value: str = "",
+    *,
+    script: str | None = None,
+    classes: str = "",
+    visible: bool = True,
+    first: Callable[[], str] | None = None,
+) -> gr.HTML:
+    """A component of our own escaped HTML; `script` runs once with `element`, `trigger`, `props` and `watch`.
+
+    `first` makes the HTML of the first drawing (app/web/first_drawing/), if the script changes it before the page is live.
+    """
+    part = gr.HTML(
         value, js_on_load=script, elem_classes=classes or None, visible=visible, apply_default_css=False, padding=False
     )
+    if first is not None:
+        setattr(part, FIRST, lambda _: {"value": first()})
+    return part
 
 
 def title(heading: str, aside: Markup | str = "") -> gr.HTML:

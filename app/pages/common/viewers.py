@@ -29,8 +29,13 @@ class Viewers(Generic[Shown]):
         self._known: TimedCache[str, Viewer[Shown]] = TimedCache(seconds, size)
 
     def serve(self, session: str | None, answer: Callable[[Shown | None], tuple[Shown | None, Answer]]) -> Answer:
-        """Returns the second value of `answer(shown)` and stores the first as what the page shows. One call at a time."""
-        viewer = self._known.get(session or "", Viewer[Shown])
+        """Returns the second value of `answer(shown)` and stores the first as what the page shows. One call at a time.
+
+        Without a session, as in the first drawing of a page, nothing is stored.
+        """
+        if not session:
+            return answer(None)[1]
+        viewer = self._known.get(session, Viewer[Shown])
         with viewer.lock:
-            viewer.shown, answered = answer(viewer.shown if session else None)
+            viewer.shown, answered = answer(viewer.shown)
             return answered

@@ -13,7 +13,7 @@ from training.scoring.paired import Paired, Verdict
 from training.scoring.words import in_words
 
 _CLASSES = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NONE: "none"}
-_NOTE = "Paired by row. A difference is called better or worse where its 95% interval excludes 0 and a sign-flip test has p < 0.05."
+_NOTE = "Paired by row. A difference is called better or worse where its 95% interval excludes 0."
 
 
 def against(comparison: Comparison) -> Markup:

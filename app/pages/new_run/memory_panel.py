@@ -8,41 +8,49 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from app.access import callers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import QUIET, each, html, table
 from app.pages.common.models import local_model
 from app.pages.new_run import review
+from app.pages.new_run.memory_html import cell_html, option_html, parts_html, verdict_html
+from app.pages.new_run.most_panel import most_html, speed_html
 from app.pages.new_run.simulation import simulation_html
 from training.config.applies import Values
+from training.config.choices import Task
 from training.config.run_config import RunConfig
-from training.forecast.advice import Advice
-from training.forecast.forecast import MOMENTS
-from training.forecast.gpus import CARDS, GIB, Card
-from training.forecast.strategy_table import Combination, strategy_table
+from training.forecast.gpus import CARDS, Card
+from training.forecast.solve import Solution, Wanted
+from training.forecast.strategy_table import strategy_table
 from training.model_info.config_json import ModelError
 from training.model_info.shape import ModelShape
-from training.units import byte_size
 from worker.allowed_paths import HUB_ID, find_path
-from worker.forecasts import calibration, hub_config, worst_batch
+from worker.forecasts import calibration, hub_config, prices, requested, solving, speed, worst_batch
 from worker.forecasts import forecast as forecasting
 from worker.forecasts.forecast import Found
+from worker.forecasts.prices import Prices
+from worker.forecasts.worst_batch import RowLengths
+from worker.store.database import UNREACHABLE
 
 HERE = "here"
 _COUNTS = ("1", "2", "4", "8")
 _SIMULATING = Markup('<p class="note looking">Simulating a step. A large model takes up to a minute.</p>')
 _steps: TimedCache[str, dict[str, Any]] = TimedCache(seconds=600, size=16)
-_shapes: TimedCache[tuple[str, str | None], ModelShape | ModelError] = TimedCache(seconds=30)
+_solutions: TimedCache[str, list[Solution]] = TimedCache(seconds=120, size=32)
+_shapes: TimedCache[tuple[str, str | None, Task], ModelShape | ModelError] = TimedCache(seconds=30)
 _FETCHING = Markup('<p class="note looking">Fetching config.json from the hub.</p>')
 
 
 @dataclass(frozen=True)
 class MemoryPanel:
-    """The GPU model, the number of GPUs, the forecast, and a simulated step."""
+    """The GPU model, the number of GPUs, the forecast, the most that fits, and a simulated step."""
 
     card: gr.Dropdown
     count: gr.Radio
     answer: gr.HTML
+    ask: gr.Button
+    most: gr.HTML
     simulate: gr.Button
     step: gr.HTML
 
@@ -64,9 +72,11 @@ def build() -> MemoryPanel:
                 elem_classes="setting buttons",
             )
         answer = html(script="lathe.sendClicks(element, trigger)", classes="memory")
+        ask = gr.Button("What is the most that fits?", size="sm", elem_id="most")
+        most = html(script="lathe.sendClicks(element, trigger)", classes="memory")
         simulate = gr.Button("Simulate a step", size="sm", elem_id="simulate")
         step = html(classes="memory")
-    return MemoryPanel(card, count, answer, simulate, step)
+    return MemoryPanel(card, count, answer, ask, most, simulate, step)
 
 
 def wire(panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
@@ -81,7 +91,15 @@ def wire(panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
     def fetched(asked: dict[str, Any], *typed: Any) -> Any:
         return (_fetch(asked) or forecast(*typed)) if asked else gr.skip()
 
+    def most(card: str, count: str, *typed: Any) -> Markup:
+        return most_that_fits(dict(zip(names, typed, strict=True)), card, count, simulate=False)
+
+    def confirmed(card: str, count: str, *typed: Any) -> Markup:
+        return most_that_fits(dict(zip(names, typed, strict=True)), card, count, simulate=True)
+
     fields, asked = _fields(panel, inputs), gr.State({})
+    panel.ask.click(most, fields, panel.most, **QUIET).then(confirmed, fields, panel.most, **QUIET)
+    panel.most.select(_picked, None, panel.card, **QUIET)
     panel.answer.select(_asked, None, [panel.answer, asked], **QUIET).then(
         fetched, [asked, *fields], panel.answer, **QUIET
     )
@@ -109,7 +127,33 @@ def memory_html(values: Values, card: str, count: str) -> Markup:
         return _note(question)
     found = question.found
     advice = _advice(found, _placement_changes(question.typed, question.config))
-    return _verdict(found, question.card) + _parts(found) + advice + _ladder(question)
+    cost = speed_html(speed.speed_of(question.config, question.shape, question.card, question.rows, _prices()))
+    return verdict_html(found, question.card) + parts_html(found) + cost + advice + _ladder(question)
+
+
+def most_that_fits(values: Values, card: str, count: str, *, simulate: bool) -> Markup:
+    """The most that fits on these GPUs, by formula; with `simulate` confirmed by simulated steps, which takes up to a minute."""
+    question = _question(values, card, count)
+    if isinstance(question, str):
+        return _note(question)
+    asked = requested.problem(question.config, question.card, question.host_bytes)
+    wanted = [one for one in Wanted if one is not Wanted.LORA_R or question.config.method.is_lora]
+    key = f"{question.config.model_dump_json()} {card} {question.found.worst} {simulate}"
+    found = _solutions.get(key, lambda: solving.solved(asked, wanted, _prices(), simulate=simulate))
+    return most_html(found, confirming=not simulate)
+
+
+def _prices() -> Prices:
+    try:
+        return prices.of_user(callers.current().name)
+    except UNREACHABLE:
+        return Prices()
+
+
+def _picked(event: gr.EventData) -> Any:
+    """The GPU of the pressed button."""
+    picked = event._data.get("card") if isinstance(event._data, dict) else None
+    return picked if picked in CARDS else gr.skip()
 
 
 def step_html(values: Values, card: str, count: str) -> Markup:
@@ -132,6 +176,7 @@ class Question:
     card: Card | None
     host_bytes: int | None
     found: Found
+    rows: RowLengths | None
 
 
 def _question(values: Values, card: str, count: str) -> Question | Markup | str:
@@ -141,8 +186,8 @@ def _question(values: Values, card: str, count: str) -> Question | Markup | str:
     typed = form.check({**values, "data": values.get("data") or "none"})
     if isinstance(typed, list):
         return "Fix the problems above to see the memory forecast."
-    model, revision = typed.model, typed.revision
-    shape = _shapes.get((model, revision), lambda: _shape(model, revision))
+    model, revision, task = typed.model, typed.revision, typed.task
+    shape = _shapes.get((model, revision, task), lambda: _shape(model, revision, task))
     if isinstance(shape, ModelError):
         return _unknown_shape(shape, revision)
     config = forecasting.spread(typed, int(count)) if count else typed
@@ -150,12 +195,12 @@ def _question(values: Values, card: str, count: str) -> Question | Markup | str:
     host = forecasting.host_memory() if card == HERE else None
     rows, known = worst_batch.counted(config, local_model(model)), calibration.known(place)
     found = forecasting.forecast_run(config, shape, place, host_bytes=host, rows=rows, calibration=known)
-    return Question(typed, config, shape, place, host, found)
+    return Question(typed, config, shape, place, host, found, rows)
 
 
-def _shape(model: str, revision: str | None) -> ModelShape | ModelError:
+def _shape(model: str, revision: str | None, task: Task) -> ModelShape | ModelError:
     try:
-        return forecasting.shape_at(local_model(model), revision)
+        return forecasting.shape_at(local_model(model), revision, task)
     except ModelError as error:
         return error
 
@@ -188,42 +233,6 @@ def _fetch(asked: dict[str, Any]) -> Markup | None:
     return None
 
 
-def _verdict(found: Found, place: Card | None) -> Markup:
-    forecast = found.forecast
-    peak = f"{byte_size(forecast.peak_bytes)} on each {'GPU' if place else 'process'}"
-    limit = f" of {byte_size(forecast.limit_bytes)}" if forecast.limit_bytes else ""
-    verdict, style = ("Fits", "good") if forecast.fits else ("Does not fit", "bad")
-    lead = Markup('<p class="verdict"><b class="{}">{}</b> {}{}, at {}.</p>').format(
-        style, verdict, peak, limit, MOMENTS[forecast.moment]
-    )
-    reasons = each('<p class="note">{}</p>', [(reason,) for reason in [*forecast.reasons, *found.notes]])
-    return lead + reasons
-
-
-def _parts(found: Found) -> Markup:
-    """The parts of the peak as a bar with a mark at the limit, and in numbers."""
-    forecast = found.forecast
-    whole = max(forecast.peak_bytes, forecast.limit_bytes or 0, 1)
-    bars = each(
-        '<i class="part part-{}" style="width:{}%" title="{}: {}"></i>',
-        [(name, f"{amount / whole * 100:.2f}", name, byte_size(amount)) for name, amount in forecast.parts.items()],
-    )
-    mark = f"{(forecast.limit_bytes or whole) / whole * 100:.2f}"
-    bar = Markup(
-        '<div class="parts" role="img" aria-label="Parts of the memory">{}<b style="left:{}%"></b></div>'
-    ).format(bars, mark)
-    rows = each(
-        '<div><dt><i class="part part-{}"></i>{}</dt><dd>{}</dd></div>',
-        [(name, name.capitalize(), byte_size(amount)) for name, amount in forecast.parts.items()],
-    )
-    more = [("Host RAM", forecast.host_bytes, forecast.host_limit_bytes), ("NVMe", forecast.nvme_bytes, None)]
-    rows += each(
-        "<div><dt>{}</dt><dd>{}{}</dd></div>",
-        [(name, byte_size(size), f" of {byte_size(limit)}" if limit else "") for name, size, limit in more if size],
-    )
-    return bar + Markup('<dl class="legend">{}</dl>').format(rows)
-
-
 def _placement_changes(typed: RunConfig, config: RunConfig) -> dict[str, Any]:
     """Processes and strategy of `config`, where the chosen number of GPUs makes them differ from the form's."""
     names = ("num_processes", "strategy")
@@ -232,36 +241,38 @@ def _placement_changes(typed: RunConfig, config: RunConfig) -> dict[str, Any]:
 
 def _advice(found: Found, placement: dict[str, Any]) -> Markup:
     """Settings that fit, the fastest first, each with a button; the form's own settings have none."""
-    if found.forecast.limit_bytes is None:
+    if found.forecast.limit_bytes is None or found.forecast.unknown:
         return Markup("")
+    first = _first_step(found, placement)
     if not found.advice:
-        return _note(
+        return first + _note(
             "No setting that Lathe tried fits. Use more or larger GPUs, a shorter max length or a smaller model."
         )
-    items = Markup("").join(_option(advice, placement | advice.changes) for advice in found.advice)
+    items = Markup("").join(option_html(advice, placement | advice.changes) for advice in found.advice)
     heading = "Also fits" if found.forecast.fits else "Settings that fit, fastest first"
-    return Markup('<h3>{}</h3><ul class="ways">{}</ul>').format(heading, items) if items else Markup("")
+    return first + Markup('<h3>{}</h3><ul class="ways">{}</ul>').format(heading, items) if items else first
 
 
-def _option(advice: Advice, changes: dict[str, Any]) -> Markup:
-    if not changes:
+def _first_step(found: Found, placement: dict[str, Any]) -> Markup:
+    """The first change that saves memory, which the run itself would make after an out-of-memory error."""
+    if not found.first_step:
         return Markup("")
-    settings_text = ", ".join(form.in_words(name, value) for name, value in changes.items())
-    cost = f"{byte_size(advice.forecast.peak_bytes)} · {advice.relative_speed:.0%} of the fastest speed. {advice.cost}"
-    return Markup('<li><button type="button" class="fix" data-send="{}">Set {}</button><span>{}</span></li>').format(
-        json.dumps({"changes": changes}), settings_text, cost
+    settings = ", ".join(form.in_words(name, value) for name, value in found.first_step.items())
+    button = Markup('<button type="button" class="fix" data-send="{}">Set {}</button>').format(
+        json.dumps({"changes": placement | found.first_step}), settings
     )
+    return Markup('<p class="first-step">First step: {}</p>').format(button)
 
 
 def _ladder(question: Question) -> Markup:
     """A table of every strategy with every method: the peak of each, green where it fits."""
-    if question.card is None:
+    if question.card is None or question.found.forecast.unknown:
         return Markup("")
     batch = question.found.forecast.batch
     rungs = strategy_table(question.config, question.shape, question.card, batch=batch, host_bytes=question.host_bytes)
     methods = list(dict.fromkeys(rung.method for rung in rungs))
     strategies = list(dict.fromkeys(rung.strategy for rung in rungs))
-    cells = {(rung.strategy, rung.method): _cell(rung) for rung in rungs}
+    cells = {(rung.strategy, rung.method): cell_html(rung) for rung in rungs}
     heads = each("<th>{}</th>", [("GiB on each GPU",), *((name,) for name in methods)])
     rows = each(
         "<tr><th>{}</th>{}</tr>",
@@ -269,18 +280,6 @@ def _ladder(question: Question) -> Markup:
     )
     return Markup("<details open><summary>Every strategy and method</summary>{}</details>").format(
         table("figures ladder", heads, rows)
-    )
-
-
-def _cell(rung: Combination) -> Markup:
-    if rung.forecast is None:
-        return Markup('<td class="muted" title="{}">-</td>').format(rung.refused)
-    verdict = " ".join(rung.forecast.reasons) or f"Fits. Host RAM: {byte_size(rung.forecast.host_bytes)}."
-    return Markup('<td class="{}"><button type="button" data-send="{}" title="{}">{}</button></td>').format(
-        "good" if rung.forecast.fits else "bad",
-        json.dumps({"changes": rung.changes}),
-        verdict,
-        f"{rung.forecast.peak_bytes / GIB:.1f}",
     )
 
 

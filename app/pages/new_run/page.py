@@ -114,7 +114,8 @@ def build(demo: gr.Blocks) -> None:
     page.problems.select(apply_fix, None, page.inputs, **QUIET)
     rows_panel.wire(page.rows, page.inputs, _NAMES)
     page.rows.rows.select(apply_fix, None, page.inputs, **QUIET)
-    page.memory.answer.select(apply_fix, None, page.inputs, **QUIET)
+    for place in (page.memory.answer, page.memory.most):
+        place.select(apply_fix, None, page.inputs, **QUIET)
     example.click(starter_example, None, filled, **QUIET)
     reset.click(cleared, None, filled, **QUIET).then(None, None, None, js=_CLEAR_ADDRESS)
     started = page.start.click(start, [*page.inputs, parent], [address, page.problems, page.start], **QUIET)
@@ -153,7 +154,7 @@ def refreshed(*inputs: Any) -> list[Any]:
     return [
         {"values": values, "parent": parent},
         visible,
-        folds.changes_html(values),
+        folds.changes_html(values, parent or ""),
         summary_html(checked),
         problems_html(checked),
         gr.update(interactive=checked.ready),

@@ -13,7 +13,7 @@ from app.pages.common.html import each, facts
 from app.words import numbers
 from training import rules
 from training.config.applies import Values
-from training.config.choices import Precision
+from training.config.choices import EngineName, Precision
 from training.config.fields import settings
 from training.config.machine import Machine
 from training.config.own_deepspeed import given
@@ -32,7 +32,7 @@ from worker.supervision import launcher
 NO_ZERO = "// Choose a ZeRO stage or FSDP2 as strategy to see its configuration."
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
 
-_machines: TimedCache[None, Machine] = TimedCache(seconds=30)
+_machines: TimedCache[EngineName, Machine] = TimedCache(seconds=30)
 _models: TimedCache[str, ModelFacts | Problem] = TimedCache(seconds=10)
 
 
@@ -68,7 +68,7 @@ def review(values: Values) -> Review:
         problems, model = [*problems, model], None
     if isinstance(config, RunConfig):
         problems = [*problems, *_found_by_submit(config)]
-    here = machine()
+    here = machine(complete.engine)
     return Review(
         config=None if isinstance(config, list) else config,
         problems=problems,
@@ -88,9 +88,9 @@ def _found_by_submit(config: RunConfig) -> list[Problem]:
         return []
 
 
-def machine() -> Machine:
-    """The GPUs of this machine, at most 30 seconds old."""
-    return _machines.get(None, submit.machine)
+def machine(engine: EngineName = EngineName.AUTO) -> Machine:
+    """The GPUs of this machine, at most 30 seconds old; with an engine that has machines of its own, any of them."""
+    return _machines.get(engine, lambda: submit.machine(engine))
 
 
 def processes_here() -> int:
@@ -101,8 +101,10 @@ def processes_here() -> int:
 
 def machine_label(here: Machine) -> str:
     """The machine in a line: "2 x NVIDIA A100, 80.0 GiB each", or "CPU (no GPU found)"."""
-    if here == submit.ANY_MACHINE:
+    if here == submit.A_CLUSTER:
         return "Any free worker"
+    if here in (submit.A_CLUSTER, submit.A_CPU_CLUSTER):
+        return "Nodes of the Slurm cluster"
     if here.kind == "cpu":
         return "CPU (no GPU found)"
     name = here.names[0] if len(set(here.names)) == 1 else "GPU"
@@ -112,7 +114,10 @@ def machine_label(here: Machine) -> str:
 
 def summary_html(checked: Review) -> Markup:
     """Model, global batch size and hardware of the form's run."""
-    pairs = [("Global batch size", _batch(checked)), ("Hardware", machine_label(machine()))]
+    pairs = [
+        ("Global batch size", _batch(checked)),
+        ("Hardware", machine_label(machine(checked.config.engine if checked.config else EngineName.AUTO))),
+    ]
     if checked.model and checked.model.is_local:
         size = f", {numbers.count(checked.model.parameters)} parameters" if checked.model.parameters else ""
         pairs.insert(0, ("Model", f"{checked.model.architecture}{size}"))

@@ -41,7 +41,10 @@ _HELP = {
 }
 _METHOD_HELP = "Grid: every combination. Random: draws. Successive halving: all runs begin, and only the best continue."
 _USUAL = {"seed": "0", "seeds": "1", "reduction_factor": "3", "min_steps": "20"}
-_EXAMPLE = "8, 16, 32   or   1e-5 to 1e-3 log   or   8 to 64 step 8"
+_FORMS = (
+    "Values are a list (8, 16, 32), a range with a step (8 to 64 step 8) or a range to draw from (1e-5 to 1e-3 log)."
+)
+_EXAMPLE = "8, 16, 32 or 1e-5 to 1e-3 log"
 _VARIED_FIRST = ("learning_rate", "lora_r", "lora_alpha", "micro_batch_size", "weight_decay", "warmup", "epochs")
 
 
@@ -174,7 +177,7 @@ def _varied() -> tuple[list[Any], list[Any], gr.Button]:
     choices = [("", ""), *[(known[name].label, name) for name in order]]
     rows, components = [], []
     with gr.Column(elem_classes="card group"):
-        html("<h2>Settings that vary</h2>")
+        html(f'<h2>Settings that vary</h2><p class="note">{_FORMS}</p>')
         for place in range(_ROWS):
             with gr.Row(elem_classes="settings varied", visible=place < _SHOWN) as row:
                 name = gr.Dropdown(choices, value="", label="Setting", elem_classes="setting", elem_id=f"vary-{place}")

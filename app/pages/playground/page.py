@@ -6,7 +6,9 @@ The page's script asks the REST routes: /api/served for the models and their pro
 import gradio as gr
 from markupsafe import Markup
 
-from app.pages.common.html import html, panel, title
+from app.documents.playground import offered
+from app.pages.common.html import database_unreachable, each, html, panel, title
+from worker.store.database import UNREACHABLE
 
 _SETTINGS = (
     # name, label, value, smallest, largest, step, explanation
@@ -42,6 +44,10 @@ _SETS = Markup(
     '<button type="button" class="button" id="set-add">Add this prompt</button><span class="spring"></span>'
     '<button type="button" class="button" id="set-delete" disabled>Delete the set</button>'
     '<button type="button" class="button primary" id="set-run" disabled>Run the set</button></div>'
+    '<div class="controls"><label class="check"><input type="checkbox" id="set-every" disabled>Run against every new result</label>'
+    '<span class="spring"></span><label>Mark differences from<select id="set-against"></select></label>'
+    '<label>Order<select id="set-order"><option value="kept">as kept</option><option value="differ">most different first</option>'
+    "</select></label></div>"
     '<p class="note" id="set-note" role="status"></p><div class="table-wrap" id="set-table"></div>'
 )
 _EMPTY = Markup(
@@ -59,4 +65,18 @@ def build(demo: gr.Blocks) -> None:  # noqa: ARG001 every page takes it
     body = panel("Models", _MODELS) + panel("Prompt", _PROMPT.format(settings=settings))
     answers = Markup('<div id="playground-answers" class="columns"></div>')
     whole = body + answers + panel("Prompt sets", _SETS)
-    html(_EMPTY + Markup('<div class="playground" hidden>{}</div>').format(whole), script="lathe.playground(element)")
+    filled = str(_EMPTY + Markup('<div class="playground" hidden>{}</div>').format(whole))
+    html(filled, script="lathe.playground(element)", first=lambda: _first(filled))
+
+
+def _first(filled: str) -> Markup:
+    """The page as its script will show it: what can be done without a model, or the base models to choose from."""
+    try:
+        groups = offered()
+    except UNREACHABLE:
+        return database_unreachable()
+    if not groups:
+        return Markup(filled.replace('id="playground-empty" hidden', 'id="playground-empty"'))  # noqa: S704 ours
+    options = each("<option>{}</option>", [(group["base"],) for group in groups])
+    shown = filled.replace('class="playground" hidden', 'class="playground"')
+    return Markup(shown.replace('<select id="playground-base">', f'<select id="playground-base">{options}'))  # noqa: S704 ours

@@ -1,5 +1,6 @@
 """The part "Evaluations" of the page Run: queues evaluations of the run, and shows their scores and answers."""
 
+import ast
 import json
 from typing import Any
 
@@ -23,6 +24,7 @@ from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
 from worker.store.tables import Run
 
+OWN_FILE = "own.py"
 _ACTIVE_SECONDS, _IDLE_SECONDS = 2.0, 20.0
 
 
@@ -43,18 +45,29 @@ def build(demo: gr.Blocks) -> None:
                 value=None, precision=0, minimum=0, label="Rows (0: all)", elem_id="evaluation-rows", scale=1
             )
             start = gr.Button("Evaluate", variant="primary", scale=0, elem_id="evaluate")
-        with gr.Accordion("Judge", open=False):
+        with gr.Accordion("Metrics of your own, judge, lm-eval", open=False, elem_id="evaluation-more"):
+            own = gr.Code(
+                language="python",
+                label="Metrics: functions (prompt, answer, expected) that return a number; those with _ in front are not metrics",
+                lines=4,
+                max_lines=20,
+                elem_id="evaluation-own",
+            )
             with gr.Row():
-                url = gr.Textbox(label="API address, such as http://localhost:8000/v1", elem_id="judge-url")
-                model = gr.Textbox(label="Model", elem_id="judge-model")
-            prompt = gr.Textbox(label="Prompt with {prompt}, {answer}, {expected} (empty: rate from 0 to 10)", lines=3)
+                url = gr.Textbox(label="Judge: API address, such as http://localhost:8000/v1", elem_id="judge-url")
+                model = gr.Textbox(label="Judge: model", elem_id="judge-model")
+                tasks = gr.Textbox(label="lm-eval: tasks, instead of a data set", elem_id="evaluation-tasks")
+            prompt = gr.Textbox(
+                label="Judge: prompt with {prompt}, {answer}, {expected} (empty: rate from 0 to 10)", lines=3
+            )
         refused, listed = html(), html()
         chosen = evaluation_rows.build()
     timer = gr.Timer(_ACTIVE_SECONDS)
     outputs = [shown, column, data, source, metrics, listed, chosen.chooser, timer]
     demo.load(evaluations_refreshed, [shown], outputs, **QUIET)
     timer.tick(evaluations_refreshed, [shown], outputs, **QUIET)
-    start.click(evaluation_started, [data, source, metrics, rows, url, model, prompt], [refused, timer], **QUIET).then(
+    asked = [data, source, metrics, rows, url, model, prompt, own, tasks]
+    start.click(evaluation_started, asked, [refused, timer], **QUIET).then(
         evaluations_refreshed, [shown], outputs, **QUIET
     )
     evaluation_rows.wire(chosen, refused, lambda: gr.Timer(_ACTIVE_SECONDS), timer)
@@ -98,6 +111,8 @@ def evaluation_started(
     url: str | None,
     model: str | None,
     prompt: str | None,
+    own: str | None,
+    tasks: str | None,
     request: gr.Request,
 ) -> list[Any]:
     """Queues an evaluation; returns the problems, and a quick timer."""
@@ -107,10 +122,31 @@ def evaluation_started(
         judge |= {"prompt": prompt} if prompt and prompt.strip() else {}
         values |= {"judge": judge, "metrics": [*metrics, "judge"]}
     try:
+        if own and own.strip():
+            values |= {"own": {OWN_FILE: own}, "metrics": [*values["metrics"], *own_metrics(own)]}
+        if tasks and tasks.strip():
+            values |= {"lm_eval": [name.strip() for name in tasks.split(",") if name.strip()], "metrics": None}
         changes.evaluate(str(request.query_params.get("id", "")), str(data or ""), values)
     except UserError as error:
         return [user_error_html(error), gr.skip()]
     return ["", gr.Timer(_ACTIVE_SECONDS)]
+
+
+def own_metrics(code: str) -> list[str]:
+    """The metrics in the code of a user: its functions without a leading underscore, as FILE.py:FUNCTION.
+
+    Raises:
+        UserError: the code is not valid Python, or has no such function.
+    """
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError) as error:
+        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        raise UserError("metrics", OWN_FILE, f"is not valid Python: {line}.", "Correct the line.") from None
+    names = [part.name for part in body if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
+    if not names:
+        raise UserError("metrics", OWN_FILE, "has no function.", "Write def NAME(prompt, answer, expected).")
+    return [f"{OWN_FILE}:{name}" for name in names]
 
 
 def sources(run: Run) -> list[tuple[str, str]]:

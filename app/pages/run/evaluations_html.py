@@ -9,6 +9,7 @@ from app.documents.results.answers import differences
 from app.documents.results.evaluations import Row
 from app.pages.common.html import ago, bar, each, table
 from app.words import evaluations as words
+from app.words.numbers import plural
 from training.units import NONE
 
 _HEADS = (
@@ -74,6 +75,8 @@ def _scores(found: dict[str, Any]) -> Markup:
         )
     if "lm_eval" in summary:
         return each("<div>{} {}: {}</div>", words.lm_eval(summary))
+    if not summary["metrics"]:
+        return Markup('<span class="faint">{} answered</span>').format(plural(summary["rows"], "prompt"))
     template = "<div><b>{}</b> {}</div>"
     return each(
         template,

@@ -13,6 +13,7 @@ from app.words.runs import change, exact_match, result_noun, scores, strategy
 from training.config.data_sets import FIELDS
 from training.config.fields import settings
 from training.units import NONE, byte_size
+from worker.store.jobs import submitted_id
 from worker.store.tables import Run, RunEvent
 
 Queue = dict[str, Any] | None
@@ -27,6 +28,9 @@ def heading(run: Run) -> Markup:
         )
     if run.attempt > 1:
         aside.append(f"attempt {run.attempt}")
+    if run.job and (job_id := submitted_id(run)):
+        nodes = f" on {run.job['nodes']}" if run.job.get("nodes") else ""
+        aside.append(f"Slurm job {job_id}{nodes}")
     aside.append(Markup("queued by {} {}").format(run.owner, ago(run.queued_at)))
     return Markup('<div class="run-title"><h1 title="{}">{}</h1><p>{} {}</p></div>').format(
         run.name, run.name, status_word(run.status, run.request), Markup(" · ").join(aside)
@@ -102,6 +106,7 @@ def results(run: Run) -> Markup:
         (result_noun(run.config).capitalize(), byte_size(summary.get("adapter_bytes"))),
         ("Speed", ", ".join(numbers.rate(summary.get(f"{noun}_per_second"), noun) for noun in ("tokens", "samples"))),
         ("Training time", numbers.duration(summary.get("train_seconds"))),
+        ("Energy of the GPUs", numbers.energy(summary.get("energy_joules"))),
         ("Engine", strategy({"summary": summary, "plan": run.plan})),
         ("Attempts", numbers.count(run.attempt)),
     ]

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from app.access import callers, changes
 from app.pages.common.html import QUIET, database_unreachable, each, html
-from app.pages.run import evaluations, take_away
+from app.pages.run import evaluations, other_processes, take_away
 from app.pages.run import html as parts_html
 from app.pages.run import snapshot as snapshots
 from app.pages.run.data_sets import data_sets
@@ -51,6 +51,7 @@ class Page:
     heading: gr.HTML
     stop: gr.Button
     resume: gr.Button
+    other_processes: gr.Button
     step_down: gr.Button
     links: gr.HTML
     progress: gr.HTML
@@ -66,8 +67,8 @@ class Page:
     def parts(self) -> list[Any]:
         """The components of `_parts`, in its order."""
         return [
-            self.heading, self.stop, self.resume, self.step_down, self.links, self.progress, self.phases, self.failure,
-            self.attempts, self.results, self.events, self.configuration,
+            self.heading, self.stop, self.resume, self.other_processes, self.step_down, self.links, self.progress,
+            self.phases, self.failure, self.attempts, self.results, self.events, self.configuration,
         ]  # fmt: skip
 
 
@@ -80,6 +81,7 @@ def build(demo: gr.Blocks) -> None:
             heading = html()
             stop = gr.Button("Stop", size="md", visible=False, scale=0, elem_id="stop")
             resume = gr.Button("Resume", size="md", visible=False, scale=0, elem_id="resume")
+            elsewhere = gr.Button("Resume on ...", size="md", visible=False, scale=0, elem_id="resume-elsewhere")
             # The box of a failed run has the button that a person sees; it presses this one.
             step_down = gr.Button("Resume", visible=False, elem_id="step-down", elem_classes="behind")
             links = html()
@@ -103,10 +105,11 @@ def build(demo: gr.Blocks) -> None:
             with gr.Row():
                 keep = gr.Button("Keep running", elem_classes="dialog-cancel")
                 confirm = gr.Button("Stop and save", variant="stop", elem_id="confirm-stop")
+        resuming = other_processes.build()
     news = html(Markup('<div class="run-news"></div>'), script="lathe.runNews(element, trigger)")
     page = Page(
-        missing, body, heading, stop, resume, step_down, links, progress, phases, failed, attempts, plots, results,
-        events, configuration,
+        missing, body, heading, stop, resume, elsewhere, step_down, links, progress, phases, failed, attempts, plots,
+        results, events, configuration,
     )  # fmt: skip
     everything = [sent, page.missing, page.body, page.plots, *page.parts]
     demo.load(opened, None, everything, **QUIET)
@@ -115,6 +118,9 @@ def build(demo: gr.Blocks) -> None:
     keep.click(lambda: gr.update(visible=False), None, dialog, **QUIET)
     confirm.click(stopped, [sent], [dialog, refused, *everything], **QUIET)
     resume.click(resumed, [sent], [refused, *everything], **QUIET)
+    elsewhere.click(asked_for_processes, None, resuming.opening, **QUIET)
+    chosen = [sent, resuming.strategy, resuming.processes]
+    resuming.confirm.click(resumed_elsewhere, chosen, [resuming.box, resuming.refused, *everything], **QUIET)
     step_down.click(resumed_with_less_memory, [sent], [refused, *everything], **QUIET)
 
 
@@ -139,6 +145,22 @@ def resumed(before: Sent, request: gr.Request) -> list[Any]:
     return [_refusal(changes.resume, request), *refreshed(before, request)]
 
 
+def asked_for_processes(request: gr.Request) -> list[Any]:
+    """Opens the dialog that asks for strategy and number of processes, or shows in it why the run cannot be read."""
+    try:
+        return other_processes.opened(snapshots.current(_run_id(request)).run)
+    except RunNotFound as error:
+        return [gr.update(visible=True), gr.skip(), gr.skip(), _alert(error)]
+    except UNREACHABLE:
+        return [gr.update(visible=True), gr.skip(), gr.skip(), database_unreachable()]
+
+
+def resumed_elsewhere(before: Sent, strategy: str, processes: str, request: gr.Request) -> list[Any]:
+    """Requeues the run with this strategy and number of processes; the dialog stays and shows why if that is refused."""
+    refusal = _refusal(other_processes.change(strategy, processes), request)
+    return [gr.update(visible=bool(refusal)), refusal, *refreshed(before, request)]
+
+
 def resumed_with_less_memory(before: Sent, request: gr.Request) -> list[Any]:
     """Requeues the run with the settings proposed when it ran out of memory."""
     refusal = _refusal(partial(changes.resume, step_down=True), request)
@@ -150,12 +172,16 @@ def _refusal(change: Callable[[str], object], request: gr.Request) -> Markup:
     try:
         change(_run_id(request))
     except UserError as error:
-        return Markup('<div class="alert" role="alert">{}</div>').format(str(error))
+        return _alert(error)
     except UNREACHABLE:
         return database_unreachable()
     finally:
         snapshots.forget()
     return Markup("")
+
+
+def _alert(error: UserError) -> Markup:
+    return Markup('<div class="alert" role="alert">{}</div>').format(str(error))
 
 
 def _run_id(request: gr.Request) -> str:
@@ -194,7 +220,7 @@ def _not_found(reason: str, before: Sent) -> list[Any]:
     return [before, alert, gr.update(visible=False), *[gr.skip()] * (1 + _PARTS)]
 
 
-_PARTS = 12
+_PARTS = 13
 
 
 def _parts(snapshot: Snapshot) -> list[Any]:
@@ -202,12 +228,14 @@ def _parts(snapshot: Snapshot) -> list[Any]:
     run = snapshot.run
     stopping, proposed = run.request is Request.STOP, proposal(run)
     allowed = callers.current().may_change(run.owner)
+    resumable = allowed and run.status in (Status.FAILED, Status.STOPPED)
     return [
         parts_html.heading(run),
         gr.update(
             visible=allowed and not run.status.ended, interactive=not stopping, value="Stopping" if stopping else "Stop"
         ),
-        gr.update(visible=allowed and run.status in (Status.FAILED, Status.STOPPED)),
+        gr.update(visible=resumable),
+        gr.update(visible=resumable),
         gr.update(visible=allowed and bool(proposed), value=proposed),
         _links(snapshot),
         parts_html.progress(run, snapshot.facts, str(snapshot.cursor)),

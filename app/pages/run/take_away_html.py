@@ -89,8 +89,8 @@ def _parity(run: Run, compared: dict[str, Any] | None) -> Markup:
     ])  # fmt: skip
     command = f"lathe verify {run.id}"
     note = Markup(
-        '<p class="note">Compared with the {} on {}. {} <code>{}</code> compares every form again.</p>'
-    ).format(compared["reference"], plural(compared["rows"], "row"), _COPY.format(command, "the command"), command)
+        '<p class="note">Compared with the trained model on {}. {} <code>{}</code> compares every form again.</p>'
+    ).format(plural(compared["rows"], "row"), _COPY.format(command, "the command"), command)
     return Markup('<h3 class="uses">As trained?</h3>') + table("parity", heads, body) + note
 
 

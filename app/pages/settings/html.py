@@ -107,7 +107,7 @@ def _browser(events: Sequence[str]) -> Markup:
     )
     return Markup(
         '<li data-browser data-events="{}"><div class="what"><b>This browser</b>'
-        '<span class="faint" data-browser-state></span></div>{}<div class="acts">{}</div>'
+        '<span class="faint" data-browser-state>&nbsp;</span></div>{}<div class="acts">{}</div>'
         '<p class="outcome" data-browser-outcome role="status"></p></li>'
     ).format(",".join(events), _events(events, {"browser": True}), acts)
 

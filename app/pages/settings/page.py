@@ -21,6 +21,7 @@ from app.pages.settings.html import (
     token_html,
     users_html,
 )
+from app.pages.settings.prices import price_form, prices_saved
 from training.errors import UserError
 from worker.settings import get_settings
 from worker.store.database import UNREACHABLE
@@ -73,13 +74,15 @@ def build(demo: gr.Blocks) -> None:
             with gr.Column(elem_classes="card"):
                 model, save, saved = _model_form()
             with gr.Column(elem_classes="card"):
+                gpu_hour, kwh, save_prices, priced = price_form()
+            with gr.Column(elem_classes="card"):
                 shown_users = html(script=_CLICKS)
                 name, admin, new_user, user_row = _user_form()
                 user_said = html(script="lathe.copies(element)")
     with gr.Column(elem_classes=["card", "settings-page"]):
         folders = html()
     page = Page(shown_account, channels, messages, shown_users, folders, said, user_said, channel_said, asks)
-    demo.load(settings_opened, None, [*page.panels, model, everyone, user_row], **QUIET)
+    demo.load(settings_opened, None, [*page.panels, model, gpu_hour, kwh, everyone, user_row], **QUIET)
     outcome = [page.channels, page.messages, page.channel_said]
     form_fields = [address, form, events, everyone]
     gr.on([add.click, address.submit], channel_added, form_fields, [address, *outcome], **QUIET)
@@ -88,6 +91,7 @@ def build(demo: gr.Blocks) -> None:
         place.select(account_pressed, None, asks.outputs, **QUIET)
     gr.on([new_user.click, name.submit], user_added, [name, admin], [name, page.users, page.user_said], **QUIET)
     gr.on([save.click, model.submit], model_saved, model, saved, **QUIET)
+    gr.on([save_prices.click, gpu_hour.submit, kwh.submit], prices_saved, [gpu_hour, kwh], priced, **QUIET)
     confirmed = [asks.box, asks.question, asks.confirm, page.said, page.user_said, *page.panels]
     asks.confirm.click(setting_confirmed, asks.asked, confirmed, **QUIET)
 
@@ -135,10 +139,11 @@ def _user_form() -> tuple[Any, ...]:
 def settings_opened() -> list[Any]:
     """All panels, and the parts of forms that only admins see."""
     try:
-        model = notify.current_preferences().model or gr.skip()  # what was typed meanwhile stays
+        kept = notify.current_preferences()
+        shown = [value or gr.skip() for value in (kept.model, kept.price_gpu_hour, kept.price_kwh)]  # typed text stays
     except UNREACHABLE:
-        model = gr.skip()
-    return [*_panels(), model, gr.update(visible=_is_admin()), gr.update(visible=_is_admin())]
+        shown = [gr.skip()] * 3
+    return [*_panels(), *shown, gr.update(visible=_is_admin()), gr.update(visible=_is_admin())]
 
 
 def channel_added(address: str, form: str, events: list[str], everyone: bool) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The page Sweep, at /sweep?id=SWEEP_ID: it reads the database every few seconds, and stops the sweep on request."""
+"""The page Sweep, at /sweep?id=SWEEP_ID: it reads the database every few seconds, and stops or deletes the sweep on request."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,17 @@ from app.access import callers, changes
 from app.documents.comparison.document import MOST_RUNS
 from app.documents.sweep import document
 from app.pages.common.cache import TimedCache
+from app.pages.common.dialog import asking
+from app.pages.common.dialog import dialog as common_dialog
 from app.pages.common.html import QUIET, database_unreachable, html
 from app.pages.common.run_plots import plotted, run_plots
 from app.pages.common.viewers import Viewers
 from app.pages.sweep import html as parts_html
+from app.words import sweeps as words
 from training.errors import UserError
+from training.units import byte_size
+from worker.disk.sizes import size_of
+from worker.settings import get_settings
 from worker.store import database, sweeps
 from worker.store.database import UNREACHABLE
 from worker.store.sweeps import SweepNotFound
@@ -26,7 +32,7 @@ _TIMES = "watch('value', lathe.updateTimes); lathe.updateTimes()"
 
 @dataclass(frozen=True)
 class Shown:
-    """What a browser shows: the parts of the page, and whether the caller may stop the sweep."""
+    """What a browser shows: the parts of the page, and whether the caller may stop or delete the sweep."""
 
     heading: str = ""
     links: str = ""
@@ -34,6 +40,7 @@ class Shown:
     trials: str = ""
     plots: str = ""
     stoppable: bool = False
+    deletable: bool = False
 
 
 _found: TimedCache[str, tuple[dict[str, Any], list[Run]]] = TimedCache(seconds=1.0)
@@ -45,10 +52,11 @@ def build(demo: gr.Blocks) -> None:
     with gr.Row(elem_classes="title-row"):
         heading = html(script=_TIMES)
         stop = gr.Button("Stop", size="md", visible=False, scale=0, elem_id="stop-sweep")
+        delete = gr.Button("Delete", size="md", visible=False, scale=0, elem_id="delete-sweep")
         links = html()
     refusal, standing, trials = html(), html(), html()
     plots = run_plots()
-    parts = [heading, links, standing, trials, plots, stop]
+    parts = [heading, links, standing, trials, plots, stop, delete]
     demo.load(sweep_opened, None, parts, **QUIET)
     gr.Timer(_REFRESH_SECONDS).tick(sweep_ticked, None, parts, **QUIET)
     with gr.Column(visible=False, elem_classes="dialog") as dialog, gr.Column(elem_classes="card"):
@@ -59,6 +67,10 @@ def build(demo: gr.Blocks) -> None:
     stop.click(stop_pressed, None, [dialog, question], **QUIET)
     cancel.click(stop_cancelled, None, dialog, **QUIET)
     confirm.click(stop_confirmed, None, [dialog, refusal, *parts], **QUIET)
+    asks, address = common_dialog("Delete", "confirm-delete-sweep"), gr.Textbox(visible=False)
+    delete.click(delete_pressed, None, asks.outputs, **QUIET)
+    deleted = asks.confirm.click(delete_confirmed, None, [asks.box, refusal, address], **QUIET)
+    deleted.then(None, address, None, js="(address) => { if (address) window.location.assign(address) }")
 
 
 def sweep_opened(request: gr.Request) -> list[Any]:
@@ -97,6 +109,33 @@ def stop_confirmed(request: gr.Request) -> list[Any]:
     return [gr.update(visible=False), refusal, *sweep_ticked(request)]
 
 
+def delete_pressed(request: gr.Request) -> list[Any]:
+    """Asks before the sweep is deleted, and says what is lost."""
+    try:
+        found = _read(_id(request))[0]
+    except (UserError, *UNREACHABLE) as error:
+        return [*asking("Not possible now", str(error), "Delete", {})[:2], gr.update(interactive=False), {}]
+    freed = sum(
+        size_of(get_settings().runs_dir / run["id"]).bytes for trial in found["trials"] for run in trial["runs"]
+    )
+    text = f"{words.lost(found)} This frees {byte_size(freed)} on disk and cannot be undone."
+    return asking(f"Delete {found['name']}?", text, "Delete", {})
+
+
+def delete_confirmed(request: gr.Request) -> list[Any]:
+    """Deletes the sweep and opens the page Sweeps, or shows why it is refused."""
+    refusal, address = Markup(""), ""
+    try:
+        changes.delete_sweep(_id(request))
+        address = "/sweeps"
+    except UserError as error:
+        refusal = Markup('<div class="alert" role="alert">{}</div>').format(str(error))
+    except UNREACHABLE:
+        refusal = database_unreachable()
+    _found.clear()
+    return [gr.update(visible=False), refusal, address]
+
+
 def _id(request: gr.Request) -> str:
     return str(request.query_params.get("id", ""))[:40]
 
@@ -121,8 +160,9 @@ def _changed(sweep_id: str, before: Shown | None) -> tuple[Shown, list[Any]]:
         gr.skip() if before and getattr(now, name) == getattr(old, name) else getattr(now, name)
         for name in ("heading", "links", "standing", "trials", "plots")
     ]
-    stop = gr.skip() if before and now.stoppable == old.stoppable else gr.update(visible=now.stoppable)
-    return now, [*values, stop]
+    shown = [(now.stoppable, old.stoppable), (now.deletable, old.deletable)]
+    buttons = [gr.skip() if before and state == earlier else gr.update(visible=state) for state, earlier in shown]
+    return now, [*values, *buttons]
 
 
 def _shown(sweep_id: str) -> Shown:
@@ -133,6 +173,8 @@ def _shown(sweep_id: str) -> Shown:
     except UNREACHABLE:
         return Shown(heading=str(database_unreachable()))
     parts = (parts_html.heading(found), parts_html.links(found), parts_html.standing(found), parts_html.trials(found))
-    stoppable = not found["ended"] and callers.current().may_change(found["owner"])
+    allowed = callers.current().may_change(found["owner"])
     heading, links, standing, trials = map(str, parts)
-    return Shown(heading, links, standing, trials, plotted(runs), stoppable)
+    return Shown(
+        heading, links, standing, trials, plotted(runs), allowed and not found["ended"], allowed and found["ended"]
+    )

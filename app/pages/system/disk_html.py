@@ -19,7 +19,7 @@ Document = dict[str, Any]
 def disk_html(disk: Document, rules: Document, *, admin: bool) -> Markup:
     """The panels about the disk: use by kind, largest runs, what can be freed, and retention."""
     panels = [
-        panel("Disk use by kind", _measuring(disk) + _kinds(disk["kinds"]), classes="part", aside=_age(disk)),
+        panel("Disk use by kind", _problem(disk) + _kinds(disk["kinds"]), classes="part", aside=_age(disk)),
         panel("Largest runs", _largest(disk), classes="part"),
         panel("Free disk space", _freeing(disk["freeing"]) + _freeable(disk, admin=admin), classes="last part"),
         panel("Retention rules", _retention(rules), classes="whole"),
@@ -39,26 +39,29 @@ def confirmation(kinds: Sequence[Freeable], disk: Document) -> Markup:
 
 
 def _age(disk: Document) -> Markup:
-    """When the figures were measured, and a button to measure again."""
+    """When the figures were measured, and a button to measure again; the progress of the first measurement."""
     if disk["measured_at"] is None:
-        return Markup("")
+        return _measuring(disk["measuring"])
     again = """<button type="button" class="button small" data-send='{"measure":true}'>Measure again</button>"""
     running = Markup('<span class="muted">measuring</span>') if disk["measuring"] else Markup(again)  # noqa: S704 ours
     return Markup('<span class="muted">measured {}</span> {}').format(ago(disk["measured_at"]), running)
 
 
-def _measuring(disk: Document) -> Markup:
-    """The progress of the first measurement; later ones replace the figures when they are done."""
-    if disk["problem"]:
-        return Markup('<div class="alert" role="alert"><b>Could not measure the disk use.</b> {}</div>').format(
-            disk["problem"]
-        )
-    progress = disk["measuring"]
-    if disk["kinds"] is not None or progress is None:
+def _problem(disk: Document) -> Markup:
+    if not disk["problem"]:
         return Markup("")
-    text = f"Measuring: {progress['done']:,} of {numbers.plural(progress['total'], 'run')}"
+    return Markup('<div class="alert" role="alert"><b>Could not measure the disk use.</b> {}</div>').format(
+        disk["problem"]
+    )
+
+
+def _measuring(progress: Document | None) -> Markup:
+    """The progress of the first measurement; later ones replace the figures when they are done."""
+    if progress is None:
+        return Markup("")
+    text = f"measuring: {progress['done']:,} of {numbers.plural(progress['total'], 'run')}"
     share = progress["done"] / progress["total"] if progress["total"] else None
-    return Markup('<p class="note">{}</p>{}').format(text, bar(share, label="measuring", classes="wide"))
+    return Markup('<span class="muted">{}</span> {}').format(text, bar(share, label="measuring"))
 
 
 def _kinds(kinds: dict[str, Document] | None) -> Markup:
@@ -70,9 +73,8 @@ def _kinds(kinds: dict[str, Document] | None) -> Markup:
         drawn = bar(size["bytes"] / largest, label=f"{label} in comparison") if size and largest else ""
         named = Markup('<span title="{}">{}</span>').format(note, label) if note else label
         rows.append((named, drawn, byte_size(size["bytes"]) if size else NONE, _files(size)))
-    if kinds:
-        whole = {key: sum(size[key] for size in kinds.values()) for key in ("bytes", "files")}
-        rows.append(("Together", "", byte_size(whole["bytes"]), _files(whole)))
+    whole = {key: sum(size[key] for size in kinds.values()) for key in ("bytes", "files")} if kinds else None
+    rows.append(("Together", "", byte_size(whole["bytes"]) if whole else NONE, _files(whole)))
     heads = each("<th>{}</th>", [("Kind",), ("",), ("Size",), ("Files",)])
     return table("figures", heads, each("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", rows))
 

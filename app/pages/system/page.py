@@ -11,7 +11,9 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.dialog import asking, dialog
 from app.pages.common.html import QUIET, database_unreachable, html
 from app.pages.common.viewers import Viewers
+from app.pages.system.aside_html import aside_html
 from app.pages.system.disk_html import confirmation, disk_html
+from app.pages.system.engines_html import engines_html
 from app.pages.system.machines_html import machines_html
 from app.pages.system.services_html import services_html
 from app.words.system import summary
@@ -63,6 +65,9 @@ def pressed(event: gr.EventData) -> list[Any]:
     if name := action.get("remove"):
         text = "It reappears when its worker starts again. Its runs and their files stay."
         return asking(f"Remove {name}?", text, "Remove", action)
+    if name := action.get("use"):
+        text = "Runs on several machines use it again, and its failures are forgotten."
+        return asking(f"Use {name} again?", text, "Use again", action)
     if action.get("measure"):
         background.disk().measured(again=True)
     kinds = _kinds(action)
@@ -82,6 +87,8 @@ def confirmed(action: dict[str, Any], request: gr.Request) -> list[Any]:
     try:
         if name := action.get("remove"):
             changes.remove_machine(str(name))
+        elif name := action.get("use"):
+            changes.use_machine(str(name))
         elif kinds := _kinds(action):
             changes.free_disk(kinds)
     except UserError as error:
@@ -112,7 +119,9 @@ def _parts() -> Shown:
         facts = _services.get("", lambda: services.document(fleet["machines"]))
     except UNREACHABLE:
         return _heading([]), database_unreachable(), "", room
-    return _heading(summary(fleet)), machines_html(fleet, admin=admin), services_html(facts | fleet), room
+    machines = aside_html(fleet["put_aside"], admin=admin) + engines_html(fleet["engines"])
+    machines += machines_html(fleet, admin=admin)
+    return _heading(summary(fleet)), machines, services_html(facts | fleet), room
 
 
 def _fleet() -> dict[str, Any]:

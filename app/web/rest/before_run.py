@@ -12,14 +12,17 @@ from app.web.rest.answers.analysis import ConfigCheck, ForecastAnswer, Rendering
 from app.web.rest.answers.form import answers
 from app.web.rest.openapi import RUN_BODY, raw_body
 from app.words import forecast as forecast_words
+from app.words import solving as solving_words
 from app.words import templates as template_words
 from training import rules
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
 from training.errors import Problem
+from training.forecast.solve import Wanted
 from training.foreign.translate import import_text
-from worker.forecasts import forecast, hub_config, requested, targeting
+from worker.forecasts import forecast, hub_config, prices, requested, solving, targeting
+from worker.forecasts import speed as speeds
 from worker.runs import rows_check, submit
 from worker.supervision import launcher
 
@@ -34,6 +37,7 @@ def forecast_run(
     host_memory: Annotated[float | None, Query(ge=0.5, le=2**20)] = None,
     simulate: Annotated[bool, Query(description="Also simulate a training step, which takes up to a minute.")] = False,
     fetch_config: Annotated[bool, Query(description="First download the model's config.json from the hub.")] = False,
+    solve: Annotated[list[Wanted], Query(description="Also find the most that fits, which takes up to a minute.")] = [],  # noqa: B006
     form: Annotated[Literal["json", "text"], Query(description="json, or text for people.")] = "json",
 ) -> dict[str, Any] | PlainTextResponse:
     """The memory forecast of a run, and settings that fit. The body is a JSON object of settings; data is optional.
@@ -46,11 +50,16 @@ def forecast_run(
     if fetch_config:
         hub_config.fetch(config.model, config.revision)
     found, card = requested.forecast(config, gpu, host_memory)
-    simulated = requested.simulate(config, found, card) if simulate else None
+    simulated = requested.simulate(config, found, card) if simulate or found.forecast.unknown else None
+    price = prices.of_user(callers.current().name)
+    speed = requested.speed_of(config, gpu, price)
+    solved = requested.solve(config, solve, gpu, host_memory, price) if solve else []
     if form == "text":
-        return PlainTextResponse(forecast_words.page(config, found, card, simulated))
-    document = forecast.as_document(found)
-    return document | {"simulated": simulated} if simulated else document
+        text = f"{forecast_words.page(config, found, card, simulated)}\n\n{solving_words.speed_page(speed)}"
+        return PlainTextResponse(f"{text}\n\n{solving_words.solved_page(solved)}" if solved else text)
+    document = forecast.as_document(found) | {"speed": speeds.as_document(speed)}
+    document |= {"simulated": simulated} if simulated else {}
+    return document | ({"solved": [solving.as_document(one) for one in solved]} if solve else {})
 
 
 @router.post("/api/checks", openapi_extra=RUN_BODY, **answers(ConfigCheck))
@@ -60,7 +69,8 @@ def check_run(values: Annotated[Any, Body()]) -> dict[str, Any]:
     Raises:
         ConfigError: a setting has an invalid value; answered with 422 and all problems.
     """
-    config, here = parse(settings_object(values)), submit.machine()
+    config = parse(settings_object(values))
+    here = submit.machine(config.engine)
     problems, conflicts = submit.problems(config, callers.current().reach), rules.check(config, here)
     return {
         "ready": not problems and not any(conflict.blocking for conflict in conflicts),

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from app.documents.comparison import texts
 from app.documents.comparison.document import Comparison, as_json, compare, split_ids
-from app.documents.comparison.plotted import Axis, plotted
+from app.documents.comparison.plotted import Axis, View, plotted
 from app.web.rest.answers.analysis import ComparisonAnswer, Lines
 from app.web.rest.answers.form import answers, sends
 from app.web.rest.parameters import Finite
@@ -62,16 +62,19 @@ def compare_series(
     start: Finite = None,
     end: Finite = None,
     points: Annotated[int, Query(ge=10, le=10_000)] = 400,
+    first_step: Annotated[int | None, Query(ge=0)] = None,
+    width: Annotated[int | None, Query(ge=1)] = None,
 ) -> dict[str, Any]:
     """The metrics of runs as lines `RUN/METRIC` of about `points` points, over steps, tokens, epochs or seconds since the start.
 
-    `start` and `end` are on that axis.
+    `start` and `end` are on that axis. `first_step` and `width` ask for what a line has grown by: points of `width` steps, as the
+    line has them, from the multiple of its width in which its last point lies.
 
     Raises:
         RunNotFound: an id is of no run; answered with 404.
     """
     with database.read() as session:
-        return {"lines": plotted(session, split_ids(runs), axis=axis, start=start, end=end, points=points)}
+        return {"lines": plotted(session, split_ids(runs), View(axis, start, end, points, first_step, width))}
 
 
 def _file(text: str, media: str, ending: str) -> Response:

@@ -52,6 +52,7 @@ _PARAMETERS = {
     "after": "Only entries after this one: `next` of the previous answer. 0: from the start.",
     "names": "Names of metrics, separated by commas. Default: all.",
     "points": "About this many points for each metric.",
+    "width": "Steps of a point, as an earlier answer had them.",
     "first_step": "First optimizer step. Default: the start.",
     "last_step": "Last optimizer step. Default: the end.",
     "step_down": "Use the settings proposed after an out-of-memory error.",

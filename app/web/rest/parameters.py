@@ -2,7 +2,9 @@
 
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Header, Query
+
+from worker.store import submissions
 
 MOST = 2**53 - 1
 """The largest number that JSON carries without loss everywhere; databases hold larger ones."""
@@ -13,3 +15,14 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 Step = Annotated[int | None, Query(ge=-MOST, le=MOST)]
 Finite = Annotated[float | None, Query(allow_inf_nan=False)]
 MicroBatch = Annotated[int | None, Query(ge=1, le=2**20)]
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias=submissions.HEADER,
+        min_length=1,
+        max_length=submissions.LONGEST_KEY,
+        description="Any text of your choice. A repeated request with the same key answers the first run or sweep, for a day.",
+    ),
+]
+"""The header of requests that queue something."""

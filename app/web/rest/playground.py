@@ -33,6 +33,14 @@ class NewPromptSet(BaseModel):
     prompts: list[dict[str, str]]
 
 
+class EveryResult(BaseModel):
+    """Whether every new result is asked a prompt set."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    every_result: bool
+
+
 class NewAnswers(BaseModel):
     """The answers of a model to the prompts of a set, in their order."""
 
@@ -88,6 +96,12 @@ def save_prompt_set(given: Annotated[NewPromptSet, Body()]) -> dict[str, Any]:
 def keep_answers(set_id: str, given: Annotated[NewAnswers, Body()]) -> dict[str, Any]:
     """Keeps the answers of a model to the prompts of a set, in their order."""
     return documents.prompt_set(changes.keep_answers(set_id, given.model, given.answers))
+
+
+@router.put("/api/prompt-sets/{set_id}/every-result", **answers(PromptSetAnswer))
+def ask_every_result(set_id: str, given: Annotated[EveryResult, Body()]) -> dict[str, Any]:
+    """Sets whether every new result of a run is asked the set, when a device is free."""
+    return documents.prompt_set(changes.ask_every_result(set_id, every_result=given.every_result))
 
 
 @router.delete("/api/prompt-sets/{set_id}", status_code=204)

@@ -210,7 +210,8 @@ _PAGE = Markup("""\
 the same machine. Every error has one form, with a status of 400 or more:</p>
 <pre>{errors}</pre>
 <p>Lists take <code>limit</code> and <code>offset</code> and answer <code>total</code>; logs and events take <code>after</code>
-and answer <code>next</code>. <code>Idempotency-Key</code> makes it safe to repeat <code>POST /api/runs</code>.</p>
+and answer <code>next</code>. <code>Idempotency-Key</code> makes it safe to repeat
+<code>POST /api/runs</code> and <code>POST /api/sweeps</code>.</p>
 {body}
 </main>
 </div>

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.access import callers, changes
 from app.documents import system as system_document
 from app.web.rest.answers.form import answers
-from app.web.rest.answers.system import RemovedMachine, System
+from app.web.rest.answers.system import RemovedMachine, System, UsedMachine
 from worker.disk.offers import Freeable
 
 router = APIRouter()
@@ -44,3 +44,10 @@ def remove_machine(name: str) -> dict[str, Any]:
     """Removes a machine that no longer reports."""
     changes.remove_machine(name)
     return {"name": name, "removed": True}
+
+
+@router.post("/api/system/machines/{name}/use", **answers(UsedMachine))
+def use_machine(name: str) -> dict[str, Any]:
+    """Takes back a machine that was put aside after failures."""
+    changes.use_machine(name)
+    return {"name": name, "put_aside": False}

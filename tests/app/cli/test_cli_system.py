@@ -9,6 +9,8 @@ from run_files import checkpoint, result, steps_of
 from app.cli.services import FREEABLE
 from worker.disk import usage
 from worker.disk.offers import Freeable
+from worker.store import database as db
+from worker.store.system import aside
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +45,15 @@ def test_devices_are_shown_with_the_run_that_holds_them(database):
     assert "98%" in text
     assert "overloaded (load average of 30 per core)" in text
     assert "no contact" in next(line for line in text.splitlines() if line.startswith("  node3 "))
+
+
+def test_a_machine_that_was_put_aside_is_listed_and_taken_back(database):
+    with db.write() as session:
+        aside.put_aside(session=session, host="node1", reason="Lost contact with node1 for 150 s.")
+    text = lathe("system").stdout
+    assert "Lost contact with node1 for 150 s." in text and "lathe machines use NAME" in text
+    assert lathe("machines", "use", "node1").stdout == "Runs on several machines use node1 again.\n"
+    assert "Put aside" not in lathe("system").stdout
 
 
 def test_json_has_machines_disk_queue_and_services(database):

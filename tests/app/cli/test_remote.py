@@ -231,7 +231,8 @@ def test_a_server_that_does_not_answer_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "command", ["up", "web", "worker", "token", "user list", "user add alice", "push RUN a/b", "verify RUN"]
+    "command",
+    ["up", "web", "worker", "token", "user list", "user add alice", "push RUN a/b", "verify RUN", "gather RUN --to x"],
 )
 def test_commands_of_the_machine_say_so(remote, command):
     [first, *_] = result = lathe(*command.split()).stderr.splitlines()
@@ -240,7 +241,7 @@ def test_commands_of_the_machine_say_so(remote, command):
 
 def test_every_command_is_either_remote_local_or_anywhere():
     known = {*source._REMOTE, "import", "targets"}
-    assert set(main.commands) - known == {"up", "web", "worker", "user", "token", "push", "verify"}
+    assert set(main.commands) - known == {"up", "web", "worker", "user", "token", "push", "verify", "gather"}
 
 
 @pytest.mark.parametrize("address", ["lathe.example", "ftp://a", "https://user:secret@a", "http://"])

@@ -52,6 +52,22 @@ def test_a_range_of_the_axis_is_read_in_finer_points(two):
     assert fine[loss]["x"] == list(range(500, 551))
 
 
+def test_what_a_line_has_grown_by_continues_its_points(home):
+    run = PlayedRun("grows").claim()
+    steps = lambda first, end: (Metrics(step=n, values={"loss": n % 7 + 1.0}) for n in range(first, end))  # noqa: E731
+    run.report(*steps(1, 990))
+    key = f"{run.id}/loss"
+    before = lines([run.id], points=100)[key]
+    run.report(*steps(990, 1050))
+    first = before["step"] // before["width"] * before["width"]
+    more = lines([run.id], first_step=first, width=before["width"])[key]
+    whole = lines([run.id], first_step=0, width=before["width"])[key]
+    assert more["width"] == before["width"] > 1
+    assert len(more["x"]) < 10
+    for column in ("x", "y", "low", "high"):
+        assert before[column][:-1] + more[column] == whole[column]
+
+
 def test_more_than_fifty_runs_are_refused(home):
     found = client().get("/api/compare/series", params={"runs": ",".join(f"abcd{n}" for n in range(51))})
     assert found.status_code == 422

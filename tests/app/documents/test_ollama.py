@@ -1,16 +1,21 @@
 """A Modelfile's template writes the prompts that the chat template writes."""
 
+import json
+import os
 import re
 import subprocess
 from pathlib import Path
+from shutil import which
 
 import gguf_families
 import jinja2
 import pytest
-from paths import ROOT
+from paths import PROGRAMS, ROOT
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from app.documents.results.ollama import modelfile
 from app.documents.results.snippets import Used, snippets
+from training.chat.named_templates import NAMED
 from training.config.run_config import RunConfig
 from training.model_info.chat_template import ChatTemplate, chat_template_of
 from training.model_info.turns import turns_of
@@ -22,6 +27,11 @@ TEMPLATES = {
     "phi3": (gguf_families.PHI3, "", "<|endoftext|>"),
     "gemma, which refuses system messages": (
         "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}" + gguf_families.GEMMA, "<bos>", "<eos>",
+    ),
+    "braces and quotes around messages": (
+        '{% for m in messages %}{"{{ m.role }}": "{{ m.content }}"""}\n{% endfor %}'
+        '{% if add_generation_prompt %}{"assistant": "{% endif %}',
+        "", "}",
     ),
     "a default system message": (
         "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nBe {% raw %}{{kind}}{% endraw %}.<|im_end|>\n{% endif %}"
@@ -82,6 +92,46 @@ def test_the_prompts_are_those_of_the_chat_template(name: str) -> None:
         assert begin + written == expected
 
 
+@pytest.fixture(scope="module")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that renders Go's templates."""
+    if which("go") is None:
+        pytest.skip("Go is not installed")
+    program = tmp_path_factory.mktemp("go") / "render"
+    source = PROGRAMS / "go_template/main.go"
+    subprocess.run(["go", "build", "-o", program, source], check=True, env=os.environ | {"GO111MODULE": "off"})
+    return program
+
+
+@pytest.mark.slow
+def test_go_renders_the_prompts_of_the_chat_template(go_program: Path) -> None:
+    asked, expected = [], []
+    for template, begin, end in (*TEMPLATES.values(), *((text, "<s>", "</s>") for text in NAMED.values())):
+        turns = turns_of(template, begin, end)
+        text = modelfile("./m.gguf", context=512, turns=turns, begin=begin, end=end, chats=True)
+        assert text and turns
+        (body,) = re.findall('TEMPLATE """(.*?)"""', text, re.DOTALL)
+        for talk in (TALK, TALK[1:], TALK[1:2]):
+            system = str(talk[0]["content"]) if talk[0]["role"] == "system" and turns.system else ""
+            shown = talk if system else [one for one in talk if one["role"] != "system"]
+            asked.append({"template": body, "system": system, "messages": talk})
+            rendered, _ = render_jinja_template(
+                conversations=[shown],
+                chat_template=template,
+                add_generation_prompt=True,
+                bos_token=begin,
+                eos_token=end,
+            )
+            expected.append(rendered[0])
+    lines = "".join(json.dumps(one) + "\n" for one in asked)
+    done = subprocess.run([go_program], input=lines, text=True, capture_output=True, check=True)
+    begins = [begin for _, begin, _ in (*TEMPLATES.values(), *(("", "<s>", "") for _ in NAMED)) for _ in range(3)]
+    written = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [
+        begin * text.startswith(begin) + line for begin, line, text in zip(begins, written, expected, strict=True)
+    ] == expected
+
+
 def test_the_starter_model_has_a_modelfile() -> None:
     found = chat_template_of(ROOT / "static/starter")
     assert found
@@ -100,6 +150,7 @@ def test_the_starter_model_has_a_modelfile() -> None:
         "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
         "{% for m in messages %}{{ loop.index }}: {{ m.content }}\n{% endfor %}",
         "{{ messages[-1].content }}",
+        "{{ strftime_now('%d %b %Y') }}" + gguf_families.CHATML,
         "{{ broken",
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from environment import use
 from sqlmodel import delete
-from web import CHROMIUM, CHROMIUM_FLAGS
+from web import CHROMIUM, CHROMIUM_FLAGS, LIVE_ONLY
 from web import site as served_site
 
 from worker.settings import get_settings
@@ -31,6 +31,7 @@ def window(site):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         context = browser.new_context(base_url=site[0], viewport={"width": 1280, "height": 900})
         context.set_default_timeout(60_000)  # other tests use the cores too
+        context.add_init_script(LIVE_ONLY)
         yield context
         browser.close()
 

@@ -130,9 +130,17 @@ def test_a_running_run_brings_new_points(page):
     other, run = trained("done"), trained("live", end=False)
     page.goto(f"/compare?runs={run.id},{other.id}")
     assert plotted(page) == ["live", "done"]
+    asked = []
+    page.on("request", lambda request: asked.append(request.url) if "/api/compare/series" in request.url else None)
     run.report(Metrics(step=21, values={"loss": 0.5}))
     page.locator(".plot").first.locator(".plot-line b", has_text="0.5").wait_for()
     says(page, "table.compared td.number", "0.5000")
+    assert all(f"runs={run.id}&" in url and "first_step=" in url for url in asked) and asked
+    with database.write() as session:
+        runs.get(session=session, run_id=run.id).attempt += 1
+    with page.expect_request(lambda request: "/api/compare/series" in request.url) as again:
+        pass
+    assert "first_step=" not in again.value.url  # a new attempt repeats steps
 
 
 def test_scatter_and_parallel_coordinates_load_plotly_only_when_opened(page):

@@ -6,7 +6,7 @@ import pytest
 from played_run import SUMMARY, PlayedRun
 from web import IN_BROWSER, says
 
-from training.scoring.paired import mean_interval
+from training.scoring.intervals import mean_interval
 from worker.datasets import datasets
 from worker.evaluations.submit import folder_of, submit
 from worker.settings import get_settings
@@ -59,6 +59,24 @@ def test_an_evaluation_is_queued_from_the_page_and_its_problems_shown(page, run)
     choose(page, "evaluation-data", "held.jsonl")
     page.locator("#evaluate").click()
     says(page, "table.evaluations", "queued", "held.jsonl")
+
+
+def test_metrics_written_in_the_form_are_queued_by_the_names_of_their_functions(page, run):
+    run_id, _ = run
+    page.goto(f"/run?id={run_id}")
+    choose(page, "evaluation-data", "held.jsonl")
+    page.locator("#evaluation-more button").first.click()
+    code = page.locator("#evaluation-own .cm-content")
+    code.fill("def _help(x):\n    return x\n\ndef words(prompt, answer, expected)")
+    page.locator("#evaluate").click()
+    says(page, ".evaluations .alert", "own.py", "is not valid Python: line 4")
+    code.fill("def words(prompt, answer, expected): return len(answer.split())")
+    page.locator("#evaluate").click()
+    says(page, "table.evaluations", "queued")
+    with database.read() as session:
+        (item,) = evaluations.of_run(session=session, run_id=run_id)
+    assert item.request["metrics"][-1] == "own.py:words"
+    assert "len(answer.split())" in item.request["own"]["own.py"]
 
 
 def test_answers_are_compared_and_sorted_and_an_evaluation_deleted_after_a_question(page, run):

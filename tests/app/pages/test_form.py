@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from environment import use
 
 from app.pages.common import form
 from app.pages.common.form import Draft
@@ -13,6 +14,7 @@ from training.config.fields import settings
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from worker.datasets import datasets
+from worker.settings import get_settings
 
 CHOSEN = {"model": "models/tiny", "data": "rows.jsonl"}
 
@@ -143,11 +145,14 @@ def test_the_visible_settings_of_a_strategy_depend_on_it(strategy, processes, op
 
 
 @pytest.mark.parametrize("chooser", [name for name, setting in settings().items() if setting.kind == "choice"])
-def test_the_form_shows_a_setting_exactly_where_the_configuration_says_that_it_has_an_effect(chooser):
+def test_the_form_shows_a_setting_exactly_where_the_configuration_says_that_it_has_an_effect(chooser, monkeypatch):
+    use(monkeypatch, ENGINES="local,slurm")
     for choice in settings()[chooser].choices:
         typed = values(**{chooser: choice})
         of_config = RunConfig.model_validate(CHOSEN | {chooser: choice}).model_dump(mode="json")
         assert form.visible(typed) == {name: applies(name, of_config) for name in form.visible(typed)}
+    monkeypatch.undo()
+    get_settings.cache_clear()
 
 
 def test_an_invalid_hidden_setting_does_not_block_the_run():
@@ -196,7 +201,7 @@ class TestReview:
     def _machine(self, home, monkeypatch):
         from app.pages.new_run import review
 
-        monkeypatch.setattr(review, "machine", lambda: Machine("cpu"))
+        monkeypatch.setattr(review, "machine", lambda *_: Machine("cpu"))
 
     @pytest.fixture
     def review(self, tmp_path):
@@ -238,7 +243,7 @@ class TestReview:
     def test_more_processes_than_the_cores_can_run_are_refused(self, review, monkeypatch):
         from app.pages.new_run import review as module
 
-        monkeypatch.setattr(module, "machine", lambda: Machine("cpu", cores=2))
+        monkeypatch.setattr(module, "machine", lambda *_: Machine("cpu", cores=2))
         assert not review(strategy="ddp", num_processes="64").ready
         assert review(strategy="ddp", num_processes="2").ready
 
@@ -319,3 +324,16 @@ def test_trainable_parameters_are_listed_once_for_the_same_model_and_settings(mo
     assert "<b>10</b> of 1,000" in method_panel.targets_html(typed)
     assert "<b>10</b> of 1,000" in method_panel.targets_html(typed | {"learning_rate": "0.1"})
     assert len(asked) == 2
+
+
+def test_the_settings_of_an_engine_appear_where_the_installation_has_it(monkeypatch):
+    names, several = ("num_machines", "slurm_options"), values(strategy="ddp")
+    assert not any(form.visible(several)[name] for name in names)
+    monkeypatch.setenv("LATHE_ENGINES", "local,slurm")
+    get_settings.cache_clear()
+    try:
+        assert all(form.visible(several)[name] for name in names)
+        assert not form.visible(values(strategy="single"))["num_machines"]
+    finally:
+        monkeypatch.undo()
+        get_settings.cache_clear()

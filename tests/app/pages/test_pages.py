@@ -263,6 +263,24 @@ def test_a_refused_resume_shows_why(page):
     says(page, ".run-title", "failed")
 
 
+def test_a_stopped_run_is_resumed_on_other_processes_and_a_refusal_stays_in_the_dialog(page):
+    run = trained("sums", gradient_accumulation_steps=4).end(Status.STOPPED)
+    page.goto(f"/run?id={run.id}")
+    page.locator("#resume-elsewhere").click()
+    says(page, ".dialog", "The global batch size stays the same")
+    assert page.locator("#resume-processes textarea").input_value() == "1"
+    page.locator("#resume-processes textarea").fill("2")
+    page.locator("#confirm-resume").click()
+    page.locator(".dialog .alert", has_text="strategy").wait_for()  # "single" has one process
+    page.locator("#resume-strategy input").click()
+    page.get_by_role("option", name="ZeRO stage 2").click()
+    page.locator("#confirm-resume").click()
+    page.locator("#confirm-resume").wait_for(state="hidden")
+    assert run.row.status is Status.QUEUED
+    config = run.row.config | run.row.stepped_down
+    assert (config["strategy"], config["num_processes"], config["gradient_accumulation_steps"]) == ("zero2", 2, 2)
+
+
 def test_a_clone_starts_with_the_runs_settings_and_keeps_edits_on_a_refresh(page):
     run = trained("sums", lora_r=64, learning_rate=5e-4)
     page.goto(f"/run?id={run.id}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -16,19 +17,33 @@ from sqlmodel import delete
 from supervised import eventually
 from web import IN_BROWSER, says
 
+from training.config.run_config import RunConfig
+from training.run_folder.paths import RUN_VARIABLE
+from worker.engines.local import starting
+from worker.machine import devices, overload
+from worker.machine import processes as process
+from worker.machine.process_identity import hostname
 from worker.serving import processes
-from worker.store import database
+from worker.store import database, runs
 from worker.store.playground import serving
 from worker.store.tables import PromptSet, ServedModel, Status
 
 LOADING = 240_000  # milliseconds: a busy machine imports torch in more than a minute
+FIRST, SECOND = f"{hostname()}/cuda:0", f"{hostname()}/cuda:1"
 pytestmark = IN_BROWSER
 STARTER = ROOT / "static" / "starter"
 
 
 @pytest.fixture
-def worker(page):
-    """A worker's rounds for served models; its processes end with the test."""
+def worker(page, monkeypatch):
+    """A worker's rounds on a machine with two GPUs; its processes end with the test.
+
+    Without a driver the programs compute on the CPU, but they lease the GPUs.
+    """
+    monkeypatch.setattr(
+        devices, "all_gpus", lambda: tuple(devices.Gpu(n, f"GPU-{n}", "H", 2**36, (9, 0)) for n in (0, 1))
+    )
+    monkeypatch.setattr(overload, "here", lambda: "")
     with database.write() as session:
         session.exec(delete(ServedModel))
         session.exec(delete(PromptSet))
@@ -36,6 +51,7 @@ def worker(page):
 
     def rounds():
         while not ended.wait(0.1):
+            starting.start_waiting()
             processes.start_waiting()
 
     thread = threading.Thread(target=rounds)
@@ -47,6 +63,19 @@ def worker(page):
         for one in serving.live(session=session):
             serving.request_end(session=session, served_id=one.id, reason="The test ends.")
     processes.wait_for_ends()
+
+
+@pytest.fixture
+def training(worker):
+    """A queued run of many short steps, which the worker's supervisor trains until the test ends."""
+    quiet = {"verify_rows": 0, "eval_split": 0, "save_steps": 0, "micro_batch_size": 1, "max_steps": 1_000_000}
+    config = RunConfig(name="training", model=str(STARTER), data=str(STARTER / "train.jsonl"), max_length=64, **quiet)
+    with database.write() as session:
+        run_id = runs.create(session=session, config=config, dataset_id=None).id
+    yield run_id
+    for supervisor in list(starting._supervisors.values()):
+        process.kill_tree(supervisor.pid)
+    process.end(process.marked(RUN_VARIABLE, run_id))
 
 
 def adapter(run_id):
@@ -77,19 +106,34 @@ def said(page, model):
     return page.locator(f'.answer[data-model="{model}"]')
 
 
-def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_process_is_named(page, worker):
-    run, training = finished_run(), PlayedRun("training", model=str(STARTER)).claim()
+def row(run_id):
+    with database.read() as session:
+        return runs.get(session=session, run_id=run_id)
+
+
+def leased():
+    with database.read() as session:
+        return {device: served.id for device, served in serving.on_devices(session=session).items()}
+
+
+def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_process_is_named(page, worker, training):
+    run = finished_run()
     page.goto(f"/playground?run={run.id}")
     page.set_default_timeout(LOADING)
     says(page, ".served", "No model is loaded.")
     page.fill("#playground-user", "Write this order as JSON: two mugs to Oslo.")
     page.fill("input[name=max_tokens]", "8")
     page.click("#playground-ask")
-    for model in (f"{run.id}:base", run.id):
-        says(said(page, model), ".note", "token", "tokens/s")
-    answers = [said(page, model).locator(".said").inner_text() for model in (f"{run.id}:base", run.id)]
+    says(page, ".served", f"on {SECOND}, process")
+    before = eventually(lambda: row(training).step, LOADING / 1000)
+    page.click("#playground-ask")
+    base = f"{training}:base"  # the oldest run gives the base model its name
+    for model in (base, run.id):
+        said(page, model).locator(".note", has_text=re.compile("token.*(ended|cut at the maximum)")).wait_for()
+    answers = [said(page, model).locator(".said").inner_text() for model in (base, run.id)]
     assert answers[0] != answers[1]
-    assert training.row.status is Status.RUNNING
+    eventually(lambda: row(training).step > before, LOADING / 1000)
+    assert (row(training).status, row(training).devices) == (Status.RUNNING, [FIRST])
     said(page, run.id).locator("summary").click()
     says(said(page, run.id), ".token", "<|user|>", "<|assistant|>")
 
@@ -98,15 +142,19 @@ def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_pr
     says(page, "#set-table td", "two mugs to Oslo")
     page.click("#set-run")
     cell = page.locator(f'#set-table td[data-model="{run.id}"]')
-    eventually(lambda: cell.inner_text().strip() == answers[1].strip())
+    eventually(lambda: cell.inner_text().strip() == answers[1].strip(), LOADING / 1000)
+    page.select_option("#set-against", base)
+    assert cell.locator("ins").count() > 0
+    page.check("#set-every")
+    says(page, "#set-note", "Every run that finishes from now on answers this set")
 
     with database.read() as session:
         (live,) = serving.live(session=session)
+    assert leased() == {SECOND: live.id}
     os.kill(live.pid, signal.SIGKILL)
     says(page, ".served", "Ended", "It was killed by signal 9 (SIGKILL).", "Start again")
-    eventually(lambda: not processes._threads)
-    with database.read() as session:
-        assert serving.on_devices(session=session) == {}
+    eventually(lambda: leased() == {}, LOADING / 1000)
+    assert row(training).status is Status.RUNNING
 
 
 def test_without_a_run_the_page_leads_to_one(page):

@@ -13,6 +13,7 @@ from app.pages.system.machines_html import machines_html
 from app.words.system import device_names, used_of
 from worker.disk import background, usage
 from worker.store import database
+from worker.store.system import aside, engines
 
 SCRIPT = "<img src=x onerror='window.harmed = true'>"
 
@@ -45,6 +46,19 @@ def test_only_changed_parts_are_sent(shown, monkeypatch):
     machine("node1", load=9.0)
     sent = [isinstance(part, str) for part in system_page.refreshed(request)]
     assert sent == [False, True, False, False]
+
+
+def test_an_engine_shows_its_partitions_and_why_it_does_not_answer(shown):
+    pool = {"name": "gpu", "machines": 3, "states": {"idle": 2, "down": 1}, "gpus": 24, "time_limit": "1-00:00:00"}
+    capacity = {"engine": "slurm", "pools": [pool | {"is_default": True}], "waiting": 4, "running": 1, "problem": ""}
+    with database.write() as session:
+        engines.report(session=session, name="slurm", capacity=capacity)
+    part = shown()[1]
+    assert "Engine Slurm" in part and "1 running, 4 waiting" in part
+    assert "gpu (default)" in part and "1 down, 2 idle" in part and "does not answer" not in part
+    with database.write() as session:
+        engines.report(session=session, name="slurm", capacity=capacity | {"pools": [], "problem": "connect failure"})
+    assert "Slurm does not answer." in shown()[1]
 
 
 def test_a_user_who_is_no_admin_gets_no_buttons_for_the_installation(shown):
@@ -101,3 +115,15 @@ def test_the_devices_of_a_run_are_short(names, text):
 )
 def test_memory_in_use_has_the_unit_of_the_total(used, total, text):
     assert used_of(used, total) == text
+
+
+def test_a_machine_that_was_put_aside_shows_why_and_an_admin_takes_it_back(shown):
+    with database.write() as session:
+        aside.put_aside(session=session, host="node2", reason=SCRIPT)
+    part = shown()[1]
+    assert "node2" in part and "after two failures" in part and "Use again" in part and SCRIPT not in part
+    assert "Use again" not in shown(Caller("alice"))[1]
+    system_page.confirmed({"use": "node2"}, SimpleNamespace(session_hash="two"))
+    assert "node2" in shown()[1]  # alice may not
+    system_page.confirmed({"use": "node2"}, SimpleNamespace(session_hash="two"))
+    assert "node2" not in shown()[1]

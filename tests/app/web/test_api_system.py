@@ -8,6 +8,7 @@ from web import client
 
 from worker.disk import background, usage
 from worker.store import accounts, database
+from worker.store.system import aside
 from worker.store.tables import Run, Status
 
 
@@ -92,3 +93,15 @@ def test_only_an_admin_removes_a_machine_that_no_longer_reports(api):
     seen_ago("node1", 120)
     assert api.post(remove, headers=carol).json() == {"name": "node1", "removed": True}
     assert api.post(remove, headers=carol).status_code == 404
+
+
+def test_only_an_admin_takes_back_a_machine_that_was_put_aside(api):
+    alice, carol = account("alice"), account("carol", admin=True)
+    with database.write() as session:
+        aside.put_aside(session=session, host="node1", reason="Lost contact.")
+    (listed,) = api.get("/api/system", headers=carol).json()["put_aside"]
+    assert (listed["host"], listed["reason"]) == ("node1", "Lost contact.")
+    use = "/api/system/machines/node1/use"
+    assert api.post(use, headers=alice).status_code == 403
+    assert api.post(use, headers=carol).json() == {"name": "node1", "put_aside": False}
+    assert api.post(use, headers=carol).status_code == 409

@@ -6,7 +6,7 @@ import pytest
 from played_run import SUMMARY, PlayedRun
 from web import client
 
-from training.scoring.paired import mean_interval
+from training.scoring.intervals import mean_interval
 from worker.evaluations.submit import folder_of
 from worker.settings import get_settings
 from worker.store import accounts, database, evaluations

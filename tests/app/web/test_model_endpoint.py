@@ -83,6 +83,9 @@ def test_another_user_may_neither_end_a_process_nor_change_a_prompt_set(api):
     served = api.post("/api/served", json={"models": [f"{run.id}:base"]}).json()
     kept = api.post("/api/prompt-sets", json={"name": "kept", "prompts": [{"user": "one"}]}).json()
     alice = {"Authorization": f"Bearer {token}"}
+    changed = api.put(f"/api/prompt-sets/{kept['id']}/every-result", json={"every_result": True}, headers=alice)
+    assert changed.status_code == 403
+    assert api.put(f"/api/prompt-sets/{kept['id']}/every-result", json={"every_result": True}).json()["every_result"]
     for path in (f"/api/served/{served['id']}", f"/api/prompt-sets/{kept['id']}"):
         assert api.delete(path, headers=alice).status_code == 403
         assert api.delete(path).status_code == 204

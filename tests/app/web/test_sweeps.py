@@ -8,8 +8,9 @@ from web import client
 
 from training.run_folder.events import Metrics
 from worker import celery_app
-from worker.store import database
+from worker.store import database, runs, sweeps
 from worker.store.listed import run_list
+from worker.sweeps import delete
 
 
 @pytest.fixture
@@ -62,3 +63,48 @@ def test_a_wrong_sweep_and_an_unknown_one_are_refused(api, body):
     assert refused.json()["error"]["field"] == "space.lora_rank"
     assert api.post("/api/sweeps", json=[1]).json()["error"]["field"] == "sweep"
     assert api.get("/api/sweeps/zzzz").status_code == 404
+
+
+def test_a_repeated_key_gives_the_first_sweep(api, body):
+    key = {"Idempotency-Key": "once"}
+    first, again = (api.post("/api/sweeps", json=body, headers=key).json() for _ in range(2))
+    assert first["id"] == again["id"]
+    assert len(api.get("/api/sweeps").json()["sweeps"]) == 1
+    assert api.post("/api/sweeps", json=body | {"seeds": 1}, headers=key).status_code == 409
+
+
+def test_an_ended_sweep_is_deleted_with_its_runs(api, body):
+    sweep = api.post("/api/sweeps", json=body).json()
+    assert api.delete(f"/api/sweeps/{sweep['id']}").status_code == 409
+    assert api.get(f"/api/sweeps/{sweep['id']}").status_code == 200
+    api.post(f"/api/sweeps/{sweep['id']}/stop")
+    assert api.delete(f"/api/sweeps/{sweep['id']}").status_code == 204
+    assert api.get(f"/api/sweeps/{sweep['id']}").status_code == 404
+    assert api.get("/api/runs").json()["total"] == 0
+
+
+def test_a_worker_finishes_an_interrupted_deletion(api, body, monkeypatch):
+    sweep = api.post("/api/sweeps", json=body).json()["id"]
+    api.post(f"/api/sweeps/{sweep}/stop")
+    kept = [run["id"] for run in api.get("/api/runs").json()["runs"]]
+    deleted: list[str] = []
+
+    def delete_two(*, session, run_id):
+        if len(deleted) == 2:
+            raise KeyboardInterrupt  # the process is killed
+        deleted.append(run_id)
+        delete_run(session=session, run_id=run_id)
+
+    delete_run = runs.delete
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(runs, "delete", delete_two)
+        delete.delete(sweep)
+    left = {run["id"] for run in api.get("/api/runs").json()["runs"]}
+    assert left == set(kept) - set(deleted)
+    assert api.get("/api/sweeps").json() == {"sweeps": []}  # it is no longer offered
+    api.post(f"/api/runs/{sorted(left)[0]}/resume")
+    delete.finish_all()
+    [resumed] = api.get("/api/runs").json()["runs"]
+    assert resumed["id"] == sorted(left)[0]
+    with database.read() as session:
+        assert sweeps.deleted(session=session) == []

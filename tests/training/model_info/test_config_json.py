@@ -7,7 +7,7 @@ import pytest
 
 from training.model_info.config_json import ModelError, read_config
 from training.model_info.dimensions import Dimensions, read_dimensions
-from training.model_info.families import read_shape, shape_of
+from training.model_info.families import UnknownLayers, read_shape, shape_of
 
 SIZES = {
     "num_attention_heads": 4,
@@ -29,6 +29,9 @@ def write(folder: Path, text: str) -> Path:
 def test_dimensions_and_shape_agree_under_every_name(tmp_path: Path, values: dict[str, object]) -> None:
     file = write(tmp_path, json.dumps(values))
     assert read_dimensions(str(file)) == read_dimensions(str(tmp_path)) == Dimensions(4, 64, 128, 100)
+    if "text_config" in values:
+        return
+    file.write_text(json.dumps(values | {"model_type": "gpt2" if "n_head" in values else "llama"}))
     shape = read_shape(file)
     assert (shape.hidden, shape.vocab, shape.decoder.heads, shape.decoder.intermediate) == (64, 100, 4, 128)
 
@@ -48,6 +51,21 @@ def test_a_path_without_a_config_json_is_refused(path: str) -> None:
     assert caught.value.problem.value == path and caught.value.fix
 
 
-def test_an_encoder_decoder_other_than_t5_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"bart.* is an encoder-decoder"):
-        shape_of(SIZES | {"model_type": "bart", "is_encoder_decoder": True})
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "bart", "is_encoder_decoder": True}, {"model_type": "deepseek_v3"}, {"model_type": "unheard_of"}, {},
+        {"model_type": "llama", "text_config": SIZES},
+    ],
+)  # fmt: skip
+def test_layers_that_no_formula_knows_are_not_taken_for_those_of_llama(values: dict[str, object]) -> None:
+    with pytest.raises(UnknownLayers, match=r"cannot say how much memory it needs"):
+        shape_of(SIZES | values)
+
+
+def test_a_scoring_model_has_its_head_instead_of_the_language_model_s(tmp_path: Path) -> None:
+    values = SIZES | {"model_type": "llama", "tie_word_embeddings": False, "id2label": {"0": "a", "1": "b", "2": "c"}}
+    file = write(tmp_path, json.dumps(values))
+    text = read_shape(file).parameters
+    assert text - read_shape(file, scores=1).parameters == 64 * (100 - 1)
+    assert text - read_shape(file, scores=0).parameters == 64 * (100 - 3)

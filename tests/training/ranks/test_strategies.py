@@ -1,16 +1,17 @@
 """One device, DDP, ZeRO 1 to 3 and FSDP train and shard, with equal losses."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors import safe_open
 from tiny import make_data, make_model
-from trainer_process import Trained, start
+from trainer_process import Trained, start, start_with_shuffled_gather
 
 pytestmark = pytest.mark.train
 
-TWO = {"num_processes": 2, "micro_batch_size": 2}
+TWO = {"num_processes": 2, "micro_batch_size": 2, "verify_rows": 2, "precision": "fp32"}
 OFFLOAD = {"offload_optimizer": "cpu", "offload_param": "cpu"}
 
 
@@ -31,41 +32,101 @@ def single(tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]) 
     return train(tmp_path_factory.mktemp("single"), inputs)
 
 
+@pytest.fixture(scope="module")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path], single: Trained
+) -> Callable[[str], Trained]:
+    """Trains on a strategy with two processes, once."""
+    known = {"single": single}
+
+    def of(strategy: str) -> Trained:
+        if strategy not in known:
+            known[strategy] = train(tmp_path_factory.mktemp(strategy), inputs, **TWO, strategy=strategy)
+        return known[strategy]
+
+    return of
+
+
 @pytest.mark.parametrize(
-    ("settings", "engine", "stage", "parameters_shared", "optimizer_shared"),
+    ("strategy", "engine", "stage", "parameters_shared", "optimizer_shared"),
     [
-        ({"strategy": "ddp"}, "DistributedDataParallel", None, 1, 1),
-        ({"strategy": "zero1"}, "DeepSpeedEngine", 1, 1, 2),
-        ({"strategy": "zero2"}, "DeepSpeedEngine", 2, 1, 2),
-        ({"strategy": "zero3"}, "DeepSpeedEngine", 3, 2, 2),
-        ({"strategy": "fsdp"}, "FSDPPeftModelForCausalLM", None, 2, 2),
+        ("ddp", "DistributedDataParallel", None, 1, 1),
+        ("zero1", "DeepSpeedEngine", 1, 1, 2),
+        ("zero2", "DeepSpeedEngine", 2, 1, 2),
+        ("zero3", "DeepSpeedEngine", 3, 2, 2),
+        ("fsdp", "FSDPPeftModelForCausalLM", None, 2, 2),
     ],
-    ids=lambda value: value["strategy"] if isinstance(value, dict) else None,
 )
 def test_two_processes_shard_as_configured_and_match_one_device(
-    tmp_path: Path,
-    inputs: tuple[Path, Path],
+    shared: Callable[[str], Trained],
     single: Trained,
-    settings: dict[str, str],
+    strategy: str,
     engine: str,
     stage: int | None,
     parameters_shared: int,
     optimizer_shared: int,
 ) -> None:
-    trained = train(tmp_path, inputs, **TWO, **settings)
+    trained = shared(strategy)
     assert trained.losses() == pytest.approx(single.losses(), rel=1e-4)
     assert trained.evaluations() == pytest.approx(single.evaluations(), rel=1e-4)
-    strategy = trained.summary["strategy"]
-    assert (strategy["engine"], strategy["stage"], strategy["world_size"]) == (engine, stage, 2)
+    placed = trained.summary["strategy"]
+    assert (placed["engine"], placed["stage"], placed["world_size"]) == (engine, stage, 2)
     shards = trained.shards()
     assert set(shards) == {0, 1}
+    assert_saved_as_trained(trained)
     for shard in shards.values():
         assert shard.parameter_shard * parameters_shared == pytest.approx(shard.parameters, rel=0.01)
         assert shard.optimizer_shard * optimizer_shared == pytest.approx(shard.optimized, rel=0.01)
 
 
+@pytest.mark.parametrize("strategy", ["single", "ddp", "zero3", "fsdp"])
+def test_answers_at_evaluations_are_scored_and_change_no_loss_by_one_bit(
+    tmp_path: Path, inputs: tuple[Path, Path], shared: Callable[[str], Trained], strategy: str
+) -> None:
+    answers = {"eval_answers": 5, "eval_metrics": "f1, exact_match", "max_new_tokens": 6}
+    ranks = {} if strategy == "single" else TWO
+    answering = train(tmp_path, inputs, **ranks, **answers, strategy=strategy)
+    plain = shared(strategy)
+    assert (answering.losses(), answering.evaluations()) == (plain.losses(), plain.evaluations())
+    assert answering.gradient_norms() == plain.gradient_norms()
+    scores = answering.series("eval_f1")
+    assert scores.keys() == answering.series("eval_exact_match").keys() == answering.evaluations().keys()
+    assert all(0 <= value <= 1 for value in scores.values())
+
+
+def assert_saved_as_trained(trained: Trained) -> None:
+    """The saved result answers as the sharded model did before it was saved."""
+    parity = trained.summary["parity"]
+    assert parity["equal"], parity
+    (form,) = parity["forms"].values()
+    assert (form["rows"], form["answers_equal"]) == (2, True)
+    assert form["max_logit_difference"] < 1e-4
+
+
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp"])
+def test_shards_that_are_put_together_in_another_order_are_found(
+    tmp_path: Path, inputs: tuple[Path, Path], strategy: str
+) -> None:
+    settings = {**TWO, "strategy": strategy, "method": "full", "max_steps": 1, "eval_steps": 0}
+    trained = start_with_shuffled_gather(tmp_path, *inputs, **settings)
+    assert trained.finish() == 0, trained.log()
+    parity = trained.summary["parity"]
+    assert not parity["equal"]
+    assert parity["forms"]["model"]["max_logit_difference"] > 0.1
+
+
 def test_sequence_parallelism_matches_one_device(tmp_path: Path, inputs: tuple[Path, Path], single: Trained) -> None:
-    shared = train(tmp_path, inputs, strategy="zero2", num_processes=2, sequence_parallel_size=2, max_length=64)
+    shared = train(
+        tmp_path,
+        inputs,
+        strategy="zero2",
+        num_processes=2,
+        sequence_parallel_size=2,
+        max_length=64,
+        verify_rows=2,
+        precision="fp32",
+    )
+    assert_saved_as_trained(shared)
     assert shared.losses() == pytest.approx(single.losses(), rel=1e-5)
     assert shared.evaluations() == pytest.approx(single.evaluations(), rel=1e-5)
     assert shared.gradient_norms() == pytest.approx(single.gradient_norms(), rel=1e-3)
@@ -86,6 +147,7 @@ def test_sharded_and_offloaded_training_matches_one_device(
     tmp_path: Path, inputs: tuple[Path, Path], single_full: Trained, settings: dict[str, str]
 ) -> None:
     offloaded = train(tmp_path, inputs, gradient_checkpointing=True, **TWO, **settings, **FULL)
+    assert_saved_as_trained(offloaded)
     assert offloaded.losses() == pytest.approx(single_full.losses(), rel=1e-4)
     shard = offloaded.shards()[1]
     assert shard.parameter_shard * 2 == pytest.approx(shard.parameters, rel=0.01)

@@ -56,7 +56,6 @@ def test_every_form_of_a_family_has_the_prompts_and_answers_of_training(name: st
     trained = train_here(tmp_path / "run", model, data, merge_adapter=True, **PARITY, **options)
     found = trained.summary["parity"]
     assert found["equal"], found
-    assert found["reference"] == "trained model"
     for form in ("adapter", "merged"):
         assert (found["forms"][form]["rows"], found["forms"][form]["prompt_ids_equal"]) == (3, True)
         assert found["forms"][form]["max_logit_difference"] < 1e-4
@@ -148,6 +147,25 @@ def test_a_form_that_cannot_be_loaded_has_its_reason(finished: tuple[RunConfig, 
     (form,) = verify(config, run_dir, reference, ["adapter"])
     assert form["error"]["message"]
     assert not verdict(reference, [form])["equal"]
+
+
+def test_a_quantized_run_equals_on_its_own_base_and_loses_little_elsewhere(tmp_path: Path) -> None:
+    model, data, run_dir = family("llama-3.2", tmp_path / "model"), chats(tmp_path / "chats.jsonl"), tmp_path / "run"
+    trained = train_here(run_dir, model, data, quantization="4bit", merge_adapter=True, **PARITY)
+    parity = trained.summary["parity"]
+    assert parity["equal"], parity
+    exact, merged = parity["forms"]["adapter"], parity["forms"]["merged"]
+    assert (exact["lossy"], exact["answers_equal"], merged["lossy"]) == (False, True, True)
+    assert exact["max_logit_difference"] < 1e-4
+    assert merged["max_logit_difference"] > 0.01
+    assert merged["perplexity_loss"] == pytest.approx(merged["perplexity"] - parity["perplexity"])
+    card = (run_dir / "adapter/README.md").read_text()
+    assert f"perplexity {merged['perplexity']:.4g}" in card
+    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
+    reference = Reference.read(run_dir)
+    assert reference
+    (other,) = verify(config, run_dir, reference, ["adapter-8bit"])
+    assert (other["lossy"], other["prompt_ids_equal"], other["perplexity_loss"] != 0) == (True, True, True), other
 
 
 def test_a_full_fine_tuning_is_compared_as_a_model(tmp_path: Path) -> None:

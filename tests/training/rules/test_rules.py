@@ -1,5 +1,8 @@
 """Conflicting settings are refused with a reason and a working fix."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +16,11 @@ from training.rules import check
 CPU = Machine()
 FOUR_V100 = Machine("cuda", 4, ["Tesla V100"] * 4, [32 << 30] * 4, bf16=False)
 ONE_H100 = Machine("cuda", 1, ["H100"], [80 << 30], bf16=True)
+CLUSTER = replace(FOUR_V100, most_machines=8)
 ZERO3 = {"strategy": "zero3", "num_processes": 2}
 QUANTIZED_FROZEN = {"zero_quantized_nontrainable_weights": True}
 
+IN_BACKWARD = {"method": "full", "optimizer_in_backward": True, "max_grad_norm": 0}
 PREFIX = {"method": "prefix_tuning", "method_options": "num_virtual_tokens=4"}
 
 
@@ -54,6 +59,8 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"strategy": "zero3", "num_processes": 2, "method": "qlora", "quantization": "8bit"}, "quantization"),
         (CPU, {"precision": "fp16"}, "precision"),
         (CPU, {"answer_rows": 5, "eval_split": 0}, "answer_rows"),
+        (CPU, {"eval_answers": 5, "eval_split": 0}, "eval_answers"),
+        (CPU, ZERO3 | {"sequence_parallel_size": 2, "eval_answers": 5, "eval_split": 8}, "eval_answers"),
         (CPU, {"task": "seq2seq", "strategy": "fsdp", "num_processes": 2}, "strategy"),
         (CPU, {"streaming": True, "stratify_by": "topic"}, "stratify_by"),
         (CPU, {"streaming": True, "max_samples": 100}, "max_samples"),
@@ -64,6 +71,18 @@ def config(**values: Any) -> RunConfig:
         (CPU, ZERO3 | {"sequence_parallel_size": 2, "weight_field": "weight"}, "weight_field"),
         (CPU, {"streaming": True, "packing": "packed"}, "packing"),
         (CPU, {"streaming": True, "batch_order": "by_length"}, "batch_order"),
+        (ONE_H100, {"chunked_loss": "on", "torch_compile": True}, "chunked_loss"),
+        (CPU, {"chunked_loss": "on"} | PREFIX, "chunked_loss"),
+        (CPU, ZERO3 | {"chunked_loss": "on", "sequence_parallel_size": 2}, "chunked_loss"),
+        (CPU, {"offload_activations": True}, "offload_activations"),
+        (ONE_H100, {"offload_activations": True, "torch_compile": True}, "offload_activations"),
+        (ONE_H100, {"offload_activations": True, "gradient_checkpointing": "offloaded"}, "offload_activations"),
+        (FOUR_V100, ZERO3 | {"offload_activations": True}, "offload_activations"),
+        (CPU, {"method": "full", "optimizer_in_backward": True}, "optimizer_in_backward"),
+        (CPU, IN_BACKWARD | {"gradient_accumulation_steps": 2}, "optimizer_in_backward"),
+        (CPU, IN_BACKWARD | {"strategy": "ddp", "num_processes": 2}, "optimizer_in_backward"),
+        (FOUR_V100, IN_BACKWARD | {"precision": "fp16"}, "optimizer_in_backward"),
+        (ONE_H100, IN_BACKWARD | {"optimizer": "paged_adamw_8bit"}, "optimizer_in_backward"),
         (CPU, {"attention": "flash_attention_2"}, "attention"),
         (CPU, {"attention": "flex_attention"}, "attention"),
         (ONE_H100, {"attention": "flash_attention_3", "precision": "fp32"}, "attention"),
@@ -90,6 +109,15 @@ def config(**values: Any) -> RunConfig:
         (FOUR_V100, {"strategy": "ddp", "num_processes": 8}, "num_processes"),
         (ONE_H100, {"strategy": "ddp", "num_processes": 2}, "num_processes"),
         (ONE_H100, {"strategy": "zero2"}, "strategy"),
+        (CLUSTER, {"strategy": "ddp", "num_processes": 3, "num_machines": 2}, "num_machines"),
+        (CLUSTER, {"strategy": "ddp", "num_processes": 32, "num_machines": 2}, "num_processes"),
+        (
+            CLUSTER,
+            {"strategy": "ddp", "num_processes": 4, "num_machines": 2, "min_machines": 3},
+            "min_machines",
+        ),
+        (CLUSTER, {"num_machines": 2}, "num_machines"),
+        (FOUR_V100, {"strategy": "ddp", "num_processes": 4, "num_machines": 2}, "num_machines"),
         (FOUR_V100, {"strategy": "ddp", "num_processes": 4, "offload_optimizer": "cpu"}, "offload_optimizer"),
         (FOUR_V100, {"strategy": "zero2", "num_processes": 4, "offload_param": "cpu"}, "offload_param"),
         (CPU, {"method": "vera", "method_options": "rr=8"}, "method_options"),
@@ -157,6 +185,8 @@ def test_working_combinations_are_accepted(machine: Machine, values: dict[str, A
     ("machine", "values"),
     [
         (CPU, {"method": "full", "learning_rate": 1e-2}),
+        (CPU, {"learning_rate": 0.1}),
+        (CPU, {"method": "full", "learning_rate": 1e-3, "optimizer": "lion"}),
         (CPU, {"optimizer": "muon"}),
         (CPU, {"optimizer": "paged_adamw_8bit"}),
         (CPU, {"optimizer": "adamw_anyprecision", "method": "full", "learning_rate": 1e-5}),
@@ -202,8 +232,14 @@ def test_advice_on_a_setting_without_effect_says_where_it_applies() -> None:
 
 
 CHOICES = {name: setting.choices for name, setting in settings().items() if setting.kind == "choice"}
-GIVEN: dict[str, Any] = {"validation_data": "v", "push_to_hub": "a/b", "early_stopping_patience": 2, "answer_rows": 3}
-OTHER_TEXTS = {"nvme_path": "/disk", "deepspeed_config": "{}", "method_options": "r=8"}
+GIVEN: dict[str, Any] = {"validation_data": "v", "push_to_hub": "a/b", "early_stopping_patience": 2, "eval_answers": 3}
+OTHER_TEXTS = {
+    "eval_metrics": "f1",
+    "nvme_path": "/disk",
+    "slurm_options": "partition=gpu",
+    "deepspeed_config": "{}",
+    "method_options": "r=8",
+}
 
 
 def other_value(name: str) -> Any:
@@ -248,3 +284,47 @@ def test_a_disabled_setting_has_no_advice() -> None:
 @pytest.mark.parametrize(("machine", "precision"), [(CPU, "fp32"), (FOUR_V100, "fp16"), (ONE_H100, "bf16")])
 def test_automatic_precision_is_the_best_the_machine_has(machine: Machine, precision: str) -> None:
     assert machine.best_precision.value == precision
+
+
+@pytest.mark.parametrize(
+    ("values", "sure"),
+    [
+        ({"learning_rate": 1e-2}, "Likely"),
+        ({"learning_rate": 0.1}, "Almost certainly"),
+        ({"learning_rate": 2e-3, "optimizer": "lion"}, "Likely"),
+        ({"method": "full", "learning_rate": 2e-3}, "Likely"),
+        ({"method": "full", "learning_rate": 0.05}, "Almost certainly"),
+        ({"learning_rate": 2e-3}, ""),
+        ({"learning_rate": 0.1, "optimizer": "sgd"}, ""),
+        ({"learning_rate": 0.1, "method": "prompt_tuning", "method_options": "num_virtual_tokens=8"}, ""),
+    ],
+)
+def test_a_learning_rate_beyond_what_the_method_bears_is_foretold(values: dict[str, Any], sure: str) -> None:
+    found = [item for item in check(config(**values), CPU) if item.settings[0] == "learning_rate"]
+    assert [item.reason.partition(":")[0].startswith(sure) and bool(item.changes) for item in found] == [True] * bool(
+        sure
+    )
+
+
+MODELS: dict[str, tuple[dict[str, Any], str]] = {
+    "t5": ({"model_type": "mt5", "torch_dtype": "float32"}, "Very likely"),
+    "gemma 3": ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "Very likely"),
+    "a bf16 checkpoint": ({"model_type": "llama", "dtype": "bfloat16"}, "The loss may become NaN"),
+    "an older bf16 checkpoint": ({"model_type": "bloom", "torch_dtype": "bfloat16"}, "The loss may become NaN"),
+    "an fp16 checkpoint": ({"model_type": "bloom", "torch_dtype": "float16"}, ""),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_overflow_in_fp16_is_foretold_from_the_model_s_config(tmp_path: Path, name: str) -> None:
+    values, sure = MODELS[name]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    chosen = {"model": str(tmp_path), "precision": "fp16"}
+    found = [item for item in check(config(**chosen), ONE_H100) if item.settings[0] == "precision"]
+    assert [(item.reason.startswith(sure), item.changes) for item in found] == [(True, {"precision": "bf16"})] * bool(
+        sure
+    )
+    assert check(config(**chosen | {"precision": "bf16"}), ONE_H100) == []
+    on_v100 = [item.changes for item in check(config(model=str(tmp_path)), FOUR_V100)]
+    assert on_v100 == [{"precision": "fp32"}] * bool(sure)  # auto is fp16 there
+    assert check(config(model=str(tmp_path)), ONE_H100) == []

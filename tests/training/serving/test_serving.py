@@ -158,3 +158,30 @@ def test_a_cancelled_request_ends_and_the_next_one_is_answered(client, served):
         pass
     assert len(seen) == 2  # one token and the end
     assert ask(client).status_code == 200
+
+
+def test_an_encoder_decoder_answers_plain_text_as_when_loaded_alone(folders):
+    import torch
+    from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+
+    from training.serving.loaded import Base, load
+    from training.serving.web import Api
+
+    tokenizer = AutoTokenizer.from_pretrained(folders / "base")
+    tokenizer.chat_template = None
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    torch.manual_seed(1)
+    config = T5Config(vocab_size=len(tokenizer), **sizes, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1)
+    folder = folders / "t5"
+    model = T5ForConditionalGeneration(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    with TestClient(Api(load(Base(str(folder), "t5"), {}, {}, {}), "").app()) as client:
+        body = {"model": "t5", "prompt": "Höhe 3", "temperature": 0, "max_tokens": 6, "return_token_ids": True}
+        choice = client.post("/v1/completions", json=body).json()["choices"][0]
+        refused = ask(client, model="t5").json()["error"]
+    ids = torch.tensor([choice["prompt_token_ids"]])
+    generated = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=6)
+    assert generated[0, 1:].tolist() == choice["token_ids"]
+    assert "has no chat template" in refused["message"]
+    assert "plain text" in refused["fix"]

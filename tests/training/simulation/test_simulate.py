@@ -167,6 +167,14 @@ def test_activations_in_host_memory_are_not_on_the_device(home: Path) -> None:
     assert kept("offloaded") < 0.8 * kept("full")
 
 
+def test_a_gpu_s_allocator_reserves_more_than_lives_and_needs_less_than_it_reserves(home: Path) -> None:
+    done = simulated(home, "gpt2", "cuda", method="full")
+    assert done.peak_bytes <= done.needed_bytes <= done.reserved_bytes
+    assert done.reserved_bytes % 2**21 == done.needed_bytes % 2**21 == 0
+    on_cpu = simulated(home, "gpt2", "cpu", method="full")
+    assert on_cpu.reserved_bytes == on_cpu.needed_bytes == on_cpu.peak_bytes
+
+
 def test_a_task_whose_trainer_computes_the_loss_is_refused(home: Path) -> None:
     with pytest.raises(UserError, match="task"):
         simulated(home, "llama", task="dpo")

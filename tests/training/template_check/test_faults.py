@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from chat_models import CHATML, FAMILIES, KINDS, LLAMA3, MISTRAL, QWEN3, chat, make_tokenizer, write_model, write_rows
 
+from training.chat.named_templates import NAMED
 from training.config.run_config import RunConfig
 from training.template_check.check import check
 from training.template_check.findings import ERROR, WARNING, Finding, Report
@@ -224,7 +225,11 @@ def test_special_tokens_whose_embeddings_are_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("limit", "severity"), [(8, ERROR), (24, WARNING)])
 def test_a_maximum_length_that_cuts_the_end_token_off(tmp_path: Path, limit: int, severity: str) -> None:
     rows = [chat("Hi", "Hello"), chat("Hi", "Hello " * 20)]
-    finding = only(checked(tmp_path, make_tokenizer("chatml"), rows, max_length=limit), "end_token_cut_off", severity)
+    found = {
+        str(one.fault): one for one in checked(tmp_path, make_tokenizer("chatml"), rows, max_length=limit).findings
+    }
+    finding = found.pop("end_token_cut_off")
+    assert finding.severity == severity and set(found) == ({"no_loss"} if limit == 8 else set())
     fixed = checked(tmp_path, make_tokenizer("chatml"), rows, **finding.changes)
     assert fixed.findings == ()
 
@@ -255,6 +260,29 @@ def test_an_error_of_the_template_names_its_line(tmp_path: Path) -> None:
     assert "line 3 of the template" in finding.message and "line 3" in finding.fix
 
 
+DATED = "{{ strftime_now('%d %b %Y') }}\n" + CHATML
+DATED_UNLESS_GIVEN = "{{ date_string if date_string is defined else strftime_now('%d %b %Y') }}\n" + CHATML
+
+
+def test_a_template_that_writes_the_current_date(tmp_path: Path) -> None:
+    finding = only(
+        checked(tmp_path, make_tokenizer("chatml"), CHAT, chat_template=DATED_UNLESS_GIVEN), "current_date", WARNING
+    )
+    assert finding.rows == 3 and "date_string" in finding.fix
+    settings = {"chat_template_kwargs": "date_string='26 Jul 2024'"}
+    given = checked(tmp_path, make_tokenizer("chatml"), CHAT, chat_template=DATED_UNLESS_GIVEN, **settings)
+    assert given.findings == ()
+    unfixed = only(checked(tmp_path, make_tokenizer("chatml"), CHAT, chat_template=DATED), "current_date", WARNING)
+    assert "date_string" not in unfixed.fix
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_templates_by_name_give_no_alarm(tmp_path: Path, name: str) -> None:
+    family = {"zephyr": "mistral"}.get(name, name)
+    tokenizer = make_tokenizer(family)
+    assert checked(tmp_path, tokenizer, CHAT, chat_template=NAMED[name]).findings == ()
+
+
 def test_marks_of_turns_that_the_settings_ignore(tmp_path: Path) -> None:
     rows = [chat("2+2?", "5", "Wrong.", "4")]
     rows[0]["messages"][1]["weight"] = 0
@@ -267,7 +295,22 @@ def test_marks_of_turns_that_the_settings_ignore(tmp_path: Path) -> None:
 
 def test_rows_without_any_loss(tmp_path: Path) -> None:
     rows = [chat("2+2?", "4", train=False)]
-    only(checked(tmp_path, make_tokenizer("chatml"), rows, loss_on="field"), "no_loss", ERROR)
+    finding = only(checked(tmp_path, make_tokenizer("chatml"), rows, loss_on="field"), "no_loss", ERROR)
+    only(checked(tmp_path, make_tokenizer("chatml"), rows, **finding.changes), "marks_ignored", WARNING)
+
+
+def test_answers_that_all_begin_after_the_maximum_length(tmp_path: Path) -> None:
+    rows = [chat("How much is 2+2? " * 20, "4")]
+    found = checked(tmp_path, make_tokenizer("chatml"), rows, max_length=64).findings
+    (finding,) = [finding for finding in found if finding.fault == "no_loss"]
+    assert finding.setting == "max_length" and finding.severity == ERROR
+    assert checked(tmp_path, make_tokenizer("chatml"), rows, **finding.changes).findings == ()
+
+
+def test_loss_weights_that_are_all_zero(tmp_path: Path) -> None:
+    rows = [chat("2+2?", "4") | {"weight": 0}]
+    finding = only(checked(tmp_path, make_tokenizer("chatml"), rows, weight_field="weight"), "no_loss", ERROR)
+    assert checked(tmp_path, make_tokenizer("chatml"), rows, **finding.changes).findings == ()
 
 
 @pytest.mark.parametrize(

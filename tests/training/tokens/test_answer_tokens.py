@@ -9,10 +9,10 @@ from tiny import make_model
 from benchmarks.matrix.inputs import byte_tokenizer
 from training.config.run_config import RunConfig
 from training.data.example import Example
-from training.results.answers import questions
 from training.tokens.encoding import Encoder
 from training.tokens.parts import PartRenderer
 from training.tokens.task_parts import STORED_TEXTS
+from training.trainer.answering.questions import questions
 
 CHAT = Example(
     messages=[
@@ -42,8 +42,8 @@ def test_a_question_equals_the_training_prompt(tmp_path: Path, example: Example,
     from transformers import AutoTokenizer
 
     tokenizer = with_bos(AutoTokenizer.from_pretrained(make_model(tmp_path, template=template)))
-    config = RunConfig.model_validate({"model": "m", "data": "d", "answer_rows": 1, "task": task})
-    (question,) = questions(iter([(0, example)]), config, tokenizer)
+    config = RunConfig.model_validate({"model": "m", "data": "d", "task": task})
+    (question,) = questions(iter([(0, example)]), config, tokenizer, 1)
     encoder = Encoder(tokenizer)
     rendered = [PartRenderer(tokenizer, STORED_TEXTS[config.task][0]).render(example)]
     encoded = encoder.collect(rendered, encoder.encode(rendered))
@@ -65,11 +65,11 @@ def test_a_token_across_the_start_of_the_answer_is_not_in_the_question() -> None
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.BPE(vocab=pieces, merges=[(" ", "b")])), eos_token="<|end|>"
     )
-    config = RunConfig.model_validate({"model": "m", "data": "d", "answer_rows": 1})
-    (question,) = questions(iter([(0, Example(prompt="a ", answer="b"))]), config, tokenizer)
+    config = RunConfig.model_validate({"model": "m", "data": "d"})
+    (question,) = questions(iter([(0, Example(prompt="a ", answer="b"))]), config, tokenizer, 1)
     assert question.tokens == [2]
 
 
 def test_rows_without_a_prompt_are_skipped() -> None:
-    config = RunConfig.model_validate({"model": "m", "data": "d", "answer_rows": 2})
-    assert questions(iter([(0, Example(answer="once upon"))]), config, byte_tokenizer()) == []
+    config = RunConfig.model_validate({"model": "m", "data": "d"})
+    assert questions(iter([(0, Example(answer="once upon"))]), config, byte_tokenizer(), 2) == []

@@ -46,6 +46,7 @@ def sealed(event: Event) -> bool:
 
 def test_a_killed_run_resumes_with_the_same_losses(tmp_path: Path, inputs: tuple[Path, Path], whole: Trained) -> None:
     killed = start(tmp_path, *inputs, **SETTINGS)
+    killed.wait_for(lambda event: isinstance(event, CheckpointSaved))  # written beside the training
     killed.wait_for(at_step(6))
     os.kill(killed.pids()[0], signal.SIGKILL)
     assert killed.finish() != 0

@@ -245,11 +245,14 @@ def test_fragmentation_is_distinguished_from_memory_in_use():
     assert "expandable_segments" in diagnosis.fix[0]
 
 
+OFFLOADED = {"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"}
+
+
 @pytest.mark.parametrize(
     ("code", "phase", "changes"),
     [
-        ("AutoModelForCausalLM.from_pretrained(folder).cuda()", "loading", {"quantization": "4bit"}),
-        ("state['exp_avg'] = torch.zeros_like(p)", "optimizer", {"optimizer": "adamw_8bit"}),
+        ("AutoModelForCausalLM.from_pretrained(folder).cuda()", "loading", OFFLOADED),
+        ("state['exp_avg'] = torch.zeros_like(p)", "optimizer", {"strategy": "zero2", "offload_optimizer": "cpu"}),
         ("loss.backward()", "backward", {"micro_batch_size": 4, "gradient_accumulation_steps": 6}),
     ],
 )

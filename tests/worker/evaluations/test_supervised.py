@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import psutil
@@ -18,6 +19,7 @@ from worker.machine import overload, processes
 from worker.machine.process_identity import Identity
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
+from worker.store.playground import prompt_sets
 from worker.store.tables import DeviceLease, Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
@@ -73,6 +75,31 @@ def test_an_evaluation_survives_the_loss_of_its_supervisor_and_finishes_with_sco
     assert [row.row for row in document.ordered(answers, "highest", "own.py:words")][:3] == [4, 5, 6]
     with database.read() as session:
         assert session.get(DeviceLease, ended.device) is None
+
+
+def test_a_prompt_set_is_answered_by_a_new_result_without_anybody_asking(tmp_path, home, monkeypatch):
+    monkeypatch.setattr(overload, "here", lambda: "")
+    prompts = [{"user": "count 1: ", "system": "", "mode": "chat"}, {"user": "abc", "system": "", "mode": "text"}]
+    with database.write() as session:
+        asked = prompt_sets.save(session=session, name="counts", prompts=prompts, owner="anna")
+        prompt_sets.ask_every_result(session=session, set_id=asked.id, every_result=True)
+        prompt_sets.save(session=session, name="another", prompts=prompts, owner="anna")
+    model = make_model(tmp_path / "model")
+    classifier = PlayedRun("classes", task="classification").claim("elsewhere/cpu")
+    played = PlayedRun("tiny", model=str(model), method="full", max_new_tokens=4).claim("elsewhere/cpu2")
+    folder = get_settings().runs_dir / played.id
+    shutil.copytree(model, folder / "model")
+    (folder / "config.json").write_text(json.dumps(played.row.config))
+    classifier.end(summary=SUMMARY)
+    played.end(summary=SUMMARY)
+    (item,) = starting.start_waiting()
+    assert (item.run_id, item.owner, item.request["name"]) == (played.id, "anna", "prompt set counts")
+    ended = eventually(lambda: (one := get(item)).status.ended and one, SECONDS)
+    assert (ended.error, ended.summary) == (None, {"rows": 2, "metrics": {}})
+    with database.read() as session:
+        kept = {one.name: one.answers for one in prompt_sets.listing(session=session)}
+    assert kept["another"] == {}
+    assert [answer["text"] for answer in kept["counts"][played.id]] == [row.answer for row in document.rows(ended)]
 
 
 def test_a_running_evaluation_is_stopped(run, tmp_path):

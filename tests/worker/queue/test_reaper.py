@@ -11,9 +11,10 @@ import pytest
 from paths import ROOT
 from supervised import children, command, eventually, get, living, queue_run, quick_leases, started, supervise  # noqa: F401
 
+from worker.engines.local import starting
 from worker.machine import overload, processes
 from worker.machine.process_identity import Identity, hostname, me
-from worker.queue import reaper, starting
+from worker.queue import reaper
 from worker.settings import get_settings
 from worker.store import claims, runs
 from worker.store import database as db
@@ -223,7 +224,7 @@ def test_a_preloaded_supervisor_takes_the_next_run() -> None:
 
 
 def test_a_preloaded_supervisor_ends_with_its_worker(home: Path) -> None:
-    code = "from worker.queue import starting; starting.prepare(); print(starting._standby._waiting.pid)"
+    code = "from worker.engines.local import starting; starting.prepare(); print(starting._standby._waiting.pid)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     eventually(lambda: not psutil.pid_exists(int(done.stdout)))
 

@@ -1,6 +1,6 @@
 """The order in which runs of several sizes start on a machine with four GPUs."""
 
-from worker.queue.starting import next_run
+from worker.engines.local.starting import next_run
 from worker.store.tables import Run
 
 OWN = [f"h/cuda:{index}" for index in range(4)]

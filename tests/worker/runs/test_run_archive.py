@@ -13,12 +13,13 @@ from commands import lathe
 from played_run import SUMMARY, PlayedRun
 from sqlmodel import SQLModel, func, select
 
+from training.evaluation.request import EvaluationRequest, evaluation_dir
 from training.run_folder.events import Metrics, Note
 from training.run_folder.lineage import Lineage
 from worker.runs import restore, run_archive
 from worker.runs.restore import BadArchive
 from worker.settings import get_settings
-from worker.store import database, history, logs, runs
+from worker.store import database, evaluations, history, logs, runs
 from worker.store.measured import series
 from worker.store.runs import NotEnded
 from worker.store.tables import Attempt, LogLine, Metric, MetricRollup, Run, RunEvent, Status
@@ -49,6 +50,41 @@ def packed(finished: PlayedRun, tmp_path: Path) -> Path:
     path = tmp_path / "run.lathe.zip"
     path.write_bytes(b"".join(run_archive.packed(finished.id)))
     return path
+
+
+@pytest.fixture
+def evaluated(finished: PlayedRun) -> str:
+    """The id of a finished evaluation of the run."""
+    mean = {"mean": 0.5, "low": 0.1, "high": 0.9, "rows": 2}
+    request = EvaluationRequest(path="/here/rows.jsonl", name="rows.jsonl", sha256="a" * 64, metrics=("exact_match",))
+    with database.write() as session:
+        document = request.model_dump(mode="json")
+        item = evaluations.create(session=session, run_id=finished.id, request=document, owner="local")
+        evaluations.create(session=session, run_id=finished.id, request=document, owner="local")  # queued
+        held = {"session": session, "evaluation_id": item.id}
+        evaluations.claim(**held, owner="host:1:1", device="host/cpu", lease_seconds=60)
+        summary = {"rows": 2, "metrics": {"exact_match": mean}}
+        evaluations.finish(**held, attempt=1, status=Status.FINISHED, summary=summary)
+    folder = evaluation_dir(get_settings().runs_dir / finished.id, item.id)
+    folder.mkdir(parents=True)
+    (folder / "answers.jsonl").write_text('{"row": 0}\n')
+    return item.id
+
+
+def test_evaluations_are_imported_with_their_answers_under_a_new_id_if_theirs_is_taken(
+    finished: PlayedRun, evaluated: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.lathe.zip"
+    path.write_bytes(b"".join(run_archive.packed(finished.id)))
+    restored = restore.restore(path, owner="alice")
+    with database.read() as session:
+        (item,) = evaluations.of_run(session=session, run_id=restored.id)
+        known = evaluations.get(session=session, evaluation_id=evaluated)
+    assert item.id != evaluated
+    assert (item.owner, item.status, item.summary) == ("alice", Status.FINISHED, known.summary)
+    assert item.request == known.request | {"path": ""}
+    copied = evaluation_dir(get_settings().runs_dir / restored.id, item.id) / "answers.jsonl"
+    assert copied.read_text() == '{"row": 0}\n'
 
 
 def forget(run_id: str) -> None:

@@ -14,16 +14,18 @@ from run_files import result
 from sqlmodel import select
 from supervised import eventually
 
+from worker.engines.local import starting
+from worker.evaluations import starting as evaluation_starting
 from worker.machine import devices
 from worker.machine.devices import Gpu
 from worker.machine.process_identity import hostname, me
-from worker.queue import starting
-from worker.serving import models, processes
-from worker.store import claims, database
+from worker.serving import memory, models, processes
+from worker.store import claims, database, evaluations
 from worker.store.playground import serving
 from worker.store.tables import DeviceLease, ServedModel, ServedState, Status
 
 pytestmark = pytest.mark.slow
+STARTER = ROOT / "static" / "starter"
 FIRST, SECOND = f"{hostname()}/cuda:0", f"{hostname()}/cuda:1"
 
 
@@ -117,6 +119,39 @@ def test_a_queued_run_that_fits_beside_it_leaves_it(installation):
     assert [one.id for one in starting.start_waiting()] == [run.id]
     assert leased() == {FIRST: run.id, SECOND: ready.id}
     assert get(ready.id).end_request == ""
+
+
+def test_a_waiting_evaluation_ends_the_process_and_takes_its_device(installation, monkeypatch):
+    monkeypatch.setattr(evaluation_starting, "_supervise", lambda item: None)
+    ready = served()
+    PlayedRun().claim(FIRST)
+    run = PlayedRun().claim("elsewhere/cpu")
+    run.end(Status.FAILED)
+    with database.write() as session:
+        asked = evaluations.create(session=session, run_id=run.id, request={"source": "base"}, owner="local").id
+    assert evaluation_starting.start_waiting() == []
+    assert is_in(ServedState.ENDED, ready.id).reason == f"An evaluation of run {run.id} needs its device."
+    assert [one.id for one in evaluation_starting.start_waiting()] == [asked]
+
+
+def test_models_that_do_not_fit_are_refused_with_the_memory_they_need(installation, tmp_path):
+    run = PlayedRun(model=str(STARTER)).claim("elsewhere/cpu")
+    run.end(Status.FAILED)
+    found = ask(f"{run.id}:base")
+    processes.start_waiting()
+    reason = is_in(ServedState.ENDED, found).reason
+    assert f"and 8 bytes are free on {SECOND}. Choose fewer models" in reason
+    assert leased() == {}
+
+
+def test_the_memory_of_models_is_that_of_their_files_and_less_when_quantized():
+    file = (STARTER / "model.safetensors").stat().st_size
+    plain, cache = memory.needed(models.Plan(str(STARTER), "base", models={"copy": STARTER}))
+    assert plain == 2 * file
+    assert cache > 0
+    (packed, _), (eight, _) = (memory.needed(models.Plan(str(STARTER), "b", quantization=q)) for q in ("4bit", "8bit"))
+    assert packed < eight < file
+    assert memory.needed(models.Plan("owner/not-here", "base")) == (0, 0)
 
 
 def test_without_a_free_device_it_waits_says_for_whom_and_starts_later(installation):

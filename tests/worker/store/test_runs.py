@@ -6,8 +6,9 @@ import pytest
 from held_runs import GPU, attempts_of, claim, finish, leased, now_of, renew, request_stop, requeue, resume, told_of
 from sqlmodel import select
 
+from training.run_folder.events import CheckpointSaved
 from worker.settings import get_settings
-from worker.store import claims, runs, waiting
+from worker.store import claims, history, runs, waiting
 from worker.store import database as db
 from worker.store.listed import run_list
 from worker.store.measured import metrics
@@ -246,6 +247,26 @@ def test_resuming_resets_the_count_of_lost_and_failed_attempts(database, new_run
     time.sleep(0.002)  # SQLite's clock has milliseconds
     resume(run)
     assert failed(run) == 0
+
+
+def test_a_new_checkpoint_resets_the_count_of_lost_and_failed_attempts(database, new_run):
+    def attempt(*saved):
+        with db.read() as session:
+            before = claims.failed_attempts(session=session, run=now_of(run))
+        claimed = claim(run.id)
+        reports = [CheckpointSaved(step=step, path=f"checkpoint-{step}", bytes=1) for step in saved]
+        with db.write() as session:
+            offset = claimed.event_offset + 1
+            history.apply(session=session, run_id=run.id, attempt=claimed.attempt, events=reports, new_offset=offset)
+        requeue(claimed, outcome="lost")
+        return before
+
+    run = new_run()
+    assert [attempt(), attempt(), attempt(10, 20)] == [0, 1, 2]
+    assert [attempt(30), attempt(), attempt(30)] == [1, 1, 2], (
+        "the one that saved counts; the same step again is no progress"
+    )
+    assert [attempt(40), attempt()] == [3, 1]
 
 
 def test_deleting_a_run_deletes_its_records_and_its_folder(database, new_run):

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from training.config.run_config import RunConfig
-from worker.supervision.launcher import launch, preview
+from worker.supervision.launcher import Node, launch, preview
 
 
 def config(**values: Any) -> RunConfig:
@@ -44,3 +46,19 @@ def test_the_preview_equals_the_command() -> None:
     launched = launch(config(strategy="zero3", num_processes=4), Path("/r"), ["h/cuda:0"]).argv
     assert shown[:2] == ["accelerate", "launch"]
     assert shown[2:-1] == launched[3:-1]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp"])
+def test_each_machine_of_several_gets_its_rank_and_the_address_of_the_first(strategy: str) -> None:
+    several = config(strategy=strategy, num_processes=8, num_machines=2)
+    first, second = (
+        launch(several, Path("/r"), ["h/cpu"], cpu_count=8, node=Node(rank, "10.0.0.1", 29500)) for rank in (0, 1)
+    )
+    words = second.argv
+    given = {name: words[place + 1] for place, name in enumerate(words[:-1]) if name.startswith("--")}
+    assert given["--main_process_ip"] == "10.0.0.1" and given["--main_process_port"] == "29500"
+    assert (given["--machine_rank"], given["--num_machines"]) == ("1", "2")
+    assert [word for word in first.argv if word not in words] == ["0"]
+    assert first.env["OMP_NUM_THREADS"] == "2", "each machine's cores are shared by its own processes"
+    # Otherwise accelerate would start DeepSpeed by pdsh over ssh.
+    assert ("--deepspeed_multinode_launcher" in words) == strategy.startswith("zero")

@@ -48,12 +48,17 @@ def test_a_failed_attempt_stores_the_diagnosis_of_its_log(log: Path) -> None:
 
 def test_settings_that_were_already_stepped_down_are_kept_and_not_advised_again(log: Path) -> None:
     log.write_text(TRACE)
-    least = {"micro_batch_size": 1, "gradient_accumulation_steps": 16, "gradient_checkpointing": "full"}
+    least: dict[str, object] = {
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 16,
+        "gradient_checkpointing": "full",
+    }
     alone = diagnosis_of(verdict_on(log, stepped=dict(least), micro_batch_size=8, gradient_accumulation_steps=2))
-    assert alone["changes"] == {}
-    assert not any("micro_batch_size" in fix or "gradient_checkpointing" in fix for fix in alone["fix"])  # type: ignore[attr-defined]
+    assert alone["changes"] == least | {"gradient_checkpointing": "offloaded"}  # the ladder's next step
+    assert not any("micro_batch_size" in fix for fix in alone["fix"])  # type: ignore[attr-defined]
+    least |= {"gradient_checkpointing": "offloaded", "offload_activations": True}
     shared = diagnosis_of(verdict_on(log, stepped=dict(least), micro_batch_size=8, num_processes=2))
-    assert shared["changes"] == least | {"strategy": "zero3"}
+    assert shared["changes"] == least | {"strategy": "zero2"}
 
 
 def test_output_of_an_earlier_attempt_is_not_diagnosed(log: Path) -> None:

@@ -46,19 +46,18 @@ def _difference(reference: Reference, index: int, answer: Answered) -> float | N
     """The largest difference of the logits, or that of the first token's log probability."""
     if reference.logits is None:
         return None
-    wanted = reference.logits[index]
+    known = reference.logits
+    tokens, wanted = known.tokens[index], known.values[index]
     if answer.logits is not None:
-        shared = min(len(wanted), len(answer.logits))  # a file may pad its vocabulary
-        return float(np.abs(wanted[:shared] - answer.logits[:shared]).max())
+        return float(np.abs(wanted - answer.logits[tokens]).max())
     if answer.logprob is None or not answer.tokens:
         return None
-    exact = wanted.astype(np.float64)
-    normalizer = exact.max() + np.log(np.exp(exact - exact.max()).sum())
-    return abs(float(exact[answer.tokens[0]] - normalizer) - answer.logprob)
+    place = np.flatnonzero(tokens == answer.tokens[0])
+    return abs(float(wanted[place[0]] - known.normalizers[index]) - answer.logprob) if len(place) else None
 
 
-def document(name: str, rows: list[Row], decode: Any) -> dict[str, Any]:
-    """What `lathe verify --json` prints of a form; `decode` turns tokens into text."""
+def document(name: str, rows: list[Row], reference: Reference, decode: Any, *, lossy: bool) -> dict[str, Any]:
+    """What `lathe verify --json` prints of a form; `decode` turns tokens into text. `lossy`: it rounds weights by intent."""
     differences = [row.difference for row in rows if row.difference is not None]
     first = next((row for row in rows if not (row.ids_equal and row.answer_equal)), None)
     return {
@@ -68,10 +67,32 @@ def document(name: str, rows: list[Row], decode: Any) -> dict[str, Any]:
         "answers_equal": all(row.answer_equal for row in rows),
         "equal_answers": sum(row.answer_equal for row in rows),
         "max_logit_difference": max(differences, default=None),
-        "perplexity": perplexity([row.loss for row in rows]),
-        "exact_match": sum(row.answer == row.prompt.expected for row in rows),
+        **_quality(rows, reference),
+        "lossy": lossy,
         "first_difference": first and _told(first, decode),
     }
+
+
+def _quality(rows: list[Row], reference: Reference) -> dict[str, Any]:
+    """Perplexity and exact match against the rows' own answers, and what they lose against the trained model."""
+    here, trained = perplexity([row.loss for row in rows]), perplexity([row.prompt.loss for row in rows])
+    matches = sum(_matches(row.answer, row.prompt, reference) for row in rows)
+    return {
+        "perplexity": here,
+        "perplexity_loss": None if here is None or trained is None else here - trained,
+        "exact_match": matches,
+        "exact_match_loss": exact_match(reference) - matches,
+    }
+
+
+def exact_match(reference: Reference) -> int:
+    """The rows that the trained model answers as the row itself does."""
+    return sum(_matches(prompt.answer, prompt, reference) for prompt in reference.prompts)
+
+
+def _matches(answer: list[int], prompt: Prompt, reference: Reference) -> bool:
+    """True if the tokens are those of the row's own answer, as far as an answer may be long."""
+    return bool(prompt.expected) and answer == prompt.expected[: reference.max_new_tokens]
 
 
 def perplexity(losses: Sequence[float | None]) -> float | None:

@@ -1,6 +1,5 @@
 """The forms of a result as a user loads them: each renders prompts with its own files and stops where they say."""
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from numpy.typing import NDArray
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from training.config.choices import Method, Precision, Quantization, Strategy
 from training.config.run_config import RunConfig
-from training.models.loading import quantization
+from training.models.loading import DTYPES, quantization
 from training.results.gguf.llama import LlamaModel
 from training.results.parity.generation import answer_loss, greedy
 from training.results.parity.reference import Prompt
@@ -92,26 +92,32 @@ class GgufForm:
 
 
 @contextmanager
-def transformers_form(config: RunConfig, folder: Path, *, on_base: bool) -> Iterator[Form]:
-    """A folder as a model; with `on_base`, as an adapter on the base model of `config`."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype: Any = "auto"
-    if on_base:
-        bits = quantization(config, torch.get_default_dtype(), torch.bfloat16) if config.quantized else None
-        base = AutoModelForCausalLM.from_pretrained(
-            config.model, revision=config.revision or "main", dtype=dtype, quantization_config=bits
-        )
-        tokens = len(AutoTokenizer.from_pretrained(folder))
-        if tokens > base.get_input_embeddings().num_embeddings:
-            base.resize_token_embeddings(tokens)
-        model: Any = PeftModel.from_pretrained(base, str(folder))
-    else:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-    try:
-        yield TransformersForm(model.to(device), folder)
-    finally:
-        del model
-        gc.collect()
+def adapter_form(config: RunConfig, folder: Path, bits: Quantization) -> Iterator[Form]:
+    """The adapter in `folder` on the base model of `config`, whose weights are quantized to `bits`."""
+    compute = DTYPES.get(Precision(config.precision), torch.bfloat16 if _device() == "cuda" else torch.float32)
+    asked = config.model_copy(update={"method": Method.LORA, "quantization": bits, "strategy": Strategy.SINGLE})
+    base = AutoModelForCausalLM.from_pretrained(
+        config.model,
+        revision=config.revision or "main",
+        dtype="auto",
+        quantization_config=quantization(asked, compute, compute),
+        device_map={"": _device()},
+    )
+    tokens = len(AutoTokenizer.from_pretrained(folder))
+    if tokens > base.get_input_embeddings().num_embeddings:
+        base.resize_token_embeddings(tokens)
+    yield TransformersForm(PeftModel.from_pretrained(base, str(folder)), folder)
+
+
+@contextmanager
+def model_form(folder: Path) -> Iterator[Form]:
+    """The model in `folder`."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", device_map={"": _device()})
+    yield TransformersForm(model, folder)
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @contextmanager

@@ -40,5 +40,6 @@ def greedy(
 def answer_loss(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> float:
     """The mean cross-entropy, in nats, of the tokens of an answer after a prompt."""
     ids = torch.tensor([[*prompt, *answer]], device=model.device)
-    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+    # Counted from the end, since prompt tuning puts virtual tokens in front.
+    logits = model(input_ids=ids, use_cache=False).logits[0, -len(answer) - 1 : -1].float()
     return float(torch.nn.functional.cross_entropy(logits, ids[0, len(prompt) :]))

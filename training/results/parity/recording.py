@@ -5,48 +5,61 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from training.config.choices import Precision, Strategy
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.models.loading import DTYPES
-from training.results.parity.reference import (
-    TRAINED_MODEL,
-    Reference,
-    answered,
-    end_tokens,
-    prompts,
-)
+from training.results.parity.reference import Reference, answered, end_tokens, prompts
+from training.results.parity.trained import Sharded, Whole
 from training.results.parity.verify import verdict, verify
 from training.run_folder.paths import MERGED_FOLDER, PARITY_FILE
 from training.trainer.prepare import Data
+from training.trainer.reporting_trainer import ReportingTrainer
 
 MOST_NEW_TOKENS = 32
-_SHARDED = (Strategy.ZERO3, Strategy.FSDP)
+_BYTES_PER_WEIGHT = 4
+
+
+def by_all_ranks(config: RunConfig) -> bool:
+    """True if no rank holds the whole trained model, so that all of them answer together."""
+    return config.strategy in (Strategy.ZERO3, Strategy.FSDP)
 
 
 def record(
-    model: Any, config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, precision: Precision
+    trainer: ReportingTrainer, config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, precision: Precision
 ) -> Reference | None:
-    """Chooses the prompts and lets the trained model answer them; a sharded one does not. None if there is no prompt."""
+    """Chooses the prompts and lets the trained model answer them. None if there is no prompt."""
     chosen = prompts(config, data, tokenizer, config.verify_rows) if config.verify_rows else []
     if not chosen:
         return None
+    model, device = trainer.model.eval(), trainer.args.device
     reference = Reference(
         chosen,
         ends=_ends(model, data, tokenizer),
         template_arguments=template_arguments(config.chat_template_kwargs),
         max_new_tokens=min(MOST_NEW_TOKENS, config.max_new_tokens),
     )
-    if config.strategy in _SHARDED:
-        return reference
     autocast = None if precision is Precision.FP32 else DTYPES[precision]
+    if by_all_ranks(config):
+        trainer.model_wrapped.eval()  # DeepSpeed's returns nothing
+        return answered(reference, Sharded(trainer.model_wrapped, model, device), device, autocast)
     cached, model.config.use_cache = model.config.use_cache, True
     try:
-        return answered(reference, model.eval(), model.device, autocast, TRAINED_MODEL)
+        return answered(reference, Whole(model), device, autocast)
     finally:
         model.config.use_cache = cached
+
+
+def fits_here(parameters: int) -> bool:
+    """True if a model that the ranks shared can be loaded by this one: half of the free memory, in fp32."""
+    free = [psutil.virtual_memory().available]
+    if torch.cuda.is_available():
+        free.append(torch.cuda.mem_get_info()[0])
+    return parameters * _BYTES_PER_WEIGHT < min(free) / 2
 
 
 def _ends(model: Any, data: Data, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -1,16 +1,17 @@
 """What training saw and the trained model answers, for a few held-out rows: the reference of every comparison.
 
-Written at the end of training to PARITY_FOLDER: rows.json, and logits.safetensors with the logits (rows, vocabulary) after prompts.
+Written at the end of training to PARITY_FOLDER: rows.json, and logits.safetensors with the largest logits after each prompt.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
@@ -20,14 +21,14 @@ from training.config.choices import LossOn, Task
 from training.config.run_config import RunConfig
 from training.data.data_files import read_files
 from training.data.example import Example, Message, Row
-from training.results.parity.generation import answer_loss, greedy
+from training.results.parity.trained import Trained
 from training.run_folder.paths import PARITY_FOLDER
 from training.tokens.encoding import Encoder
 from training.tokens.rendering import Renderer
 from training.trainer.prepare import Data
 
 _ROWS_FILE, _LOGITS_FILE = "rows.json", "logits.safetensors"
-TRAINED_MODEL, SAVED_RESULT = "trained model", "saved result"
+_MOST_LOGITS = 1024
 
 
 @dataclass
@@ -48,16 +49,32 @@ class Prompt:
     loss: float | None = None
 
 
+@dataclass(frozen=True)
+class Logits:
+    """The largest logits after each prompt in fp32, (rows, 1,024): `values` of the tokens `tokens`. `normalizers` (rows,) are the
+    log-sum-exp over the whole vocabulary; a value minus it is the log probability."""
+
+    tokens: NDArray[np.int64]
+    values: NDArray[np.float32]
+    normalizers: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: Sequence[NDArray[np.float32]]) -> "Logits":
+        """The largest of the logits (vocabulary,) of each row."""
+        whole = torch.from_numpy(np.stack(rows))
+        largest = whole.topk(min(_MOST_LOGITS, whole.shape[1]))
+        return cls(largest.indices.numpy(), largest.values.numpy(), whole.double().logsumexp(dim=1).numpy())
+
+
 @dataclass
 class Reference:
-    """The prompts, the logits (rows, vocabulary) after them in fp32, and what answered: `source`.
+    """The prompts, and the trained model's logits after them.
 
     `ends` are the tokens at which the trained model ends an answer, `template_arguments` those of the chat template.
     """
 
     prompts: list[Prompt]
-    source: str = SAVED_RESULT
-    logits: np.ndarray | None = None
+    logits: Logits | None = None
     ends: list[int] = field(default_factory=list)
     template_arguments: dict[str, Any] = field(default_factory=dict)
     max_new_tokens: int = 0
@@ -74,7 +91,7 @@ class Reference:
         facts["prompts"] = [asdict(prompt) for prompt in self.prompts]
         (folder / _ROWS_FILE).write_text(json.dumps(facts, ensure_ascii=False) + "\n", encoding="utf-8")
         if self.logits is not None:
-            save_file({"logits": self.logits}, folder / _LOGITS_FILE)
+            save_file(vars(self.logits), folder / _LOGITS_FILE)
 
     @classmethod
     def read(cls, run_dir: Path) -> "Reference | None":
@@ -84,7 +101,7 @@ class Reference:
             return None
         facts = json.loads((folder / _ROWS_FILE).read_text(encoding="utf-8"))
         facts["prompts"] = [Prompt(**prompt) for prompt in facts["prompts"]]
-        logits = load_file(folder / _LOGITS_FILE)["logits"] if (folder / _LOGITS_FILE).is_file() else None
+        logits = Logits(**load_file(folder / _LOGITS_FILE)) if (folder / _LOGITS_FILE).is_file() else None
         return cls(**facts, logits=logits)
 
 
@@ -164,16 +181,13 @@ def _first(rows: Iterator[Any], count: int) -> Iterator[Any]:
         yield row
 
 
-def answered(
-    reference: Reference, model: Any, device: torch.device, autocast: torch.dtype | None, source: str
-) -> Reference:
-    """Adds the model's greedy answers and the logits after each prompt."""
+def answered(reference: Reference, model: Trained, device: torch.device, autocast: torch.dtype | None) -> Reference:
+    """Adds the trained model's greedy answers and the logits after each prompt."""
     logits = []
     for prompt in reference.prompts:
         with torch.autocast(device.type, autocast or torch.bfloat16, enabled=autocast is not None):
-            prompt.answer, first = greedy(model, prompt.prompt_ids, reference.ends, reference.max_new_tokens)
-            prompt.loss = answer_loss(model, prompt.prompt_ids, prompt.expected) if prompt.expected else None
+            prompt.answer, first = model.greedy(prompt.prompt_ids, reference.ends, reference.max_new_tokens)
+            prompt.loss = model.loss(prompt.prompt_ids, prompt.expected) if prompt.expected else None
         logits.append(first)
-    reference.logits = np.stack(logits) if logits else None
-    reference.source = source
+    reference.logits = Logits.of(logits)
     return reference

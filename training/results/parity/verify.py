@@ -3,6 +3,7 @@
 It prints one JSON line per form as it is done, and writes all of them to PARITY_FILE in the run's folder.
 """
 
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,17 +11,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from training.config.choices import Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_tokenizer
 from training.results.gguf.quantize import write
 from training.results.merging import last_summary, merge
-from training.results.parity.comparison import compare, document, perplexity
-from training.results.parity.forms import Form, gguf_form, transformers_form
+from training.results.parity.comparison import Row, compare, document, exact_match, perplexity
+from training.results.parity.forms import Form, adapter_form, gguf_form, model_form
 from training.results.parity.reference import Reference
-from training.results.parity.saved_result import answer_by_saved_result
 from training.results.parity.served import served_form
 from training.run_folder.gguf_types import GgufType
+from training.run_folder.model_card import write_parity
 from training.run_folder.paths import CONFIG_FILE, MERGED_FOLDER, PARITY_FILE, result_dir
 
 Opened = Callable[[], AbstractContextManager[Form]]
@@ -34,15 +36,21 @@ def verify(config: RunConfig, run_dir: Path, reference: Reference, names: Sequen
     tokenizer = load_tokenizer(config)
     forms = openers(config, run_dir, reference)
     for name in names:
-        if name not in forms:
-            continue
         try:
-            with forms[name]() as form:
-                rows = compare(reference, form)
-            yield document(name, rows, tokenizer.decode)
-        except (UserError, OSError, ValueError, RuntimeError) as error:
-            fix = getattr(error, "fix", "")
-            yield {"form": name, "error": {"message": str(error), "fix": fix}}
+            if name not in forms:
+                raise UserError("FORM", name, "is not a form of this result.", f"Choose from {', '.join(forms)}.")
+            rows = _rows(forms[name], reference)
+            yield document(name, rows, reference, tokenizer.decode, lossy=is_lossy(name, config))
+        except UserError as error:
+            yield {"form": name, "error": {"message": error.problem.sentence, "fix": error.fix}}
+        except (OSError, ValueError, RuntimeError) as error:
+            yield {"form": name, "error": {"message": str(error), "fix": ""}}
+        gc.collect()  # only one form is in memory at a time
+
+
+def _rows(opened: Opened, reference: Reference) -> list[Row]:
+    with opened() as form:
+        return compare(reference, form)
 
 
 def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str, Opened]:
@@ -69,16 +77,26 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
     }
     found["served"] = lambda: served_form(config, result, reference.template_arguments)
     if not adapts:
-        return {"model": lambda: transformers_form(config, result, on_base=False)} | found
+        return {"model": lambda: model_form(result)} | found
+    for bits in (Quantization.NF4, Quantization.INT8):
+        found[f"adapter-{bits.value}"] = lambda bits=bits: adapter_form(config, result, bits)  # type: ignore[misc]
     return {
-        "adapter": lambda: transformers_form(config, result, on_base=True),
-        "merged": lambda: transformers_form(config, merged(), on_base=False),
+        "adapter": lambda: adapter_form(config, result, config.quantized),
+        "merged": lambda: model_form(merged()),
     } | found
 
 
 def form_name(kind: GgufType) -> str:
     """The name of a GGUF file as a form."""
     return "gguf" if kind is GgufType.TRAINED else f"gguf-{kind.value}"
+
+
+def is_lossy(name: str, config: RunConfig) -> bool:
+    """True if a form rounds the weights otherwise than training did: its answers may differ, and its prompts may not."""
+    if name.startswith("adapter-"):
+        return name != f"adapter-{config.quantized.value}"
+    trained_as_saved = config.quantized is Quantization.NONE or name in ("adapter", "served")
+    return name.startswith("gguf-") or not trained_as_saved
 
 
 def existing(config: RunConfig, run_dir: Path) -> list[str]:
@@ -90,15 +108,14 @@ def existing(config: RunConfig, run_dir: Path) -> list[str]:
 def verdict(reference: Reference, forms: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The document of a verification."""
     checked = [form for form in forms if "error" not in form]
-    exact = [form for form in checked if not form["form"].startswith("gguf-")]  # quantized weights are lossy by intent
+    exact = [form for form in checked if not form["lossy"]]
     equal = bool(checked) and all(form["prompt_ids_equal"] for form in checked)
     return {
-        "reference": reference.source,
         "rows": len(reference.prompts),
         "template_arguments": reference.template_arguments,
         "equal": equal and all(form["answers_equal"] for form in exact),
         "perplexity": perplexity([prompt.loss for prompt in reference.prompts]),
-        "exact_match": sum(prompt.answer == prompt.expected for prompt in reference.prompts),
+        "exact_match": exact_match(reference),
         "forms": {form["form"]: {name: value for name, value in form.items() if name != "form"} for form in forms},
     }
 
@@ -110,17 +127,14 @@ def main(run_dir: Path, names: Sequence[str]) -> int:
     if reference is None or not reference.prompts:
         print("The run has no prompts to compare: it answers none, or was trained by an older Lathe.", file=sys.stderr)
         return 1
-    try:
-        if reference.logits is None:
-            answer_by_saved_result(config, run_dir, reference)
-    except (UserError, OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
     done = []
     for form in verify(config, run_dir, reference, names or existing(config, run_dir)):
         done.append(form)
         print(json.dumps(form), flush=True)
-    (run_dir / PARITY_FILE).write_text(json.dumps(verdict(reference, done)) + "\n", encoding="utf-8")
+    document = verdict(reference, done)
+    (run_dir / PARITY_FILE).write_text(json.dumps(document) + "\n", encoding="utf-8")
+    for folder in (result_dir(run_dir, adapts=config.method.adapts), run_dir / MERGED_FOLDER):
+        write_parity(folder, document)
     return 0
 
 

@@ -7,6 +7,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from training.errors import StopRequested
 from training.ranks.distributed import describe
+from training.ranks.hang_watch import HangWatch, watch
+from training.ranks.pace import Pace, PaceComparison
 from training.ranks.stopping import StopSignal
 from training.reports.report import Report
 from training.rules.probe import wants_probe
@@ -20,6 +22,7 @@ class CallbackTrainer(Protocol):
 
     model_wrapped: torch.nn.Module
     throughput: Throughput
+    pace: Pace
     eval_dataset: Any
 
     @property
@@ -40,6 +43,8 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, trainer: CallbackTrainer, report: Report, stop: StopSignal) -> None:
         self._trainer, self._report, self._stop = trainer, report, stop
+        self._comparison: PaceComparison | None = None
+        self._watch: HangWatch | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._stop.training_begins()
@@ -55,6 +60,18 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
                 probe(self._trainer, self._trainer.context.tracker)
         self._report.enter("training")
         self._report.memory(state.global_step, always=True)
+        self._compare_ranks(state.global_step)
+
+    def _compare_ranks(self, step: int) -> None:
+        """From now on slow and hung ranks are named. A collective if there are several ranks."""
+        self._trainer.pace.begin(step, active=self._stop.group is not None)
+        if self._stop.group is not None:
+            self._comparison = PaceComparison(self._trainer.pace, self._report, self._stop.group)
+            self._watch = watch(self._trainer.pace, self._report, self._comparison.nodes)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._watch:
+            self._watch.end()
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._trainer.on_epoch_begin()
@@ -63,6 +80,8 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
         self._trainer.on_step_begin()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._comparison:
+            self._comparison.after_step(state.global_step)
         if self._stop.agreed():
             control.should_evaluate = False
             control.should_save = control.should_training_stop = True

@@ -70,10 +70,12 @@ def series(
     first_step: int | None = None,
     last_step: int | None = None,
     ranks: Collection[int] | None = None,
+    width: int | None = None,
 ) -> list[Series]:
     """The run's series from `first_step` to `last_step`, by name and rank, in at most about `points` points each.
 
-    All have points of the same number of steps. Those at both ends can cover steps outside the range, where they are rollups.
+    All have points of the same number of steps: `width` where it is given, as an earlier answer had it. Those at both ends can
+    cover steps outside the range, where they are rollups. A point covers steps from a multiple of its width.
     """
     known = extents(session=session, run_id=run_id)
     chosen = {
@@ -88,7 +90,10 @@ def series(
     end = 1 + (last if last_step is None else min(last, last_step))
     if first >= end:
         return []
-    part = _part(first, end, points, rows=max(extent.rows for extent in chosen.values()))
+    if width is None:
+        part = _part(first, end, points, rows=max(extent.rows for extent in chosen.values()))
+    else:
+        part = _part_of_width(first, end, width)
     read = _read(session, run_id, dict.fromkeys(chosen, part))
     found = sorted(read, key=itemgetter(0, 1, 2))
     return [_series(name, rank, part.width, list(rows)) for (name, rank), rows in groupby(found, key=itemgetter(0, 1))]
@@ -125,7 +130,11 @@ def rows_after(*, session: Session, run_id: str, after: dict[Key, int]) -> list[
 
 def _part(first: int, end: int, points: int, rows: int) -> Part:
     """The finest points that are few enough; single rows if the whole series has few."""
-    width = 1 if rows <= points else math.ceil((end - first) / points)
+    return _part_of_width(first, end, 1 if rows <= points else math.ceil((end - first) / points))
+
+
+def _part_of_width(first: int, end: int, width: int) -> Part:
+    """Points of at least `width` steps."""
     level = max(level for level in range(LEVELS + 1) if bucket_steps(level) <= width)
     return Part(level, math.ceil(width / bucket_steps(level)), first, end)
 

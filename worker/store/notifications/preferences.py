@@ -33,6 +33,14 @@ def set_model(*, session: Session, owner: str, model: str) -> Preferences:
     return found
 
 
+def set_prices(*, session: Session, owner: str, gpu_hour: str, kwh: str) -> Preferences:
+    """Stores the prices as typed; worker/forecasts/prices.py reads them."""
+    found = of(session=session, owner=owner)
+    found.price_gpu_hour, found.price_kwh = gpu_hour.strip(), kwh.strip()
+    session.add(found)
+    return found
+
+
 def add_tour_step(*, session: Session, owner: str, step: str) -> None:
     """Stores that the user has done a step of the tour."""
     found = of(session=session, owner=owner)

@@ -80,6 +80,24 @@ def keep_answers(*, session: Session, set_id: str, model: str, answers: list[dic
     return found
 
 
+def ask_every_result(*, session: Session, set_id: str, every_result: bool) -> PromptSet:
+    """Sets whether every new result is asked the set.
+
+    Raises:
+        PromptSetNotFound: there is no such set.
+    """
+    found = get(session=session, set_id=set_id)
+    found.every_result = every_result
+    session.add(found)
+    session.flush()
+    return found
+
+
+def of_every_result(*, session: Session) -> list[PromptSet]:
+    """The sets that every new result is asked, by name."""
+    return [one for one in listing(session=session) if one.every_result]
+
+
 def delete(*, session: Session, set_id: str) -> None:
     """Deletes a set with its answers.
 

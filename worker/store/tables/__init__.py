@@ -4,7 +4,16 @@ Times are seconds since the epoch (float), by the database's clock if anything d
 """
 
 from worker.store.tables.evaluations import Evaluation
-from worker.store.tables.installation import Account, Dataset, DeviceLease, IdempotencyKey, Machine, QueueState
+from worker.store.tables.installation import (
+    Account,
+    Dataset,
+    DeviceLease,
+    EngineReport,
+    IdempotencyKey,
+    Machine,
+    QueueState,
+)
+from worker.store.tables.nodes import MachineAside, MachineFailure, RunNode
 from worker.store.tables.notifications import (
     ChannelKind,
     Event,
@@ -25,11 +34,14 @@ __all__ = [
     "ChannelKind",
     "Dataset",
     "DeviceLease",
+    "EngineReport",
     "Evaluation",
     "Event",
     "IdempotencyKey",
     "LogLine",
     "Machine",
+    "MachineAside",
+    "MachineFailure",
     "Metric",
     "MetricRollup",
     "Notification",
@@ -40,6 +52,7 @@ __all__ = [
     "Request",
     "Run",
     "RunEvent",
+    "RunNode",
     "ServedModel",
     "ServedState",
     "Status",

@@ -125,3 +125,15 @@ class Machine(SQLModel, table=True):
         sa_column=Column(JSON, nullable=False),
         description="as worker.machine.measurement.Device",
     )
+
+
+class EngineReport(SQLModel, table=True):
+    """What an engine with machines of its own has, as a worker that reaches it reported last."""
+
+    __tablename__ = "engine_report"
+
+    name: str = Field(primary_key=True, max_length=16, description="slurm")
+    reported_at: float = Field(description="by the database's clock")
+    capacity: dict[str, Any] = Field(
+        sa_column=Column(JSON, nullable=False), description="as worker.engines.engine.Capacity"
+    )

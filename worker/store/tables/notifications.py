@@ -93,3 +93,9 @@ class Preferences(SQLModel, table=True):
         sa_column=Column(JSON, nullable=False),
         description="steps of the tour that leave no other trace",
     )
+    price_gpu_hour: str = Field(
+        default="",
+        sa_column=Column(Text, nullable=False, server_default=""),
+        description="one price, or name=price of GPUs",
+    )
+    price_kwh: str = Field(default="", max_length=40, sa_column_kwargs={"server_default": ""})

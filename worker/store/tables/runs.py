@@ -90,8 +90,24 @@ class Run(SQLModel, table=True):
     lease_expires_at: float | None = None
     request: Request | None = Field(default=None, sa_column=Column(as_text(Request)))
     devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    job_id: str | None = Field(
+        default=None,
+        max_length=250,
+        index=True,
+        description="the engine's job that was submitted for the run, if it has jobs",
+    )
+    job: dict[str, Any] | None = Field(
+        default=None,
+        sa_column=Column(JSON(none_as_null=True)),
+        description="of that job: state, reason, partition, nodes, starts_at, as worker/engines/slurm/jobs.py reads them",
+    )
     event_offset: int = Field(
         default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of events.jsonl stored"
+    )
+    node_offsets: dict[str, int] = Field(
+        default_factory=dict,
+        sa_column=Column(JSON, nullable=False, server_default="{}"),
+        description="bytes stored of events-N.jsonl, the records of the run's further machines, by N",
     )
     log_offset: int = Field(
         default=0, sa_column=Column(BigInteger, nullable=False), description="bytes of output.log stored"
@@ -125,6 +141,11 @@ class Run(SQLModel, table=True):
         default_factory=dict,
         sa_column=Column(JSON, nullable=False, server_default="{}"),
         description="settings that replace those in config after out-of-memory errors",
+    )
+    placed: dict[str, Any] = Field(
+        default_factory=dict,
+        sa_column=Column(JSON, nullable=False, server_default="{}"),
+        description="settings that the latest attempt has instead, because machines were missing",
     )
 
     @property

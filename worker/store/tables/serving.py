@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, Column, Text
+from sqlalchemy import JSON, Column, Text, false
 from sqlmodel import Field, SQLModel
 
 from worker.store.tables.runs import LOCAL, as_text
@@ -69,5 +69,8 @@ class PromptSet(SQLModel, table=True):
         default_factory=dict,
         sa_column=Column(JSON, nullable=False),
         description="the latest answers of each model, in the order of the prompts",
+    )
+    every_result: bool = Field(
+        default=False, sa_column_kwargs={"server_default": false()}, description="whether every new result is asked"
     )
     created_at: float = Field(index=True)

@@ -18,3 +18,4 @@ class Sweep(SQLModel, table=True):
     spec: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False), description="as worker.sweeps.spec.SweepSpec")
     plan: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False), description="what was shown before the start")
     stopped_at: float | None = Field(default=None, description="a user stopped it; no further run is promoted")
+    deleted_at: float | None = Field(default=None, description="a user deleted it; its runs are being deleted")

@@ -36,12 +36,17 @@ class ComparisonAnswer(Answer):
 
 
 class PlotLine(Answer):
-    """A metric of a run: places on the axis, values, and the extremes of each point (null if they equal the values)."""
+    """A metric of a run: places on the axis, values, and the extremes of each point (null if they equal the values).
+
+    `step` is the last one of the last point, `width` the number of steps that a point covers.
+    """
 
     x: list[float]
     y: list[float | None]
     low: list[float | None] | None = None
     high: list[float | None] | None = None
+    step: int
+    width: int
 
 
 class Lines(Answer):
@@ -79,6 +84,31 @@ class Proposal(Answer):
     host_bytes: int
 
 
+class SpeedAnswer(Answer):
+    """How long a run takes and what it costs, each from the best to the worst case; null without a basis, which `notes` name."""
+
+    tokens_per_second: list[float] | None
+    seconds_per_step: list[float] | None
+    steps: int | None
+    hours: list[float] | None
+    kwh: list[float] | None = Field(description="of the GPUs")
+    cost: list[float] | None = Field(description="by the caller's prices of a GPU hour and a kWh")
+    notes: list[str]
+
+
+class SolvedAnswer(Answer):
+    """The most that fits: the value of a setting, the changes that apply it, its memory in bytes."""
+
+    setting: str
+    value: int | str | None = Field(description="null if nothing fits; `reason` says why")
+    changes: dict[str, Any]
+    bounded: bool = Field(description="more makes no difference")
+    confirmed: bool | None = Field(description="by a simulated step; null if none was simulated")
+    reason: str
+    peak_bytes: int | None
+    limit_bytes: int | None
+
+
 class ForecastAnswer(Answer):
     """Whether a run fits, in bytes. Each moment of a step has its parts; `peak_bytes` is the largest one's."""
 
@@ -89,6 +119,7 @@ class ForecastAnswer(Answer):
     parts: dict[str, int]
     moments: dict[str, int]
     host_bytes: int
+    copies_bytes: int = Field(description="the part of host_bytes for asynchronous checkpoints")
     nvme_bytes: int
     limit_bytes: int | None = Field(description="of the GPU; null without one")
     host_limit_bytes: int | None
@@ -96,11 +127,14 @@ class ForecastAnswer(Answer):
     total_parameters: int
     batch: Batch
     advice: list[Proposal]
+    first_step: dict[str, Any] | None = Field(description="the changes that save memory first; null if the run fits")
     notes: list[str]
     worst_batch: dict[str, Any] | None = Field(
         description="the largest batch of the data set; null if it is not tokenized"
     )
     simulated: dict[str, Any] | None = None
+    speed: SpeedAnswer
+    solved: list[SolvedAnswer] | None = None
 
 
 class ConflictAnswer(Answer):

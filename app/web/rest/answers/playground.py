@@ -58,7 +58,7 @@ class Suggestions(Answer):
     suggestions: list[Suggestion]
 
 
-@columns(PromptSet, ("id", "owner", "name", "prompts", "answers", "created_at"))
+@columns(PromptSet, ("id", "owner", "name", "prompts", "answers", "every_result", "created_at"))
 class PromptSetAnswer(Answer):
     """Prompts that a user keeps, with the latest answers of each model."""
 

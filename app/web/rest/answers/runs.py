@@ -54,12 +54,15 @@ class RankMemory(Answer):
 
 
 class Place(Answer):
-    """The place of a queued run: 1 is next. `overloaded` names machines that start nothing at present, with the reasons."""
+    """The place of a queued run: 1 is next. `overloaded` names machines that start nothing at present, with the reasons; `job` says
+    what its job waits for.
+    """
 
     place: int
     waiting: int
     running: int
     overloaded: str
+    job: str
 
 
 @columns(Run, WHOLE)

@@ -9,7 +9,7 @@ from worker.disk.offers import Freeable
 from worker.disk.sizes import Size
 from worker.queue.broker_state import Broker
 from worker.store.system.database_facts import DatabaseFacts
-from worker.store.tables import Account, Machine
+from worker.store.tables import Account, Machine, MachineAside
 
 
 class Health(Answer):
@@ -53,6 +53,33 @@ class MachineAnswer(Answer):
     age_seconds: float
     state: Literal["ready", "overloaded", "draining", "stopped", "lost"]
     devices: list[DeviceAnswer]
+
+
+class PoolAnswer(Answer):
+    """A partition of an engine: its machines by state, in the engine's words."""
+
+    name: str
+    machines: int
+    states: dict[str, int]
+    gpus: int
+    time_limit: str
+    is_default: bool
+
+
+class EngineAnswer(Answer):
+    """An engine with machines of its own, and how many runs wait and run there. `problem`: why it does not answer."""
+
+    engine: str
+    pools: list[PoolAnswer]
+    waiting: int
+    running: int
+    problem: str
+    age_seconds: float
+
+
+@columns(MachineAside, ("host", "since", "reason"))
+class AsideAnswer(Answer):
+    """A machine that runs on several machines avoid, since its second failure; `reason` is the latest one."""
 
 
 class Oldest(Answer):
@@ -152,7 +179,9 @@ class System(Answer):
     time: float
     machines: list[MachineAnswer]
     other_leases: list[LeaseAnswer]
+    engines: list[EngineAnswer]
     queue: QueueCounts
+    put_aside: list[AsideAnswer]
     disk: Disk
     retention: Retention
     database: DatabaseFacts
@@ -166,6 +195,13 @@ class RemovedMachine(Answer):
 
     name: str
     removed: Literal[True]
+
+
+class UsedMachine(Answer):
+    """The machine that runs on several machines use again."""
+
+    name: str
+    put_aside: Literal[False]
 
 
 @columns(Account, ("name", "admin", "created_at"))

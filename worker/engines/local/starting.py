@@ -4,11 +4,15 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
-from sqlmodel import select
+from sqlmodel import Session, select
 
+from training.config.choices import EngineName
+from worker.engines.local import placement
+from worker.engines.naming import engine_name
 from worker.evaluations import starting as evaluations
 from worker.machine import devices, overload, processes
 from worker.machine.process_identity import hostname, me
@@ -33,9 +37,9 @@ _standby = Standby()
 _supervisors: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
 
 
-def supervisor_command(*arguments: str) -> list[str]:
+def supervisor_command(*arguments: str, module: str = "worker.supervision.supervisor") -> list[str]:
     """The command of a supervisor; `arguments` are run and attempt, or `--standby`."""
-    return [sys.executable, "-m", "worker.supervision.supervisor", *arguments]
+    return [sys.executable, "-m", module, *arguments]
 
 
 def start_waiting() -> list[Run]:
@@ -65,7 +69,7 @@ def _end_served_for_next() -> None:
             if device.startswith(f"{hostname()}/") and not served.end_request
         }
         free, now = devices.free_devices(session=session), database.now(session=session)
-        startable = waiting.startable(session=session) if held else []
+        startable = list(_startable(session)) if held else []
     found = next_run(startable, [*free, *held], devices.own_devices(), now, get_settings().overtaking_seconds)
     for device in found[1] if found else ():
         if device in held:
@@ -108,13 +112,26 @@ def _candidate() -> tuple[Run, list[str]] | None:
             return None
         now = session.exec(select(database.clock())).one()
         patience = get_settings().overtaking_seconds
-        return next_run(waiting.startable(session=session), free, devices.own_devices(), now, patience)
+        return next_run(_startable(session), free, devices.own_devices(), now, patience, partial(_gang, session))
+
+
+def _gang(session: Session, run: Run, here: list[str]) -> list[str] | None:
+    return placement.place(session=session, run=run, here=here)
+
+
+def _startable(session: Session) -> Iterator[Run]:
+    found = waiting.startable_one_by_one(session=session)
+    return (run for run in found if engine_name(run) is EngineName.LOCAL)
 
 
 def _claim(run: Run, chosen: list[str]) -> Run | None:
     seconds = get_settings().lease_seconds
+    count = len(placement.hosts(chosen))
+    placed = placement.changes(placement.settings_of(run), count) if _machines(run) > 1 else None
     with database.write() as session:
-        return claims.claim(session=session, run_id=run.id, owner=str(me()), devices=chosen, lease_seconds=seconds)
+        return claims.claim(
+            session=session, run_id=run.id, owner=str(me()), devices=chosen, lease_seconds=seconds, placed=placed
+        )
 
 
 def _supervise(run: Run) -> None:
@@ -122,7 +139,8 @@ def _supervise(run: Run) -> None:
     folder = get_settings().runs_dir / run.id
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        started = _standby.take(run) or _start_cold(run, folder / SUPERVISOR_LOG)
+        ready = _standby.take(run) if _machines(run) == 1 else None
+        started = ready or _start_cold(run, folder / SUPERVISOR_LOG)
     except OSError:
         log.exception("the supervisor of run %s cannot be started", run.id)
         return
@@ -132,7 +150,14 @@ def _supervise(run: Run) -> None:
 
 
 def _start_cold(run: Run, log_file: Path) -> subprocess.Popen[bytes]:
-    return processes.start_detached(supervisor_command(run.id, str(run.attempt)), output=log_file, cwd=ROOT)
+    command = supervisor_command(run.id, str(run.attempt))
+    if _machines(run) > 1:
+        command = supervisor_command(run.id, str(run.attempt), module="worker.engines.local.gang")
+    return processes.start_detached(command, output=log_file, cwd=ROOT)
+
+
+def _machines(run: Run) -> int:
+    return int((run.config | run.stepped_down).get("num_machines", 1))
 
 
 def _attend(run: Run, started: subprocess.Popen[bytes]) -> None:
@@ -171,18 +196,27 @@ def _renewed(run: Run) -> bool:
 
 
 def next_run(
-    waiting: Iterable[Run], free: list[str], own: list[str], now: float, overtaking_seconds: float
+    waiting: Iterable[Run],
+    free: list[str],
+    own: list[str],
+    now: float,
+    overtaking_seconds: float,
+    gang: Callable[[Run, list[str]], list[str] | None] = lambda _run, _here: None,
 ) -> tuple[Run, list[str]] | None:
     """The run to start next and its devices, or None if no run can start.
 
     `waiting` are queued runs, the oldest first; `free` of this machine's devices `own` are not leased; `now` is in seconds by
     the database's clock. Later runs that need fewer devices may overtake a run that needs more than are free, until it has
     been queued for `overtaking_seconds`; then free devices are kept for it. A run that needs more devices than this machine has
-    never blocks others here.
+    never blocks others here. `gang` returns the devices of all machines of a run on several, given those chosen here.
     """
     for run in waiting:
-        needed = int(run.config.get("num_processes", 1))
-        if chosen := devices.choose(needed, free):
+        machines = _machines(run)
+        needed = int((run.config | run.stepped_down).get("num_processes", 1)) // machines
+        chosen = devices.choose(needed, free)
+        if chosen and machines > 1:
+            chosen = gang(run, chosen)
+        if chosen:
             return run, chosen
         if now - run.queued_at > overtaking_seconds and devices.choose(needed, own):
             return None

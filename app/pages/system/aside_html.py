@@ -1,0 +1,31 @@
+"""Machines that are put aside after failures, as HTML. Pure."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from app.pages.common.html import ago, each
+
+
+def aside_html(machines: Sequence[dict[str, Any]], *, admin: bool) -> Markup:
+    """A panel with each machine, its latest failure, and for admins a button that takes it back; nothing if there is none."""
+    if not machines:
+        return Markup("")
+    rows = each(
+        "<li><b>{}</b> put aside {} after two failures: {} {}</li>",
+        [(one["host"], ago(one["since"]), one["reason"], _button(one["host"]) if admin else "") for one in machines],
+    )
+    template = Markup(
+        '<section class="panel machine"><header><h2>Put aside</h2></header>'
+        '<p class="note">Runs on several machines avoid these machines.</p><ul class="put-aside">{}</ul></section>'
+    )
+    return template.format(rows)
+
+
+def _button(host: str) -> Markup:
+    template = Markup(
+        '<button type="button" class="button small" data-send="{}" aria-label="Use {} again">Use again</button>'
+    )
+    return template.format(json.dumps({"use": host}), host)

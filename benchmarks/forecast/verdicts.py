@@ -1,0 +1,125 @@
+"""Runs random configurations and compares their peak memory, and the verdicts that follow from it, with the forecasts."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.forecast.estimators import accelerate_says, deepspeed_says
+from benchmarks.forecast.forked_ranks import ForkedRanks
+from benchmarks.forecast.random_cases import RandomCase, write_rows
+from benchmarks.forecast.random_models import make_model
+from training.config.choices import Task
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.forecast.sizes import resolved
+from training.simulation.simulate import Request, simulate
+from training.tokens.store import open_store
+from worker.forecasts import forecast as forecasting
+from worker.forecasts.worst_batch import RowLengths
+
+Row = dict[str, Any]
+ENOUGH = 0.9
+"""A run that lives under this share of what is said to be needed was wrongly said not to fit."""
+
+
+@dataclass
+class Measured:
+    """The highest peak of any rank in bytes, and the phase in which it was reached; or why the run did not end well."""
+
+    peak: int = 0
+    phase: str = ""
+    problem: str = ""
+
+
+def measure(cases: list[RandomCase], home: Path, known: dict[str, Measured]) -> dict[str, Measured]:
+    """Runs the cases that are not `known`. By name."""
+    waiting = [case for case in cases if case.name not in known]
+    with ForkedRanks(home / "ranks.log") as ranks:
+        for number, case in enumerate(waiting):
+            prepare(case, home)
+            folder = run_folder(case, home)
+            outcome, reason = ranks.run(case, folder)
+            known[case.name] = _peak(folder) if outcome == "worked" else Measured(problem=reason)
+            print(f"{number + 1}/{len(waiting)} {case.name}: {outcome} {reason}", file=sys.stderr, flush=True)
+    return known
+
+
+def run_folder(case: RandomCase, home: Path) -> Path:
+    return home / f"run-{case.seed}-{case.number}"
+
+
+def prepare(case: RandomCase, home: Path) -> None:
+    """Makes the model and the rows of a case, and puts their paths into its configuration."""
+    model, rows = home / f"model-{case.seed}-{case.number}", home / f"rows-{case.seed}-{case.number}.jsonl"
+    if not model.exists():
+        make_model(case.model, model, case.seed)
+        write_rows(case, rows)
+    case.config |= {"model": str(model), "data": str(rows)}
+
+
+def _peak(folder: Path) -> Measured:
+    ranks = [json.loads(file.read_text()) for file in sorted(folder.glob("peaks-*.json"))]
+    highest = max(ranks, key=lambda phases: phases[-1][1])
+    peak = int(highest[-1][1])
+    return Measured(peak, next(phase for phase, size in highest if size == peak))
+
+
+def compare(case: RandomCase, home: Path, truth: Measured) -> Row:
+    """All predictions for a case in bytes, their errors in percent, and the verdicts."""
+    config = RunConfig.model_validate(case.config)
+    shape = forecasting.shape_at(config.model)
+    found = forecasting.forecast_run(config, shape, None, rows=lengths(case, home))
+    formula = found.forecast.allocated_bytes
+    said: dict[str, int | None] = {"formula": formula, "simulation": _simulated(config, found)}
+    said |= {"accelerate": accelerate_says(config), "deepspeed": deepspeed_says(config)}
+    errors = {name: 100 * (value / truth.peak - 1) for name, value in said.items() if value is not None}
+    needed = {name: value for name, value in said.items() if value is not None}
+    needed |= {
+        name: value + found.forecast.parts["slack"]
+        for name, value in needed.items()
+        if name in ("formula", "simulation")
+    }
+    verdicts = {name: verdict(truth.peak, value) for name, value in needed.items()}
+    worst = found.worst.step if found.worst else 0
+    print(f"{case.name}: {', '.join(f'{name} {error:+.1f}%' for name, error in errors.items())}", file=sys.stderr)
+    about = {"name": case.name, "case": f"{case.seed}:{case.number}", "phase": truth.phase, "worst_step": worst}
+    about |= {
+        "moment": found.forecast.moment,
+        "family": case.model["model_type"],
+        "config": case.config,
+        "parts": found.forecast.parts,
+    }
+    return about | {"truth": truth.peak, "said": said, "needed": needed, "errors": errors, "verdicts": verdicts}
+
+
+def verdict(peak: int, needed: int) -> str:
+    """`dies`: a run limited to what is said to be needed runs out of memory. `lives`: it fits into 0.9 of that. Else `right`."""
+    return "dies" if peak > needed else "lives" if peak <= ENOUGH * needed else "right"
+
+
+def lengths(case: RandomCase, home: Path) -> RowLengths | None:
+    """The token counts that the run made; of an encoder-decoder those of source and target, each with an end token."""
+    if case.config["task"] == "seq2seq":
+        sources, targets = (np.array(sizes) + 1 for sizes in zip(*case.rows, strict=True))
+        return RowLengths(sources + targets, sources)
+    stores = [path.parent for path in (run_folder(case, home) / "tokens").rglob("facts.json")]
+    if len(stores) != 1:
+        return None
+    store = open_store(stores[0])
+    trained = store.first_trained_with(train_on_prompt=bool(case.config.get("train_on_prompt")))
+    return RowLengths(np.asarray(store.lengths), trained)
+
+
+def _simulated(config: RunConfig, found: forecasting.Found) -> int | None:
+    if config.task not in (Task.SFT, Task.PRETRAINING, Task.SEQ2SEQ, Task.CLASSIFICATION):
+        return None
+    batch = forecasting.simulated_batch(config, found)
+    try:
+        return simulate(Request(config, **batch, device="cpu", precision=resolved(config.precision, None))).peak_bytes
+    except (UserError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        print(f"simulation: {type(error).__name__} {str(error)[:300]}", file=sys.stderr)
+        return None

@@ -1,0 +1,1 @@
+"""Measures how large an installation may be, and simulates a large cluster."""

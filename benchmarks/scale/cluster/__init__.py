@@ -1,0 +1,1 @@
+"""A simulated Slurm cluster in virtual time, driven by the product's own engine."""

@@ -1,0 +1,1 @@
+"""Measures the queue and the storage of metrics."""

@@ -1,0 +1,4 @@
+from benchmarks.solve.command import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The first drawing of each page: the server's own HTML, in place until the live page is."""
+
+import json
+from urllib.parse import quote
+
+import pytest
+from environment import use
+from web import CHROMIUM, CHROMIUM_FLAGS, client
+from web import site as served_site
+
+from app.web.addresses import PAGES
+from app.web.first_drawing import gradio_files, parts
+from training.config.run_config import RunConfig
+from worker.settings import get_settings
+from worker.store import database, runs
+
+HELD = """let lathe; window.held = true;
+Object.defineProperty(window, "lathe", { get: () => lathe, set(value) {
+  lathe = value;
+  if (!value.live || value.live.slow) return;
+  const live = value.live;
+  const slow = (handlers) => (window.held ? setTimeout(slow, 20, handlers) : live(handlers));
+  value.live = Object.assign(slow, { slow: true });
+} })"""
+"""Holds a page in its first drawing until `window.held` is false."""
+PLACES = """() => Object.fromEntries([...(document.querySelector("#first-drawing") ?? document.querySelector("gradio-app"))
+  .querySelectorAll("h1, .title, .row, table, #search, .form-column, #basic, #setting-model, #setting-strategy, .beside")]
+  .map((one) => [one, one.getBoundingClientRect()]).filter(([, box]) => box.width && box.top < 600)
+  .map(([one, box], place) => [`${place} ${one.tagName} ${one.id}`, [box.left, box.top, box.width].map(Math.round)]))"""
+LIVE = "performance.getEntriesByName('lathe-live').length"
+STEADY = tuple(page.path for page in PAGES if page.path not in ("/run", "/dataset"))  # these need an id
+
+
+def first(response):
+    """The HTML of the first drawing in a response."""
+    _, mark, after = response.text.partition('<div id="first-drawing">')
+    assert mark
+    return after.partition("lathe.firstDrawing()")[0]
+
+
+def stored(name, **settings):
+    with database.write() as session:
+        config = RunConfig(model="m", data="d.jsonl", name=name, **settings)
+        return runs.create(session=session, config=config, dataset_id=None, name=name).id
+
+
+def test_the_first_response_has_the_runs_of_the_database_escaped(home):
+    stored("<b>mine</b>")
+    assert "&lt;b&gt;mine&lt;/b&gt;" in first(client().get("/"))
+    assert "<b>mine</b>" not in client().get("/").text
+
+
+def test_it_is_of_the_address(home):
+    stored("one")
+    assert "two</textarea>" in first(client().get("/?search=two"))
+    assert "one" in first(client().get(f"/run?id={stored('one')}"))
+    assert "Run not found" in first(client().get("/run?id=none"))
+
+
+def test_every_page_has_one_and_every_control_in_it_is_inert(home):
+    for page in PAGES:
+        drawn = first(client().get(page.path))
+        assert "<h1" in drawn or "<h2>" in drawn, page.path  # h2: "Run not found"
+        for control in ("<button", "<textarea", "<select"):
+            for tag in drawn.split(control)[1:]:
+                assert "inert" in tag.partition(">")[0], (page.path, tag[:200])
+
+
+def test_the_form_shows_the_draft_that_the_browser_keeps(home):
+    web = client()
+    web.cookies.set("lathe-draft", quote(json.dumps({"values": {"learning_rate": "0.00077"}, "parent": ""})))
+    assert "0.00077" in first(web.get("/new"))
+    web.cookies.set("lathe-draft", "no json")
+    assert "0.00077" not in first(web.get("/new"))
+
+
+def test_a_page_whose_handler_fails_still_opens(home, monkeypatch, caplog):
+    from app.web.first_drawing.values import Values
+
+    monkeypatch.setattr(Values, "opened", lambda *_: {}[0])
+    answer = client().get("/")
+    assert answer.status_code == 200 and "first-drawing" not in answer.text
+    assert "The first drawing of / failed." in caplog.text
+
+
+def test_this_version_of_gradio_has_the_classes_that_are_drawn(home):
+    client().get("/new")
+    assert gradio_files.scoped.cache_info().currsize > 15
+    for kind in (*parts.DRAWN, "row", "column", "form", "tabs", "tabitem"):
+        assert gradio_files.files(kind), kind
+    assert parts.scoped(r"\.unequal-height\.(svelte-\w+)").startswith("svelte-")
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Opens a page of a server with one run in its first drawing."""
+    from playwright.sync_api import sync_playwright
+
+    home = tmp_path_factory.mktemp("first") / "home"
+    with pytest.MonkeyPatch.context() as patch, served_site(home) as served, sync_playwright() as playwright:
+        use(patch, DATA_DIR=str(home))
+        stored("alpha")
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        page = browser.new_page(base_url=served.address, viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(60_000)
+        page.add_init_script(HELD)
+        page.faults = []
+        page.on("console", lambda said: page.faults.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: page.faults.append(str(error)))
+        yield page
+        browser.close()
+    database.dispose()
+    get_settings.cache_clear()
+
+
+def go_live(page):
+    page.evaluate("window.held = false")
+    page.wait_for_function(LIVE)
+
+
+@pytest.mark.parametrize("path", STEADY)
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
+def test_the_live_page_takes_its_place_without_a_shift(opened, path):
+    opened.goto(path)
+    before = opened.evaluate(PLACES)
+    assert before
+    go_live(opened)
+    assert opened.evaluate(PLACES) == before
+    assert opened.locator("#first-drawing").count() == 0
+    doubled = "[...document.querySelectorAll('[id]')].map((one) => one.id).filter((id, at, all) => id && all.indexOf(id) !== at)"
+    assert opened.evaluate(doubled) == []
+    assert opened.faults == []
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
+def test_a_click_that_begins_in_it_is_not_lost(opened):
+    opened.goto("/")
+    link = opened.locator("#first-drawing td.name a").first
+    box = link.bounding_box()
+    opened.mouse.move(box["x"] + 5, box["y"] + 5)
+    opened.mouse.down()
+    opened.evaluate("window.held = false")
+    opened.wait_for_timeout(1500)  # longer than the live page needs
+    opened.mouse.up()
+    opened.wait_for_url("**/run?id=*")

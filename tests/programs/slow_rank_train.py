@@ -1,0 +1,26 @@
+"""The training program; rank 1 is slow in every forward pass, and stops in that of step 25 until the file `continue` exists."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from training import train
+from training.ranks import hang_watch
+from training.trainer.reporting_trainer import ReportingTrainer
+
+hang_watch.HANG_SECONDS, hang_watch.LOOK_SECONDS = 1.0, 0.1
+_loss = ReportingTrainer.model_loss
+
+
+def _slow(self: ReportingTrainer, model: Any, inputs: Any) -> Any:
+    time.sleep(0.1)
+    while self.state.global_step + 1 == 25 and not (Path(sys.argv[1]) / "continue").exists():
+        time.sleep(0.1)
+    return _loss(self, model, inputs)
+
+
+if os.environ.get("RANK") == "1":
+    ReportingTrainer.model_loss = _slow  # type: ignore[method-assign]
+train.main()

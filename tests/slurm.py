@@ -1,0 +1,117 @@
+"""An installation whose runs are jobs of a real Slurm cluster on this machine, for tests."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environment import use
+from paths import ROOT
+
+from benchmarks import slurm_cluster
+from benchmarks.chaos import job
+from benchmarks.chaos.findings import losses
+from benchmarks.chaos.ranks import DOUBLED_FILE, loss_of, states
+from benchmarks.slurm_cluster import SlurmCluster
+from training.config.run_config import RunConfig
+from worker.engines.slurm import jobs
+from worker.queue import reaper
+from worker.settings import get_settings
+from worker.store import database as db
+from worker.store import history, runs
+from worker.store.tables import Run, Status
+
+NODES = 2
+SECONDS = 240.0
+
+
+class Installation:
+    """Rounds of a worker, called by the test, and the runs that they submit."""
+
+    def __init__(self, cluster: SlurmCluster, home: Path) -> None:
+        self.cluster, self.home = cluster, home
+
+    def queue(self, config: RunConfig) -> str:
+        with db.write() as session:
+            return runs.create(session=session, config=config, dataset_id=None).id
+
+    def light(self, steps: int, **settings: Any) -> str:
+        """Queues a run of light ranks, one on each node."""
+        values = {"model": "m", "data": "d", "name": "light", "strategy": "ddp", "num_processes": 2, "num_machines": 2}
+        return self.queue(
+            RunConfig.model_validate(values | {"max_steps": steps, "save_steps": 5, "seed": 7} | settings)
+        )
+
+    def get(self, run_id: str) -> Run:
+        with db.read() as session:
+            return runs.get(session=session, run_id=run_id)
+
+    def until(self, run_id: str, condition: Callable[[Run], Any], seconds: float = SECONDS) -> Run:
+        """Lets rounds pass until the run meets the condition."""
+        deadline = time.monotonic() + seconds
+        while not condition(run := self.get(run_id)):
+            state = f"{run.status} {run.phase} {run.step} {run.job} {run.error}\n{self.told(run_id)}"
+            assert time.monotonic() < deadline and not run.status.ended, state
+            reaper.run_round()
+            time.sleep(0.1)
+        return run
+
+    def until_end(self, run_id: str, seconds: float = SECONDS) -> Run:
+        """Lets rounds pass until the run has ended."""
+        deadline = time.monotonic() + seconds
+        while not (run := self.get(run_id)).status.ended:
+            assert time.monotonic() < deadline, f"{run.status} {run.phase} {run.step} {run.job}\n{self.told(run_id)}"
+            reaper.run_round()
+            time.sleep(0.1)
+        return run
+
+    def trains(self, run_id: str, step: int, attempt: int) -> Run:
+        return self.until(run_id, lambda run: run.attempt >= attempt and run.step >= step and bool(run.job_id))
+
+    def told(self, run_id: str) -> str:
+        with db.read() as session:
+            return "\n".join(event.message for event in history.events(session=session, run_id=run_id))
+
+    def finished_undisturbed(self, run_id: str) -> Run:
+        """Waits for the end; no step was lost or trained twice, and nothing is left in the queue."""
+        run = self.until_end(run_id)
+        assert run.status is Status.FINISHED, (run.error, self.told(run_id))
+        config = RunConfig.model_validate(run.config)
+        expected = {step: loss_of(state) for step, state in states(config.seed, 1, config.max_steps or 0)}
+        assert losses(run_id) == expected
+        assert not (get_settings().runs_dir / run_id / DOUBLED_FILE).exists()
+        self.nothing_left()
+        return run
+
+    def nothing_left(self) -> None:
+        deadline = time.monotonic() + SECONDS
+        while listed := self.cluster.call("squeue", "--noheader"):
+            assert time.monotonic() < deadline, listed
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    """A cluster of two nodes; the test is skipped where Slurm is not installed."""
+    if lacking := slurm_cluster.missing():
+        pytest.skip(f"needs Slurm (Debian: slurmctld, slurmd, slurm-client): {', '.join(lacking)} missing")
+    folder = Path(tempfile.mkdtemp(prefix="lathe-slurm-"))
+    with SlurmCluster(folder, NODES) as running:
+        yield running
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def slurm(cluster: SlurmCluster, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installation]:
+    """An installation with the engine slurm only; its runs train with light ranks or, by name, for real."""
+    seconds = {"LEASE_SECONDS": "12", "RENEW_SECONDS": "1", "MAX_ATTEMPTS": "6", "SLURM_GRACE_SECONDS": "20"}
+    use(monkeypatch, DATA_DIR=str(home), ENGINES="slurm", SLURM_GRES="cpu", **seconds)
+    for name, value in (cluster.environment | {"PYTHONPATH": str(ROOT)}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(jobs, "supervisor_program", job.PROGRAM)
+    created = Installation(cluster, home)
+    yield created
+    cluster.cancel_all()

@@ -1,0 +1,143 @@
+"""Causes of wrong forecasts that random runs showed (benchmarks/forecast/random_command.py)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainer_process import train_here
+
+from benchmarks.matrix.inputs import byte_tokenizer
+from training.config.run_config import RunConfig
+from training.forecast.activations import Batch
+from training.forecast.forecast import forecast
+from training.model_info.families import read_shape, shape_of
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "vocab_size": 8000, "tie_word_embeddings": False,
+}  # fmt: skip
+EXPERTS: dict[str, Any] = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+T5: dict[str, Any] = {
+    "model_type": "t5", "is_encoder_decoder": True, "d_model": 128, "d_ff": 256, "d_kv": 32, "num_heads": 4, "num_layers": 2,
+    "vocab_size": 1000, "feed_forward_proj": "relu", "dropout_rate": 0.0,
+}  # fmt: skip
+LENGTH = 64
+
+
+def config(**values: Any) -> RunConfig:
+    return RunConfig.model_validate({"model": "m", "data": "d", "memory_limit": 4096, "max_length": LENGTH} | values)
+
+
+def batch(rows: int = 2, length: int = LENGTH) -> Batch:
+    return Batch(rows, length, rows * length, rows * length)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("llama")
+    torch.manual_seed(0)
+    known = AutoConfig.for_model(**LLAMA, pad_token_id=0, bos_token_id=None, eos_token_id=1)
+    AutoModelForCausalLM.from_config(known).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "classification": [{"text": "a" * 80, "label": ("even", "odd")[n % 2]} for n in range(8)],
+    "dpo": [{"prompt": "a" * 20, "chosen": "b" * 80, "rejected": "c" * 80} for _ in range(8)],
+    "orpo": [{"prompt": "a" * 20, "chosen": "b" * 80, "rejected": "c" * 80} for _ in range(8)],
+}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(("task", "rows"), [("classification", 2), ("dpo", 4), ("orpo", 4)])
+def test_the_forecast_of_a_task_matches_a_measured_run(model: Path, tmp_path: Path, task: str, rows: int) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS[task]))
+    settings = {"task": task, "method": "full", "micro_batch_size": 2, "max_steps": 2, "eval_split": 0, "eval_steps": 0}
+    asked = config(**settings, learning_rate=1e-5)
+    run = train_here(tmp_path, model, data, **settings, max_length=LENGTH, memory_limit=4096, learning_rate=1e-5)
+    (counted,) = run.summary["memory"]["peak_bytes"]
+    foretold = forecast(asked, read_shape(model / "config.json"), batch=batch(rows)).allocated_bytes
+    assert foretold == pytest.approx(counted, rel=0.06)
+
+
+def test_a_scoring_model_has_no_language_model_head() -> None:
+    head = 4 * LLAMA["vocab_size"] * LLAMA["hidden_size"]
+    taken = {task: forecast(config(task=task, method="full"), shape_of(LLAMA), batch=batch()).parts["weights"]
+             for task in ("sft", "classification", "reward")}  # fmt: skip
+    assert taken["sft"] - taken["classification"] == taken["sft"] - taken["reward"] == head
+
+
+@pytest.mark.parametrize("task", ["dpo", "kto"])
+def test_full_preference_training_keeps_a_reference_model_and_an_adapter_does_not(task: str) -> None:
+    def weights(**values: Any) -> int:
+        return forecast(config(**values), shape_of(LLAMA), batch=batch()).parts["weights"]
+
+    assert weights(task=task, method="full") == 2 * weights(task="sft", method="full")
+    assert weights(task=task, method="lora") == weights(task="sft", method="lora")
+
+
+def test_the_tile_of_the_fused_head_has_its_width_also_for_a_small_vocabulary() -> None:
+    found = forecast(config(task="dpo", precision="fp32"), shape_of(LLAMA | {"vocab_size": 500}), batch=batch())
+    assert found.parts["logits"] > 4 * 2 * LENGTH * 32_768
+
+
+def test_layers_that_do_not_train_store_no_activations() -> None:
+    def activations(**values: Any) -> int:
+        return forecast(config(method="full", **values), shape_of(LLAMA), batch=batch(8)).parts["activations"]
+
+    assert activations(trainable_layers=1) < 0.5 * activations(trainable_layers=4) <= 0.5 * activations()
+
+
+def test_eager_attention_stores_its_probabilities() -> None:
+    def activations(attention: str) -> int:
+        found = forecast(config(attention=attention, max_length=512), shape_of(LLAMA), batch=batch(2, 512))
+        return found.parts["activations"]
+
+    assert activations("eager") - activations("sdpa") == 4 * 4 * 2 * 4 * 512 * 512  # layers, bytes, rows, heads, pairs
+
+
+def test_saving_splits_fused_experts_in_memory() -> None:
+    values = EXPERTS | {"intermediate_size": 1408}
+    found = forecast(config(method="full"), shape_of(values), batch=batch(1, 8))
+    assert found.moments["saving"] > found.parts["weights"] + found.parts["optimizer"] + found.parts["weights"]
+    assert forecast(config(method="lora"), shape_of(values), batch=batch(1, 8)).moment != "saving"
+
+
+def test_autocast_s_copies_of_recomputed_layers_are_gone_in_the_backward_pass() -> None:
+    def moments(checkpointing: str) -> dict[str, int]:
+        asked = config(method="full", precision="bf16", gradient_checkpointing=checkpointing)
+        return forecast(asked, shape_of(LLAMA), batch=batch(1, 8)).moments
+
+    plain, recomputed = moments("none"), moments("full")
+    layers = 2 * shape_of(LLAMA).linear_weights
+    assert plain["backward"] - recomputed["backward"] >= layers
+    assert abs((plain["forward"] - recomputed["forward"]) / layers) < 0.2  # both caches hold them until the pass ends
+
+
+def test_an_encoder_s_activations_remain_when_the_decoder_s_gradients_are_complete() -> None:
+    asked = config(task="seq2seq", method="full")
+    found = forecast(asked, shape_of(T5), batch=Batch(8, 512, 4096, 8 * 16, 16, 8 * 16))
+    assert found.moments["encoder"] > found.moments["gradients"]
+
+
+def test_a_memory_limit_on_cpu_decides_whether_a_run_fits() -> None:
+    needed = forecast(config(method="full"), shape_of(LLAMA), batch=batch())
+    enough, less = -(-needed.peak_bytes // 2**20), needed.allocated_bytes // 2**20
+    assert forecast(config(method="full", memory_limit=enough), shape_of(LLAMA), batch=batch()).fits
+    refused = forecast(config(method="full", memory_limit=less), shape_of(LLAMA), batch=batch())
+    assert not refused.fits
+    assert "memory_limit" in refused.reasons[0]
+
+
+def test_adafactor_s_step_makes_fp32_tensors_of_the_largest_weight() -> None:
+    shape = shape_of(LLAMA)
+    taken = {kind: forecast(config(method="full", optimizer=kind), shape, batch=batch(1, 8)).moments["optimizer"]
+             for kind in ("adafactor", "sgd")}  # fmt: skip
+    state = forecast(config(method="full", optimizer="adafactor"), shape, batch=batch(1, 8)).parts["optimizer"]
+    assert taken["adafactor"] - state == taken["sgd"] - 4 * shape.parameters + 3 * 4 * shape.table

@@ -1,0 +1,59 @@
+"""Tests of intervals of a mean: their coverage by simulation."""
+
+import numpy as np
+import pytest
+
+from training.scoring.intervals import bootstrap, bounded, mean_interval
+
+SAMPLES = 200
+LEAST = 0.95 - 3 * (0.05 * 0.95 / SAMPLES) ** 0.5  # three standard errors below the level
+
+
+def right(share):
+    return share, lambda random, rows: (random.random(rows) < share).astype(float)
+
+
+KINDS = {
+    "90% right": right(0.9),
+    "2% right": right(0.02),
+    "F1": (
+        0.525,
+        lambda random, rows: random.choice([0.0, 0.25, 0.5, 0.75, 1.0], rows, p=[0.35, 0.05, 0.1, 0.15, 0.35]),
+    ),
+}
+
+
+def coverage(interval, mean, draw, rows):
+    random = np.random.default_rng(rows)
+    found = [interval(draw(random, rows)) for _ in range(SAMPLES)]
+    return np.mean([low <= mean <= high for low, high in found])
+
+
+@pytest.mark.parametrize("rows", [3, 5, 10, 50, 200])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_interval_of_a_mean_contains_it_in_95_percent_of_samples_at_any_number_of_rows(kind, rows):
+    assert coverage(mean_interval, *KINDS[kind], rows) >= LEAST
+
+
+@pytest.mark.parametrize("rows", [3, 5, 10, 50, 200])
+def test_the_interval_of_paired_differences_contains_the_true_one_in_95_percent_of_samples(rows):
+    def draw(random, rows):
+        return random.choice([1.0, 0.0, -1.0], rows, p=[0.12, 0.83, 0.05])
+
+    assert coverage(lambda values: bounded(values, -1.0, 1.0), 0.07, draw, rows) >= LEAST
+
+
+def test_a_bootstrap_interval_would_not():
+    assert coverage(bootstrap, *KINDS["90% right"], 3) < 0.5
+
+
+@pytest.mark.parametrize(("rows", "low", "high"), [(3, 0.292, 1.0), (30, 0.884, 1.0)])
+def test_the_interval_of_right_answers_only_is_clopper_and_pearson_s(rows, low, high):
+    assert mean_interval([1.0] * rows) == pytest.approx((low, high), abs=0.01)
+
+
+def test_many_different_scores_and_more_rows_than_can_be_drawn_have_an_interval_too():
+    random = np.random.default_rng(1)
+    for rows in (700, 11_000):
+        low, high = mean_interval(random.random(rows))
+        assert high - low == pytest.approx(2 * 1.96 * (1 / 12 / rows) ** 0.5, rel=0.15)

@@ -1,0 +1,145 @@
+"""Runs as jobs of a real Slurm cluster: nothing is lost, doubled or left over whatever is killed."""
+
+import subprocess
+import time
+
+import psutil
+import pytest
+from slurm import Installation, cluster, slurm
+
+from training.config.run_config import RunConfig
+from training.run_folder.paths import RUN_VARIABLE
+from worker.engines.registry import engine
+from worker.engines.slurm import jobs, words
+from worker.engines.slurm.commands import call
+from worker.machine import processes
+from worker.machine.process_identity import Identity, boot
+from worker.queue import reaper
+from worker.settings import get_settings
+from worker.store import database as db
+from worker.store import jobs as stored
+from worker.store import runs
+from worker.store.tables import Run, Status
+
+__all__ = ["cluster", "slurm"]
+pytestmark = pytest.mark.slow
+
+
+def ranks(run_id: str) -> list[psutil.Process]:
+    return [one for one in processes.marked(RUN_VARIABLE, run_id) if "rank" in one.cmdline()]
+
+
+def supervisor(run: Run) -> psutil.Process:
+    owner = Identity.parse(run.lease_owner)
+    assert owner is not None
+    return psutil.Process(owner.pid)
+
+
+def test_a_run_survives_the_death_of_a_rank_its_supervisor_and_slurms_daemons(slurm: Installation) -> None:
+    run_id = slurm.light(500)
+    first = slurm.trains(run_id, 10, 1)
+    assert sorted(first.devices) == [f"n1/slurm:{first.job_id}", f"n2/slurm:{first.job_id}"]
+
+    ranks(run_id)[-1].kill()
+    second = slurm.trains(run_id, 20, 2)
+    slurm.cluster.kill("slurmctld")  # while it is away, the run trains and other runs wait
+    waiting = slurm.light(20)
+    supervisor(second).kill()
+    slurm.until(run_id, lambda run: run.status is Status.QUEUED or run.attempt > 2)
+    assert (slurm.get(waiting).status, slurm.get(waiting).attempt) == (Status.QUEUED, 0)
+    slurm.cluster.start_controller()
+
+    slurm.trains(run_id, 30, 3)
+    slurm.cluster.kill("n2")
+    slurm.cluster.start_node("n2")
+    slurm.finished_undisturbed(waiting)
+    ended = slurm.finished_undisturbed(run_id)
+    assert ended.attempt >= 3
+
+
+def test_a_job_near_its_time_limit_saves_and_queues_itself_again(slurm: Installation) -> None:
+    run_id = slurm.light(200)
+    first = slurm.trains(run_id, 10, 1)
+    # What --signal=B:USR1@... sends before the limit; limits are whole minutes.
+    slurm.cluster.call("scancel", "--batch", "--signal=USR1", str(first.job_id))
+    slurm.until(run_id, lambda run: run.status is Status.QUEUED and run.job and run.job["state"] == "PENDING")
+    # Slurm starts a requeued job after two minutes.
+    slurm.cluster.call("scontrol", "update", f"JobId={first.job_id}", "StartTime=now")
+    second = slurm.trains(run_id, first.step, 2)
+    assert second.job_id == first.job_id, "the same job, with its age"
+    with db.read() as session:
+        outcomes = [attempt.outcome for attempt in runs.attempts(session=session, run_id=run_id)]
+    assert outcomes[0] == "requeued", "it does not count as a failure"
+    slurm.finished_undisturbed(run_id)
+
+
+def test_a_preempted_run_saves_within_its_grace_and_goes_on(slurm: Installation) -> None:
+    run_id = slurm.light(200)
+    slurm.trains(run_id, 10, 1)
+    argv = ["--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 2"]
+    slurm.cluster.call("sbatch", *argv)
+    slurm.until(run_id, lambda run: run.status is Status.QUEUED)
+    assert "Saved at step" in slurm.told(run_id)
+    slurm.finished_undisturbed(run_id)
+
+
+def test_a_run_whose_job_is_cancelled_outside_is_stopped_and_can_be_resumed(slurm: Installation) -> None:
+    run_id = slurm.light(150)
+    first = slurm.trains(run_id, 10, 1)
+    slurm.cluster.call("scancel", str(first.job_id))
+    stopped = slurm.until_end(run_id)
+    assert stopped.status is Status.STOPPED
+    assert f"Slurm job {first.job_id} was cancelled outside of Lathe" in slurm.told(run_id)
+    with db.write() as session:
+        runs.resume(session=session, run_id=run_id)
+    slurm.finished_undisturbed(run_id)
+
+
+def test_a_waiting_run_says_what_it_waits_for_and_is_cancelled_with_its_job(slurm: Installation) -> None:
+    slurm.cluster.call("sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 100")
+    run_id = slurm.light(5)
+    run = slurm.until(run_id, lambda run: run.job and run.job["reason"] not in ("", "None"))
+    assert run.job and run.job_id
+    sentence = words.waiting_sentence(run.job_id, run.job, time.time())
+    assert sentence.startswith("Waits for 2 nodes of partition batch: ") and "Slurm says" not in sentence
+    capacity = engine(get_settings().engine_names[0]).capacity()
+    assert {pool.name: pool.machines for pool in capacity.pools} == {"batch": 2, "urgent": 2}
+    assert (capacity.waiting, capacity.running, capacity.problem) == (1, 0, "")
+    with db.write() as session:
+        runs.request_stop(session=session, run_id=run_id)
+    reaper.run_round()
+    assert run.job_id not in slurm.cluster.call("squeue", "--noheader", "--format=%i").split()
+
+
+def test_a_job_that_was_submitted_before_a_crash_is_found_again(slurm: Installation) -> None:
+    run_id = slurm.light(5)
+    config = RunConfig.model_validate(slurm.get(run_id).config)
+    argv, script = jobs.submission(config, run_id, 1, get_settings(), boot())
+    (get_settings().runs_dir / run_id).mkdir()
+    job_id = call([*argv, "--hold"], text=script).strip()
+    ended = subprocess.Popen(["true"])
+    killed = str(Identity.of(ended.pid))  # a worker that was killed between sbatch and writing the id
+    ended.wait()
+    with db.write() as session:
+        assert stored.reserve(session=session, run=slurm.get(run_id), owner=killed)
+    run = slurm.until(run_id, lambda run: not stored.reserved_by(run))
+    assert run.job_id == job_id
+    slurm.cluster.call("scontrol", "release", job_id)
+    assert slurm.finished_undisturbed(run_id).attempt == 1
+
+
+def test_a_run_that_slurm_refuses_fails_with_slurms_reason(slurm: Installation) -> None:
+    run_id = slurm.light(5, slurm_options="partition=nowhere")
+    run = slurm.until_end(run_id)
+    assert run.error and "invalid partition" in run.error["message"].lower()
+
+
+def test_stop_saves_within_the_grace_and_frees_the_nodes(slurm: Installation) -> None:
+    run_id = slurm.light(2000)
+    slurm.trains(run_id, 10, 1)
+    with db.write() as session:
+        runs.request_stop(session=session, run_id=run_id)
+    stopped = slurm.until_end(run_id)
+    assert stopped.status is Status.STOPPED and "Saved at step" in slurm.told(run_id)
+    slurm.nothing_left()
+    assert not ranks(run_id)

@@ -1,0 +1,116 @@
+"""Jobs of Slurm: their options, names and states, without a cluster."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.config.fields import ConfigError, parse
+from training.config.run_config import RunConfig
+from worker.engines.slurm import jobs, words
+from worker.engines.slurm.commands import SlurmError, call
+from worker.settings import Settings, SettingsError, get_settings
+
+RUN = "abc123def456"
+
+
+def config(**values: Any) -> RunConfig:
+    return parse({"model": "m", "data": "d"} | values)
+
+
+def settings(**values: Any) -> Settings:
+    return Settings(data_dir=Path("/shared"), **values)
+
+
+def test_a_run_overrides_the_options_of_the_installation() -> None:
+    installation = settings(slurm_options="partition=batch, account=lab, nodelist=n[1-2],n7")
+    run = config(slurm_options={"partition": "gpu", "time": "1-12:00:00"})
+    assert jobs.options(run, installation) == {
+        "partition": "gpu", "account": "lab", "nodelist": "n[1-2],n7", "time": "1-12:00:00",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "given", ["partition", "output=/etc/passwd", "partition=a b", "partition=a\nb", "uid=0", "wrap=x"]
+)
+def test_options_that_do_not_choose_resources_are_refused(given: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(slurm_options=given)
+    assert error.value.problem.field == "slurm_options"
+
+
+def test_a_job_has_the_nodes_and_gpus_of_its_run() -> None:
+    run = config(strategy="zero3", num_processes=16, num_machines=2, slurm_options="gres=gpu:h100, cpus_per_task=8")
+    argv, script = jobs.submission(run, RUN, 3, settings(slurm_lines="module load cuda"), "boot")
+    assert {"--nodes=2", "--ntasks-per-node=8", "--gres=gpu:h100:8", "--cpus-per-task=8", "--requeue"} <= set(argv)
+    assert "--output=/shared/runs/abc123def456/supervisor.log" in argv
+    lines = script.splitlines()
+    assert lines[:2] == ["#!/bin/sh", "module load cuda"] and lines[2].endswith(f"{RUN} boot")
+
+
+def test_nodes_without_gpus_are_asked_for_none() -> None:
+    argv, _ = jobs.submission(config(), RUN, 1, settings(slurm_gres="cpu"), "boot")
+    assert not [word for word in argv if "gres" in word]
+
+
+def test_only_jobs_of_this_installation_are_read() -> None:
+    mine = settings()
+    name = jobs.name(mine, RUN, 2)
+    other = jobs.name(settings(database_url="postgresql://other/db"), RUN, 2)
+    text = "\n".join(
+        [
+            f"12|PENDING|{name}|gpu|2||1795413600|Priority",
+            f"13|RUNNING|{other}|gpu|2|n[1-2]|1795413600|None",
+            "14|RUNNING|bash|gpu|1|n1|N/A|None",
+            f"15|TIMEOUT|{name}|gpu|2|n[1-2]|N/A|TimeLimit",
+        ]
+    )
+    waiting, ended = jobs.parse(text, mine)
+    assert (waiting.id, waiting.run_id, waiting.attempt, waiting.num_nodes, waiting.ended) == ("12", RUN, 2, 2, False)
+    assert (waiting.starts_at, waiting.reason) == (1795413600.0, "Priority")
+    assert (ended.state, ended.ended, ended.starts_at) == ("TIMEOUT", True, None)
+
+
+@pytest.mark.parametrize(
+    ("job", "sentence"),
+    [
+        (
+            {"state": "PENDING", "num_nodes": 2, "partition": "gpu", "reason": "Priority", "starts_at": 10_900.0},
+            "Waits for 2 nodes of partition gpu: other jobs have a higher priority. Slurm expects it to start in about 3 h.",
+        ),
+        ({"state": "PENDING", "num_nodes": 1, "reason": "None"}, "Waits for a node."),
+        (
+            {"state": "PENDING", "num_nodes": 1, "partition": "a", "reason": "QOSMaxCpuPerUserLimit"},
+            "Waits for a node of partition a: a limit of the QoS is reached.",
+        ),
+        (
+            {"state": "PENDING", "num_nodes": 1, "reason": "ReqNodeNotAvail, UnavailableNodes:n1"},
+            "Waits for a node: nodes that it needs are down, drained or reserved.",
+        ),
+        ({"state": "PENDING", "num_nodes": 1, "reason": "NewOne"}, "Waits for a node: Slurm says NewOne."),
+        ({"state": "RUNNING", "nodes": "n[1-2]"}, "Slurm job 7 starts on n[1-2]."),
+    ],
+)
+def test_why_a_job_waits_is_said_in_words(job: dict[str, Any], sentence: str) -> None:
+    assert words.waiting_sentence("7", job, now=100.0) == sentence
+
+
+def test_a_command_that_is_missing_names_its_package() -> None:
+    with pytest.raises(SlurmError, match="slurm-client"):
+        call(["no-such-command-of-slurm"])
+
+
+def test_an_unknown_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATHE_ENGINES", "slurm, kubernetes")
+    get_settings.cache_clear()
+    with pytest.raises(SettingsError, match="LATHE_ENGINES"):
+        get_settings()
+    get_settings.cache_clear()
+
+
+def test_a_run_on_several_nodes_avoids_those_that_are_put_aside() -> None:
+    run = config(strategy="ddp", num_processes=2, num_machines=2, slurm_options="exclude=n1")
+    argv, _ = jobs.submission(run, RUN, 1, settings(), "boot", {"n3", "n2"})
+    assert "--exclude=n1,n2,n3" in argv
+    argv, _ = jobs.submission(config(), RUN, 1, settings(), "boot", {"n3"})
+    assert not any("exclude" in word for word in argv)

@@ -1,0 +1,72 @@
+"""Copies of the state of a checkpoint in host memory."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.utils._python_dispatch import _disable_current_modes
+
+from training.units import byte_size
+
+_KEPT_FREE = 2**30
+"""Bytes of host memory that copies leave free on the machine."""
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+
+class HostCopies:
+    """Copies state to host memory. The memory of tensors that stay in place is reused at the next checkpoint."""
+
+    def __init__(self) -> None:
+        on_gpu = torch.cuda.is_available()  # copies to pinned memory are several times faster
+        options = StagingOptions(
+            use_pinned_memory=on_gpu, use_non_blocking_copy=on_gpu, use_shared_memory=False, use_async_staging=False
+        )
+        self._stager = DefaultStager(options)
+        self._held: dict[str, int] = {}
+
+    def shortage(self, name: str, state: Any) -> str:
+        """Why `state` cannot be copied, with the sizes; empty if enough host memory is free."""
+        size = tensor_bytes(state)
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # all copy at the same time
+        free = max(0, free_bytes() - _KEPT_FREE) // ranks
+        if size - self._held.get(name, 0) <= free:
+            return ""
+        return f"a copy needs {byte_size(size)} of host memory, but {byte_size(free)} are free"
+
+    def copy(self, name: str, state: Any) -> Any:
+        """Returns a copy of `state` with its tensors in host memory. It is valid until the next copy."""
+        with _disable_current_modes():  # the counter of memory_limit
+            copied = self._stager.stage({"state": state})
+        self._held[name] = tensor_bytes(state)
+        assert isinstance(copied, dict)
+        return copied["state"]
+
+
+def tensor_bytes(state: Any) -> int:
+    """Bytes on this rank of the tensors in nested dictionaries, lists and tuples."""
+    if isinstance(state, torch.Tensor):
+        local = state.to_local() if hasattr(state, "to_local") else state
+        return int(local.numel() * local.element_size())
+    if isinstance(state, dict):
+        return sum(tensor_bytes(value) for value in state.values())
+    if isinstance(state, (list, tuple)):
+        return sum(tensor_bytes(value) for value in state)
+    return 0
+
+
+def free_bytes() -> int:
+    """Host memory that processes of this machine and of this control group (a container) can still take."""
+    free = psutil.virtual_memory().available
+    try:
+        limit = (_CONTROL_GROUPS / "memory.max").read_text(encoding="ascii").strip()
+        used = int((_CONTROL_GROUPS / "memory.current").read_text(encoding="ascii"))
+        statistics = (_CONTROL_GROUPS / "memory.stat").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return int(free)
+    if limit == "max":
+        return int(free)
+    files = int(statistics[statistics.index("inactive_file") + 1])  # of the page cache, which the kernel frees first
+    return int(min(free, int(limit) - used + files))

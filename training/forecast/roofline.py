@@ -1,0 +1,96 @@
+"""How long a step takes at best, by a roofline: each kind of work takes the time of its arithmetic or of its memory traffic.
+
+Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model" (2009). Arithmetic is 2 FLOP per weight and
+token in a forward pass, as much for the gradients of a layer's inputs, and again for those of its weights if they train (Kaplan
+et al. 2020); attention adds 4 FLOP per pair of tokens and channel (Korthikanti et al. 2022, appendix A). No torch.
+"""
+
+from dataclasses import dataclass
+
+from training.config.choices import Checkpointing, Precision, Quantization
+from training.config.run_config import RunConfig
+from training.forecast.activations import Batch, Formats
+from training.forecast.advice import moving_seconds
+from training.forecast.gpus import Card
+from training.forecast.layers import layer_bytes
+from training.forecast.sizes import Sizes, resolved, sizes_of
+from training.model_info.shape import ModelShape, Stack
+
+_FP32_SHARE = 0.125
+"""The share of the 16-bit peak that fp32 products reach: 1/2 on consumer cards, 1/16 on data-center cards without TF32."""
+_DEQUANTIZED = 1.25
+"""Time of a product with 4- or 8-bit weights, which are dequantized in each pass, compared with 16-bit ones."""
+EFFICIENCY = (0.3, 0.7)
+"""The share of the roofline that real runs reach, before runs on this GPU are measured: 30 to 55% of the peak in published runs
+(Chowdhery et al. 2022, table 3), which is more of the roofline, since that includes memory traffic."""
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Seconds of an optimizer step on each rank at best: `compute` for the passes and the optimizer, which no run reaches, and
+    `moving` for communication and copies. `tokens` are those of the step over all ranks, `flops` the arithmetic of a rank."""
+
+    compute: float
+    moving: float
+    tokens: float
+    flops: float
+
+    def seconds(self, efficiency: float) -> float:
+        """Seconds of a step at this share of the roofline."""
+        return self.compute / efficiency + self.moving
+
+
+def roofline(config: RunConfig, shape: ModelShape, card: Card, batch: Batch) -> Roofline:
+    """The roofline of a step with micro batches like `batch`, which is an average one."""
+    sizes = sizes_of(config, shape, card)
+    micro, share = config.gradient_accumulation_steps, config.sequence_parallel_size
+    fp32 = resolved(config.precision, card) is Precision.FP32
+    peak = card.flops * (_FP32_SHARE if fp32 else 1.0)
+    forward = _forward_flops(shape, batch) / share
+    passes = 2 + (1 if sizes.trained > shape.parameters // 2 else 0) + _recomputed(config)
+    flops = micro * forward * passes
+    products = flops / peak * (1.0 if config.quantized is Quantization.NONE else _DEQUANTIZED)
+    weights = micro * passes * shape.parameters * sizes.compute / card.memory_rate
+    seconds = max(products, weights) + micro * _traffic(config, shape, batch, sizes) / share / card.memory_rate
+    seconds += 3 * (sizes.optimizer + sizes.gradients) / card.memory_rate
+    tokens_here = micro * max(batch.tokens, batch.target_tokens) / share
+    moving = moving_seconds(config, shape, card, tokens_here)
+    tokens = tokens_here * config.num_processes
+    return Roofline(seconds, moving, tokens, flops)
+
+
+def _recomputed(config: RunConfig) -> float:
+    """Forward passes that are computed again."""
+    return {Checkpointing.NONE: 0.0, Checkpointing.SELECTIVE: 0.5}.get(config.gradient_checkpointing, 1.0)
+
+
+def _forward_flops(shape: ModelShape, batch: Batch) -> float:
+    """FLOP of a forward pass over a micro batch."""
+    total = 2.0 * shape.hidden * shape.vocab * batch.loss_tokens
+    for stack in shape.stacks:
+        tokens = batch.target_tokens if shape.encoder and stack.cross else batch.tokens
+        length = batch.target_length if shape.encoder and stack.cross else batch.length
+        # Causal attention computes half of the pairs.
+        pairs = tokens * length * (1.0 if stack is shape.encoder else 0.5)
+        total += stack.layers * (
+            2.0 * active_weights(shape, stack) * tokens + 4.0 * pairs * stack.heads * stack.head_dim
+        )
+    return total
+
+
+def active_weights(shape: ModelShape, stack: Stack) -> int:
+    """The weights of a layer that a token goes through."""
+    linear = sum(one.inputs * one.outputs for one in stack.linears)
+    expert = (3 if stack.gated else 2) * shape.hidden * stack.intermediate
+    return linear + stack.routed * expert if stack.experts else linear
+
+
+def _traffic(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> float:
+    """Bytes that the passes over a micro batch move beside the weights: what is saved is written once and read once, and so are
+    its gradients and the logits."""
+    formats = Formats(
+        stream=sizes.stream, compute=sizes.compute, casts=sizes.casts, trains=not config.method.adapts, adapts=sizes.adapts,
+        rank=config.lora_r if config.method.is_lora else 8, on_cuda=True,
+    )  # fmt: skip
+    saved = sum(stack.layers * layer_bytes(shape, stack, batch, formats) for stack in shape.stacks)
+    return 4.0 * saved * (1 + _recomputed(config) / 2) + 24.0 * batch.loss_tokens * shape.vocab

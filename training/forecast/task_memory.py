@@ -1,0 +1,64 @@
+"""The memory that depends on the task: its head, its reference model, and the logits of its loss. No torch."""
+
+from dataclasses import replace
+
+from training.config.choices import Task
+from training.config.run_config import RunConfig
+from training.forecast.activations import Batch
+from training.forecast.less_memory import LossBytes, chunked_loss_bytes
+from training.forecast.sizes import Sizes
+from training.model_info.shape import ModelShape
+
+_VOCABULARY_CHUNK = 32_768
+"""Vocabulary entries and tokens of a tile of trl's fused head (trl/trainer/utils.py, trl/kernels/chunked_logprob.py)."""
+_TOKEN_CHUNK = 4096
+_TILES_ON_CPU = 8
+"""fp32 copies of a tile that its backward pass has at its peak without Triton."""
+
+_SOFTCAPS = ("gemma2",)
+"""Families that cap logits by a tanh, whose result is saved."""
+
+
+def task_shape(config: RunConfig, shape: ModelShape) -> ModelShape:
+    """The shape of the model that the task trains: a scoring model has no language model head."""
+    if config.task.generates:
+        return shape
+    return replace(shape, head=0)
+
+
+def ties_head(config: RunConfig, shape: ModelShape) -> bool:
+    """True if embeddings and head share a weight, whose gradients are summed."""
+    return config.task.generates and not shape.head
+
+
+def loss_bytes(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> LossBytes:
+    """Bytes of logits and loss, computed at once or in chunks of tokens."""
+    return chunked_loss_bytes(config, shape, batch, sizes) or LossBytes(*_logits(config, shape, batch, sizes))
+
+
+def _logits(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float]:
+    """Bytes of logits and loss at the end of the forward pass and at the beginning of the backward pass."""
+    if not config.task.generates:
+        return 0.0, 0.0
+    if config.task in (Task.DPO, Task.KTO):
+        return _fused_head(config, shape, batch, sizes)
+    elements = batch.loss_tokens * shape.vocab / config.sequence_parallel_size
+    if config.task is Task.ORPO:
+        # All logits, and a contiguous copy and the log-probabilities of the chosen answers, which are half of the rows. Backward:
+        # the gradients of both parts of the loss and their sum.
+        return elements * 8, elements * 16
+    # Forward: logits, an fp32 copy of 16-bit logits, and log-probabilities. Backward: log-probabilities and the gradients of loss
+    # and logits, all in fp32.
+    capped = sizes.compute * elements if shape.model_type in _SOFTCAPS else 0.0
+    return elements * (8 if sizes.compute == 4 else 4 + 4 + sizes.compute) + capped, elements * 12 + capped
+
+
+def _fused_head(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float]:
+    """trl's fused head computes log-probabilities by tiles; its buffer is as wide as a tile, also for a smaller vocabulary."""
+    tokens = min(batch.loss_tokens, _TOKEN_CHUNK)
+    buffer = tokens * _VOCABULARY_CHUNK * sizes.compute
+    tile = 0 if sizes.on_cuda else 4 * tokens * min(shape.vocab, _VOCABULARY_CHUNK) * _TILES_ON_CPU
+    gradients = 4 * batch.loss_tokens * shape.hidden
+    if not config.method.adapts and not config.trainable_layers:
+        gradients += 4 * (shape.head or shape.table)
+    return buffer + tile / 2, buffer + tile + gradients

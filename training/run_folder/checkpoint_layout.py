@@ -1,0 +1,99 @@
+"""How a checkpoint is divided into files, and whether a run with other settings can resume from it. No torch."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Self
+
+from training.config.choices import Offload, OptimizerName, Strategy
+from training.config.run_config import RunConfig
+from training.errors import UserError
+
+LAYOUT_FILE = "layout.json"
+_COPIES = {Strategy.SINGLE, Strategy.DDP}
+_ELEMENTWISE = {
+    OptimizerName.ADAMW,
+    OptimizerName.PAGED_ADAMW_32BIT,
+    OptimizerName.ADAMW_ANYPRECISION,
+    OptimizerName.LION,
+    OptimizerName.SGD,
+}
+"""Optimizers whose state has an element for each weight, or one for all."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The strategy of the ranks that wrote a checkpoint.
+
+    `parameters` are the names of the trained parameters, in the order of the optimizer's state, and `shapes` theirs.
+    """
+
+    strategy: Strategy
+    world_size: int
+    global_batch_size: int
+    parameters: list[str] = field(default_factory=list)
+    shapes: list[list[int]] = field(default_factory=list)
+
+    def write(self, checkpoint: Path) -> None:
+        """Writes it into the folder of a checkpoint."""
+        (checkpoint / LAYOUT_FILE).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> Self | None:
+        """The layout of a checkpoint; None for those of Lathe 0.2.0 and before."""
+        try:
+            values = json.loads((checkpoint / LAYOUT_FILE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return cls(**(values | {"strategy": Strategy(values["strategy"])}))
+
+    def loads_as_it_is(self, config: RunConfig) -> bool:
+        """True if the libraries load it into a run with these settings without conversion."""
+        if self.strategy in _COPIES or self.strategy is Strategy.FSDP:
+            return _kind(self.strategy) == _kind(config.strategy)
+        return (self.strategy, self.world_size) == (config.strategy, config.num_processes)
+
+
+def check_resume(layout: Layout, config: RunConfig) -> None:
+    """Checks that a run with these settings can continue from a checkpoint with this layout.
+
+    Raises:
+        UserError: it cannot; with the reason and the fix.
+    """
+    if layout.global_batch_size != config.global_batch_size:
+        raise UserError(
+            "gradient_accumulation_steps",
+            config.gradient_accumulation_steps,
+            f"would change the global batch size from {layout.global_batch_size} to {config.global_batch_size} rows in the "
+            "middle of a run.",
+            _batch_fix(layout, config),
+        )
+    if layout.loads_as_it_is(config):
+        return
+    before = f"{layout.strategy.value} on {layout.world_size} processes"
+    back = f"Resume with strategy {layout.strategy.value} and num_processes {layout.world_size}."
+    if Strategy.ZERO0 in (layout.strategy, config.strategy):
+        reason = f"cannot continue a checkpoint of {before}: the state of ZeRO stage 0 is not converted."
+        raise UserError("strategy", config.strategy.value, reason, back)
+    if not layout.parameters:
+        reason = (
+            f"cannot continue a checkpoint of {before}: its DeepSpeed JSON selects an optimizer that is not converted."
+        )
+        raise UserError("strategy", config.strategy.value, reason, back)
+    if config.optimizer not in _ELEMENTWISE:
+        reason = f"has state that cannot be divided differently; the checkpoint is of {before}."
+        raise UserError("optimizer", config.optimizer.value, reason, back)
+    if Offload.NVME in (config.offload_optimizer, config.offload_param):
+        reason = f"keeps state in files that are not converted; the checkpoint is of {before}."
+        raise UserError("offload_optimizer", Offload.NVME.value, reason, back)
+
+
+def _kind(strategy: Strategy) -> str:
+    return "copies" if strategy in _COPIES else strategy.value
+
+
+def _batch_fix(layout: Layout, config: RunConfig) -> str:
+    rows = config.micro_batch_size * config.num_processes // config.sequence_parallel_size
+    if layout.global_batch_size % rows == 0:
+        return f"Set it to {layout.global_batch_size // rows}."
+    return f"Choose num_processes x micro_batch_size so that they divide {layout.global_batch_size}."

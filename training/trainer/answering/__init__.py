@@ -1,0 +1,1 @@
+"""Held-out rows as questions, their scores, and answers to a sample of them during training."""

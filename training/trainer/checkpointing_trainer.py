@@ -1,0 +1,94 @@
+"""A Trainer that saves checkpoints in the background, and resumes from those of other strategies and numbers of processes."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.checkpointing.checkpointer import Checkpointer
+from training.checkpointing.resharding import restore, trained_parameters
+from training.run_folder.checkpoint_layout import Layout
+from training.run_folder.paths import checkpoint_dir
+from training.trainer.callbacks.best_checkpoint import best_step
+from training.trainer.context import TrainerContext
+from training.trainer.global_batch import GlobalBatchTrainer
+from training.trainer.throughput import Throughput
+
+
+class CheckpointingTrainer(GlobalBatchTrainer):
+    """Trainer with Lathe's checkpoints; a subclass sets the attributes."""
+
+    checkpointer: Checkpointer
+    throughput: Throughput
+    context: TrainerContext
+
+    def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
+        """Trains, and waits until the last checkpoint is complete."""
+        try:
+            result = super().train(resume_from_checkpoint=resume_from_checkpoint, **named)
+        except Exception:
+            self.checkpointer.wait_after_error()
+            raise
+        self.checkpointer.wait()
+        return result
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        self.throughput.pause()
+        self.state.num_input_tokens_seen = self.throughput.tokens()  # saved with the checkpoint
+        step, write = self.state.global_step, partial(super()._save_checkpoint, model, trial)
+
+        def write_all() -> None:
+            write()
+            if self.is_world_process_zero():
+                self._layout().write(checkpoint_dir(self.context.run_dir, step))
+
+        with self.context.report.during("saving"):
+            self.checkpointer.save(step, best_step(self.context.config, self.state), write_all)
+        self.throughput.resume()
+
+    def _layout(self) -> Layout:
+        config = self.context.config
+        try:
+            parameters, shapes = trained_parameters(self.accelerator.unwrap_model(self.model), self.optimizer)
+        except KeyError:  # DeepSpeed without sharding trains flat copies of the parameters
+            parameters, shapes = [], []
+        return Layout(config.strategy, self.args.world_size, config.global_batch_size, parameters, shapes)
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
+        layout = self._other_layout(resume_from_checkpoint)
+        if layout is None:
+            return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
+        checkpoint = Path(resume_from_checkpoint or "")
+        restore(checkpoint, layout, self.accelerator.unwrap_model(self.model), self.optimizer)
+        self._restore_scheduler(torch.load(checkpoint / "scheduler.pt", weights_only=True))
+        return prepared
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
+        if self._other_layout(resume_from_checkpoint) is None:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def load_weights(self, checkpoint: Path) -> None:
+        """Loads the weights of a checkpoint of this run. Every rank calls it."""
+        if layout := self._other_layout(checkpoint):
+            restore(checkpoint, layout, self.accelerator.unwrap_model(self.model), self.optimizer)
+        else:
+            self.state.best_model_checkpoint = str(checkpoint)
+            self._load_best_model()
+
+    def _other_layout(self, checkpoint: str | Path | None) -> Layout | None:
+        """The layout of a checkpoint that the libraries cannot load into this run; None if they can."""
+        layout = Layout.read(Path(checkpoint)) if checkpoint else None
+        return None if layout is None or layout.loads_as_it_is(self.context.config) else layout
+
+    def _restore_scheduler(self, state: dict[str, Any]) -> None:
+        groups, before = self.optimizer.param_groups, len(state["_last_lr"])
+        if before != len(groups):  # DeepSpeed leaves out groups without parameters; the others have the same rate
+            state = {
+                name: value[:1] * len(groups) if isinstance(value, list) and len(value) == before else value
+                for name, value in state.items()
+            }
+        self.lr_scheduler.load_state_dict(state)
+        for group, rate in zip(groups, state["_last_lr"], strict=True):
+            group["lr"] = rate

@@ -1,0 +1,56 @@
+"""The settings of an installation about engines; worker/settings.py has the others."""
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings
+
+from training.config import slurm_options
+from training.config.choices import EngineName
+
+
+class EngineSettings(BaseSettings):
+    """What may place runs on machines, and how."""
+
+    engines: str = Field(
+        "local",
+        description="What may place runs on machines: local, slurm or both; the first is the default of new runs.",
+    )
+    slurm_options: str = Field(
+        "",
+        description="Options of Slurm jobs, such as partition=gpu, account=lab, time=24:00:00. A run may override each.",
+    )
+    slurm_lines: str = Field(
+        "", description="Further lines of the job's script before the training starts, such as module load cuda."
+    )
+    slurm_container: str = Field(
+        "", description="Container image of Slurm jobs, for srun --container-image (pyxis). Default: no container."
+    )
+    slurm_gres: str = Field(
+        "gpu", description="GRES name of a GPU, such as gpu or gpu:h100; cpu for nodes without GPUs."
+    )
+    slurm_grace_seconds: int = Field(
+        120, ge=10, description="How long before its time limit a Slurm job saves a checkpoint and queues itself again."
+    )
+
+    put_aside_hours: float = Field(
+        24,
+        ge=0,
+        description="A machine that ended two attempts of runs on several machines within this many hours is put aside; 0: never.",
+    )
+
+    @field_validator("engines")
+    @classmethod
+    def _known_engines(cls, value: str) -> str:
+        names = [part.strip() for part in value.split(",") if part.strip()]
+        if not names or set(names) - {EngineName.LOCAL, EngineName.SLURM}:
+            raise ValueError("must be local, slurm or both, separated by a comma")
+        return ",".join(names)
+
+    @field_validator("slurm_options")
+    @classmethod
+    def _known_options(cls, value: str) -> str:
+        return slurm_options.canonical(value) or ""
+
+    @property
+    def engine_names(self) -> list[EngineName]:
+        """The engines of this installation, the default one first."""
+        return [EngineName(name) for name in self.engines.split(",")]

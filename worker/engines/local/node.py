@@ -1,0 +1,141 @@
+"""`python -m worker.engines.local.node RUN_ID ATTEMPT RANK`: the ranks of a run on one of its further machines.
+
+A worker starts it for a row of `run_node`. It holds the row by a lease, starts the ranks, does what the row asks, and ends with the
+attempt: when it cannot renew the lease, nobody may assume that its ranks still train, so it kills them.
+"""
+
+import logging
+import os
+import signal
+import sys
+
+import psutil
+
+from training.config.run_config import RunConfig
+from training.errors import UserError
+from training.run_folder.paths import CONFIG_FILE, SUPERVISOR_VARIABLE
+from worker.engines.local import machines_file
+from worker.machine import address, processes
+from worker.machine.process_identity import me
+from worker.settings import get_settings
+from worker.store import database, nodes
+from worker.store.database import UNREACHABLE
+from worker.store.nodes import NodeLost
+from worker.store.tables import Run, RunNode
+from worker.supervision import launcher
+from worker.supervision.lease import steady
+from worker.supervision.training_process import TrainingProcess, environment
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_ASK_SECONDS = 1.0
+_MARGIN = 0.1  # of the lease: time to kill the ranks before another machine may start them
+
+
+class NodeSupervisor:
+    """Starts and follows the ranks of one machine."""
+
+    def __init__(self, run: Run, node: RunNode) -> None:
+        self._run, self._node = run, node
+        self._settings = get_settings()
+        self._run_dir = self._settings.runs_dir / run.id
+        self._renewed = steady()
+        self._stopping = False
+
+    def run(self) -> int | None:
+        """Runs the ranks to their end and returns the launcher's exit code; None if they were killed.
+
+        Raises:
+            UserError: the run's folder is not shared.
+            NodeLost: the attempt has ended.
+        """
+        meeting = machines_file.read(self._run_dir, self._node.attempt)
+        self._renew()
+        config = RunConfig.model_validate_json((self._run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
+        place = launcher.Node(self._node.rank, meeting.address, meeting.port)
+        launch = launcher.launch(config, self._run_dir, self._node.devices, os.cpu_count() or 1, place)
+        variables = environment(launch, self._run.id, self._settings, self._run.pause_at)
+        variables |= address.network_environment(address.own_address()) | {SUPERVISOR_VARIABLE: str(os.getpid())}
+        trainer = TrainingProcess(launch.argv, self._run_dir, variables, output=log_name(self._node.rank))
+        try:
+            return self._follow(trainer)
+        finally:
+            processes.kill_descendants()
+
+    def _follow(self, trainer: TrainingProcess) -> int | None:
+        while (code := trainer.exit_code()) is None:
+            trainer.wait(_LOOK_SECONDS)
+            if steady() - self._renewed < _ASK_SECONDS:
+                continue
+            request = self._try_to_renew()
+            if request == nodes.KILL:
+                return None
+            if request == nodes.STOP and not self._stopping:
+                self._stopping = True
+                trainer.request_stop(_ranks())
+        return code
+
+    def _try_to_renew(self) -> str:
+        try:
+            return self._renew()
+        except UNREACHABLE as error:
+            log.warning("the database is unreachable: %s", error)
+            if steady() - self._renewed > self._settings.lease_seconds * (1 - _MARGIN):
+                raise NodeLost("The database was unreachable for longer than the lease.") from None
+            return ""
+
+    def _renew(self) -> str:
+        began = steady()
+        with database.write() as session:
+            seconds = self._settings.lease_seconds
+            request = nodes.renew(session=session, node=self._node, owner=str(me()), lease_seconds=seconds)
+        self._renewed = began
+        return request
+
+
+def log_name(rank: int) -> str:
+    """The file in the run's folder to which the machine's launcher and ranks print."""
+    return f"output-{rank}.log"
+
+
+def _ranks() -> list[int]:
+    """The children of the launcher: its own children are the ranks; theirs, such as compilers, are not."""
+    launchers = psutil.Process().children()
+    return [rank.pid for one in launchers for rank in one.children()]
+
+
+def main(arguments: list[str]) -> int:
+    """Holds and runs one machine's part. Returns 0, or 1 if another process has it or the attempt has ended."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    processes.set_child_subreaper()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    run_id, attempt, rank = arguments[0], int(arguments[1]), int(arguments[2])
+    with database.write() as session:
+        node = session.get(RunNode, (run_id, attempt, rank))
+        run = session.get(Run, run_id)
+        seconds = get_settings().lease_seconds
+        if (
+            node is None
+            or run is None
+            or not nodes.claim(session=session, node=node, owner=str(me()), lease_seconds=seconds)
+        ):
+            return 1
+    code, problem = None, ""
+    try:
+        code = NodeSupervisor(run, node).run()
+    except UserError as error:
+        problem = f"{error} {error.fix}"
+    except NodeLost as error:
+        log.warning("%s", error)
+    except Exception as error:
+        log.exception("the ranks cannot be started")
+        problem = f"{type(error).__name__}: {error}"
+    processes.kill_descendants()
+    with database.write() as session:
+        nodes.end(session=session, node=node, exit_code=code, problem=problem)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""What Slurm says now: the jobs of this installation, and its partitions. Asked at most every few seconds."""
+
+import getpass
+import threading
+
+from worker.engines.engine import Pool
+from worker.engines.slurm import jobs
+from worker.engines.slurm.commands import SlurmError, call
+from worker.engines.slurm.jobs import Job
+from worker.settings import get_settings
+from worker.supervision.lease import steady
+
+_FRESH_SECONDS = 4.0
+_FAILED_SECONDS = 10.0
+
+
+class Cluster:
+    """The jobs of this installation, from one squeue for all runs. After a failure it is not asked for a while."""
+
+    def __init__(self) -> None:
+        self._failure: SlurmError | None = None
+        self._failed = 0.0
+        self._jobs: dict[str, Job] = {}
+        self._asked = 0.0
+        self._lock = threading.Lock()
+
+    def jobs(self, *, now: bool = False) -> dict[str, Job]:
+        """The jobs by id: those that wait or run, and those that have ended lately. With `now` as of this call.
+
+        Raises:
+            SlurmError: Slurm does not answer.
+        """
+        with self._lock:
+            if self._failure and steady() - self._failed < _FAILED_SECONDS:
+                raise self._failure
+            if now or not self._asked or steady() - self._asked >= _FRESH_SECONDS:
+                began = steady()
+                try:
+                    argv = [
+                        "squeue",
+                        f"--user={getpass.getuser()}",
+                        "--states=all",
+                        "--noheader",
+                        f"--format={jobs.FORMAT}",
+                    ]
+                    listed = jobs.parse(call(argv), get_settings())
+                except SlurmError as error:
+                    self._failure, self._failed = error, steady()
+                    raise
+                self._jobs, self._asked, self._failure = {job.id: job for job in listed}, began, None
+            return self._jobs
+
+    @property
+    def is_idle(self) -> bool:
+        """True if there were no waiting or running jobs at the last look."""
+        return self._asked > 0 and all(job.ended for job in self._jobs.values())
+
+    def forget(self) -> None:
+        """The next `jobs` asks again: a job was submitted or cancelled."""
+        with self._lock:
+            self._asked = 0.0
+
+
+def pools() -> list[Pool]:
+    """The partitions, with the number of nodes in each state.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+    found: dict[str, Pool] = {}
+    for line in call(["sinfo", "--noheader", "--format=%P|%D|%T|%l|%G"]).splitlines():
+        name, nodes, state, limit, gres = (line.strip().split("|") + [""] * 5)[:5]
+        plain, count = name.rstrip("*"), int(nodes)
+        known = found.get(plain) or Pool(plain, 0, {}, 0, limit, name.endswith("*"))
+        states = known.states | {state: known.states.get(state, 0) + count}
+        gpus = known.gpus + count * _gpus(gres)
+        found[plain] = Pool(plain, known.machines + count, states, gpus, limit, known.is_default)
+    return list(found.values())
+
+
+def _gpus(gres: str) -> int:
+    """The GPUs of a node in sinfo's words: `gpu:h100:8(S:0-1),shard:4`."""
+    counts = [part.split("(")[0].rsplit(":", 1)[-1] for part in gres.split(",") if part.startswith("gpu")]
+    return sum(int(count) for count in counts if count.isdigit())

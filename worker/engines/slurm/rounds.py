@@ -1,0 +1,198 @@
+"""One round of the engine `slurm`: compares the rows of runs with the jobs in squeue."""
+
+import logging
+from collections.abc import Iterable
+
+from training.config.choices import EngineName
+from training.config.run_config import RunConfig
+from worker.engines.naming import engine_name
+from worker.engines.slurm import jobs
+from worker.engines.slurm.cluster import Cluster
+from worker.engines.slurm.commands import SlurmError, call
+from worker.engines.slurm.jobs import CANCELLED, PENDING, Job
+from worker.machine.process_identity import Identity, boot, me
+from worker.settings import ROOT, get_settings
+from worker.store import database, waiting
+from worker.store import jobs as stored
+from worker.store.system import aside
+from worker.store.tables import Run, Status
+from worker.supervision.standby import SUPERVISOR_LOG
+
+log = logging.getLogger(__name__)
+
+_CLOSING_SECONDS = 300.0  # after the end of its run, a supervisor packs the result and exits
+_SUBMIT_SECONDS = 120.0  # a worker needs a tenth of them
+_LOG_BYTES = 2000
+
+
+class Round:
+    """Compares all runs of the engine with the jobs of this installation."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._settings = cluster, get_settings()
+
+    def run(self) -> list[Run]:
+        """Submits, follows and cancels jobs; returns the runs that were submitted.
+
+        Raises:
+            SlurmError: Slurm does not answer; nothing is lost.
+        """
+        with database.read() as session:
+            unfinished = [run for run in stored.waiting_or_running(session=session) if _is_ours(run)]
+            startable = {run.id for run in waiting.startable(session=session)}
+        if not unfinished and self._cluster.is_idle:
+            return []
+        known = self._cluster.jobs()
+        self._cancel_unneeded(known.values(), {run.id: run for run in unfinished}, startable)
+        submitted = []
+        for run in unfinished:
+            if run.status is Status.RUNNING or run.id not in startable:
+                self._follow(run, known.get(run.job_id or ""))
+            elif self._advance(run, known):
+                submitted.append(run)
+        return submitted
+
+    def _advance(self, run: Run, known: dict[str, Job]) -> bool:
+        """Brings a run that may start one step on: finds its job, submits one, or ends it. True if it was submitted."""
+        job = known.get(run.job_id or "")
+        if stored.reserved_by(run) or run.job_id is None:
+            return self._submit(run)
+        if job is not None and not job.ended:
+            self._follow(run, job)
+        elif job is not None and job.state == CANCELLED and not stored.cancelled_here(run):
+            reason = f"Slurm job {job.id} was cancelled outside of Lathe (scancel). Resume continues from the last checkpoint."
+            with database.write() as session:
+                stored.end(session=session, run=run, status=Status.STOPPED, reason=reason)
+        else:
+            self._replace(run, job)
+        return False
+
+    def _follow(self, run: Run, job: Job | None) -> None:
+        """Writes the state of the run's job, if it has changed."""
+        if job is None or run.job_id != job.id:
+            return
+        if (document := job.document() | stored.kept(run)) != run.job:
+            with database.write() as session:
+                stored.describe(session=session, run_id=run.id, job_id=job.id, job=document)
+
+    def _replace(self, run: Run, job: Job | None) -> None:
+        """Lets the next round submit another job, or fails the run if its jobs end before its supervisor starts."""
+        before = run.job or {}
+        unused = run.attempt < int(before.get("attempt", 0))
+        tries = int(before.get("tries", 0)) + 1 if unused else 0
+        if tries < self._settings.max_attempts:
+            with database.write() as session:
+                stored.forget(session=session, run_id=run.id, job_id=str(run.job_id), job={"tries": tries})
+            return
+        state = job.state.lower() if job else "gone"
+        reason = f"Slurm job {run.job_id} is {state}: {tries} jobs ended before Lathe's supervisor could start in them."
+        fix = f"Check that the nodes have this folder and Python: {ROOT}. The job's output is below."
+        self._fail(run, reason, fix, self._output(run))
+
+    def _fail(self, run: Run, reason: str, fix: str, output: str = "") -> None:
+        error = {"message": reason, "fix": fix, "phase": "", "rank": None, "traceback": "", "log_tail": output}
+        with database.write() as session:
+            stored.end(session=session, run=run, status=Status.FAILED, reason=reason, error=error)
+
+    def _submit(self, run: Run) -> bool:
+        """Submits a job for the run, unless one is found that was submitted before a crash. True if the run has a job now."""
+        owner, attempt = stored.reserved_by(run), run.attempt + 1
+        if owner is not None:
+            if not self._is_over(run, owner):
+                return False
+            current = self._cluster.jobs(now=True).values()
+            lost = [job for job in current if (job.run_id, job.attempt, job.ended) == (run.id, attempt, False)]
+            with database.write() as session:
+                if lost:
+                    stored.record(session=session, run=run, job_id=lost[0].id, job=lost[0].document())
+                    return True
+                stored.unreserve(session=session, run_id=run.id, owner=owner)
+        with database.write() as session:
+            if not stored.reserve(session=session, run=run, owner=_owner()):
+                return False
+        return self._sbatch(run, attempt)
+
+    def _sbatch(self, run: Run, attempt: int) -> bool:
+        config = RunConfig.model_validate(run.config | run.stepped_down)
+        with database.read() as session:
+            avoided = aside.hosts(session=session)
+        argv, script = jobs.submission(config, run.id, attempt, self._settings, boot(), avoided)
+        (self._settings.runs_dir / run.id).mkdir(mode=0o700, parents=True, exist_ok=True)
+        tries = {"tries": (run.job or {}).get("tries", 0)}
+        try:
+            job_id = call(argv, text=script).strip().split(";")[0]
+        except SlurmError as error:
+            self._refused(run, error)
+            return False
+        finally:
+            self._cluster.forget()
+        document = Job(job_id, PENDING, run.id, attempt, num_nodes=config.num_machines).document() | tries
+        with database.write() as session:
+            stored.record(session=session, run=run, job_id=job_id, job=document)
+        log.info("run %s, attempt %d: Slurm job %s", run.id, attempt, job_id)
+        return True
+
+    def _refused(self, run: Run, error: SlurmError) -> None:
+        """Fails a run that Slurm refuses; if Slurm only did not answer, the next round looks for the job."""
+        if error.unreachable:
+            return  # the mark stays, since Slurm may have taken the job
+        with database.write() as session:
+            stored.unreserve(session=session, run_id=run.id, owner=_owner())
+        fix = "Change slurm_options or LATHE_SLURM_OPTIONS, then resume the run."
+        self._fail(run, f"Slurm refused the job: {error}", fix)
+
+    def _cancel_unneeded(self, known: Iterable[Job], unfinished: dict[str, Run], startable: set[str]) -> None:
+        """Cancels jobs of runs that were stopped, deleted, held or given another job; a supervisor at work ends by itself."""
+        for job in known:
+            run = unfinished.get(job.run_id)
+            if job.ended or not (run is None or _is_stray(job, run, startable)):
+                continue
+            if job.state != PENDING and not self._overdue(job):
+                continue
+            if run is not None and run.job_id == job.id:  # held; forgotten first, since a user's scancel stops the run
+                with database.write() as session:
+                    stored.forget(session=session, run_id=run.id, job_id=job.id)
+            log.info("job %s of run %s is not needed", job.id, job.run_id)
+            call(["scancel", job.id])
+            self._cluster.forget()
+
+    def _is_over(self, run: Run, owner: str) -> bool:
+        """True if the process that was submitting a job has ended, or another machine's has taken too long."""
+        identity = Identity.parse(owner)
+        if identity is None or identity == me():  # rounds of this process follow each other
+            return True
+        if identity.provably_dead(only_machine=not self._settings.database_url):
+            return True
+        with database.read() as session:
+            return stored.reserved_for(session=session, run=run) > _SUBMIT_SECONDS
+
+    def _overdue(self, job: Job) -> bool:
+        """True if the run of a job that still runs ended a while ago, or was deleted."""
+        with database.read() as session:
+            run = session.get(Run, job.run_id)
+            ended = run.finished_at if run is not None else 0.0
+            return ended is not None and database.now(session=session) - ended > _CLOSING_SECONDS
+
+    def _output(self, run: Run) -> str:
+        try:
+            text = (self._settings.runs_dir / run.id / SUPERVISOR_LOG).read_bytes()[-_LOG_BYTES:]
+        except OSError:
+            return ""
+        return text.decode("utf-8", "replace")
+
+
+def _is_ours(run: Run) -> bool:
+    return engine_name(run) is EngineName.SLURM
+
+
+def _is_stray(job: Job, run: Run, startable: set[str]) -> bool:
+    """True for a job of an unfinished run that must not start it."""
+    if run.status is Status.RUNNING:
+        return run.job_id != job.id
+    if run.job_id is None or stored.reserved_by(run):
+        return False  # it may be the one that is being recorded
+    return run.job_id != job.id or run.id not in startable
+
+
+def _owner() -> str:
+    return str(me())

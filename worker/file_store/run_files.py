@@ -1,0 +1,164 @@
+"""The files of a run in the object store: complete checkpoints, the result, records and logs."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from training.run_folder import checkpoints
+from training.run_folder.paths import (
+    CONFIG_FILE,
+    EVENTS_FILE,
+    LINEAGE_FILE,
+    LOG_FILE,
+    MANIFEST_FILE,
+    MERGED_FOLDER,
+    PARITY_FOLDER,
+    checkpoint_step,
+    checkpoints_dir,
+)
+from worker.file_store import object_store
+from worker.file_store.folders import Journal, pull_folder, push_file, push_folder
+from worker.file_store.object_store import ObjectStore
+
+log = logging.getLogger(__name__)
+_FOLDERS = ("initial_adapter", "adapter", "model", MERGED_FOLDER, PARITY_FOLDER)
+_SECONDS_BETWEEN_LOOKS = 5.0
+_PATIENCE_SECONDS = 600.0
+_CHECKPOINTS = "checkpoints"
+
+
+class RunFiles:
+    """Keeps a run's files in the object store up to date while a supervisor follows it. Does nothing without a store."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir, self._key = run_dir, f"runs/{run_dir.name}"
+        self._ended = threading.Event()
+        self._fetched = False  # before that, what is missing here must not be deleted in the store
+        self._thread: threading.Thread | None = None
+
+    def fetch(self, offsets: tuple[int, int], beat: Callable[[], object]) -> None:
+        """Downloads what another machine's attempt left, and calls `beat` meanwhile. Then uploads complete checkpoints in a thread.
+
+        `offsets` are the bytes of records and log that the database has.
+
+        Raises:
+            Exception: the store does not answer, or a file in it is damaged.
+        """
+        if store := object_store.configured():
+            _while_beating(lambda: self._pull(store, offsets), beat)
+            self._fetched = True
+            self._thread = threading.Thread(target=self._keep_pushing, args=(store,), name="uploads", daemon=True)
+            self._thread.start()
+
+    def finish(self, beat: Callable[[], object], *, seconds: float = _PATIENCE_SECONDS) -> bool:
+        """Uploads everything, and calls `beat` meanwhile. Tries again for `seconds`; False if the store did not answer."""
+        store = object_store.configured()
+        if store is None or not self._fetched:
+            return True
+        self._ended.set()
+        done: list[bool] = []
+        _while_beating(lambda: done.append(self._push_patiently(store, seconds)), beat)
+        return done[0]
+
+    def _push_patiently(self, store: ObjectStore, seconds: float) -> bool:
+        if self._thread is not None:
+            self._thread.join()
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                self._push(store)
+                return True
+            except Exception as error:  # every store has errors of its own
+                log.warning("upload: %s", error)
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(min(_SECONDS_BETWEEN_LOOKS, seconds))
+
+    def _keep_pushing(self, store: ObjectStore) -> None:
+        while not self._ended.wait(_SECONDS_BETWEEN_LOOKS):
+            try:
+                self._push_checkpoints(store, Journal(self._run_dir))
+            except Exception as error:  # training goes on; the next look tries again
+                log.warning("upload: %s", error)
+
+    def _push(self, store: ObjectStore) -> None:
+        journal = Journal(self._run_dir)
+        self._push_checkpoints(store, journal)
+        for name in _FOLDERS:
+            if (self._run_dir / name).is_dir():
+                push_folder(store, self._run_dir / name, f"{self._key}/{name}", journal)
+        for file in sorted(self._run_dir.iterdir()):
+            if file.is_file() and not file.name.startswith(".") and file.suffix not in (".zip", ".part"):
+                push_file(store, file, f"{self._key}/{file.name}", journal)
+
+    def _push_checkpoints(self, store: ObjectStore, journal: Journal) -> None:
+        """Uploads complete checkpoints with the records so far, then deletes those that are no longer kept here."""
+        kept = {path.name: path for path in checkpoints.sealed(self._run_dir)}
+        for name, path in kept.items():
+            try:
+                push_folder(store, path, f"{self._key}/{_CHECKPOINTS}/{name}", journal)
+            except FileNotFoundError:  # deleted meanwhile, for a newer one
+                continue
+        for name in (CONFIG_FILE, LINEAGE_FILE, EVENTS_FILE, LOG_FILE):
+            if (self._run_dir / name).is_file():
+                push_file(store, self._run_dir / name, f"{self._key}/{name}", journal)
+        for name in self._stored_checkpoints(store) - {path.name for path in checkpoints.sealed(self._run_dir)}:
+            store.delete_all(f"{self._key}/{_CHECKPOINTS}/{name}")
+
+    def _stored_checkpoints(self, store: ObjectStore) -> set[str]:
+        prefix = f"{self._key}/{_CHECKPOINTS}/"
+        return {key.removeprefix(prefix).partition("/")[0] for key in store.keys(prefix.rstrip("/"))}
+
+    def _pull(self, store: ObjectStore, offsets: tuple[int, int]) -> None:
+        newest = max((checkpoint_step(path) or 0 for path in checkpoints.sealed(self._run_dir)), default=-1)
+        for name in self._stored_checkpoints(store):
+            folder = checkpoints_dir(self._run_dir) / name
+            if (checkpoint_step(folder) or 0) > newest:  # older ones were deleted here
+                pull_folder(store, f"{self._key}/{_CHECKPOINTS}/{name}", folder)
+        for name in _FOLDERS:
+            if not (self._run_dir / name).exists():
+                pull_folder(store, f"{self._key}/{name}", self._run_dir / name)
+                (self._run_dir / name / MANIFEST_FILE).unlink(missing_ok=True)
+        for name, stored in zip((EVENTS_FILE, LOG_FILE), offsets, strict=True):
+            self._pull_lines(store, name, stored)
+
+    def _pull_lines(self, store: ObjectStore, name: str, stored: int) -> None:
+        """Downloads records or log if they are longer than here, and fills up to the bytes that the database has read."""
+        file = self._run_dir / name
+        size = file.stat().st_size if file.exists() else 0
+        if size < stored and (store.size(f"{self._key}/{name}") or 0) > size:
+            store.download(f"{self._key}/{name}", file)
+            size = file.stat().st_size
+        if size < stored:
+            with file.open("ab") as stream:
+                stream.write(b"\n" * (stored - size))
+
+
+def forget(run_id: str, *checkpoint_names: str) -> None:
+    """Deletes a run's files in the store, or only some of its checkpoints. Errors are logged: files without a run are harmless."""
+    try:
+        if store := object_store.configured():
+            for part in [f"/{_CHECKPOINTS}/{name}" for name in checkpoint_names] or [""]:
+                store.delete_all(f"runs/{run_id}{part}")
+    except Exception as error:
+        log.warning("not deleted in the object store: %s", error)
+
+
+def _while_beating(work: Callable[[], None], beat: Callable[[], object]) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.5)
+        beat()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,178 @@
+"""How long a run takes, how much energy and money it costs: a roofline, calibrated with the finished runs on the same GPU model.
+
+Each answer is a range. Without a basis (a CPU, a GPU whose power is unknown, no price) there is none, and `reason` says why.
+"""
+
+from dataclasses import dataclass, replace
+from math import ceil
+from statistics import quantiles
+from typing import Any
+
+import numpy as np
+from sqlmodel import Session, col, select
+
+from training.config.choices import Packing, Task
+from training.config.run_config import RunConfig
+from training.forecast.activations import Batch
+from training.forecast.gpus import Card
+from training.forecast.power import watts
+from training.forecast.roofline import EFFICIENCY, Roofline, roofline
+from training.model_info.shape import ModelShape
+from worker.forecasts.calibration import LEAST, RUNS
+from worker.forecasts.prices import Prices
+from worker.forecasts.worst_batch import RowLengths, lies_flat
+from worker.store import database
+from worker.store.tables import Run, Status
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """The share of the roofline that runs reach, and the number of measured runs that say so (0: a published range)."""
+
+    share: Range
+    runs: int = 0
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Ranges from the best to the worst case; None where there is no basis. `steps` is None if the data set's rows are unknown.
+
+    `notes` say what the ranges rest on and what is missing.
+    """
+
+    tokens_per_second: Range | None = None
+    seconds_per_step: Range | None = None
+    steps: int | None = None
+    hours: Range | None = None
+    kwh: Range | None = None
+    cost: Range | None = None
+    notes: tuple[str, ...] = ()
+
+
+def speed_of(
+    config: RunConfig, shape: ModelShape, card: Card | None, rows: RowLengths | None, prices: Prices | None = None
+) -> Speed:
+    """Time, energy and money of a run."""
+    if card is None:
+        return Speed(notes=("Cannot say how long it takes: speed is estimated only for GPUs.",))
+    batch = mean_batch(config, rows)
+    ideal, known = roofline(config, shape, card, batch), efficiency(card)
+    seconds = ideal.seconds(known.share[1]), ideal.seconds(known.share[0])
+    rate = ideal.tokens / seconds[1], ideal.tokens / seconds[0]
+    steps = steps_of(config, rows)
+    speed = Speed(rate, seconds, steps, notes=(_basis(known, card),))
+    if steps is None:
+        return _noted(speed, "Cannot say how many hours: the data set is not tokenized and max_steps is not set.")
+    hours = steps * seconds[0] / 3600, steps * seconds[1] / 3600
+    speed = replace(speed, hours=hours)
+    return _with_costs(speed, config, card, hours, prices or Prices())
+
+
+def _with_costs(speed: Speed, config: RunConfig, card: Card, hours: Range, prices: Prices) -> Speed:
+    power, gpus = watts(card), config.num_processes
+    if power is None:
+        speed = _noted(speed, f"Cannot say how much energy: the power of {card.label} is unknown.")
+    else:
+        kwh = hours[0] * gpus * power[0] / 1000, hours[1] * gpus * power[1] / 1000
+        speed = replace(speed, kwh=kwh)
+    hourly = prices.of(card)
+    if hourly is None and (prices.kwh is None or speed.kwh is None):
+        return _noted(speed, "Enter prices of a GPU hour and of a kWh in Settings to see what it costs.")
+    amounts = [gpus * hour * (hourly or 0) for hour in hours]
+    if prices.kwh is not None and speed.kwh:
+        amounts = [amount + kwh * prices.kwh for amount, kwh in zip(amounts, speed.kwh, strict=True)]
+    return replace(speed, cost=(amounts[0], amounts[1]))
+
+
+def _noted(speed: Speed, note: str) -> Speed:
+    return replace(speed, notes=(*speed.notes, note))
+
+
+def _basis(known: Efficiency, card: Card) -> str:
+    low, high = known.share
+    share = f"{low:.0%} to {high:.0%} of the roofline"
+    if known.runs:
+        return f"Speed: {share} of {card.label}, as measured in {known.runs} runs on this GPU model."
+    return f"Speed: {share} of {card.label}, the range of published runs. Your own finished runs narrow it."
+
+
+def mean_batch(config: RunConfig, rows: RowLengths | None) -> Batch:
+    """An average micro batch; rows of unknown data have the maximum length."""
+    count, length = config.micro_batch_size * (2 if config.task.pairs else 1), float(config.max_length)
+    flat, loss = lies_flat(config), 1.0
+    if rows is not None and len(rows.lengths):
+        cut = np.minimum(rows.lengths, config.max_length)
+        length = float(cut.mean())
+        trained = np.maximum(cut - np.maximum(rows.first_trained, 1), 0)[rows.first_trained >= 0]
+        loss = float(trained.sum()) / max(float(cut.sum()), 1.0)
+        if not flat:
+            length = _longest_of(cut, count)
+        if config.packing is Packing.PACKED:
+            length = float(config.max_length)
+    tokens = max(int(count * length), 1)
+    logits = int(tokens * loss) if flat else tokens
+    if config.task is Task.SEQ2SEQ:
+        target = min(config.max_target_length or config.max_length, max(int(length), 1))
+        return Batch(count, int(length), tokens, count * target, target, count * target)
+    return Batch(count, max(int(length), 1), tokens, logits if config.task.generates else 0, flat=flat)
+
+
+def _longest_of(lengths: Any, count: int) -> float:
+    """The expected length of the longest of `count` rows, to which the others are padded."""
+    ordered = np.sort(lengths)
+    shares = (np.arange(1, len(ordered) + 1) / len(ordered)) ** count
+    return float((ordered * np.diff(shares, prepend=0.0)).sum())
+
+
+def steps_of(config: RunConfig, rows: RowLengths | None) -> int | None:
+    """The optimizer steps of a run; None if neither settings nor the rows of its data say."""
+    if config.max_steps:
+        return config.max_steps
+    if rows is None or not len(rows.lengths):
+        return None
+    cut = np.minimum(rows.lengths, config.max_length)
+    count = len(cut) * (1 - config.eval_split) if config.eval_split < 1 else len(cut) - config.eval_split
+    if config.packing is Packing.PACKED:
+        count *= float(cut.mean()) / config.max_length
+    return max(ceil(max(count, 1) * config.epochs / config.global_batch_size), 1)
+
+
+def efficiency(card: Card) -> Efficiency:
+    """The share of the roofline that finished runs on this GPU model reached; a published range for fewer than LEAST."""
+    if not database.has_tables():
+        return Efficiency(EFFICIENCY)
+    with database.read() as session:
+        return measured(session=session, card=card.name)
+
+
+def measured(*, session: Session, card: str) -> Efficiency:
+    """The middle half of the newest finished runs on this GPU model."""
+    forecast = col(Run.forecast)
+    newest = select(Run).where(Run.status == Status.FINISHED, forecast["card"].as_string() == card)
+    found = [share_of(run) for run in session.exec(newest.order_by(col(Run.finished_at).desc()).limit(RUNS))]
+    shares = [share for share in found if share is not None]
+    if len(shares) < LEAST:
+        return Efficiency(EFFICIENCY)
+    low, _, high = quantiles(shares, n=4, method="inclusive")
+    return Efficiency((low, high), len(shares))
+
+
+def share_of(run: Run) -> float | None:
+    """The share of the roofline that a finished run reached; None if unknown."""
+    ideal, rate = (run.forecast or {}).get("roofline"), (run.summary or {}).get("tokens_per_second")
+    if not ideal or not rate:
+        return None
+    seconds = ideal["tokens"] / float(rate) - ideal["moving"]
+    return min(float(ideal["compute"]) / seconds, 1.0) if seconds > 0 else None
+
+
+def stored(ideal: Roofline) -> dict[str, float]:
+    """A roofline as the run's forecast stores it."""
+    return {"compute": ideal.compute, "moving": ideal.moving, "tokens": ideal.tokens}
+
+
+def as_document(speed: Speed) -> dict[str, Any]:
+    """The ranges as JSON: seconds, hours, kWh and money from the best to the worst case."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(speed).items()}

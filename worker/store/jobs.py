@@ -1,0 +1,108 @@
+"""The engine's job of a run: which one was submitted for it, and its state for pages.
+
+A job's id is written in two steps, so that a crash between them submits nothing twice: `reserve` marks the run, the job is
+submitted, `record` writes its id. A mark that was left behind is resolved by looking for the job by its name.
+"""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, or_, update
+from sqlmodel import Session, col, select
+
+from worker.store import database, history
+from worker.store.notifications import outbox
+from worker.store.tables import Event, Run, Status
+
+_MARK = "submitting "
+_CANCELLED_HERE, _RESERVED_AT = "cancelled_here", "reserved_at"
+
+
+def waiting_or_running(*, session: Session) -> list[Run]:
+    """Every run that has not ended."""
+    return list(session.exec(select(Run).where(col(Run.status).in_((Status.QUEUED, Status.RUNNING)))))
+
+
+def reserve(*, session: Session, run: Run, owner: str) -> bool:
+    """Marks a queued run without a job as being submitted by the process `owner`; False if another process was faster."""
+    mine = col(Run.id) == run.id, col(Run.attempt) == run.attempt, col(Run.job_id).is_(None)
+    values = {"job_id": f"{_MARK}{owner}", "job": (run.job or {}) | {_RESERVED_AT: database.now(session=session)}}
+    statement = update(Run).where(*mine, col(Run.status) == Status.QUEUED).values(**values)
+    return session.exec(statement.returning(col(Run.id))).first() is not None
+
+
+def reserved_for(*, session: Session, run: Run) -> float:
+    """For how many seconds the run has been marked as being submitted."""
+    return database.now(session=session) - float((run.job or {}).get(_RESERVED_AT, 0.0))
+
+
+def unreserve(*, session: Session, run_id: str, owner: str) -> None:
+    """Removes the mark of `owner`: nothing was submitted."""
+    mine = col(Run.id) == run_id, col(Run.job_id) == f"{_MARK}{owner}"
+    session.exec(update(Run).where(*mine).values(job_id=None))
+
+
+def reserved_by(run: Run) -> str | None:
+    """The process that submits a job for the run just now, or was killed while it did."""
+    return run.job_id.removeprefix(_MARK) if run.job_id and run.job_id.startswith(_MARK) else None
+
+
+def submitted_id(run: Run) -> str | None:
+    """The id of the run's job; None if it has none yet."""
+    return None if reserved_by(run) else run.job_id
+
+
+def record(*, session: Session, run: Run, job_id: str, job: dict[str, Any]) -> None:
+    """Writes the id of the job that was submitted for the run, and its state; a run that has a job already keeps it."""
+    statement = update(Run).where(col(Run.id) == run.id, open_for(job_id)).values(job_id=job_id, job=job)
+    if session.exec(statement.returning(col(Run.id))).first():
+        history.note(
+            session=session, run_id=run.id, attempt=run.attempt, message=f"Submitted as Slurm job {job_id}.", kind="job"
+        )
+
+
+def describe(*, session: Session, run_id: str, job_id: str, job: dict[str, Any]) -> None:
+    """Writes the state of the run's job, if it is still that job."""
+    session.exec(update(Run).where(col(Run.id) == run_id, col(Run.job_id) == job_id).values(job=job))
+
+
+def kept(run: Run) -> dict[str, Any]:
+    """What Lathe itself wrote about the run's job: how many jobs were submitted in vain, and that Lathe cancelled it."""
+    return {name: value for name, value in (run.job or {}).items() if name in ("tries", _CANCELLED_HERE)}
+
+
+def cancelled_here(run: Run) -> bool:
+    """True if Lathe cancelled the run's job itself, so that the run goes on with another one."""
+    return bool((run.job or {}).get(_CANCELLED_HERE))
+
+
+def cancelling(*, session: Session, run: Run) -> None:
+    """Says that Lathe cancels the run's job."""
+    if run.job_id:
+        describe(session=session, run_id=run.id, job_id=run.job_id, job=(run.job or {}) | {_CANCELLED_HERE: True})
+
+
+def forget(*, session: Session, run_id: str, job_id: str, job: dict[str, Any] | None = None) -> None:
+    """Says that the queued run has no job any more: another one may be submitted. `job` is kept for the next one."""
+    mine = col(Run.id) == run_id, col(Run.job_id) == job_id, col(Run.status) == Status.QUEUED
+    session.exec(update(Run).where(*mine).values(job_id=None, job=job))
+
+
+def open_for(job_id: str) -> ColumnElement[bool]:
+    """True for runs that this job may take: its own, and those whose job is not recorded yet."""
+    return or_(col(Run.job_id) == job_id, col(Run.job_id).is_(None), col(Run.job_id).startswith(_MARK))
+
+
+def end(*, session: Session, run: Run, status: Status, reason: str, error: dict[str, Any] | None = None) -> None:
+    """Ends a queued run as stopped or failed because of its job; does nothing if it is no longer queued."""
+    mine = col(Run.id) == run.id, col(Run.status) == Status.QUEUED, col(Run.attempt) == run.attempt
+    values: dict[str, Any] = {"status": status, "finished_at": database.clock()} | ({"error": error} if error else {})
+    options = {"synchronize_session": False, "populate_existing": True}
+    ended = session.exec(update(Run).where(*mine).values(**values).returning(Run), execution_options=options)
+    changed = ended.scalars().one_or_none()
+    if changed is not None:
+        level = "error" if status is Status.FAILED else "warning"
+        message = f"{status.value.capitalize()}. {reason}"
+        history.note(
+            session=session, run_id=run.id, attempt=run.attempt, message=message, level=level, kind=status.value
+        )
+        outbox.tell(session=session, run=changed, event=Event(status.value))

@@ -1,0 +1,90 @@
+"""Counts attempts that ended by a fault of a machine, and puts a machine aside that has failed twice."""
+
+import re
+from collections.abc import Iterable
+
+from sqlmodel import Session
+
+from training.config import slurm_options
+from worker.machine.devices import JOB
+from worker.settings import get_settings
+from worker.store import database, history
+from worker.store.system import aside, engines, machines
+from worker.store.tables import Run
+
+_UNUSABLE = ("down", "drain", "fail", "boot", "unk", "no_")  # states of Slurm's nodes
+_KILLED = re.compile(r"Root Cause(?:(?!Root Cause).)*?host\s*:\s*(\S+)(?:(?!Root Cause).)*?exitcode\s*:\s*-9\b", re.S)
+_NODE_FAILURE = re.compile(r"[Nn]ode failure on (\S+)")
+
+
+def killed_on(log: Iterable[str]) -> str:
+    """The machine on which a rank was killed (torchrun's report), or which Slurm found to have failed; empty if none."""
+    text = "\n".join(log)
+    found = _NODE_FAILURE.search(text) or _KILLED.search(text)
+    return found[1].rstrip(".,") if found else ""
+
+
+def count(*, session: Session, run: Run, name: str, reason: str) -> None:
+    """Counts a failure of a machine of the run's attempt, by its name; after the second one puts it aside, or says why not.
+
+    Does nothing if the run has one machine, or no machine of this name.
+    """
+    settings, hosts = get_settings(), _hosts(run)
+    host = next((host for host in hosts if _short(host) == _short(name)), None)
+    hours = settings.put_aside_hours
+    if host is None or _machines(run) < 2 or not hours:
+        return
+    number = aside.add_failure(
+        session=session, host=host, run_id=run.id, attempt=run.attempt, reason=reason, within_seconds=hours * 3600
+    )
+    if number < aside.FAILURES or host in aside.hosts(session=session):
+        return
+    failed = f"Machine {host} ended {number} attempts within {hours:g} h, the latest: {reason}"
+    others, needed = _others(session, run, host), int(run.config.get("min_machines") or _machines(run))
+    if others < needed:
+        message = (
+            f"{failed} It is not put aside, because only {others} other machines are known and the run needs {needed}."
+        )
+    else:
+        aside.put_aside(session=session, host=host, reason=reason)
+        message = (
+            f"{failed} It is put aside: runs on several machines avoid it until `lathe machines use {host}` or the button "
+            "on the page System takes it back."
+        )
+    history.note(
+        session=session, run_id=run.id, attempt=run.attempt, message=message, level="warning", kind="put_aside"
+    )
+
+
+def _machines(run: Run) -> int:
+    return int((run.config | run.stepped_down).get("num_machines", 1))
+
+
+def _hosts(run: Run) -> list[str]:
+    return list(dict.fromkeys(device.partition("/")[0] for device in run.devices))
+
+
+def _short(name: str) -> str:
+    return name.partition(".")[0].lower()
+
+
+def _others(session: Session, run: Run, host: str) -> int:
+    """How many other machines could run it, as far as is known: those that report, or Slurm's nodes."""
+    avoided = {host, *aside.hosts(session=session)}
+    if any(JOB in device for device in run.devices):
+        return max(_slurm_nodes(session, run) - len(avoided), 0)
+    now = database.now(session=session)
+    listed = machines.listing(session=session)
+    reporting = {one.host for one in listed if machines.is_fresh(one, now) and not one.draining}
+    return len(reporting - avoided)
+
+
+def _slurm_nodes(session: Session, run: Run) -> int:
+    """The usable nodes of the run's partition, else of the default one."""
+    given = slurm_options.parse(get_settings().slurm_options) | slurm_options.parse(run.config.get("slurm_options"))
+    wanted = given.get("partition", "").split(",")
+    pools = [pool for report in engines.listing(session=session) for pool in report.capacity["pools"]]
+    chosen = [pool for pool in pools if pool["name"] in wanted] or [pool for pool in pools if pool["is_default"]]
+    return sum(
+        number for pool in chosen for state, number in pool["states"].items() if not state.lower().startswith(_UNUSABLE)
+    )
