@@ -30,7 +30,7 @@ def window(site):
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         context = browser.new_context(base_url=site[0], viewport={"width": 1280, "height": 900})
-        context.set_default_timeout(60_000)  # other tests use the cores too
+        context.set_default_timeout(180_000)  # other tests use the cores too
         context.add_init_script(LIVE_ONLY)
         yield context
         browser.close()

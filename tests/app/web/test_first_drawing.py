@@ -102,7 +102,7 @@ def opened(tmp_path_factory):
         stored("alpha")
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         page = browser.new_page(base_url=served.address, viewport={"width": 1280, "height": 900})
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(180_000)
         page.add_init_script(HELD)
         page.faults = []
         page.on("console", lambda said: page.faults.append(said.text) if said.type == "error" else None)

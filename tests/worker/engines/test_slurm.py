@@ -11,7 +11,10 @@ from training.config.run_config import RunConfig
 from training.run_folder.paths import RUN_VARIABLE
 from worker.engines.registry import engine
 from worker.engines.slurm import jobs, words
+from worker.engines.slurm.cluster import Cluster
 from worker.engines.slurm.commands import call
+from worker.engines.slurm.jobs import Job
+from worker.engines.slurm.rounds import Round
 from worker.machine import processes
 from worker.machine.process_identity import Identity, boot
 from worker.queue import reaper
@@ -126,6 +129,36 @@ def test_a_job_that_was_submitted_before_a_crash_is_found_again(slurm: Installat
     assert run.job_id == job_id
     slurm.cluster.call("scontrol", "release", job_id)
     assert slurm.finished_undisturbed(run_id).attempt == 1
+
+
+def test_a_job_that_another_worker_submits_during_a_round_is_not_cancelled(slurm: Installation) -> None:
+    slurm.cluster.call("sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 100")
+    submitted: list[str] = []
+
+    class LateCluster(Cluster):
+        """Another worker queues and submits a run between the round's reading of rows and of jobs."""
+
+        def jobs(self, *, now: bool = False) -> dict[str, Job]:
+            if not submitted:
+                submitted.append(slurm.light(5))
+                Round(Cluster()).run()
+            return super().jobs(now=now)
+
+    Round(LateCluster()).run()
+    run = slurm.get(submitted[0])
+    state = slurm.cluster.call("squeue", "--noheader", f"--jobs={run.job_id}", "--format=%T").strip()
+    assert (run.status, state) == (Status.QUEUED, "PENDING")
+
+
+def test_a_job_that_is_newer_than_the_known_jobs_is_not_replaced(slurm: Installation) -> None:
+    slurm.cluster.call("sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 100")
+    earlier = Cluster()
+    earlier.jobs()
+    run_id = slurm.light(5)
+    Round(Cluster()).run()
+    job_id = slurm.get(run_id).job_id
+    Round(earlier).run()
+    assert job_id is not None and slurm.get(run_id).job_id == job_id
 
 
 def test_a_run_that_slurm_refuses_fails_with_slurms_reason(slurm: Installation) -> None:

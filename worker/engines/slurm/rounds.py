@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from training.config.choices import EngineName
 from training.config.run_config import RunConfig
@@ -37,16 +38,17 @@ class Round:
         Raises:
             SlurmError: Slurm does not answer; nothing is lost.
         """
-        with database.read() as session:
-            unfinished = [run for run in stored.waiting_or_running(session=session) if _is_ours(run)]
-            startable = {run.id for run in waiting.startable(session=session)}
-        if not unfinished and self._cluster.is_idle:
+        rows = _Rows.read()
+        if not rows.unfinished and self._cluster.is_idle:
             return []
         known = self._cluster.jobs()
-        self._cancel_unneeded(known.values(), {run.id: run for run in unfinished}, startable)
+        if any(rows.do_not_need(job) for job in known.values()):
+            # Another worker may have submitted a job after these rows were read, so newer ones decide.
+            rows = _Rows.read()
+            self._cancel_unneeded(known.values(), rows)
         submitted = []
-        for run in unfinished:
-            if run.status is Status.RUNNING or run.id not in startable:
+        for run in rows.unfinished.values():
+            if run.status is Status.RUNNING or run.id not in rows.startable:
                 self._follow(run, known.get(run.job_id or ""))
             elif self._advance(run, known):
                 submitted.append(run)
@@ -54,9 +56,10 @@ class Round:
 
     def _advance(self, run: Run, known: dict[str, Job]) -> bool:
         """Brings a run that may start one step on: finds its job, submits one, or ends it. True if it was submitted."""
-        job = known.get(run.job_id or "")
         if stored.reserved_by(run) or run.job_id is None:
             return self._submit(run)
+        # A job that another worker submitted after `known` was asked for is not in it.
+        job = known.get(run.job_id) or self._cluster.jobs(now=True).get(run.job_id)
         if job is not None and not job.ended:
             self._follow(run, job)
         elif job is not None and job.state == CANCELLED and not stored.cancelled_here(run):
@@ -141,12 +144,10 @@ class Round:
         fix = "Change slurm_options or LATHE_SLURM_OPTIONS, then resume the run."
         self._fail(run, f"Slurm refused the job: {error}", fix)
 
-    def _cancel_unneeded(self, known: Iterable[Job], unfinished: dict[str, Run], startable: set[str]) -> None:
+    def _cancel_unneeded(self, known: Iterable[Job], rows: "_Rows") -> None:
         """Cancels jobs of runs that were stopped, deleted, held or given another job; a supervisor at work ends by itself."""
-        for job in known:
-            run = unfinished.get(job.run_id)
-            if job.ended or not (run is None or _is_stray(job, run, startable)):
-                continue
+        for job in filter(rows.do_not_need, known):
+            run = rows.unfinished.get(job.run_id)
             if job.state != PENDING and not self._overdue(job):
                 continue
             if run is not None and run.job_id == job.id:  # held; forgotten first, since a user's scancel stops the run
@@ -181,17 +182,30 @@ class Round:
         return text.decode("utf-8", "replace")
 
 
-def _is_ours(run: Run) -> bool:
-    return engine_name(run) is EngineName.SLURM
+@dataclass(frozen=True)
+class _Rows:
+    """The runs of this engine that have not ended, by id, and the ids of those that may start now."""
 
+    unfinished: dict[str, Run]
+    startable: set[str]
 
-def _is_stray(job: Job, run: Run, startable: set[str]) -> bool:
-    """True for a job of an unfinished run that must not start it."""
-    if run.status is Status.RUNNING:
-        return run.job_id != job.id
-    if run.job_id is None or stored.reserved_by(run):
-        return False  # it may be the one that is being recorded
-    return run.job_id != job.id or run.id not in startable
+    @classmethod
+    def read(cls) -> "_Rows":
+        with database.read() as session:
+            runs = [run for run in stored.waiting_or_running(session=session) if engine_name(run) is EngineName.SLURM]
+            startable = {run.id for run in waiting.startable(session=session)}
+        return cls({run.id: run for run in runs}, startable)
+
+    def do_not_need(self, job: Job) -> bool:
+        """True for a job that has not ended, of a run that has, or that must not start its run."""
+        run = self.unfinished.get(job.run_id)
+        if job.ended or run is None:
+            return not job.ended
+        if run.status is Status.RUNNING:
+            return run.job_id != job.id
+        if run.job_id is None or stored.reserved_by(run):
+            return False  # it may be the one that is being recorded
+        return run.job_id != job.id or run.id not in self.startable
 
 
 def _owner() -> str:
