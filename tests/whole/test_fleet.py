@@ -12,11 +12,13 @@ from sqlmodel import select
 from supervised import eventually, get
 
 from training.config.run_config import RunConfig
+from worker.engines.local import placement
 from worker.settings import get_settings
 from worker.store import database, history, runs
-from worker.store.tables import MachineFailure, Metric, Status
+from worker.store.tables import MachineFailure, Metric, Run, Status
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
+STEPS = 200
 
 
 @pytest.fixture
@@ -48,48 +50,73 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fleet.N
     get_settings.cache_clear()
 
 
-def test_a_run_on_two_machines_continues_on_the_one_that_is_left(network: fleet.Network, tmp_path: Path) -> None:
-    config = RunConfig(
-        model=str(tiny.make_model(tmp_path / "model")),
-        data=str(tiny.make_data(tmp_path / "rows.jsonl")),
-        strategy="ddp",
-        num_processes=2,
-        num_machines=2,
-        min_machines=1,
-        max_steps=400,
-        micro_batch_size=2,
-        save_steps=100,
-        logging_steps=1,
-        eval_split=0,
-        answer_rows=0,
-        verify_rows=0,
+def started(network: fleet.Network, folder: Path, **settings: object) -> str:
+    """Starts both hosts and a run on them; returns its id when it has a checkpoint."""
+    values = {"num_processes": 2, "num_machines": 2, "max_steps": STEPS, "save_steps": 50, "micro_batch_size": 2}
+    config = RunConfig.model_validate(
+        {"model": str(tiny.make_model(folder / "model")), "data": str(tiny.make_data(folder / "rows.jsonl"))}
+        | {"logging_steps": 1, "eval_split": 0, "answer_rows": 0, "verify_rows": 0}
+        | values
+        | settings
     )
     for host in network.hosts:
         host.start()
     with database.write() as session:
         run_id = runs.create(session=session, config=config, dataset_id=None, name="two machines").id
-    eventually(lambda: get(run_id).step >= 100, seconds=600)
-    first = get(run_id)
-    assert sorted(first.devices) == ["alpha/cpu", "beta/cpu"]
-    lost = next(host for host in network.hosts if not first.devices[0].startswith(f"{host.name}/"))
+    eventually(lambda: get(run_id).step >= 60 or get(run_id).status.ended, seconds=600)
+    assert sorted(get(run_id).devices) == ["alpha/cpu", "beta/cpu"], told(run_id)
+    return run_id
+
+
+def lose_the_other(network: fleet.Network, run_id: str) -> fleet.Host:
+    """Kills the host that does not lead the run."""
+    leader = get(run_id).devices[0]
+    lost = next(host for host in network.hosts if not leader.startswith(f"{host.name}/"))
     lost.kill()
+    return lost
+
+
+def told(run_id: str) -> list[str]:
+    with database.read() as session:
+        return [event.message for event in history.events(session=session, run_id=run_id)]
+
+
+def finished(run_id: str) -> Run:
+    """Waits for the end; every step was trained, and each is stored once."""
     eventually(lambda: get(run_id).status.ended, seconds=600)
     run = get(run_id)
+    assert run.status is Status.FINISHED, told(run_id)
     with database.read() as session:
-        events = [event.message for event in history.events(session=session, run_id=run_id)]
-        failures = session.exec(select(MachineFailure.host)).all()
-        losses = session.exec(
-            select(Metric).where(Metric.run_id == run_id, Metric.name == "loss", Metric.rank == -1)
-        ).all()
-    assert run.status is Status.FINISHED, events
+        where = Metric.run_id == run_id, Metric.name == "loss", Metric.rank == -1
+        losses = session.exec(select(Metric).where(*where)).all()
+    assert sorted(loss.step for loss in losses) == list(range(1, STEPS + 1))
+    assert all(math.isfinite(loss.value) for loss in losses)
+    return run
+
+
+def test_a_run_on_two_machines_continues_on_the_one_that_is_left(network: fleet.Network, tmp_path: Path) -> None:
+    run_id = started(network, tmp_path, strategy="zero3", min_machines=1)
+    lost = lose_the_other(network, run_id)
+    run, events = finished(run_id), told(run_id)
     assert any(f"Lost contact with machine {lost.name}" in message for message in events)
     assert any(message.startswith("Checked 2 nodes") and "slowest pair" in message for message in events)
-    assert failures == [lost.name]
+    with database.read() as session:
+        assert session.exec(select(MachineFailure.host)).all() == [lost.name]
     assert run.placed == {
         "num_machines": 1,
         "num_processes": 1,
-        "gradient_accumulation_steps": 2 * config.gradient_accumulation_steps,
+        "gradient_accumulation_steps": 2 * RunConfig.model_validate(run.config).gradient_accumulation_steps,
         "strategy": "single",
     }
-    assert sorted(loss.step for loss in losses) == list(range(1, 401))
-    assert all(math.isfinite(loss.value) for loss in losses)
+
+
+def test_a_run_that_needs_both_machines_waits_until_both_are_back(network: fleet.Network, tmp_path: Path) -> None:
+    run_id = started(network, tmp_path, strategy="ddp")
+    lost = lose_the_other(network, run_id)
+    eventually(lambda: get(run_id).status is Status.QUEUED, seconds=300)
+    with database.read() as session:
+        reason = placement.reason_to_wait(session=session, run=get(run_id))
+    assert reason.startswith("Waits for 2 machines with 1 free device each")
+    lost.start()
+    run = finished(run_id)
+    assert (run.attempt, sorted(run.devices or [])) == (2, []) and not run.placed, told(run_id)

@@ -4,10 +4,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from training.checkpointing.deferred_writes import DeferredWrites, Write
@@ -36,6 +37,11 @@ class Checkpointer:
         self._saved = 0
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+
+    def prepare(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Reserves host memory for copies of the tensors that checkpoints will hold, in the background."""
+        if self._config.async_save:
+            self._deferred.prepare(tensors)
 
     def save(self, step: int, best: int | None, write: Callable[[], None]) -> None:
         """Saves the checkpoint of a step. `write` lets the libraries write it; the checkpoint of step `best` is kept, too.

@@ -4,7 +4,7 @@ transformers, PEFT, accelerate and DeepSpeed write large files with three functi
 `torch.distributed.checkpoint.save`. Files that are written otherwise are small.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,10 @@ class DeferredWrites:
         self._save, self._save_file = torch.save, safetensors.torch.save_file
         self._save_sharded: Any = dcp.save  # type: ignore[attr-defined]
         self._group: dist.ProcessGroup | None = None
+
+    def prepare(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Reserves host memory for copies of tensors, in the background."""
+        self._copies.prepare(tensors)
 
     @contextmanager
     def taking(self) -> Iterator[list[Write]]:

@@ -1,6 +1,9 @@
 """Copies of the state of a checkpoint in host memory."""
 
 import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +29,47 @@ class HostCopies:
         )
         self._stager = DefaultStager(options)
         self._held: dict[str, int] = {}
+        self._reserved = 0  # bytes that no name holds yet
+        self._preparing: threading.Thread | None = None
+
+    def prepare(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Reserves the memory for copies of tensors, in the background, so that the first checkpoint does not wait for it.
+
+        Reserving takes longer than copying: the system provides and clears each page, or pins it.
+        """
+        state = list(tensors)
+        if not self.shortage("", state):
+            self._reserved = tensor_bytes(state)
+            self._preparing = threading.Thread(target=self._reserve, args=(state,), name="host copies", daemon=True)
+            self._preparing.start()
 
     def shortage(self, name: str, state: Any) -> str:
         """Why `state` cannot be copied, with the sizes; empty if enough host memory is free."""
         size = tensor_bytes(state)
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # all copy at the same time
         free = max(0, free_bytes() - _KEPT_FREE) // ranks
-        if size - self._held.get(name, 0) <= free:
+        if size - self._held.get(name, self._reserved) <= free:
             return ""
         return f"a copy needs {byte_size(size)} of host memory, but {byte_size(free)} are free"
 
     def copy(self, name: str, state: Any) -> Any:
         """Returns a copy of `state` with its tensors in host memory. It is valid until the next copy."""
+        if self._preparing is not None:
+            self._preparing.join()  # or it would overwrite this copy
+        copied = self._stage(state)
+        size = tensor_bytes(state)
+        if name not in self._held:
+            self._reserved = max(0, self._reserved - size)
+        self._held[name] = size
+        return copied
+
+    def _reserve(self, state: Any) -> None:
+        with suppress(RuntimeError):  # out of memory; the checkpoint itself finds out whether it can be copied
+            self._stage(state)
+
+    def _stage(self, state: Any) -> Any:
         with _disable_current_modes():  # the counter of memory_limit
             copied = self._stager.stage({"state": state})
-        self._held[name] = tensor_bytes(state)
         assert isinstance(copied, dict)
         return copied["state"]
 

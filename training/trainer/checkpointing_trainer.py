@@ -1,6 +1,7 @@
 """A Trainer that saves checkpoints in the background, and resumes from those of other strategies and numbers of processes."""
 
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
     checkpointer: Checkpointer
     throughput: Throughput
     context: TrainerContext
+    _prepared = False
 
     def train(self, resume_from_checkpoint: str | None = None, **named: Any) -> Any:
         """Trains, and waits until the last checkpoint is complete."""
@@ -32,6 +34,18 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             raise
         self.checkpointer.wait()
         return result
+
+    def prepare_checkpoints(self) -> None:
+        """Reserves host memory for the weights and the optimizer state, once that exists: after the first step.
+
+        Not with DeepSpeed: each of its checkpoints makes new tensors.
+        """
+        zero = self.context.config.strategy.zero_stage is not None
+        if not (self._prepared or zero) and self.optimizer.state:
+            self._prepared = True
+            weights = (parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad)
+            states = (value for state in self.optimizer.state.values() for value in state.values())
+            self.checkpointer.prepare(value for value in chain(weights, states) if torch.is_tensor(value))
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         self.throughput.pause()

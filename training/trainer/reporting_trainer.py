@@ -175,6 +175,7 @@ class ReportingTrainer(CheckpointingTrainer):
         Trainer restores it where it skips rows, but a stream skips its rows itself.
         """
         self.checkpointer.check()
+        self.prepare_checkpoints()
         self.context.tracker.begin()
         if self._stream and self._resumed_from:
             self._load_rng_state(self._resumed_from)

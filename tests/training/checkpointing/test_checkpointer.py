@@ -50,6 +50,23 @@ def test_a_checkpoint_has_the_state_of_its_step(tmp_path: Path, checkpointer: Ch
     assert all((event.stall_seconds or 0) > 0 and event.write_seconds > 0 for event in events)
 
 
+def test_reserved_memory_is_used_by_the_first_checkpoint_and_does_not_count_as_missing(
+    tmp_path: Path, checkpointer: Checkpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, moments = torch.zeros(2**18), torch.zeros(2**18)
+    copies = checkpointer._deferred._copies
+    checkpointer.prepare([weights, moments])
+    monkeypatch.setattr(host_copies, "free_bytes", lambda: host_copies._KEPT_FREE)  # none are left
+    for step in (1, 2):
+        weights.fill_(step)
+        checkpointer.save(step, None, lambda step=step: saves(tmp_path, step, {"w": weights, "m": moments}))
+        weights.fill_(-1)
+    checkpointer.wait()
+    assert torch.load(checkpoint_dir(tmp_path, 2) / "optimizer.pt")["w"].unique().tolist() == [2.0]
+    assert not [event for event in reported(tmp_path) if isinstance(event, Note)]
+    assert copies.shortage("another", weights) == "a copy needs 1.0 MiB of host memory, but 0 bytes are free"
+
+
 def test_the_libraries_write_nothing_while_training_waits(tmp_path: Path) -> None:
     sizes = {
         "vocab_size": 8,
