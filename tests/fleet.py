@@ -10,8 +10,10 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from paths import ROOT
 
+from training.run_folder.paths import RUN_VARIABLE
 from worker.machine import processes
 
 
@@ -40,6 +42,7 @@ class Host:
     namespace: str
     environment: dict[str, str]
     log: Path
+    cable: str
     worker: "subprocess.Popen[bytes] | None" = field(default=None)
 
     def start(self) -> None:
@@ -50,6 +53,15 @@ class Host:
         argv += ["--kill-child", "sh", "-c", inner, sys.executable, code]
         with self.log.open("ab") as output:
             self.worker = subprocess.Popen(argv, env=self.environment, cwd=ROOT, stdout=output, stderr=output)
+
+    def ranks(self) -> list[psutil.Process]:
+        """The launcher and ranks of runs that are on this host."""
+        below = processes.descendants(self.worker.pid) if self.worker else []
+        return [one for one in below if not processes.is_gone(one) and RUN_VARIABLE in one.environ()]
+
+    def plug(self, *, in_: bool) -> None:
+        """Connects the host to the switch, or disconnects it: no packet arrives, and no connection is told."""
+        _ip("link", "set", self.cable, "up" if in_ else "down")
 
     def kill(self) -> None:
         """Ends the host as a loss of power does: every process on it is killed at once."""
@@ -62,27 +74,47 @@ class Host:
 
 
 class Network:
-    """Two hosts that reach each other; `remove` ends them."""
+    """Hosts at a switch, at which this machine has an `address` too; `remove` ends them."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        tag = uuid.uuid4().hex[:6]
-        self.hosts = []
-        for number, name in enumerate(("alpha", "beta"), 1):
-            address = f"10.203.77.{number}"
-            own = environment | {"LATHE_ADDRESS": address}
-            self.hosts.append(Host(name, address, f"lathe-{tag}-{name}", own, folder / f"{name}.log"))
-        ends = [f"lt{tag}{number}" for number in (1, 2)]
-        for host in self.hosts:
-            _ip("netns", "add", host.namespace)
-        _ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
-        for host, end in zip(self.hosts, ends, strict=True):
-            _ip("link", "set", end, "netns", host.namespace)
-            _ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", end)
-            for device in (end, "lo"):
-                _ip("-n", host.namespace, "link", "set", device, "up")
+    def __init__(self) -> None:
+        self._tag = uuid.uuid4().hex[:6]
+        self._switch = f"lt{self._tag}s"
+        self.hosts: list[Host] = []
+        subnet = f"10.203.{os.getpid() % 250}"
+        self.address = f"{subnet}.254"
+        _ip("link", "add", self._switch, "type", "bridge")
+        _ip("addr", "add", f"{self.address}/24", "dev", self._switch)
+        _ip("link", "set", self._switch, "up")
+        self._subnet = subnet
+
+    def add(self, name: str, folder: Path, environment: dict[str, str]) -> None:
+        """Adds a host."""
+        number = len(self.hosts) + 1
+        address, namespace = f"{self._subnet}.{number}", f"lathe-{self._tag}-{name}"
+        host = Host(
+            name,
+            address,
+            namespace,
+            environment | {"LATHE_ADDRESS": address},
+            folder / f"{name}.log",
+            self._cable(name),
+        )
+        inner = f"{self._cable(name)}i"
+        _ip("netns", "add", namespace)
+        _ip("link", "add", host.cable, "type", "veth", "peer", "name", inner)
+        _ip("link", "set", inner, "netns", namespace)
+        _ip("link", "set", host.cable, "master", self._switch)
+        _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", inner)
+        for device in (inner, "lo"):
+            _ip("-n", namespace, "link", "set", device, "up")
+        host.plug(in_=True)
+        self.hosts.append(host)
+
+    def _cable(self, name: str) -> str:
+        return f"lt{self._tag}{name[0]}"
 
     def remove(self) -> None:
-        """Kills both hosts and deletes their networks."""
+        """Kills all hosts and deletes their networks."""
         for host in self.hosts:
             host.kill()
         for host in self.hosts:
@@ -90,6 +122,7 @@ class Network:
                 if _ip("netns", "delete", host.namespace, check=False):
                     break
                 time.sleep(0.1)
+        _ip("link", "delete", self._switch, check=False)
 
 
 def _ip(*arguments: str, check: bool = True) -> bool:

@@ -19,11 +19,14 @@ def programs() -> Path | None:
     return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
 
 
-class Cluster:
-    """A server in its own folder, with a Unix socket there."""
+PORT = 5499  # on an address and in a folder of its own
 
-    def __init__(self, bin_folder: Path) -> None:
-        self._bin = bin_folder
+
+class Cluster:
+    """A server in its own folder, with a Unix socket there. With `address` it listens on that one too, for its network."""
+
+    def __init__(self, bin_folder: Path, address: str = "") -> None:
+        self._bin, self._address = bin_folder, address
         # Not in pytest's folder: the server refuses to run as root, and other users cannot read that folder.
         self._folder = Path(tempfile.mkdtemp(prefix="lathe-pg-"))
         self._user = "postgres" if os.getuid() == 0 else None
@@ -32,11 +35,14 @@ class Cluster:
         self._server: subprocess.Popen[bytes] | None = None
         made = ["-D", str(self._data), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale", "C"]
         self._run("initdb", *made)
+        if address:
+            with (self._data / "pg_hba.conf").open("a") as file:
+                file.write(f"host all all {address}/24 trust\n")
         self.start()
 
     @property
     def url(self) -> str:
-        return f"postgresql://postgres@/postgres?host={self._folder}"
+        return f"postgresql://postgres@/postgres?host={self._address or self._folder}&port={PORT}"
 
     @property
     def _data(self) -> Path:
@@ -44,7 +50,12 @@ class Cluster:
 
     def start(self) -> None:
         """Starts the server and waits until it answers."""
-        flags = ["-c listen_addresses=", f"-c unix_socket_directories={self._folder}", "-c fsync=off"]
+        flags = [
+            f"-c listen_addresses={self._address}",
+            f"-c port={PORT}",
+            f"-c unix_socket_directories={self._folder}",
+            "-c fsync=off",
+        ]
         self._run(
             "pg_ctl", "start", "-w", "-D", str(self._data), "-l", str(self._folder / "log"), "-o", " ".join(flags)
         )

@@ -27,7 +27,8 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fleet.N
         pytest.skip(reason)
     if (bin_folder := programs()) is None:
         pytest.skip("PostgreSQL's server is not installed (Debian: postgresql)")
-    cluster = Cluster(bin_folder)
+    made = fleet.Network()
+    cluster = Cluster(bin_folder, made.address)
     variables = {
         "LATHE_DATA_DIR": str(tmp_path / "shared"),
         "LATHE_DATABASE_URL": cluster.url,
@@ -42,7 +43,8 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fleet.N
     get_settings.cache_clear()
     get_settings().make_folders()
     database.migrate()
-    made = fleet.Network(tmp_path, fleet.inherited() | variables)
+    for name in ("alpha", "beta"):
+        made.add(name, tmp_path, fleet.inherited() | variables)
     yield made
     made.remove()
     database.dispose()
@@ -68,12 +70,10 @@ def started(network: fleet.Network, folder: Path, **settings: object) -> str:
     return run_id
 
 
-def lose_the_other(network: fleet.Network, run_id: str) -> fleet.Host:
-    """Kills the host that does not lead the run."""
+def other(network: fleet.Network, run_id: str) -> fleet.Host:
+    """The host that does not lead the run."""
     leader = get(run_id).devices[0]
-    lost = next(host for host in network.hosts if not leader.startswith(f"{host.name}/"))
-    lost.kill()
-    return lost
+    return next(host for host in network.hosts if not leader.startswith(f"{host.name}/"))
 
 
 def told(run_id: str) -> list[str]:
@@ -96,7 +96,8 @@ def finished(run_id: str) -> Run:
 
 def test_a_run_on_two_machines_continues_on_the_one_that_is_left(network: fleet.Network, tmp_path: Path) -> None:
     run_id = started(network, tmp_path, strategy="zero3", min_machines=1)
-    lost = lose_the_other(network, run_id)
+    lost = other(network, run_id)
+    lost.kill()
     run, events = finished(run_id), told(run_id)
     assert any(f"Lost contact with machine {lost.name}" in message for message in events)
     assert any(message.startswith("Checked 2 nodes") and "slowest pair" in message for message in events)
@@ -111,12 +112,15 @@ def test_a_run_on_two_machines_continues_on_the_one_that_is_left(network: fleet.
 
 
 def test_a_run_that_needs_both_machines_waits_until_both_are_back(network: fleet.Network, tmp_path: Path) -> None:
+    """The cable of one is pulled: it reaches neither the other machine nor the database."""
     run_id = started(network, tmp_path, strategy="ddp")
-    lost = lose_the_other(network, run_id)
+    lost = other(network, run_id)
+    lost.plug(in_=False)
     eventually(lambda: get(run_id).status is Status.QUEUED, seconds=300)
     with database.read() as session:
         reason = placement.reason_to_wait(session=session, run=get(run_id))
     assert reason.startswith("Waits for 2 machines with 1 free device each")
-    lost.start()
+    eventually(lambda: not lost.ranks(), seconds=120)
+    lost.plug(in_=True)
     run = finished(run_id)
-    assert (run.attempt, sorted(run.devices or [])) == (2, []) and not run.placed, told(run_id)
+    assert (run.attempt, run.placed) == (2, {}), told(run_id)

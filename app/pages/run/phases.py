@@ -1,6 +1,7 @@
 """How long each phase of an attempt took, as a segmented bar with a list. Pure."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from markupsafe import Markup
@@ -12,6 +13,7 @@ from worker.store.tables import Attempt, RunEvent
 Durations = dict[str, float]
 
 _SHADES = 6  # colors of the segments, in turn
+_INTERRUPTED = "training"
 
 
 def durations(phases: Sequence[RunEvent], end: float) -> Durations:
@@ -51,9 +53,13 @@ def _attempt(attempt: Attempt, phases: Sequence[RunEvent]) -> Markup:
         '<i class="shade-{}" style="flex-grow:{:.4f}" title="{} {}"></i>',
         [(n % _SHADES, took / whole, name, numbers.duration(took)) for n, (name, took) in enumerate(seconds.items())],
     )
+    times = Counter(phase.message for phase in phases)
     items = each(
-        '<li><i class="shade-{}"></i>{} {}</li>',
-        [(n % _SHADES, name, _took(name, took, running, now)) for n, (name, took) in enumerate(seconds.items())],
+        '<li><i class="shade-{}"></i>{} {}{}</li>',
+        [
+            (n % _SHADES, name, _took(name, took, running, now), _each(name, took, times[name]))
+            for n, (name, took) in enumerate(seconds.items())
+        ],
     )
     return Markup('<div class="phase-bar" aria-hidden="true">{}</div><ol class="phase-list">{}</ol>').format(bar, items)
 
@@ -63,3 +69,10 @@ def _took(name: str, took: float, running: RunEvent | None, now: float) -> Marku
     if running is None or running.message != name:
         return Markup("<b>{}</b>").format(numbers.duration(took))
     return Markup('<b data-since="{}">{}</b>').format(f"{now - took:.0f}", numbers.duration(took))
+
+
+def _each(name: str, took: float, times: int) -> Markup:
+    """How often an interruption of training occurred, and how long one took: what a checkpoint or an evaluation costs."""
+    if times < 2 or name == _INTERRUPTED:
+        return Markup("")
+    return Markup(" <small>{} &times; {}</small>").format(times, numbers.duration(took / times))
