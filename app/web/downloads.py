@@ -17,7 +17,7 @@ from training.config.fields import parse
 from training.config.yaml_file import to_yaml
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import ANSWERS_FILE, ARCHIVE_FILE, CARD_FILE, MERGED_FILE, saved_result
-from worker.runs import run_archive
+from worker.runs import fetching, run_archive
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import Run, Status
@@ -137,5 +137,8 @@ def slug(name: str) -> str:
 
 
 def _run(run_id: str) -> Run:
+    """The run, with its files on this machine if they are here or in the object store."""
     with database.read() as session:
-        return runs.get(session=session, run_id=run_id)
+        run = runs.get(session=session, run_id=run_id)
+    fetching.fetch(run)
+    return run

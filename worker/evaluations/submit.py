@@ -17,6 +17,7 @@ from training.run_folder.paths import saved_result
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
 from worker.evaluations import judge
+from worker.runs import fetching
 from worker.runs.submit import notify
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
@@ -104,7 +105,8 @@ def _run_problems(run: Run, request: EvaluationRequest) -> list[Problem]:
     if run.config.get("task") == Task.REWARD:
         return [Problem("run", run.id, "trained a reward model, which gives no answers.", "Evaluate another run.")]
     here = saved_result(get_settings().runs_dir / run.id)
-    if request.source == RESULT and here is None and not get_settings().broker_url:
+    elsewhere = get_settings().broker_url or fetching.is_elsewhere(run)
+    if request.source == RESULT and here is None and not elsewhere:
         fix = "Evaluate one of its checkpoints with --source checkpoint-N, or resume it."
         return [Problem("source", RESULT, f"is missing: the run is {run.status.value} and has no result here.", fix)]
     return []

@@ -19,6 +19,7 @@ from worker.evaluations.submit import folder_of
 from worker.evaluations.work import State, work
 from worker.machine import processes, programs
 from worker.machine.process_identity import me
+from worker.runs import fetching
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
 from worker.store.claims import LeaseLost
@@ -73,6 +74,7 @@ class Supervisor:
             mark = f"evaluation-{item.id}"
             end_left_behind(mark)
             run_dir = self._settings.runs_dir / run.id
+            fetching.fetch(run)
             launch = launched(run, item)
             request = EvaluationRequest.model_validate(item.request)
             config = RunConfig.model_validate(run.config | run.stepped_down)

@@ -1,6 +1,7 @@
 """The files of a run in the object store: complete checkpoints, the result, records and logs."""
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -122,18 +123,41 @@ class RunFiles:
                 pull_folder(store, f"{self._key}/{name}", self._run_dir / name)
                 (self._run_dir / name / MANIFEST_FILE).unlink(missing_ok=True)
         for name, stored in zip((EVENTS_FILE, LOG_FILE), offsets, strict=True):
-            self._pull_lines(store, name, stored)
+            _pull_lines(store, self._key, self._run_dir / name, stored)
 
-    def _pull_lines(self, store: ObjectStore, name: str, stored: int) -> None:
-        """Downloads records or log if they are longer than here, and fills up to the bytes that the database has read."""
-        file = self._run_dir / name
-        size = file.stat().st_size if file.exists() else 0
-        if size < stored and (store.size(f"{self._key}/{name}") or 0) > size:
-            store.download(f"{self._key}/{name}", file)
-            size = file.stat().st_size
-        if size < stored:
-            with file.open("ab") as stream:
-                stream.write(b"\n" * (stored - size))
+
+def pull_result(store: ObjectStore, run_dir: Path, events_bytes: int) -> None:
+    """Downloads what a run on another machine has left: its result, the files beside it, records and log; no checkpoints.
+
+    Folders that were here before are replaced in one step each. `events_bytes` of the records were in the database; a machine that
+    was lost may have uploaded fewer, and the rest is filled up.
+
+    Raises:
+        Exception: the store does not answer, or a file in it is damaged.
+    """
+    key = f"runs/{run_dir.name}"
+    for name in _FOLDERS:
+        part = run_dir / f".{name}.fetched"  # kept if this fails, so that the next try downloads the rest
+        if pull_folder(store, f"{key}/{name}", part):
+            (part / MANIFEST_FILE).unlink()
+            shutil.rmtree(run_dir / name, ignore_errors=True)
+            part.rename(run_dir / name)
+    for stored in store.keys(key):
+        name = stored.removeprefix(f"{key}/")
+        if "/" not in name and name != EVENTS_FILE:
+            store.download(stored, run_dir / name)
+    _pull_lines(store, key, run_dir / EVENTS_FILE, events_bytes)  # the last, since it says that all is here
+
+
+def _pull_lines(store: ObjectStore, key: str, file: Path, stored: int) -> None:
+    """Downloads records or log if they are longer than here, and fills up to the bytes that the database has read."""
+    size = file.stat().st_size if file.exists() else 0
+    if size < stored and (store.size(f"{key}/{file.name}") or 0) > size:
+        store.download(f"{key}/{file.name}", file)
+        size = file.stat().st_size
+    if size < stored:
+        with file.open("ab") as stream:
+            stream.write(b"\n" * (stored - size))
 
 
 def forget(run_id: str, *checkpoint_names: str) -> None:

@@ -12,6 +12,7 @@ from training.errors import UserError
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import MERGED_FOLDER, saved_result
 from worker.machine import programs
+from worker.runs import fetching
 from worker.settings import PREFIX, ROOT, get_settings, hub_token
 from worker.store.tables import Run, Status
 
@@ -30,9 +31,10 @@ def find(run: Run, *, merged: bool = False) -> Path:
         NoResult: there is none, or it cannot be created.
     """
     run_dir = get_settings().runs_dir / run.id
+    problem = fetching.fetch(run)
     result = saved_result(run_dir)
     if run.status is not Status.FINISHED or result is None:
-        raise _missing(run, run_dir)
+        raise _missing(run, run_dir, problem)
     if not merged:
         return result
     if run.config.get("method") == Method.FULL:
@@ -89,7 +91,7 @@ def gather(run: Run, target: Path, step: int | None = None) -> Path:
     return target
 
 
-def _missing(run: Run, run_dir: Path) -> NoResult:
+def _missing(run: Run, run_dir: Path, problem: str) -> NoResult:
     if not run.status.ended:
         message, fix = f"is {run.status.value}: its result is saved at the end.", f"Wait for it: lathe show {run.id}"
         return NoResult("run", run.id, message, fix)
@@ -97,7 +99,7 @@ def _missing(run: Run, run_dir: Path) -> NoResult:
         message, fix = f"is {run.status.value}: it has no result.", f"Resume it: lathe resume {run.id}"
         return NoResult("run", run.id, message, fix)
     fix = "Export it on the machine that trained it, or set LATHE_DATA_DIR to the folder that both machines share."
-    return NoResult("run", run.id, f"has no result in {run_dir}.", fix)
+    return NoResult("run", run.id, f"has no result in {run_dir}. {problem}".rstrip(), fix)
 
 
 def _run(run: Run, module: str, *arguments: str) -> list[str]:

@@ -13,6 +13,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir, checkpoint_step, saved_result
+from worker.runs import fetching
 from worker.settings import get_settings
 from worker.store import runs
 from worker.store.tables import Run, Status
@@ -138,6 +139,7 @@ def offered(run: Run) -> list[str]:
 def _folder(run: Run, what: str) -> Path:
     name, run_dir = f"{run.id}:{what}" if what else run.id, get_settings().runs_dir / run.id
     if not what:
+        fetching.fetch(run)
         folder = saved_result(run_dir) if run.status is Status.FINISHED else None
         if folder is None:
             fix = f"Choose a checkpoint ({run.id}:{CHECKPOINT}N) or its base ({run.id}:{BASE})."

@@ -27,6 +27,7 @@ from training.run_folder.paths import (
     MERGED_FOLDER,
     saved_result,
 )
+from worker.runs import fetching
 from worker.settings import get_settings
 from worker.store.tables import Dataset, Run, Status
 
@@ -97,8 +98,11 @@ def used_by_snippets(session: Session, run: Run) -> Used | None:
 
 def _results(run: Run, run_dir: Path, base: str) -> list[Output]:
     noun, config = result_noun(run.config), parse(run.config)
-    if saved_result(run_dir) is None:
+    fetch = fetching.start(run)
+    if fetch or saved_result(run_dir) is None:
         note = "Its files are on the machine that trained it."
+        if fetch:
+            note = fetch.problem or "Being downloaded from the object store."
         return [Output(noun.capitalize(), "The trained weights.", note=note)]
     purposes = {
         "adapter": "Trained weights, tokenizer and card as a zip; PEFT loads it on the base model.",

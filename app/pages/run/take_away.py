@@ -112,7 +112,7 @@ def _choices(answers: tuple[Answer, ...]) -> list[tuple[str, str]]:
 
 def _version(run: Run) -> str:
     """A text that changes with what the part shows, files that an export makes included."""
-    sizes = [(output.name, output.bytes) for output in outputs(run)]
+    sizes = [(output.name, output.bytes, output.note) for output in outputs(run)]
     return f"{run.id} {run.status.value} {run.attempt} {run.name} {sizes} {latest(run)}"
 
 

@@ -87,6 +87,15 @@ def uploaded(run_dir: Path) -> RunFiles:
     return files
 
 
+def fetched(run_dir: Path, offsets: tuple[int, int] = (0, 0)) -> None:
+    """Downloads, and uploads nothing afterwards."""
+    files = RunFiles(run_dir)
+    try:
+        files.fetch(offsets, lambda: None)
+    finally:
+        files._ended.set()
+
+
 def test_a_run_continues_on_another_machine(store: ObjectStore, tmp_path: Path) -> None:
     here, there = tmp_path / "a" / "run1", tmp_path / "b" / "run1"
     checkpoint = saved(here, 4)
@@ -95,7 +104,7 @@ def test_a_run_continues_on_another_machine(store: ObjectStore, tmp_path: Path) 
     (here / "adapter" / "weights").write_bytes(b"trained")
     uploaded(here)
     there.mkdir(parents=True)
-    RunFiles(there).fetch((120, 0), lambda: None)
+    fetched(there, (120, 0))
     assert checkpoints.newest_checkpoint(there) == (checkpoint_dir(there, 4), [])
     assert (there / "adapter" / "weights").read_bytes() == b"trained"
     assert [path.name for path in (there / "adapter").iterdir()] == ["weights"]
@@ -110,7 +119,7 @@ def test_a_checkpoint_without_its_manifest_does_not_count(store: ObjectStore, tm
     uploaded(here)
     store.delete("runs/run1/checkpoints/checkpoint-4/manifest.json")
     there.mkdir(parents=True)
-    RunFiles(there).fetch((0, 0), lambda: None)
+    fetched(there)
     assert checkpoints.sealed(there) == []
 
 
@@ -122,7 +131,7 @@ def test_a_damaged_file_in_the_store_is_not_used(store: ObjectStore, tmp_path: P
     store.upload(tmp_path / "other", "runs/run1/checkpoints/checkpoint-4/shards/1.pt")
     there.mkdir(parents=True)
     with pytest.raises(DamagedFile, match=r"checkpoint-4/shards/1.pt is damaged"):
-        RunFiles(there).fetch((0, 0), lambda: None)
+        fetched(there)
     assert checkpoints.sealed(there) == []
 
 
@@ -172,7 +181,7 @@ def test_a_changed_checkpoint_of_the_same_step_replaces_the_old_one(store: Objec
     checkpoint = saved(here, 4)
     uploaded(here)
     there.mkdir(parents=True)
-    RunFiles(there).fetch((0, 0), lambda: None)
+    fetched(there)
     manifest = json.loads((checkpoint_dir(there, 4) / "manifest.json").read_text())
     assert manifest == json.loads((checkpoint / "manifest.json").read_text())
     assert checkpoints.fault(checkpoint_dir(there, 4)) == ""

@@ -1,0 +1,82 @@
+"""The result of a run that ended on another machine, from the object store: downloaded when somebody asks for it."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from app.documents.results.outputs import outputs
+from training.config.run_config import RunConfig
+from worker.file_store import object_store
+from worker.file_store.run_files import RunFiles
+from worker.runs import fetching, results
+from worker.settings import get_settings
+from worker.store import database, runs
+from worker.store.tables import Run, Status
+
+RECORDS = b"x" * 99 + b"\n"
+
+
+@pytest.fixture
+def run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """A run that has finished on another machine, which uploaded its files."""
+    monkeypatch.setenv("LATHE_STORE_URL", f"file://{tmp_path / 'store'}")
+    get_settings.cache_clear()
+    with database.write() as session:
+        created = runs.create(session=session, config=RunConfig(model="m", data="d"), dataset_id=None, name="there")
+        created.status, created.event_offset = Status.FINISHED, len(RECORDS)
+        session.add(created)
+    there = tmp_path / "there" / created.id
+    (there / "adapter").mkdir(parents=True)
+    (there / "adapter" / "weights").write_bytes(b"trained")
+    (there / "answers.jsonl").write_text("{}\n")
+    (there / "events.jsonl").write_bytes(RECORDS)
+    files = RunFiles(there)
+    files.fetch((0, 0), lambda: None)
+    assert files.finish(lambda: None, seconds=0)
+    yield created
+    object_store._opened.cache_clear()
+
+
+def test_the_result_is_downloaded_and_packed_when_it_is_asked_for(run: Run) -> None:
+    assert fetching.is_elsewhere(run)
+    folder = results.find(run)
+    assert [(file.name, file.read_bytes()) for file in folder.iterdir()] == [("weights", b"trained")]
+    with ZipFile(folder.parent / "adapter.zip") as packed:
+        assert packed.read("weights") == b"trained"
+    assert (folder.parent / "answers.jsonl").read_text() == "{}\n"
+    assert not fetching.is_elsewhere(run) and fetching.start(run) is None
+
+
+def test_the_page_says_that_it_is_downloaded_and_then_offers_it(run: Run) -> None:
+    first = outputs(run)[0]
+    assert (first.address, first.note) == ("", "Being downloaded from the object store.")
+    fetching.fetch(run)
+    assert any(output.address.endswith("/adapter.zip") and output.bytes for output in outputs(run))
+
+
+def test_a_result_of_an_earlier_attempt_is_replaced(run: Run) -> None:
+    old = get_settings().runs_dir / run.id / "adapter"
+    old.mkdir(parents=True)
+    (old / "weights").write_bytes(b"older")
+    (old / "leftover").write_bytes(b"older")
+    assert fetching.fetch(run) == ""
+    assert [(file.name, file.read_bytes()) for file in old.iterdir()] == [("weights", b"trained")]
+
+
+def test_a_store_that_lacks_the_files_is_named_and_tried_again(run: Run, tmp_path: Path) -> None:
+    stored = tmp_path / "store" / "runs" / run.id / "adapter" / "weights"
+    stored.rename(stored.with_name("away"))
+    with pytest.raises(results.NoResult, match="The object store has not given its files"):
+        results.find(run)
+    stored.with_name("away").rename(stored)
+    assert results.find(run).name == "adapter"
+
+
+def test_without_a_store_nothing_is_downloaded(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LATHE_STORE_URL")
+    get_settings.cache_clear()
+    shutil.rmtree(tmp_path / "store")
+    assert fetching.fetch(run) == "" and not fetching.is_elsewhere(run)

@@ -1,0 +1,84 @@
+"""Results of runs that ended on another machine: downloaded from the object store when they are asked for."""
+
+import logging
+import threading
+from dataclasses import dataclass, field
+
+from training.run_folder.paths import EVENTS_FILE
+from worker.file_store import object_store, run_files
+from worker.file_store.object_store import ObjectStore
+from worker.runs.archive import pack_results
+from worker.settings import get_settings
+from worker.store.tables import Run, Status
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Fetch:
+    """A download under way. `problem` says at its end what went wrong."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    problem: str = ""
+
+
+_lock = threading.Lock()
+_fetches: dict[tuple[str, int], Fetch] = {}
+
+
+def is_elsewhere(run: Run) -> bool:
+    """True if the run has ended on another machine, and its files are in the object store but not here."""
+    if not run.status.ended or not get_settings().store_url:
+        return False
+    try:
+        here = (get_settings().runs_dir / run.id / EVENTS_FILE).stat().st_size
+    except FileNotFoundError:
+        here = 0
+    return here < run.event_offset  # the bytes of records that the database has read
+
+
+def start(run: Run) -> Fetch | None:
+    """Begins to download the run's files in a thread, or finds the download that is under way; None if they are here.
+
+    A download that failed is returned once; then the next call tries again.
+    """
+    key = run.id, run.attempt
+    with _lock:
+        if known := _fetches.get(key):
+            if known.done.is_set():
+                del _fetches[key]
+            return known
+        store = object_store.configured() if is_elsewhere(run) else None
+        if store is None:
+            return None
+        fetch = _fetches[key] = Fetch()
+        threading.Thread(target=_download, args=(store, run, fetch), name="fetch", daemon=True).start()
+        return fetch
+
+
+def fetch(run: Run) -> str:
+    """Downloads the run's files if they are elsewhere, and waits. Returns what went wrong, or an empty text."""
+    under_way = start(run)
+    if under_way and under_way.done.is_set():  # it failed before
+        under_way = start(run)
+    if under_way is None:
+        return ""
+    under_way.done.wait()
+    return under_way.problem
+
+
+def _download(store: ObjectStore, run: Run, fetch: Fetch) -> None:
+    run_dir = get_settings().runs_dir / run.id
+    try:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        run_files.pull_result(store, run_dir, run.event_offset)
+        if run.status is Status.FINISHED:
+            pack_results(run_dir, lambda: None)
+    except Exception as error:  # every store has errors of its own
+        log.warning("run %s is not fetched: %s", run.id, error)
+        fetch.problem = f"The object store has not given its files ({type(error).__name__}: {error})."
+    else:
+        with _lock:
+            del _fetches[run.id, run.attempt]
+    finally:
+        fetch.done.set()
