@@ -135,11 +135,11 @@ def _crashed(seen: AttemptProgress, ending: Ending) -> Verdict:
     if number is not None and (failure is None or number in _FROM_OUTSIDE):
         return _signalled(seen, number)
     if failure:
-        return _crash(seen, failure.message, failure.fix, retry=seen.trained, failure=failure)
+        return _crash(seen, failure.message, failure.fix, retry=seen.can_train, failure=failure)
     if ending.forced:
         return _crash(seen, "A training process ended while the others waited for it.", retry=True)
     message = f"The training process ended with exit code {ending.exit_code} without an error message."
-    return _crash(seen, message, "Check the end of its log below.", retry=seen.trained)
+    return _crash(seen, message, "Check the end of its log below.", retry=seen.can_train)
 
 
 def next_rung_after(

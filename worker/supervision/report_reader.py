@@ -71,8 +71,9 @@ class Tail:
 
 @dataclass
 class AttemptProgress:
-    """What this attempt has reported so far, stored or not."""
+    """What this attempt has reported so far, stored or not. `trained_before`: an earlier attempt has trained steps."""
 
+    trained_before: bool = False
     ranks: dict[int, int] = field(default_factory=dict)  # rank -> pid, of those on the first machine
     phase: str = "starting"
     phases: set[str] = field(default_factory=set)
@@ -112,6 +113,11 @@ class AttemptProgress:
         """True if this attempt trained a step."""
         return self.step > self.start_step
 
+    @property
+    def can_train(self) -> bool:
+        """True if the run has trained a step, in this attempt or before: its settings and data work."""
+        return self.trained or self.trained_before
+
 
 class Reports:
     """Copies the reports of one run from its files to the database.
@@ -120,7 +126,7 @@ class Reports:
     """
 
     def __init__(self, run: Run, run_dir: Path) -> None:
-        self.seen = AttemptProgress()
+        self.seen = AttemptProgress(trained_before=run.step > 0)
         self._run_id, self._attempt = run.id, run.attempt
         machines = int(run.config.get("num_machines", 1))
         offsets = {"0": run.event_offset} | run.node_offsets
@@ -142,7 +148,7 @@ class Reports:
         while self.read():
             self.store()
             beat()
-        self.seen = AttemptProgress()
+        self.seen = AttemptProgress(trained_before=self.seen.trained_before)
 
     def read(self, *, to_end: bool = False) -> bool:
         """Reads new reports. False if there are none."""

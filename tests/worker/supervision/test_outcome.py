@@ -58,6 +58,12 @@ def test_a_crash_is_retried_if_that_can_help(log: str, phases: tuple[str, ...], 
     assert (verdict.status, verdict.retry) == (Status.FAILED, retry)
 
 
+@pytest.mark.parametrize("trained_before", [False, True])
+def test_an_error_before_the_first_step_is_retried_if_an_earlier_attempt_trained(trained_before: bool) -> None:
+    progress = seen(failures=[failure("Connection refused")], trained_before=trained_before)
+    assert judge(progress, Ending(exit_code=1)).retry is trained_before
+
+
 def test_a_killed_rank_is_the_cause_and_not_the_error_of_another_rank() -> None:
     failures = [failure("Connection closed by peer", rank=1)]
     verdict = judge(seen(failures=failures, log=KILLED, phases=("loading model",)), Ending(exit_code=1))
