@@ -15,7 +15,7 @@ from training.config.choices import Method, Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.folder import has_tokenizer
-from training.models.loading import quantization
+from training.models.loading import keep_four_bit_format, quantization
 
 _DTYPES = {"auto": "auto", "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DTYPE_NAMES = tuple(_DTYPES)
@@ -116,7 +116,7 @@ def _generating(model: str, revision: str, dtype: str, bits: Any = None) -> Any:
     try:
         config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        return kind.from_pretrained(
+        module = kind.from_pretrained(
             model,
             revision=revision,
             dtype=_DTYPES[dtype],
@@ -127,6 +127,8 @@ def _generating(model: str, revision: str, dtype: str, bits: Any = None) -> Any:
     except (OSError, ValueError) as error:
         fix = "Give the folder or hub id of a language model of transformers."
         raise UserError("model", model, f"cannot be loaded: {error}", fix) from error
+    keep_four_bit_format(module)
+    return module
 
 
 def _with_adapter(module: Any, name: str, folder: Path, inside: str) -> Any:

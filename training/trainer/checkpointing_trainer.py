@@ -9,6 +9,7 @@ import torch
 
 from training.checkpointing.checkpointer import Checkpointer
 from training.checkpointing.resharding import restore, trained_parameters
+from training.config.choices import Strategy
 from training.run_folder.checkpoint_layout import Layout
 from training.run_folder.paths import checkpoint_dir
 from training.trainer.callbacks.best_checkpoint import best_step
@@ -38,14 +39,14 @@ class CheckpointingTrainer(GlobalBatchTrainer):
     def prepare_checkpoints(self) -> None:
         """Reserves host memory for the weights and the optimizer state, once that exists: after the first step.
 
-        Not with DeepSpeed: each of its checkpoints makes new tensors.
+        Not with shards: DeepSpeed's checkpoints make new tensors, and DTensors (FSDP) cannot be copied beside training.
         """
-        zero = self.context.config.strategy.zero_stage is not None
-        if not (self._prepared or zero) and self.optimizer.state:
+        whole = self.context.config.strategy in (Strategy.SINGLE, Strategy.DDP)
+        if whole and not self._prepared and self.optimizer.state:
             self._prepared = True
             weights = (parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad)
             states = (value for state in self.optimizer.state.values() for value in state.values())
-            self.checkpointer.prepare(value for value in chain(weights, states) if torch.is_tensor(value))
+            self.checkpointer.prepare(value for value in chain(weights, states) if type(value) is torch.Tensor)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         self.throughput.pause()

@@ -10,6 +10,7 @@ import pytest
 from tiny import make_data, make_model
 from trainer_process import Trained, start, start_cold
 
+from training.run_folder import checkpoints
 from training.run_folder.events import CheckpointSaved, Event, Finished, Metrics, PhaseStarted, Resumed
 
 pytestmark = pytest.mark.train
@@ -113,7 +114,9 @@ def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(
     killed.wait_for(lambda event: isinstance(event, CheckpointSaved) and event.step == 8)
     os.kill(killed.pids()[0], signal.SIGKILL)
     killed.finish()
-    newest = max((tmp_path / "checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
+    newest = checkpoints.sealed(tmp_path)[0]
+    for path in checkpoints.unsealed(tmp_path):  # it was being written
+        shutil.rmtree(path)
     damaged = newest / "adapter_model.safetensors"
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from training.config.choices import Method, Precision, Quantization, Strategy
 from training.config.run_config import RunConfig
-from training.models.loading import DTYPES, quantization
+from training.models.loading import DTYPES, keep_four_bit_format, quantization
 from training.results.gguf.llama import LlamaModel
 from training.results.parity.generation import answer_loss, greedy
 from training.results.parity.reference import Prompt
@@ -103,6 +103,7 @@ def adapter_form(config: RunConfig, folder: Path, bits: Quantization) -> Iterato
         quantization_config=quantization(asked, compute, compute),
         device_map={"": _device()},
     )
+    keep_four_bit_format(base)
     tokens = len(AutoTokenizer.from_pretrained(folder))
     if tokens > base.get_input_embeddings().num_embeddings:
         base.resize_token_embeddings(tokens)
