@@ -13,10 +13,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from benchmarks.forecast.random_models import CAUSAL, SEQ2SEQ, Values, draw_model
-from training.config.choices import Task
+from training.config.choices import Packing, Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.model_info.families import shape_of
+from training.model_info.flat_batches import why_padded
 from training.rules import check
 
 STEPS = 2
@@ -93,7 +94,8 @@ def _attempt(dice: Random, seed: int, number: int, fixed: dict[str, Any]) -> Ran
         return None
     parameters = shape_of(model).parameters
     work = parameters * config.max_length * config.global_batch_size * (2 if config.task.pairs else 1)
-    refused = any(item.blocking for item in check(config, Machine()))
+    mixed = config.packing in (Packing.PADDING_FREE, Packing.PACKED) and why_padded(family)
+    refused = mixed or any(item.blocking for item in check(config, Machine()))
     if refused or work > _WORK or parameters < _LEAST_PARAMETERS:
         return None
     return RandomCase(seed, number, model, settings, _rows(dice, config))

@@ -18,7 +18,7 @@ from worker.store import database, history, runs
 from worker.store.tables import MachineFailure, Metric, Run, Status
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
-STEPS = 200
+STEPS = 120
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fleet.N
         "LATHE_DATABASE_URL": cluster.url,
         "LATHE_BROKER_URL": f"redis+socket://{tmp_path}/no-broker",  # workers find waiting runs by themselves
         "LATHE_DEVICES": "cpu",
-        "LATHE_LEASE_SECONDS": "20",
-        "LATHE_RENEW_SECONDS": "4",
+        "LATHE_LEASE_SECONDS": "15",
+        "LATHE_RENEW_SECONDS": "3",
         "OMP_NUM_THREADS": "1",
     }
     for name, value in variables.items():
@@ -54,7 +54,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fleet.N
 
 def started(network: fleet.Network, folder: Path, **settings: object) -> str:
     """Starts both hosts and a run on them; returns its id when it has a checkpoint."""
-    values = {"num_processes": 2, "num_machines": 2, "max_steps": STEPS, "save_steps": 50, "micro_batch_size": 2}
+    values = {"num_processes": 2, "num_machines": 2, "max_steps": STEPS, "save_steps": 20, "micro_batch_size": 2}
     config = RunConfig.model_validate(
         {"model": str(tiny.make_model(folder / "model")), "data": str(tiny.make_data(folder / "rows.jsonl"))}
         | {"logging_steps": 1, "eval_split": 0, "answer_rows": 0, "verify_rows": 0}
@@ -65,7 +65,7 @@ def started(network: fleet.Network, folder: Path, **settings: object) -> str:
         host.start()
     with database.write() as session:
         run_id = runs.create(session=session, config=config, dataset_id=None, name="two machines").id
-    eventually(lambda: get(run_id).step >= 60 or get(run_id).status.ended, seconds=600)
+    eventually(lambda: get(run_id).step >= 30 or get(run_id).status.ended, seconds=600)
     assert sorted(get(run_id).devices) == ["alpha/cpu", "beta/cpu"], told(run_id)
     return run_id
 

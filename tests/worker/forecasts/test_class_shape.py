@@ -38,9 +38,7 @@ def test_a_class_is_read_once_and_then_known_without_it(
         forecasting.shape_at(str(config), task=Task.CLASSIFICATION)
 
 
-def test_an_architecture_that_transformers_does_not_have_is_refused_with_the_reason(
-    database: str, tmp_path: Path
-) -> None:
+def test_an_architecture_that_transformers_does_not_have_is_refused_with_the_reason(home: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "chatglm", "hidden_size": 64, "auto_map": {"AutoConfig": "x.Y"}}))
     result = lathe("forecast", "--model", tmp_path, "--gpu", "h100")
@@ -48,7 +46,7 @@ def test_an_architecture_that_transformers_does_not_have_is_refused_with_the_rea
     assert "cannot say how much memory it needs" in result.stderr
 
 
-def test_layers_that_the_formula_does_not_know_are_simulated(database: str, tmp_path: Path) -> None:
+def test_layers_that_the_formula_does_not_know_are_simulated(home: Path, tmp_path: Path) -> None:
     write(tmp_path / "model", "qwen3_next")
     flags = "--gpu h100 --max-length 64 --micro-batch 1 --method full"
     output = answer("forecast", "--model", tmp_path / "model", *flags.split())
@@ -57,7 +55,7 @@ def test_layers_that_the_formula_does_not_know_are_simulated(database: str, tmp_
     assert output["simulated"]["parts"]["activations"] > 0
 
 
-def test_a_simulated_step_moves_the_border_and_confirms_it(database: str, tmp_path: Path) -> None:
+def test_a_simulated_step_moves_the_border_and_confirms_it(home: Path, tmp_path: Path) -> None:
     from training.config.fields import parse
     from training.forecast.solve import Wanted
 
