@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, each
+from app.pages.common.html import ago, each, panel
 
 
 def aside_html(machines: Sequence[dict[str, Any]], *, admin: bool) -> Markup:
@@ -14,14 +14,13 @@ def aside_html(machines: Sequence[dict[str, Any]], *, admin: bool) -> Markup:
     if not machines:
         return Markup("")
     rows = each(
-        "<li><b>{}</b> put aside {} after two failures: {} {}</li>",
+        "<li><b>{}</b><span>put aside {} after two failures: {}</span>{}</li>",
         [(one["host"], ago(one["since"]), one["reason"], _button(one["host"]) if admin else "") for one in machines],
     )
-    template = Markup(
-        '<section class="panel machine"><header><h2>Put aside</h2></header>'
-        '<p class="note">Runs on several machines avoid these machines.</p><ul class="put-aside">{}</ul></section>'
-    )
-    return template.format(rows)
+    body = Markup(
+        '<p class="note">Runs on several machines avoid these machines.</p><ul class="put-aside">{}</ul>'
+    ).format(rows)
+    return Markup('<div class="machines">{}</div>').format(panel("Put aside", body, classes="whole"))
 
 
 def _button(host: str) -> Markup:

@@ -7,6 +7,7 @@ from sqlmodel import select
 from web import IN_BROWSER, says
 
 from worker.store import database
+from worker.store.system import aside
 from worker.store.tables import Machine, Status
 
 pytestmark = IN_BROWSER
@@ -34,6 +35,20 @@ def test_devices_link_to_their_runs_and_a_lost_machine_can_be_removed(page):
     page.locator(".machine.lost").wait_for(state="detached")
     with database.read() as session:
         assert session.exec(select(Machine.name)).all() == ["node1"]
+
+
+def test_a_machine_that_was_put_aside_is_taken_back_by_a_click(page):
+    machine("node1"), machine("node2")
+    with database.write() as session:
+        aside.put_aside(session=session, host="node2", reason="Lost contact with node2 for 150 s.")
+    page.goto("/system")
+    says(page, ".put-aside", "node2", "after two failures: Lost contact with node2 for 150 s.")
+    page.get_by_label("Use node2 again").click()
+    says(page, ".dialog", "Use node2 again?", "its failures are forgotten")
+    page.locator("#confirm-delete").click()
+    page.locator(".put-aside").wait_for(state="detached")
+    with database.read() as session:
+        assert not aside.hosts(session=session)
 
 
 def test_checkpoints_are_freed_after_a_question_by_keyboard(page):
