@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -66,9 +66,9 @@ def verify(cases: list[RandomCase], home: Path, known: dict[str, Measured]) -> l
         for case in cases:
             outcomes = []
             for share in (1.005, 0.995):
-                case.config |= {"memory_limit": known[case.name].peak * share / memory, "on_out_of_memory": "fail"}
+                limit = {"memory_limit": known[case.name].peak * share / memory, "on_out_of_memory": "fail"}
                 folder = run_folder(case, home).with_name(f"verified-{case.seed}-{case.number}-{share}")
-                outcomes.append(ranks.run(case, folder))
+                outcomes.append(ranks.run(replace(case, config=case.config | limit), folder))
             lives, dies = outcomes[0][0] == "worked", "OutOfMemory" in outcomes[1][1]
             found.append({"case": f"{case.seed}:{case.number}", "lives_above": lives, "dies_below": dies})
     return found

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from training.checkpointing import weights
 from training.checkpointing.checkpointer import Checkpointer
 from training.checkpointing.resharding import restore, trained_parameters
 from training.config.choices import Strategy
@@ -47,6 +48,24 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             weights = (parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad)
             states = (value for state in self.optimizer.state.values() for value in state.values())
             self.checkpointer.prepare(value for value in chain(weights, states) if type(value) is torch.Tensor)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As Trainer's, which copies all weights to host memory on every rank with ZeRO-1 and ZeRO-2, and gathers the frozen
+        base weights of FSDP."""
+        config, model = self.context.config, self.accelerator.unwrap_model(self.model)
+        if config.strategy.zero_stage in (0, 1, 2):
+            if self.args.should_save:
+                self._save(output_dir, state_dict=weights.copied(model))
+        elif self._gathers_all and config.method.is_lora:
+            self._save(output_dir, state_dict=weights.gathered_trained(model))
+        else:
+            super().save_model(output_dir, _internal_call)
+
+    @property
+    def _gathers_all(self) -> bool:
+        """True if FSDP saves whole weights, as for a result."""
+        plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
+        return plugin is not None and "FULL_STATE_DICT" in str(plugin.state_dict_type)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         self.throughput.pause()
