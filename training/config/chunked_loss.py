@@ -1,6 +1,6 @@
 """When a run computes its loss in chunks of tokens, and the size of a chunk. No torch."""
 
-from training.config.choices import ChunkedLoss, Task
+from training.config.choices import ChunkedLoss, Method, Task
 from training.config.peft_methods import methods
 from training.config.run_config import RunConfig
 
@@ -23,6 +23,8 @@ def cannot_chunk(config: RunConfig) -> tuple[str, str]:
         return "torch_compile", "the compiled model computes its own loss"
     if config.sequence_parallel_size > 1:
         return "sequence_parallel_size", "DeepSpeed computes the loss of each part of a row itself"
+    if config.method is Method.ADALORA:
+        return "method", "adalora adds the distance of its matrices from orthogonal ones to the model's own loss"
     method = methods().get(config.method.value)
     if method and method.prompts:
         return "method", f"{config.method.value} puts virtual tokens before each row"

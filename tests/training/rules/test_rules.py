@@ -73,6 +73,7 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"streaming": True, "batch_order": "by_length"}, "batch_order"),
         (ONE_H100, {"chunked_loss": "on", "torch_compile": True}, "chunked_loss"),
         (CPU, {"chunked_loss": "on"} | PREFIX, "chunked_loss"),
+        (CPU, {"chunked_loss": "on", "method": "adalora"}, "chunked_loss"),
         (CPU, ZERO3 | {"chunked_loss": "on", "sequence_parallel_size": 2}, "chunked_loss"),
         (CPU, {"offload_activations": True}, "offload_activations"),
         (ONE_H100, {"offload_activations": True, "torch_compile": True}, "offload_activations"),
