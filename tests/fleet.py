@@ -57,7 +57,7 @@ class Host:
     def ranks(self) -> list[psutil.Process]:
         """The launcher and ranks of runs that are on this host."""
         below = processes.descendants(self.worker.pid) if self.worker else []
-        return [one for one in below if not processes.is_gone(one) and RUN_VARIABLE in one.environ()]
+        return [one for one in below if _trains(one)]
 
     def plug(self, *, in_: bool) -> None:
         """Connects the host to the switch, or disconnects it: no packet arrives, and no connection is told."""
@@ -123,6 +123,13 @@ class Network:
                     break
                 time.sleep(0.1)
         _ip("link", "delete", self._switch, check=False)
+
+
+def _trains(process: psutil.Process) -> bool:
+    try:
+        return not processes.is_gone(process) and RUN_VARIABLE in process.environ()
+    except psutil.Error:  # it ended meanwhile
+        return False
 
 
 def _ip(*arguments: str, check: bool = True) -> bool:

@@ -64,7 +64,8 @@ class Sizes:
 def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     """The memory on each rank that does not depend on the batch."""
     precision = resolved(config.precision, card)
-    compute, stored = 4 if precision is Precision.FP32 else 2, weight_bytes(config, precision)
+    stored = weight_bytes(config, precision)
+    compute = stored if precision is Precision.FP32 else 2  # without autocast, 16-bit weights compute in their own format
     zero, fsdp = config.strategy.zero_stage, config.strategy is Strategy.FSDP
     trained, added = trainable.count(config, shape)
     frozen = shape.parameters - (0 if added else trained)
@@ -150,7 +151,10 @@ def _state_bytes(config: RunConfig, stored: int) -> float:
         return 3.0 * stored  # two moments and the Kahan compensation, in the weights' format
     if config.optimizer is OptimizerName.SGD and not config.momentum:
         return 0.0
-    return STATE_BYTES[config.optimizer]
+    # torch's own optimizers keep their state in the format of the weight.
+    own = config.optimizer in (OptimizerName.ADAMW, OptimizerName.SGD) and not config.method.adapts
+    in_16_bits = own and stored == 2 and config.strategy.zero_stage is None
+    return STATE_BYTES[config.optimizer] / (2 if in_16_bits else 1)
 
 
 def _buffers(config: RunConfig, shape: ModelShape, trained: int, format_: int, compute: int) -> float:

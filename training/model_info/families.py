@@ -216,7 +216,7 @@ def _bloom(values: Values) -> ModelShape:
     ]
     mlp = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
     tied = bool(values.get("tie_word_embeddings", True))
-    renamed = {**values, "hidden_size": hidden, "hidden_act": "gelu_new"}
+    renamed = {**values, "hidden_size": hidden, "hidden_act": "gelu"}  # its own function, which saves only its input
     return _layer_norms(
         renamed, attention, mlp, positions=0, tied=tied, others=2 * hidden
     )  # it also normalizes the embeddings
