@@ -65,7 +65,9 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     """The memory on each rank that does not depend on the batch."""
     precision = resolved(config.precision, card)
     stored = weight_bytes(config, precision)
-    compute = stored if precision is Precision.FP32 else 2  # without autocast, 16-bit weights compute in their own format
+    compute = (
+        stored if precision is Precision.FP32 else 2
+    )  # without autocast, 16-bit weights compute in their own format
     zero, fsdp = config.strategy.zero_stage, config.strategy is Strategy.FSDP
     trained, added = trainable.count(config, shape)
     frozen = shape.parameters - (0 if added else trained)

@@ -6,6 +6,8 @@ import time
 import psutil
 import pytest
 from slurm import Installation, cluster, slurm
+from sqlalchemy import update
+from sqlmodel import col
 
 from training.config.run_config import RunConfig
 from training.run_folder.paths import RUN_VARIABLE
@@ -159,6 +161,21 @@ def test_a_job_that_is_newer_than_the_known_jobs_is_not_replaced(slurm: Installa
     job_id = slurm.get(run_id).job_id
     Round(earlier).run()
     assert job_id is not None and slurm.get(run_id).job_id == job_id
+
+
+def test_an_id_that_a_killed_controller_gave_again_is_another_runs(slurm: Installation) -> None:
+    """Both runs have the id of a job of the second, which is cancelled: the first gets a job of its own."""
+    slurm.cluster.call("sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 100")
+    first, second = slurm.light(5), slurm.light(5)
+    Round(Cluster()).run()
+    job_id = str(slurm.get(second).job_id)
+    with db.write() as session:
+        session.exec(update(Run).where(col(Run.id) == first).values(job_id=job_id))
+    slurm.cluster.call("scancel", job_id)
+    for _ in range(3):
+        Round(Cluster()).run()
+    assert (slurm.get(first).status, slurm.get(second).status) == (Status.QUEUED, Status.STOPPED)
+    assert slurm.get(first).job_id != job_id
 
 
 def test_a_run_that_slurm_refuses_fails_with_slurms_reason(slurm: Installation) -> None:

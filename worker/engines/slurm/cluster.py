@@ -8,6 +8,7 @@ from worker.engines.slurm import jobs
 from worker.engines.slurm.commands import SlurmError, call
 from worker.engines.slurm.jobs import Job
 from worker.settings import get_settings
+from worker.store.tables import Run
 from worker.supervision.lease import steady
 
 _FRESH_SECONDS = 4.0
@@ -49,6 +50,17 @@ class Cluster:
                     raise
                 self._jobs, self._asked, self._failure = {job.id: job for job in listed}, began, None
             return self._jobs
+
+    def job_of(self, run: Run) -> Job | None:
+        """The job whose id the run has, as Slurm knows it; None if it has forgotten it, which it does minutes after its end.
+
+        A controller that was killed may give an id again that it gave just before: then it is another run's.
+        """
+        for now in (False, True):  # a job that another worker has just submitted is not among those known
+            job = self.jobs(now=now).get(run.job_id or "")
+            if job is not None and job.run_id == run.id:
+                return job
+        return None
 
     @property
     def is_idle(self) -> bool:

@@ -49,7 +49,7 @@ class SlurmEngine:
     def poll(self, run: Run) -> Holder:
         """Only a job that Slurm has ended is gone: the processes of a lost node may still be alive, until their lease expires."""
         try:
-            job = self._job(run)
+            job = self._cluster.job_of(run)
         except SlurmError:
             return Holder.UNKNOWN
         gone = job is None or (job.ended and job.state != "NODE_FAIL")
@@ -61,7 +61,7 @@ class SlurmEngine:
         No other job is submitted before its processes are gone.
         """
         try:
-            job = self._job(run)
+            job = self._cluster.job_of(run)
             if job is None or job.ended or job.state == jobs.PENDING or _started_again(run, job):
                 return
             with database.write() as session:
@@ -83,11 +83,6 @@ class SlurmEngine:
             return Capacity(self.name, cluster.pools(), waiting, len(mine) - waiting)
         except SlurmError as error:
             return Capacity(self.name, [], waiting, len(mine) - waiting, str(error))
-
-    def _job(self, run: Run) -> Job | None:
-        """The run's job as Slurm knows it; None if it has forgotten it, which it does minutes after its end."""
-        known = self._cluster.jobs().get(run.job_id or "")
-        return known or self._cluster.jobs(now=True).get(run.job_id or "")
 
 
 def _started_again(run: Run, job: Job) -> bool:

@@ -50,16 +50,15 @@ class Round:
         for run in rows.unfinished.values():
             if run.status is Status.RUNNING or run.id not in rows.startable:
                 self._follow(run, known.get(run.job_id or ""))
-            elif self._advance(run, known):
+            elif self._advance(run):
                 submitted.append(run)
         return submitted
 
-    def _advance(self, run: Run, known: dict[str, Job]) -> bool:
+    def _advance(self, run: Run) -> bool:
         """Brings a run that may start one step on: finds its job, submits one, or ends it. True if it was submitted."""
         if stored.reserved_by(run) or run.job_id is None:
             return self._submit(run)
-        # A job that another worker submitted after `known` was asked for is not in it.
-        job = known.get(run.job_id) or self._cluster.jobs(now=True).get(run.job_id)
+        job = self._cluster.job_of(run)
         if job is not None and not job.ended:
             self._follow(run, job)
         elif job is not None and job.state == CANCELLED and not stored.cancelled_here(run):
@@ -72,7 +71,7 @@ class Round:
 
     def _follow(self, run: Run, job: Job | None) -> None:
         """Writes the state of the run's job, if it has changed."""
-        if job is None or run.job_id != job.id:
+        if job is None or (run.job_id, run.id) != (job.id, job.run_id):
             return
         if (document := job.document() | stored.kept(run)) != run.job:
             with database.write() as session:
