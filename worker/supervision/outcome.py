@@ -22,6 +22,10 @@ from worker.supervision.report_reader import AttemptProgress
 # Signals sent from outside: a new attempt may succeed. Other signals are crashes of the program.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _SIGNAL_IN_LOG = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|died with <Signals\.SIG\w+: (\d+)>")
+_NOT_LAUNCHED = re.compile(
+    r"srun: error: (?:Unable to (?:create step|confirm allocation)|Application launch failed|Task launch for )"
+)
+"""Slurm did not start the ranks: its controller or a node did not answer."""
 NOTHING_LEFT = (
     "No settings that need less memory are left with the same global batch size. Lower max_length, quantize the weights to 4 bits "
     "(method qlora), choose an optimizer with a smaller state such as adamw_8bit, use more processes with zero3, "
@@ -139,7 +143,8 @@ def _crashed(seen: AttemptProgress, ending: Ending) -> Verdict:
     if ending.forced:
         return _crash(seen, "A training process ended while the others waited for it.", retry=True)
     message = f"The training process ended with exit code {ending.exit_code} without an error message."
-    return _crash(seen, message, "Check the end of its log below.", retry=seen.can_train)
+    not_launched = any(map(_NOT_LAUNCHED.search, seen.log))
+    return _crash(seen, message, "Check the end of its log below.", retry=seen.can_train or not_launched)
 
 
 def next_rung_after(

@@ -47,6 +47,7 @@ def test_a_user_error_takes_precedence_over_errors_of_other_ranks() -> None:
     [
         (KILLED, ("loading model",), 0, True),
         (KILLED, TRAINING, 3, True),
+        ("srun: error: Unable to confirm allocation for job 7: Socket timed out", ("starting",), 0, True),
         (SEGFAULT, ("loading model",), 0, False),
         (SEGFAULT, TRAINING, 0, True),
         ("", ("loading model",), 0, False),
