@@ -20,6 +20,9 @@ import psutil
 
 PROGRAMS = ("slurmctld", "slurmd", "slurmstepd", "srun", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
 _START_SECONDS = 120.0
+_RESUME_SECONDS = 5.0
+KEPT = "kept"
+"""The reason of a node's drain that `resume_drained` does not end."""
 _CONFIGURATION = """\
 ClusterName=lathe
 SlurmctldHost={host}(127.0.0.1)
@@ -77,6 +80,8 @@ class SlurmCluster:
         self.folder = folder.resolve()
         self.names = [f"n{number}" for number in range(1, count + 1)]
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._lost: dict[str, list[psutil.Process]] = {}
+        self._resumed = time.monotonic()
         self._write(cores, node_timeout)
 
     @property
@@ -89,12 +94,19 @@ class SlurmCluster:
         self.start_controller()
         for name in self.names:
             self.start_node(name)
-        self._until(lambda: self.states().count("idle") == len(self.names), "the nodes are not idle")
+        self._until(
+            lambda: [state for state, _ in self.states().values()] == ["idle"] * len(self.names),
+            "the nodes are not idle",
+        )
 
     def start_controller(self) -> None:
         self._daemons["slurmctld"] = self._spawn("slurmctld", "-D")
 
     def start_node(self, name: str) -> None:
+        """Starts a node's daemon; what it ran when it was lost is gone."""
+        for process in self._lost.pop(name, []):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         stepd = find("slurmstepd")
         assert stepd
         self._daemons[name] = self._spawn("slurmd", "-D", "-N", name, "-d", stepd)
@@ -105,12 +117,30 @@ class SlurmCluster:
         return {name: daemon.pid for name, daemon in self._daemons.items() if daemon.poll() is None}
 
     def keep_running(self) -> None:
-        """Starts daemons again that have ended."""
+        """Starts daemons again that have ended, and returns nodes to service that Slurm has drained, as an administrator would."""
         for name in {"slurmctld", *self.names} - self.daemons.keys():
             if name == "slurmctld":
                 self.start_controller()
             else:
                 self.start_node(name)
+        self.resume_drained()
+
+    def resume_drained(self) -> None:
+        """Every few seconds, returns the nodes to service that Slurm has drained; those with the reason `KEPT` stay drained.
+
+        A controller that was killed before it stored a job gives the job's ID again, and drains the node that still knows it.
+        """
+        if time.monotonic() - self._resumed < _RESUME_SECONDS or "slurmctld" not in self.daemons:
+            return
+        self._resumed = time.monotonic()
+        states = self.states().items()
+        if drained := [name for name, (state, why) in states if state.startswith("dr") and why != KEPT]:  # drain, drng
+            self.resume(drained)
+
+    def resume(self, names: list[str]) -> None:
+        """Returns nodes to service."""
+        with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            self.call("scontrol", "update", f"NodeName={','.join(names)}", "State=RESUME")
 
     def kill(self, name: str) -> None:
         """Kills a daemon (slurmctld, n1, ...) with SIGKILL; the jobs of a node go on."""
@@ -118,17 +148,39 @@ class SlurmCluster:
         daemon.kill()
         daemon.wait()
 
-    def states(self) -> list[str]:
-        """The state of each node in sinfo's words; empty while the controller does not answer."""
+    def lose(self, name: str) -> None:
+        """Kills a node's daemon and freezes all that it runs until `start_node`: its connections stay open, as those of a machine
+        that has lost power do."""
+        self.kill(name)
+        tasks = [process for process in psutil.process_iter() if self._is_ours(process, SLURMD_NODENAME=name)]
+        steps = {parent for task in tasks if (parent := task.parent()) and parent.name() == "slurmstepd"}
+        self._lost[name] = [*steps, *tasks]
+        for process in self._lost[name]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def states(self) -> dict[str, tuple[str, str]]:
+        """The state of each node in sinfo's words, and the reason if it is out of service; empty while the controller does not
+        answer."""
         try:
-            return self.call("sinfo", "--noheader", "--Node", "--partition=batch", "--format=%t").split()
+            lines = self.call("sinfo", "--noheader", "--Node", "--partition=batch", "--format=%N|%t|%E").splitlines()
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            return []
+            return {}
+        fields = (line.split("|", 2) for line in lines)
+        return {name: (state, reason) for name, state, reason in fields}
 
     def call(self, *argv: str) -> str:
-        """What a client command prints."""
+        """What a client command prints.
+
+        Raises:
+            subprocess.CalledProcessError: it failed; a note has what it printed as the error.
+        """
         env = os.environ | self.environment
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=True).stdout
+        try:
+            return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=True).stdout
+        except subprocess.CalledProcessError as error:
+            error.add_note(error.stderr)
+            raise
 
     def cancel_all(self) -> None:
         """Cancels all jobs and waits for their end.
@@ -169,9 +221,9 @@ class SlurmCluster:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def _is_ours(self, process: psutil.Process, **variables: str) -> bool:
         try:
-            return process.environ().get("SLURM_CONF") == self.environment["SLURM_CONF"]
+            return (self.environment | variables).items() <= process.environ().items()
         except psutil.Error:
             return False
 
@@ -185,7 +237,13 @@ class SlurmCluster:
                 name: value for name, value in os.environ.items() if not name.startswith("LATHE_")
             } | self.environment
             return subprocess.Popen(
-                argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                argv,
+                cwd=self.folder,  # also for core files
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def _write(self, cores: int, node_timeout: int) -> None:

@@ -31,7 +31,13 @@ POSTGRES_URL = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts files that train or drive a browser first, so that parallel workers end at about the same time."""
+    """Puts files that train or drive a browser first, so that parallel workers end at about the same time.
+
+    A page that does not show something in time is tried once more, and reported as rerun; everything else fails at once.
+    """
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["TimeoutError", "did not appear in"]))
     long = {item.path for item in items if item.get_closest_marker("train") or item.get_closest_marker("browser")}
     items.sort(key=lambda item: item.path not in long)
 

@@ -1,6 +1,8 @@
 """An installation whose runs are jobs of a real Slurm cluster on this machine, for tests."""
 
+import contextlib
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +28,11 @@ from worker.store.tables import Run, Status
 
 NODES = 2
 SECONDS = 240.0
+
+
+def pending(run: Run) -> bool:
+    """True if a job of the run waits; it may be another one than before, if Slurm could not launch that."""
+    return run.status is Status.QUEUED and (run.job or {}).get("state") == "PENDING"
 
 
 class Installation:
@@ -55,8 +62,7 @@ class Installation:
         while not condition(run := self.get(run_id)):
             state = f"{run.status} {run.phase} {run.step} {run.job} {run.error}\n{self.told(run_id)}"
             assert time.monotonic() < deadline and not run.status.ended, state
-            reaper.run_round()
-            time.sleep(0.1)
+            self._round()
         return run
 
     def until_end(self, run_id: str, seconds: float = SECONDS) -> Run:
@@ -64,12 +70,27 @@ class Installation:
         deadline = time.monotonic() + seconds
         while not (run := self.get(run_id)).status.ended:
             assert time.monotonic() < deadline, f"{run.status} {run.phase} {run.step} {run.job}\n{self.told(run_id)}"
-            reaper.run_round()
-            time.sleep(0.1)
+            self._round()
         return run
+
+    def _round(self) -> None:
+        self.cluster.resume_drained()
+        reaper.run_round()
+        time.sleep(0.1)
 
     def trains(self, run_id: str, step: int, attempt: int) -> Run:
         return self.until(run_id, lambda run: run.attempt >= attempt and run.step >= step and bool(run.job_id))
+
+    def continues(self, run_id: str, step: int, attempt: int) -> Run:
+        """As `trains`, of a run that was requeued: its job starts now, not after Slurm's two minutes."""
+
+        def condition(run: Run) -> bool:
+            if pending(run):
+                with contextlib.suppress(subprocess.CalledProcessError):  # it is starting, or still ending on a node
+                    self.cluster.call("scontrol", "update", f"JobId={run.job_id}", "StartTime=now")
+            return run.attempt >= attempt and run.step >= step
+
+        return self.until(run_id, condition)
 
     def told(self, run_id: str) -> str:
         with db.read() as session:
@@ -90,6 +111,7 @@ class Installation:
         deadline = time.monotonic() + SECONDS
         while listed := self.cluster.call("squeue", "--noheader"):
             assert time.monotonic() < deadline, listed
+            self.cluster.resume_drained()
             time.sleep(0.2)
 
 

@@ -33,6 +33,7 @@ LIVE_ONLY = """new MutationObserver((_, observer) => {
   first?.remove();
 }).observe(document, { childList: true, subtree: true })"""
 """Removes the first drawing of a page (tests/app/web/test_first_drawing.py), so that a test finds each element once."""
+SAYS_MS = 90_000  # on a busy machine of two cores, a page can take longer than the usual 30 s
 IN_BROWSER = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)"),
@@ -98,10 +99,22 @@ def site(home: Path) -> Iterator[Served]:
         yield served
 
 
+def becomes_live(page: Any) -> None:
+    """Waits until all handlers that fill the page have ended. A user cannot click before, since the first drawing is in its place;
+    a test could, and the last handler would undo what it did."""
+    page.wait_for_function("performance.getEntriesByName('lathe-live').length > 0")
+
+
 def says(page: Any, selector: str, *words: str) -> None:
-    """Waits until the element contains all words; fails after the time limit."""
+    """Waits until the element contains all words; after the time limit, fails with what the page shows instead."""
     for word in words:
-        page.locator(selector, has_text=word).first.wait_for()
+        try:
+            page.locator(selector, has_text=word).first.wait_for(timeout=SAYS_MS)
+        except Exception as error:
+            shown = page.evaluate("document.body.innerText + '\\nhidden: ' + document.body.textContent.slice(0, 3000)")
+            raise AssertionError(
+                f"{page.url}: {word!r} did not appear in {selector}; the page shows:\n{shown}"
+            ) from error
 
 
 def _wait_for(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -67,5 +67,5 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 _NO_MEMORY = ("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
-class StopRequested(Exception):  # noqa: N818 - not an error
-    """Raised to stop the run on request."""
+class StopRequested(BaseException):
+    """Raised to stop the run on request, anywhere before training: no `except Exception` of a library may catch it."""

@@ -87,16 +87,20 @@ def train_rank(
     from training.trainer.prepare import prepare_data
     from training.trainer.row_check import check_rows
 
+    def enter(phase: str) -> None:
+        stop.check()
+        report.enter(phase)
+
     precision = machine.best_precision if config.precision == "auto" else config.precision
     set_seed(config.seed)
 
-    report.enter("loading data")
+    enter("loading data")
     tokenizer = load_tokenizer(config)
     data = prepare_data(config, run_dir, tokenizer, report)
     if report.rank == 0:
         check_rows(config, tokenizer, report)
 
-    report.enter("loading model")
+    enter("loading model")
     # Before the model is loaded: with ZeRO-3 the arguments decide how its weights are sharded.
     task_objective = objective(config)
     arguments = training_arguments(
@@ -111,7 +115,7 @@ def train_rank(
     )
     model = load_trainable(config, precision, tokenizer, data.classes, initial_dir(run_dir))
 
-    report.enter("preparing")
+    enter("preparing")
     trainer = make_trainer(config, task_objective, run_dir, report, stop, model, arguments, tokenizer, data, precision)
     run_steps(trainer, run_dir, state, report, stop)
     if stop.agreed() or trainer.paused:

@@ -102,7 +102,11 @@ def render(ctx: click.Context, config: Path | None, as_json: bool, overrides: di
     "--gpu", metavar="NAME", help="v100-32gb, a100-80gb, h100, ..., or GiB of memory.  [default: this machine's]"
 )
 @click.option("--gpus", metavar="N", type=click.IntRange(1, 1024), help="Number of GPUs, one process each.")
-@click.option("--simulate", is_flag=True, help="Also simulate a training step (up to a minute).")
+@click.option(
+    "--simulate/--no-simulate",
+    default=None,
+    help="Also simulate a training step (up to a minute).  [default: where the formula cannot decide]",
+)
 @click.option(
     "--solve",
     multiple=True,

@@ -33,7 +33,7 @@ def show(
     gpu: str | None,
     gpus: int | None,
     host_memory: float | None,
-    simulate: bool,
+    simulate: bool | None,
     fetch_config: bool,
     as_json: bool,
     solve: tuple[str, ...] = (),
@@ -55,8 +55,7 @@ def show(
     if fetch_config:
         hub_config.fetch(config.model, config.revision)
     found, card = requested.forecast(config, gpu, host_memory)
-    simulate = simulate or bool(found.forecast.unknown)
-    simulated = requested.simulate(config, found, card) if simulate else None
+    simulated = requested.simulate(config, found, card, simulate)
     price = prices.of_user(LOCAL)
     speed = requested.speed_of(config, gpu, price)
     solved = requested.solve(config, map(Wanted, solve), gpu, host_memory, price) if solve else []
@@ -72,7 +71,10 @@ def show(
 
 
 def _of_server(server: Server, config: RunConfig, asked: dict[str, Any], *, as_json: bool) -> str:
-    values, asked = config.model_dump(mode="json", exclude_unset=True), {k: v for k, v in asked.items() if v}
+    values, asked = (
+        config.model_dump(mode="json", exclude_unset=True),
+        {k: v for k, v in asked.items() if v not in (None, [])},
+    )
     if as_json:
         return json.dumps(server.send("POST", "/api/forecasts", json=values, params=asked, seconds=_SECONDS))
     return server.text("/api/forecasts", "POST", json=values, params=asked | {"form": "text"}, seconds=_SECONDS)

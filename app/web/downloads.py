@@ -112,7 +112,8 @@ def _file(run: Run, path: Path | None, what: str, ending: str, fix: str) -> Resp
 @router.get("/api/runs/{run_id}/config.yaml", **sends("application/yaml", "Settings of a run as YAML."))
 def configuration(run_id: str) -> Response:
     """The run's configuration as a file for `lathe run`."""
-    run = _run(run_id)
+    with database.read() as session:
+        run = runs.get(session=session, run_id=run_id)
     headers = {"Content-Disposition": f'attachment; filename="{slug(run.name)}-{run.id}.yaml"'}
     return Response(to_yaml(parse(run.config)), media_type="application/yaml", headers=headers)
 
@@ -137,7 +138,11 @@ def slug(name: str) -> str:
 
 
 def _run(run_id: str) -> Run:
-    """The run, with its files on this machine if they are here or in the object store."""
+    """The run, whose files are downloaded from the object store if they are only there.
+
+    Raises:
+        NotFetched: they cannot be.
+    """
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
     fetching.fetch(run)

@@ -5,11 +5,13 @@ from typing import Any
 from app.words import numbers
 from training.config.fields import in_words
 from training.config.run_config import RunConfig
-from training.forecast.forecast import Forecast
+from training.forecast.forecast import DOUBT, Forecast
 from training.forecast.gpus import Card
 from training.forecast.moments import MOMENTS
 from training.units import byte_size
 from worker.forecasts.forecast import Found
+
+CLOSE = f"The limit is within {DOUBT:.0%} of the forecast, the error of the formula: a simulated step decides."
 
 
 def page(config: RunConfig, found: Found, card: Card | None, simulated: dict[str, Any] | None = None) -> str:
@@ -18,7 +20,9 @@ def page(config: RunConfig, found: Found, card: Card | None, simulated: dict[str
 
 
 def verdict(forecast: Forecast) -> str:
-    """Whether a run fits, in a word or three."""
+    """Whether a run fits, in a few words."""
+    if forecast.close:
+        return f"{'Fits' if forecast.fits else 'Does not fit'}, but is close to the limit"
     return "Fits" if forecast.fits else "Cannot say without a simulation" if forecast.unknown else "Does not fit"
 
 
@@ -31,6 +35,7 @@ def forecast_page(config: RunConfig, found: Found, card: Card | None) -> str:
         f"{verdict(forecast)}: {place}, {config.method}, {config.strategy}, "
         f"{config.micro_batch_size} x {forecast.batch.length:,} tokens.",
         *forecast.reasons,
+        *([CLOSE] if forecast.close else []),
         "",
         numbers.table(_parts(found)),
         "",

@@ -10,10 +10,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
 from pydantic import ValidationError
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
-from benchmarks.forecast.random_models import CAUSAL, SEQ2SEQ, Values, draw_model
-from training.config.choices import Packing, Task
+from benchmarks.forecast.random_models import CAUSAL, EXPERTS, SEQ2SEQ, Values, draw_model
+from training.config.choices import Method, Packing, Strategy, Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.model_info.families import shape_of
@@ -21,6 +23,7 @@ from training.model_info.flat_batches import why_padded
 from training.rules import check
 
 STEPS = 2
+_STEPS_OF_ZERO_3 = 4  # DeepSpeed fetches weights ahead once it has recorded a pass
 _WORK = 1.5e9  # parameters x tokens in a step of all ranks: a run of a few seconds
 _LEAST_PARAMETERS = 2_000_000
 _ATTEMPTS = 100
@@ -95,10 +98,18 @@ def _attempt(dice: Random, seed: int, number: int, fixed: dict[str, Any]) -> Ran
     parameters = shape_of(model).parameters
     work = parameters * config.max_length * config.global_batch_size * (2 if config.task.pairs else 1)
     mixed = config.packing in (Packing.PADDING_FREE, Packing.PACKED) and why_padded(family)
-    refused = mixed or any(item.blocking for item in check(config, Machine()))
+    refused = mixed or _fails(config, family) or any(item.blocking for item in check(config, Machine()))
     if refused or work > _WORK or parameters < _LEAST_PARAMETERS:
         return None
     return RandomCase(seed, number, model, settings, _rows(dice, config))
+
+
+def _fails(config: RunConfig, family: str) -> bool:
+    """True if a run would end with an error that names the cause: no class for the task, no known modules, or PEFT refuses it."""
+    no_class = not config.task.generates and family not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    unknown = config.method is Method.IA3 and family not in TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
+    dropped = config.method.is_lora and config.lora_dropout > 0 and family in EXPERTS
+    return no_class or unknown or dropped
 
 
 def _weighted(dice: Random, weights: dict[str, int]) -> str:
@@ -163,7 +174,8 @@ def _rows(dice: Random, config: RunConfig) -> list[tuple[int, int]]:
     if config.task.pairs:
         equal = True  # the forecast takes pairs of maximum length
     per_sequence = 3 if config.packing == "packed" else 1
-    count = STEPS * config.global_batch_size * per_sequence + held_out
+    steps = _STEPS_OF_ZERO_3 if config.strategy is Strategy.ZERO3 else STEPS
+    count = steps * config.global_batch_size * per_sequence + held_out
     share = dice.choice((0.25, 0.5, 0.75))
     rows = []
     for _ in range(count):

@@ -10,7 +10,7 @@ CAUSAL = (
     "gpt_neox", "bloom", "mixtral", "qwen2_moe", "qwen3_moe",
 )  # fmt: skip
 SEQ2SEQ = ("t5", "mt5")
-_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe")
+EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe")
 _VOCABULARIES = (1000, 4000, 16_000, 32_000, 50_257)
 
 
@@ -51,7 +51,7 @@ def draw_model(dice: Random, family: str) -> Values:
     values |= {"num_key_value_heads": dice.choice([n for n in (1, 2, heads) if heads % n == 0])}
     if family in ("qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text"):
         values |= {"head_dim": dice.choice((32, 64))}
-    if family in _EXPERTS:
+    if family in EXPERTS:
         count = dice.choice((4, 8))
         wide = hidden * dice.choice((1, 2)) // 2
         values |= {"num_experts_per_tok": 2, "num_local_experts" if family == "mixtral" else "num_experts": count}

@@ -53,7 +53,7 @@ LESS_MEMORY: dict[str, dict[str, Any]] = {
     "full, offloaded activations": {"method": "full", "offload_activations": True},
 }
 CHUNKED_TASKS = ("sft", "pretraining", "seq2seq")
-# PEFT's other methods run with one task and one precision.
+# PEFT's other methods run with one task in each strategy, and with the other tasks in one process in fp32.
 OTHERS = {
     name.value: {"method": name.value, "method_options": written(REQUIRED.get(name.value, {})) or None}
     for name in Method
@@ -131,10 +131,13 @@ def wanted(arguments: argparse.Namespace, inputs: dict[str, dict[str, str]]) -> 
     usual = product(tasks, methods, strategies, precisions)
     frugal = [name for name in LESS_MEMORY if name in (arguments.method or LESS_MEMORY)]
     chunked = product([task for task in tasks if task in CHUNKED_TASKS], frugal, strategies, precisions[:1])
-    others = [name for name in OTHERS if name in (arguments.method or OTHERS)] if "sft" in tasks else []
-    more = product(["sft"], others, [name for name in strategies if name in OTHERS_WITH], precisions[:1])
+    others = [name for name in OTHERS if name in (arguments.method or OTHERS)]
+    sft = [task for task in tasks if task == "sft"]
+    more = product(sft, others, [name for name in strategies if name in OTHERS_WITH], precisions)
+    rest = [task for task in tasks if task not in ("sft", "pretraining")]
+    alone = product(rest, others, [name for name in strategies if name == "single"], precisions[:1])
     cells = []
-    for task, method, strategy, precision in (*usual, *chunked, *more):
+    for task, method, strategy, precision in (*usual, *chunked, *more, *alone):
         cell = Cell(task, method, strategy, precision)
         cell.config = BASE | (METHODS | LESS_MEMORY | OTHERS)[method] | STRATEGIES[strategy] | inputs[cell.task]
         cell.config |= {"task": cell.task, "precision": cell.precision, "num_processes": cell.ranks}

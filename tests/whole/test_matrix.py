@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.matrix.command import Cell, document, run_cells, table, wanted
+from benchmarks.matrix.command import OTHERS_WITH, Cell, document, run_cells, table, wanted
 from training.config.choices import Task
 
 INPUTS = {task.value: {"model": "m", "data": "d"} for task in Task}
@@ -26,10 +26,14 @@ def test_rules_decide_cells_before_anything_runs() -> None:
     assert all(item.reason for item in cells if item.outcome == "refused")
 
 
-def test_other_methods_of_peft_are_tried_with_one_task() -> None:
+def test_other_methods_of_peft_run_in_each_strategy_with_one_task_and_in_one_process_with_the_rest() -> None:
     cells = wanted(asked(method=["vera"]), INPUTS)
-    assert {item.task for item in cells} == {"sft"}
-    assert {item.precision for item in cells} == {"fp32"}
+    sft = [item for item in cells if item.task == "sft"]
+    rest = [item for item in cells if item.task != "sft"]
+    assert {item.strategy for item in sft} == set(OTHERS_WITH)
+    assert {item.precision for item in sft} == {"fp32", "bf16"}
+    assert {item.task for item in rest} == {task.value for task in Task} - {"sft", "pretraining"}
+    assert {(item.strategy, item.precision) for item in rest} == {("single", "fp32")}
 
 
 def test_the_table_shows_each_precision_if_outcomes_differ() -> None:

@@ -15,11 +15,10 @@ from training.data.data_files import DataFile, read_files
 from training.data.example import Example
 from training.errors import DataError
 from training.tokens.joined import Store, ends_of, joined
+from training.tokens.lengths import ENDLESS
 from training.tokens.order import Integers
 from training.tokens.store import TokenStore
 from training.tokens.task_parts import STORED_TEXTS, StoredText
-
-_ENDLESS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class TaskRows:
     @property
     def limit(self) -> int:
         """Tokens after which a row is truncated; pretraining truncates none."""
-        return _ENDLESS if self.config.task is Task.PRETRAINING else self.config.max_length
+        return ENDLESS if self.config.task is Task.PRETRAINING else self.config.max_length
 
     @cached_property
     def lengths(self) -> Integers:
@@ -89,7 +88,7 @@ class TaskRows:
                 return PairView(_answer_view(chosen, rows, limit), _answer_view(rejected, rows, limit))
             case Task.KTO | Task.CLASSIFICATION:
                 assert self.labels is not None
-                untruncated = _answer_view(self.stores[0], rows, _ENDLESS) if config.task is Task.KTO else None
+                untruncated = _answer_view(self.stores[0], rows, ENDLESS) if config.task is Task.KTO else None
                 return LabelView(_answer_view(self.stores[0], rows, limit), self.labels, untruncated)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.tokens.joined import Store
+from training.tokens.lengths import chunks
 from training.tokens.order import Integers
 
 IGNORED = -100  # the label that cross-entropy ignores
@@ -83,12 +84,7 @@ class ChunkView:
     def __init__(self, store: Store, rows: Integers, max_length: int) -> None:
         self.rows = rows
         self._store, self._limit = store, max_length
-        whole = store.lengths[rows]
-        counts = -(-whole // max_length)
-        # A chunk of one token would have nothing to predict.
-        counts -= (whole % max_length == 1) & (counts > 1)
-        self._row_of = np.repeat(np.arange(len(rows)), counts)
-        self._chunk_of = np.arange(len(self._row_of)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self._row_of, self._chunk_of, self._lengths = chunks(store.lengths[rows], max_length)
 
     @property
     def num_rows(self) -> int:
@@ -97,9 +93,7 @@ class ChunkView:
     @property
     def lengths(self) -> Integers:
         """Tokens of each chunk."""
-        whole = self._store.lengths[self.rows[self._row_of]]
-        lengths: Integers = np.minimum(whole - self._chunk_of * self._limit, self._limit)
-        return lengths
+        return self._lengths
 
     def __getitem__(self, index: int) -> Tokens:
         tokens, trained = self._store.row(int(self.rows[self._row_of[index]]))

@@ -13,10 +13,12 @@ from training.model_info.shape import Linear, ModelShape, Stack
 
 @dataclass(frozen=True)
 class Batch:
-    """The worst micro batch: `tokens` includes padding, `length` is that of the longest row, `loss_tokens` get logits.
+    """The worst micro batch: `tokens` includes padding, `length` is that of the longest row, `loss_tokens` get logits. Of them
+    `labeled` have a loss, the only ones that a loss in chunks takes; 0 if unknown.
 
     For an encoder-decoder, `tokens` and `length` are the encoder's, `target_tokens` and `target_length` the decoder's. `flat` is
-    True if rows are concatenated without padding.
+    True if rows are concatenated without padding. In the `first_step` there is no optimizer state yet, in the `first_micro` step
+    no gradient of an earlier one.
     """
 
     rows: int
@@ -26,6 +28,9 @@ class Batch:
     target_length: int = 0
     target_tokens: int = 0
     flat: bool = False
+    first_step: bool = False
+    first_micro: bool = False
+    labeled: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,9 @@ class Formats:
 
     `casts` is True if autocast copies each product's input, `trains` if all weights train. `adapts` names the linear modules
     with an adapter of rank `rank`. On CUDA a dropout mask takes one byte per element, on CPU as much as its input. With
-    `eager`, attention stores its probabilities.
+    `eager`, attention stores its probabilities, and with `softcaps` its capped scores. With `keeps_inputs`, each linear layer saves
+    its input. `scales_outputs` is True if an adapter also trains scales of outputs (DoRA), `only_scales` if it trains scales only,
+    of fixed matrices (VeRA). `adapts_experts` is True if fused experts have an adapter.
     """
 
     stream: int
@@ -46,9 +53,16 @@ class Formats:
     adapter_dropout: bool = False
     on_cuda: bool = True
     eager: bool = False
+    keeps_inputs: bool = False
+    softcaps: bool = False
+    scales_outputs: bool = False
+    only_scales: bool = False
+    adapts_experts: bool = False
 
     def keeps_input(self, linear: Linear) -> bool:
-        return self.trains or linear.name in self.adapts
+        """True if a linear layer saves its input. An adapter with dropout saves what it drops of it instead."""
+        reads = linear.name in self.adapts and not self.adapter_dropout and not self.only_scales
+        return self.trains or self.keeps_inputs or reads
 
 
 def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats) -> int:
@@ -104,12 +118,16 @@ def _block(linear: Linear) -> str:
 
 
 def _adapter(linear: Linear, formats: Formats) -> int:
-    """Bytes per token that a LoRA saves besides its input: the output of its first matrix."""
+    """Bytes per token that a LoRA saves besides its input: the output of its first matrix. DoRA also saves the outputs of layer and
+    adapter, VeRA that of its second matrix.
+    """
     if linear.name not in formats.adapts:
         return 0
-    mask = 1 if formats.on_cuda else formats.compute
+    # Autocast does not reach dropout, whose input has the format of the adapter's weights.
+    mask = 1 if formats.on_cuda else 4 if formats.casts else formats.compute
     dropped = (formats.compute + mask) * linear.inputs if formats.adapter_dropout else 0
-    return formats.rank * formats.compute + dropped
+    outputs = 2 * formats.scales_outputs + formats.only_scales
+    return (formats.rank + outputs * linear.outputs) * formats.compute + dropped
 
 
 def _attention(
@@ -146,9 +164,8 @@ def _attention(
         saved += c * pairs * (4 if shape.dropout and not formats.on_cuda else 2 if formats.eager else 1)
     elif formats.eager:
         whole = stack.heads * tokens * tokens if batch.flat else pairs
-        saved += whole * (
-            4 + (c if c != 4 else 0)
-        )  # fp32 probabilities, and their copy for the product with the values
+        # Capped scores, fp32 probabilities, and their copy for the product with the values.
+        saved += whole * (4 + (c if c != 4 else 0) + (c if formats.softcaps else 0))
     elif not formats.on_cuda and shape.dropout:
         saved += c * pairs * 3
     return normed + saved

@@ -12,13 +12,16 @@ from training.forecast.activations import Batch
 from training.forecast.card_share import communication_bytes, context_bytes
 from training.forecast.gpus import GIB, Card
 from training.forecast.less_memory import freed_in_backward
-from training.forecast.moments import MOMENTS, moments
+from training.forecast.moments import MOMENTS, NOT_IN_STEPS, moments
 from training.forecast.sizes import Sizes, sizes_of
 from training.forecast.task_memory import task_shape
 from training.model_info.shape import ModelShape
+from training.units import byte_size
 
 SLACK = 0.06
 """Memory that the caching allocator reserves but does not use: a share of everything but weights and optimizer state."""
+DOUBT = 0.1
+"""The error of the formula on most configurations (`python -m benchmarks.forecast --random`), as a share of the forecast."""
 PROCESS_BYTES = int(3.0 * GIB)
 """Host memory of a training process without offloaded state: Python, torch, CUDA's libraries."""
 
@@ -61,6 +64,18 @@ class Forecast:
     @property
     def fits(self) -> bool:
         return not self.reasons
+
+    @property
+    def close(self) -> bool:
+        """True if the limit is so close to the forecast that a simulated step has to decide."""
+        if self.unknown or self.limit_bytes is None:
+            return False
+        host_suffices = self.host_limit_bytes is None or self.host_bytes <= self.host_limit_bytes
+        return host_suffices and abs(self.limit_bytes - self.peak_bytes) <= DOUBT * self.peak_bytes
+
+    def with_steps(self, simulated: int) -> int:
+        """The peak in bytes of a run whose steps, as simulated, take `simulated` bytes."""
+        return max(simulated, *(self.moments[name] for name in NOT_IN_STEPS))
 
 
 def full_batch(config: RunConfig) -> Batch:
@@ -135,20 +150,16 @@ def _reasons(expected: Forecast, card: Card | None) -> list[str]:
         largest = max(expected.parts, key=lambda name: expected.parts[name])
         where = card.label if card and expected.limit_bytes == card.memory_bytes else "memory_limit"
         reasons.append(
-            f"Needs {_gib(expected.peak_bytes)} per {'GPU' if card else 'process'} at {MOMENTS[expected.moment]}; {where} "
-            f"{'has' if where != 'memory_limit' else 'allows'} {_gib(expected.limit_bytes)}. "
-            f"The largest part is {largest} with {_gib(expected.parts[largest])}."
+            f"Needs {byte_size(expected.peak_bytes)} per {'GPU' if card else 'process'} at {MOMENTS[expected.moment]}; {where} "
+            f"{'has' if where != 'memory_limit' else 'allows'} {byte_size(expected.limit_bytes)}. "
+            f"The largest part is {largest} with {byte_size(expected.parts[largest])}."
         )
     if expected.host_limit_bytes is not None and expected.host_bytes > expected.host_limit_bytes:
         reasons.append(
-            f"Needs {_gib(expected.host_bytes)} of host memory; the machine has {_gib(expected.host_limit_bytes)}. "
+            f"Needs {byte_size(expected.host_bytes)} of host memory; the machine has {byte_size(expected.host_limit_bytes)}. "
             "The system would kill the training processes."
         )
     return reasons
-
-
-def _gib(amount: float) -> str:
-    return f"{amount / GIB:.1f} GiB" if amount >= GIB / 10 else f"{amount / 2**20:.1f} MiB"
 
 
 def checkpoint_copies(config: RunConfig, sizes: Sizes) -> int:

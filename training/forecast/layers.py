@@ -23,6 +23,8 @@ def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats)
     attends = Mixer.ATTENTION in stack.mixers or Mixer.LATENT in stack.mixers
     total = activations.layer_bytes(shape, stack if attends else replace(stack, heads=0, kv_heads=0), batch, formats)
     total += tokens * (_shared(stack, formats) + _latent(stack, formats))
+    if stack.experts and formats.adapts_experts:
+        total += formats.compute * stack.others  # PEFT adds the adapter to the weights, and their product saves the sum
     if Mixer.CONVOLUTION in stack.mixers:
         total += tokens * _CONVOLUTION_WIDTHS * formats.compute * shape.hidden
     return max(int(total), 0)

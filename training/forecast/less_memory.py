@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from training.config.choices import Method
+from training.config.choices import Method, Strategy
 from training.config.chunked_loss import chunk_tokens, wants_chunks
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
@@ -10,6 +10,8 @@ from training.forecast.activations import Batch
 from training.forecast.sizes import Sizes
 from training.model_info.shape import ModelShape
 
+SOFTCAPS = ("gemma2",)
+"""Families that cap logits and scores of attention by a tanh, whose result is saved."""
 _STREAMED = 0.5  # of the copies to host memory, the share for which the GPU waits
 _LAYER_BYTES = (
     34  # saved per token and unit of width in 16 bits (Korthikanti et al., 2022, equation 2, without the scores)
@@ -34,12 +36,16 @@ def chunked_loss_bytes(config: RunConfig, shape: ModelShape, batch: Batch, sizes
     """
     if not wants_chunks(config, shape.vocab):
         return None
-    tokens = min(batch.loss_tokens, chunk_tokens(shape.vocab))
-    chunk = tokens * shape.vocab * (4 if sizes.compute == 4 else 4 + sizes.compute)
+    labeled = batch.labeled or batch.loss_tokens
+    tokens = min(labeled, chunk_tokens(shape.vocab))
+    # The slope of a softcap is another fp32 tensor, and the square it is made from.
+    element = 12 if shape.model_type in SOFTCAPS else 4 if sizes.compute == 4 else 4 + sizes.compute
+    chunk = tokens * shape.vocab * element
     matrix = shape.vocab * shape.hidden
     cast = sizes.compute * matrix if sizes.casts and sizes.gradient_format == 4 and config.method is Method.FULL else 0
-    states = batch.loss_tokens * shape.hidden * sizes.stream
-    head = float(matrix * sizes.gradient_format) if trains_head(config) else 0.0
+    states = labeled * shape.hidden * sizes.stream
+    format_ = sizes.compute if config.strategy is Strategy.FSDP else sizes.gradient_format  # that of the gathered head
+    head = float(matrix * format_) if trains_head(config) else 0.0
     return LossBytes(chunk + cast + (1 if batch.flat else 2) * states, states, head)
 
 

@@ -1,17 +1,25 @@
 """The memory of a run at each moment of its steps, by kind. No torch. All numbers are bytes on one rank."""
 
-from training.config.choices import Attention, Checkpointing, Strategy
+from training.config.choices import Checkpointing, Quantization, Strategy
 from training.config.chunked_loss import wants_chunks
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch, Formats
+from training.forecast.activations import Batch
 from training.forecast.layers import layer_bytes
+from training.forecast.less_memory import LossBytes
+from training.forecast.optimizer_memory import split_experts
+from training.forecast.run_activations import first_layer, formats_of, run_activations, trained_layers
+from training.forecast.sharded import is_sharded, optimizer_bytes, pass_bytes, saving_bytes, start_bytes
 from training.forecast.sizes import Sizes
 from training.forecast.task_memory import loss_bytes, ties_head
-from training.model_info.shape import ModelShape, Stack
+from training.forecast.trainable import norm_weights
+from training.model_info.shape import ModelShape
 
 Parts = dict[str, float]
+_PROBE_TOKENS = 12
+"""Tokens of each row of the check before the first step (training/batches/padding_free.py)."""
 MOMENTS = {
     "start": "the start, when rank 0 broadcasts the weights",
+    "check": "the check that concatenated rows do not mix",
     "forward": "the end of the forward pass",
     "backward": "the beginning of the backward pass",
     "layer": "the backward pass of the last layer",
@@ -20,29 +28,39 @@ MOMENTS = {
     "optimizer": "the optimizer step",
     "saving": "saving",
 }
+NOT_IN_STEPS = ("check", "saving")
+"""Moments that a simulated step does not have."""
+
+_AFTER_PASSES = ("optimizer", "saving")
 
 
 def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> dict[str, Parts]:
     """The parts of the memory at each moment."""
-    kept, layer = _activations(config, shape, batch, sizes)
+    accumulates = config.gradient_accumulation_steps > 1
+    if batch.first_micro:
+        config = config.model_copy(update={"gradient_accumulation_steps": 1})
+    kept, layer, first = run_activations(config, shape, batch, sizes)
     loss = loss_bytes(config, shape, batch, sizes)
     before = sizes.gradients if config.gradient_accumulation_steps > 1 else 0.0
     casts, casts_left, head_cast = _casts(config, shape, sizes)
     head = _head_gradient(config, shape, sizes)
     # The gradient of a tied embedding is a third tensor, the sum of those of embedding and head.
     table = head if ties_head(config, shape) else 0.0
+    # With accumulation they are added to those of earlier micro steps, whatever the rows.
+    tables = (3 if accumulates and not config.steps_in_backward else 2) * table
     # The first layer's gradients replace its activations; those of the embeddings come last.
-    accumulates = not config.method.adapts and not config.steps_in_backward
-    share = shape.largest_layer / max(shape.parameters, 1) if accumulates else 0.0
+    keeps = not config.method.adapts and not config.steps_in_backward
+    share = shape.largest_layer / max(shape.parameters, 1) if keeps else 0.0
     replaced = sizes.gradients * share
     ending: Parts = (
-        {"activations": layer, "gradients": sizes.gradients - replaced}
-        if layer > replaced + 2 * table
-        else {"gradients": sizes.gradients + 2 * table}
+        {"activations": first, "gradients": sizes.gradients - replaced}
+        if first > replaced + tables
+        else {"gradients": sizes.gradients + tables}
     )
-    passes = float(sizes.buffers + sizes.gathered)
+    passes = float(sizes.buffers + sizes.gathered.in_layers)
     live: dict[str, Parts] = {
-        "start": {"buffers": sizes.buffers + sizes.gathered + sizes.start},
+        "start": {"optimizer": 0.0, "buffers": sizes.start},
+        "check": _check(shape, batch, sizes),
         "forward": {
             "activations": kept,
             "logits": loss.forward,
@@ -58,7 +76,10 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
         "layer": {
             "activations": kept + layer,
             "gradients": max(before, head) + (table if before else 0),
-            "buffers": passes + casts_left + (0.0 if shape.head else head_cast) + _recast(config, shape, sizes),
+            "buffers": passes
+            + casts_left
+            + (0.0 if shape.head else head_cast)
+            + max(_recast(config, shape, sizes), _unpacked(config, shape, sizes)),
         },
         "encoder": _encoder(config, shape, batch, sizes)
         | {"buffers": passes + (casts_left + head_cast) * _encoder_share(shape)},
@@ -67,8 +88,67 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
         "optimizer": {"gradients": sizes.gradients + sizes.step, "buffers": float(sizes.buffers)},
         "saving": {"buffers": _saving(config, shape, sizes)},
     }
+    if is_sharded(config):
+        live |= _sharded(config, shape, sizes, (kept, layer, first, first_layer(shape, batch, sizes)), loss)
+    _with_norms(live, config, float(sizes.compute * norm_weights(config, shape)))
     base: Parts = {"weights": sizes.weights, "optimizer": sizes.optimizer}
-    return {name: base | parts for name, parts in live.items()}
+    early: Parts = {"optimizer": sizes.master} if batch.first_step else {}
+    return {name: base | ({} if name in _AFTER_PASSES else early) | parts for name, parts in live.items()}
+
+
+def _check(shape: ModelShape, batch: Batch, sizes: Sizes) -> Parts:
+    """The logits of the check that a flat batch does not mix its rows: of both rows, of one, their difference and its absolute
+    value (training/batches/padding_free.py)."""
+    tokens = 5 * _PROBE_TOKENS if batch.flat else 0
+    return {"optimizer": 0.0, "logits": 4.0 * tokens * shape.vocab, "buffers": sizes.buffers}
+
+
+def _sharded(
+    config: RunConfig, shape: ModelShape, sizes: Sizes, activations: tuple[float, float, float, float], loss: LossBytes
+) -> dict[str, Parts]:
+    """The parts that differ with ZeRO and FSDP; they do not use autocast."""
+    kept, layer, ends, first = activations
+    live, gathered, buffers = pass_bytes(config, shape, sizes), sizes.gathered, float(sizes.buffers)
+    layers = buffers + gathered.in_layers
+    logits: Parts = {"activations": kept, "gradients": live.before + loss.head}
+    # The last gathering of the forward pass comes before that layer stores anything.
+    without_last, at_layer = kept * (1 - 1 / shape.layers), max(live.last_layer, live.before + loss.head)
+    last: Parts = {"activations": without_last, "gradients": live.before}
+    held = live.before if config.strategy.zero_stage == 3 else 0.0
+    return {
+        "start": _larger(
+            {"optimizer": 0.0, "buffers": start_bytes(config, shape, sizes)},
+            {"optimizer": sizes.optimizer, "activations": first, "gradients": live.before, "buffers": buffers + gathered.at_once},
+        ),
+        "forward": _larger(
+            logits | {"logits": loss.forward, "buffers": buffers + gathered.with_logits},
+            last | {"buffers": buffers + gathered.in_forward},
+        ),
+        "backward": logits | {"logits": loss.backward, "buffers": buffers + gathered.with_gradients},
+        "layer": _larger(
+            {"activations": kept + layer, "gradients": at_layer, "buffers": layers},
+            {"activations": without_last + layer, "gradients": live.next_layer, "buffers": layers},
+        ),
+        "gradients": _larger(
+            {"activations": ends, "gradients": live.first_layer, "buffers": layers},
+            {"gradients": live.end, "buffers": buffers + live.gathered},
+        ),
+        "optimizer": {"gradients": optimizer_bytes(config, shape, sizes), "buffers": buffers},
+        "saving": {"gradients": held, "buffers": buffers + saving_bytes(config, shape, sizes)},
+    }  # fmt: skip
+
+
+def _with_norms(live: dict[str, Parts], config: RunConfig, norms: float) -> None:
+    """Adds what DoRA computes in the pass of each adapted module: before the logits, and again in layers that are recomputed."""
+    if norms:
+        forward = live["forward"]
+        live["forward"] = _larger(forward, forward | {"logits": 0.0, "buffers": forward["buffers"] + norms})
+    if norms and config.recomputes:
+        live["layer"] = live["layer"] | {"buffers": live["layer"]["buffers"] + norms}
+
+
+def _larger(one: Parts, other: Parts) -> Parts:
+    return max(one, other, key=lambda parts: sum(parts.values()))
 
 
 def _encoder_share(shape: ModelShape) -> float:
@@ -83,56 +163,9 @@ def _encoder(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -
         return {}
     if config.offload_activations:
         return {}
-    kept = shape.encoder.layers * layer_bytes(shape, shape.encoder, batch, _formats(config, sizes))
+    kept = shape.encoder.layers * layer_bytes(shape, shape.encoder, batch, formats_of(config, shape, sizes))
     complete = 1 - _encoder_share(shape) * shape.in_layers / shape.parameters
     return {"activations": kept / config.sequence_parallel_size, "gradients": sizes.gradients * complete}
-
-
-def _formats(config: RunConfig, sizes: Sizes) -> Formats:
-    return Formats(
-        stream=sizes.stream, compute=sizes.compute, casts=sizes.casts, trains=not config.method.adapts,
-        adapts=sizes.adapts, rank=config.lora_r if config.method.is_lora else 8,
-        adapter_dropout=config.lora_dropout > 0 and config.method.is_lora, on_cuda=sizes.on_cuda,
-        eager=config.attention is Attention.EAGER,
-    )  # fmt: skip
-
-
-def _activations(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float]:
-    """Activations at the end of the forward pass, and what the largest layer takes besides during its backward pass."""
-    formats = _formats(config, sizes)
-    share = config.sequence_parallel_size
-    whole = [(stack, layer_bytes(shape, stack, batch, formats) / share) for stack in shape.stacks]
-    layers = trained_layers(config, shape)
-    kept = sum(layers[stack] * amount for stack, amount in whole)
-    largest = recomputed = max(amount for _, amount in whole)  # the layer that is recomputed
-    inputs = sum(layers[stack] * _tokens(shape, stack, batch) for stack in shape.stacks) * shape.hidden
-    inputs_bytes = inputs * sizes.stream / share
-    if config.gradient_checkpointing is Checkpointing.SELECTIVE:
-        kept, inputs_bytes = kept / 2, inputs_bytes / 2
-    elif config.recomputes:
-        kept = 0.0
-    else:
-        inputs_bytes = recomputed = 0.0
-    if config.gradient_checkpointing is Checkpointing.OFFLOADED and sizes.on_cuda:
-        inputs_bytes = 0.0  # on CPU they stay in the same memory
-    if config.offload_activations:
-        kept, inputs_bytes, recomputed = 0.0, 0.0, largest  # a layer's activations come back for its backward pass
-    outside = batch.tokens * shape.hidden * (sizes.stream + 4)  # embeddings, and the input of the last norm
-    widest = max(stack.intermediate * max(stack.routed, 1) for stack in shape.stacks)
-    moving = batch.tokens * (2 * widest + shape.hidden) * sizes.compute / share
-    return kept + inputs_bytes + outside, recomputed + moving
-
-
-def trained_layers(config: RunConfig, shape: ModelShape) -> dict[Stack, int]:
-    """The layers of each stack through which gradients flow: with `trainable_layers` only the last ones."""
-    layers = {stack: stack.layers for stack in shape.stacks}
-    if config.trainable_layers and not config.method.adapts:
-        layers = dict.fromkeys(layers, 0) | {shape.stacks[-1]: min(config.trainable_layers, shape.stacks[-1].layers)}
-    return layers
-
-
-def _tokens(shape: ModelShape, stack: Stack, batch: Batch) -> int:
-    return batch.target_tokens if shape.encoder and stack.cross else batch.tokens
 
 
 def _casts(config: RunConfig, shape: ModelShape, sizes: Sizes) -> tuple[float, float, float]:
@@ -165,6 +198,13 @@ def _recast(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
     return 2.0 * shape.largest_layer if casts else 0.0
 
 
+def _unpacked(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
+    """The largest quantized weight, which its backward pass unpacks whole."""
+    if config.quantized is Quantization.NONE:
+        return 0.0
+    return float(sizes.compute * max(one.inputs * one.outputs for stack in shape.stacks for one in stack.linears))
+
+
 def _head_gradient(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
     """The gradients that exist when the backward pass reaches the last layer: those of the head, or a whole buffer of ZeRO."""
     if config.strategy.zero_stage in (1, 2):
@@ -180,16 +220,6 @@ def _head_gradient(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
 
 
 def _saving(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
-    """What rank 0 takes to save a trained model: transformers splits experts that are fused in memory, tensor by tensor, and
-    FSDP gathers all weights (on a GPU they go to the host one after another)."""
-    if config.method.adapts:
-        return 0.0
-    experts = sum(stack.layers * stack.others for stack in shape.stacks if stack.experts)
-    whole = shape.parameters * sizes.gradient_format
-    if config.strategy is Strategy.FSDP:
-        return 0.0 if sizes.on_cuda else float(whole)
-    if not experts:
-        return 0.0
-    return (
-        whole + 2 / 3 * experts * sizes.gradient_format
-    )  # a copy, and of gate and up before they are split also a joined one
+    """What a device takes to save a trained model: transformers splits gate and up of fused experts where they are, and all parts
+    live until the file is written (transformers/core_model_loading.py). Other tensors are saved as they are."""
+    return 0.0 if config.method.adapts else float(split_experts(shape) * sizes.gradient_format)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.forecast.activations import Batch
-from training.forecast.less_memory import LossBytes, chunked_loss_bytes
+from training.forecast.less_memory import SOFTCAPS, LossBytes, chunked_loss_bytes
 from training.forecast.sizes import Sizes
 from training.model_info.shape import ModelShape
 
@@ -15,15 +15,17 @@ _TOKEN_CHUNK = 4096
 _TILES_ON_CPU = 8
 """fp32 copies of a tile that its backward pass has at its peak without Triton."""
 
-_SOFTCAPS = ("gemma2",)
-"""Families that cap logits by a tanh, whose result is saved."""
-
 
 def task_shape(config: RunConfig, shape: ModelShape) -> ModelShape:
     """The shape of the model that the task trains: a scoring model has no language model head."""
-    if config.task.generates:
-        return shape
-    return replace(shape, head=0)
+    if compares_answers(config):
+        shape = replace(shape, dropout=0.0)
+    return shape if config.task.generates else replace(shape, head=0)
+
+
+def compares_answers(config: RunConfig) -> bool:
+    """True for the tasks whose trainers in trl turn dropout off."""
+    return config.task in (Task.DPO, Task.KTO, Task.ORPO, Task.REWARD)
 
 
 def ties_head(config: RunConfig, shape: ModelShape) -> bool:
@@ -45,11 +47,15 @@ def _logits(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
     elements = batch.loss_tokens * shape.vocab / config.sequence_parallel_size
     if config.task is Task.ORPO:
         # All logits, and a contiguous copy and the log-probabilities of the chosen answers, which are half of the rows. Backward:
-        # the gradients of both parts of the loss and their sum.
+        # the gradients of both parts of the loss and their sum. Without autocast they stay in 16 bits.
+        if sizes.compute == 2 and not sizes.casts:
+            return elements * 4, elements * 6
         return elements * 8, elements * 16
+    if shape.encoder is not None and sizes.compute == 2 and not sizes.casts:
+        return elements * 4, elements * 6  # encoder-decoders compute their loss in the format of the logits
     # Forward: logits, an fp32 copy of 16-bit logits, and log-probabilities. Backward: log-probabilities and the gradients of loss
     # and logits, all in fp32.
-    capped = sizes.compute * elements if shape.model_type in _SOFTCAPS else 0.0
+    capped = sizes.compute * elements if shape.model_type in SOFTCAPS else 0.0
     return elements * (8 if sizes.compute == 4 else 4 + 4 + sizes.compute) + capped, elements * 12 + capped
 
 

@@ -8,6 +8,9 @@ from training.config.peft_methods import is_pattern, options, refused_targets, u
 from training.config.run_config import RunConfig
 from training.model_info.shape import Linear, ModelShape
 
+_RANKS = {Method.VERA: ("r", 256), Method.ADALORA: ("init_r", 12)}
+"""The option of methods that has their rank, and its default in PEFT."""
+
 
 def adapted(config: RunConfig, shape: ModelShape) -> frozenset[str]:
     """The names, within a layer, of the linear modules with an adapter."""
@@ -24,7 +27,7 @@ def adapted(config: RunConfig, shape: ModelShape) -> frozenset[str]:
 def count(config: RunConfig, shape: ModelShape) -> tuple[int, int]:
     """(trained weights, weights that the method adds to the model).
 
-    Exact for full fine-tuning, LoRA, DoRA and IA3; other methods count as LoRA with their rank, or 8.
+    Exact for full fine-tuning, LoRA, DoRA, IA3, VeRA and AdaLoRA; other methods count as LoRA with their rank, or 8.
     """
     saved = _saved(config, shape) + (shape.scores if config.method.adapts else 0)
     if not config.method.adapts:
@@ -42,6 +45,19 @@ def count(config: RunConfig, shape: ModelShape) -> tuple[int, int]:
     return added + saved, added + saved
 
 
+def adapts_experts(config: RunConfig, shape: ModelShape) -> bool:
+    """True if an adapter of all linear modules is also on fused experts, of which the class trains more than its linear modules."""
+    linears = [(stack.layers, linear) for stack in shape.stacks for linear in stack.linears]
+    linears += [(1, linear) for linear in shape.outside]
+    modules = sum(count * (linear.inputs + linear.outputs) for count, linear in linears)
+    return config.method.is_lora and _takes_all(config, shape) and shape.all_linear > modules
+
+
+def trains_tables(config: RunConfig) -> bool:
+    """True if the embeddings train, as they do in full fine-tuning of all layers."""
+    return not config.method.adapts and not config.trainable_layers
+
+
 def _adapter(config: RunConfig, linear: Linear) -> int:
     if config.method is Method.IA3:
         return (
@@ -49,10 +65,42 @@ def _adapter(config: RunConfig, linear: Linear) -> int:
             if linear.name.endswith(("down_proj", "c_proj", "fc2", "wo", "dense_4h_to_h"))
             else linear.outputs
         )
-    rank = config.lora_r if config.method.is_lora else int(options(config.method, config.method_options).get("r") or 8)
+    rank = adapter_rank(config)
+    if config.method is Method.VERA:
+        return rank + linear.outputs
+    if config.method is Method.ADALORA:
+        return rank * (linear.inputs + linear.outputs + 1)
     return rank * (linear.inputs + linear.outputs) + (
         linear.outputs if config.method.is_lora and config.use_dora else 0
     )
+
+
+def adapter_rank(config: RunConfig) -> int:
+    """The rank of a method's matrices when training begins; 8 if it has none."""
+    if config.method.is_lora:
+        return config.lora_r
+    name, default = _RANKS.get(config.method, ("r", 8))
+    return int(options(config.method, config.method_options).get(name) or default)
+
+
+def fixed_weights(config: RunConfig, shape: ModelShape) -> int:
+    """The weights of VeRA's two fixed matrices, which all layers share."""
+    if config.method is not Method.VERA:
+        return 0
+    adapts = adapted(config, shape)
+    linears = [one for stack in shape.stacks for one in stack.linears if one.name in adapts]
+    widest = max((one.inputs for one in linears), default=0) + max((one.outputs for one in linears), default=0)
+    return adapter_rank(config) * widest
+
+
+def norm_weights(config: RunConfig, shape: ModelShape) -> int:
+    """The elements that DoRA computes to get the norms of its largest weight: an identity matrix, the product of the adapter's
+    matrices, and its scaled sum with the weight (peft/tuners/lora/dora.py)."""
+    if not (config.method.is_lora and config.use_dora):
+        return 0
+    adapts = adapted(config, shape)
+    linears = [one for stack in shape.stacks for one in stack.linears if one.name in adapts]
+    return max((one.inputs * (one.inputs + 3 * one.outputs) for one in linears), default=0)
 
 
 def _saved(config: RunConfig, shape: ModelShape) -> int:

@@ -10,11 +10,24 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from training.config.choices import Checkpointing
 
 
-def checkpoint_every_second_layer(model: torch.nn.Module) -> int:
-    """Turns activation checkpointing off in every second layer. Returns the number of layers that still recompute."""
+def checkpoint_every_second_layer(model: Any) -> int:
+    """Turns activation checkpointing off in every second layer. Returns the number of layers that still recompute.
+
+    It stays off in them when checkpointing is enabled again, as trl does after each forward pass of a reference model.
+    """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    for number, layer in enumerate(layers):
-        layer.gradient_checkpointing = layer.gradient_checkpointing and number % 2 == 0
+    enable = model.gradient_checkpointing_enable
+
+    def spare_every_second() -> None:
+        for layer in layers[1::2]:
+            layer.gradient_checkpointing = False
+
+    def enable_again(*arguments: Any, **named: Any) -> None:
+        enable(*arguments, **named)
+        spare_every_second()
+
+    spare_every_second()
+    model.gradient_checkpointing_enable = enable_again
     return sum(bool(layer.gradient_checkpointing) for layer in layers)
 
 

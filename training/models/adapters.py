@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from peft import PeftModel, PeftType, get_peft_model
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
+from peft.tuners._buffer_dict import BufferDict
+from peft.tuners.ln_tuning.layer import LNTuningLayer
+from peft.utils import ModulesToSaveWrapper
 from transformers import PreTrainedModel
 
-from training.config.choices import Method
+from training.config.choices import Method, Strategy
 from training.config.name_values import OptionError, as_names
 from training.config.peft_methods import is_pattern, method, options, refused_targets, usual_targets
 from training.config.run_config import RunConfig
@@ -42,6 +45,7 @@ def add_adapter(
     except (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError) as error:
         raise _refused(model, config, error) from error
     cast_trainable(adapted, config)
+    match_whole_modules(adapted)
     if initial is not None and config.method.is_lora and config.lora_init.changes_weights:
         (lora_init.restore_initial if restores else lora_init.save_initial)(adapted, initial)
     return adapted
@@ -65,6 +69,45 @@ def cast_trainable(model: PeftModel, config: RunConfig) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
+
+
+def match_whole_modules(model: PeftModel) -> None:
+    """Makes whole modules that train in fp32 fit between layers of 16-bit weights without autocast: `modules_to_save`, score heads
+    and the norms of LN tuning.
+
+    Their inputs are converted to their dtype, and their outputs to that of the model, except logits.
+    """
+    inner = model.get_base_model().dtype
+    wrappers = [wrapper for wrapper in model.modules() if isinstance(wrapper, ModulesToSaveWrapper | LNTuningLayer)]
+    for wrapper in wrappers if inner is not torch.float32 else ():
+        copies = wrapper.ln_tuning_layers if isinstance(wrapper, LNTuningLayer) else wrapper.modules_to_save
+        for module in copies.values():
+            module.register_forward_pre_hook(lambda module, inputs: tuple(_as(one, module) for one in inputs))
+            if not isinstance(module, torch.nn.Linear):
+                module.register_forward_hook(lambda _, __, output: output if _autocasts(output) else output.to(inner))
+
+
+def _as(value: Any, module: torch.nn.Module) -> Any:
+    """Returns a tensor of numbers in the dtype of the module's weights, unless autocast converts it."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or _autocasts(value):
+        return value
+    return value.to(next(module.parameters()).dtype)
+
+
+def _autocasts(tensor: torch.Tensor) -> bool:
+    return torch.is_autocast_enabled(tensor.device.type)
+
+
+def cast_fixed(model: PeftModel, config: RunConfig, dtype: torch.dtype) -> None:
+    """Casts the tensors of an adapter that do not train, such as VeRA's matrices, to the dtype in which ranks compute.
+
+    ZeRO and FSDP compute without autocast, and convert parameters only.
+    """
+    if config.strategy.zero_stage is None and config.strategy is not Strategy.FSDP:
+        return
+    for module in model.modules():
+        for name, tensor in dict(module.items()).items() if isinstance(module, BufferDict) else ():
+            module[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def adapter_config(config: RunConfig, model_type: str, task_type: str = "CAUSAL_LM", *, plain: bool = False) -> Any:
@@ -168,5 +211,7 @@ def _refused(model: PreTrainedModel, config: RunConfig, error: Exception) -> Use
     if config.method_options or (info and any(name in message for name in info.options if len(name) > 1)):
         fix = f"docs/methods.md lists the options of {config.method}."
         return UserError("method_options", config.method_options, f"do not fit this model: {message}", fix)
+    if "lora_dropout" in message:  # adapters of experts that are fused into one tensor
+        return UserError("lora_dropout", config.lora_dropout, f"does not fit this model: {message}", "Set it to 0.")
     fix = "Choose other target_modules, or method lora."
     return UserError("method", config.method.value, f"does not fit this model: {message}", fix)

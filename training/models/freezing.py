@@ -65,6 +65,17 @@ def freeze_modules(model: torch.nn.Module, names: list[str]) -> None:
 
 
 def transformer_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Returns the model's blocks in order: its longest ModuleList; of several equally long ones the last (the decoder)."""
-    lists = [list(module) for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-    return max(reversed(lists), key=len, default=[])
+    """Returns the model's blocks in order: its longest ModuleList; of several equally long ones the last (the decoder).
+
+    Lists within a block, such as T5's parts of a layer or a layer's experts, do not count.
+    """
+    return max(reversed([*_outer_lists(model)]), key=len, default=[])
+
+
+def _outer_lists(module: torch.nn.Module) -> Iterator[list[torch.nn.Module]]:
+    """Yields the ModuleLists that are not within another one."""
+    if isinstance(module, torch.nn.ModuleList):
+        yield list(module)
+    else:
+        for child in module.children():
+            yield from _outer_lists(child)

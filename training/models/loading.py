@@ -22,7 +22,7 @@ from training.config.name_values import as_names
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.config_json import CONFIG_FILE, HIDDEN, positive, read_config, text_config
-from training.models.adapters import add_adapter, check_modules
+from training.models.adapters import add_adapter, cast_fixed, check_modules
 from training.models.attention import implementation
 from training.models.freezing import freeze_modules, modules_without_text, train_last_layers
 from training.models.lora_init import apply_loftq
@@ -76,6 +76,7 @@ def load_trainable(
     # Not PEFT's prepare_model_for_kbit_training: it casts everything that is not quantized (embeddings, head, fused experts)
     # to fp32, which takes more memory than LoRA on the same model.
     adapted = add_adapter(model, config, peft_task(config.task), initial)
+    cast_fixed(adapted, config, DTYPES[precision])
     freeze_modules(adapted, unused)
     if config.method.is_lora and config.lora_init is LoraInit.LOFTQ:
         unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})

@@ -49,6 +49,17 @@ class StopSignal:
     def install(self) -> None:
         signal.signal(signal.SIGTERM, self._on_signal)
 
+    def check(self) -> None:
+        """Ends a run whose stop was lost: Python ignores what a signal handler raises inside a finalizer or a callback from C.
+
+        Raises:
+            StopRequested: a stop was requested.
+        """
+        if self.requested:
+            from training.errors import StopRequested
+
+            raise StopRequested
+
     def training_begins(self) -> None:
         """From now on a stop waits for the end of the step. Creates a process group for several ranks to agree on it."""
         import torch.distributed as dist
@@ -79,6 +90,4 @@ class StopSignal:
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.requested = True
         if not self._training:
-            from training.errors import StopRequested
-
-            raise StopRequested
+            self.check()

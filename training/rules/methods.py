@@ -56,6 +56,17 @@ NO_FSDP = {
     Method.VBLORA: "shares vectors between layers",
 }
 """Methods that fail or hang with FSDP, each with the operation that needs unsharded weights."""
+_PREFERENCE = frozenset({Task.DPO, Task.KTO})
+NO_TASKS = {
+    Method.ADALORA: (_PREFERENCE, "trains one adapter only, and the reference is a second one"),
+    Method.ADAPTION_PROMPT: (
+        _PREFERENCE | {Task.SEQ2SEQ},
+        "replaces the attention of decoders, which hides the model's own outputs",
+    ),
+    Method.P_TUNING: (frozenset({Task.ORPO}), "adds virtual tokens, which ORPO's loss does not expect"),
+    Method.PROMPT_TUNING: (frozenset({Task.ORPO}), "adds virtual tokens, which ORPO's loss does not expect"),
+}
+"""Methods that fail in some tasks, with the reason."""
 _PREFIXES = {Method.PREFIX_TUNING, Method.CARTRIDGE}
 
 
@@ -133,6 +144,18 @@ def some_methods_do_not_support_zero3(config: RunConfig, machine: Machine) -> It
             f"{config.method} needs complete weights, and ZeRO-3 shards them.",
             "Set strategy to zero2, or method to lora.",
             {"strategy": "zero2"},
+        )
+
+
+@rule
+def some_methods_do_not_support_some_tasks(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
+    tasks, reason = NO_TASKS.get(config.method, (frozenset(), ""))
+    if config.task in tasks:
+        yield Conflict(
+            ("method", "task"),
+            f"{config.method} {reason}.",
+            "Set method to lora.",
+            {"method": "lora", "method_options": None},
         )
 
 

@@ -10,16 +10,22 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 from transformers.quantizers.auto import AutoHfQuantizer
 
-from training.config.choices import LoraInit, Precision
+from training.config.choices import Attention, LoraInit, Precision
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
-from training.models.adapters import add_adapter, check_modules
+from training.models.adapters import add_adapter, cast_fixed, check_modules
 from training.models.freezing import train_last_layers
 from training.models.loading import DTYPES, peft_task, quantization, weights_dtype
 from training.models.target_modules import empty_model
 from training.simulation.strategy import shards
 
 _BLOCK = 64  # 4-bit weights that share a scale
+_INDEXED = (
+    torch.ops.aten.index.Tensor,
+    torch.ops.aten.index_put.default,
+    torch.ops.aten.index_put_.default,
+    torch.ops.aten._index_put_impl_.default,
+)
 _SCALES = 256  # scales that share a scale, with double quantization
 
 
@@ -30,7 +36,7 @@ def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, cla
         UserError: as `empty_model`, `add_adapter` and `train_last_layers`.
     """
     dtype = weights_dtype(config, precision)
-    model = empty_model(config, dtype=dtype, classes=classes)
+    model = _empty(config, dtype, classes)
     quantized = quantization(config, dtype, DTYPES[precision])
     if quantized:
         quantized.llm_int8_threshold = 0.0  # finding outliers needs values
@@ -45,11 +51,36 @@ def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, cla
         model.config.get_text_config().pad_token_id = 0
     if config.method.adapts:
         plain = config.model_copy(update={"lora_init": LoraInit.DEFAULT})
-        return _cast_as_engine(add_adapter(model, plain, peft_task(config.task)), config, precision)
+        adapted = add_adapter(model, plain, peft_task(config.task))
+        cast_fixed(adapted, config, DTYPES[precision])
+        for name, weight in adapted.named_parameters():
+            if ".ranknum." in name:  # an AdaLoRA's rank, which trains only on the meta device
+                weight.requires_grad_(False)
+        return _cast_as_engine(adapted, config, precision)
     if config.trainable_layers:
         check_modules(model, config.modules_to_save)
         train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
     return _cast_as_engine(model, config, precision)
+
+
+def _empty(config: RunConfig, dtype: torch.dtype, classes: Sequence[str] = ()) -> Any:
+    """Builds the model on the meta device with its attention; other kernels than eager ones save as sdpa does."""
+    model = empty_model(config, dtype=dtype, classes=classes)
+    if config.attention is Attention.EAGER:
+        model.set_attn_implementation("eager")
+    return model
+
+
+def meta_reference(config: RunConfig, precision: Precision, tokens: int = 0) -> Any:
+    """Builds the reference model of a preference task, whose weights are frozen, on torch's meta device.
+
+    Raises:
+        UserError: as `empty_model`.
+    """
+    model = _empty(config, weights_dtype(config, precision))
+    if tokens > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(tokens, mean_resizing=False)
+    return _cast_as_engine(model, config, precision).requires_grad_(False)
 
 
 def _cast_as_engine(model: Any, config: RunConfig, precision: Precision) -> Any:
@@ -78,7 +109,9 @@ def _fake(tensor: torch.Tensor, module: torch.nn.Module) -> torch.Tensor:
     if kind == "Params4bit":
         return _fake_4bit(tensor, module)
     if kind == "Int8Params":
-        return _fake_8bit(tensor)
+        return _fake_8bit(tensor, module)
+    if isinstance(tensor, FakeTensor):
+        return tensor
     fake = torch.empty(tensor.shape, dtype=tensor.dtype)
     return torch.nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else fake
 
@@ -109,12 +142,16 @@ def _fake_4bit(tensor: Any, module: Any) -> torch.Tensor:
     return Params4bit(packed, False, quant_state=state, quant_type=tensor.quant_type, bnb_quantized=True, module=module)
 
 
-def _fake_8bit(tensor: Any) -> torch.Tensor:
-    """Returns bitsandbytes' 8-bit parameter: one byte per weight, one scale per output."""
+def _fake_8bit(tensor: Any, module: torch.nn.Module) -> torch.Tensor:
+    """Returns bitsandbytes' 8-bit parameter: one byte per weight, one scale per output.
+
+    Its class cannot wrap a fake tensor, so it has the shape of the weights and one element, and a buffer has their bytes.
+    """
     from bitsandbytes.nn.modules import Int8Params
 
-    fake = Int8Params(torch.empty(tensor.shape, dtype=torch.int8), requires_grad=False)
-    fake.CB, fake.SCB = fake.data, torch.empty(tensor.shape[0])
+    fake = Int8Params(torch.empty(1, dtype=torch.int8).expand(tensor.shape), requires_grad=False)
+    fake.CB, fake.SCB = torch.empty(tensor.shape).to(torch.int8), torch.empty(tensor.shape[0])
+    module.register_buffer("codes", fake.CB)
     return fake
 
 
@@ -133,14 +170,28 @@ class RealIntegers(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func(*args, **kwargs)
         if func is torch.ops.aten._grouped_mm.default:
             return _grouped(*args, **kwargs)
+        if func is torch.ops.aten._local_scalar_dense.default:  # a metric of a loss
+            return 1.0 if args[0].is_floating_point() else 1
+        if func in _INDEXED:
+            args = (args[0], [place for index in args[1] for place in _places(index)], *args[2:])
         result = func(*args, **kwargs)
         return (result[0], _even_choice(result[1], args)) if func is torch.ops.aten.topk.default else result
+
+
+def _places(index: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    """Instead of a real mask the places where it is True, one index for each of its dimensions: their number decides a shape."""
+    if index is None or index.dtype is not torch.bool or isinstance(index, FakeTensor):
+        return (index,)
+    with unset_fake_temporarily():
+        return index.nonzero(as_tuple=True)
 
 
 def _makes_integers(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     dtype = kwargs.get("dtype")
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta":
         return False
+    if dtype is None and func is torch.ops.aten.full.default:
+        return isinstance(args[1], int)
     if dtype is None:
         return "arange" in str(func) and all(isinstance(argument, int) for argument in args)
     return not dtype.is_floating_point

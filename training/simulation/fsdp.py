@@ -13,8 +13,9 @@ from training.simulation.timeline import Timeline
 class Fsdp(Gathering):
     """FSDP2 with accelerate's groups (torch/distributed/fsdp/_fully_shard): each layer, the head with the last norm, the rest.
 
-    FSDP gathers a group into a buffer and copies the weights out of it. In the backward pass it gathers the next group ahead,
-    and copies a group's gradients into a reduce buffer, which lives until that of the next group.
+    FSDP gathers a group into a buffer and copies the weights out of it. In the forward pass the buffer lives until the next group
+    is gathered. In the backward pass FSDP gathers the next group ahead, and copies a group's gradients into a reduce buffer, which
+    lives until that of the next group.
     """
 
     def __init__(
@@ -23,6 +24,7 @@ class Fsdp(Gathering):
         super().__init__(model, live)
         self._ranks, self._rounds = config.num_processes, precision is not Precision.FP32
         self._groups, self._group_of = _fsdp_groups(model)
+        self._tied = _ties(model)
         self._offloaded = config.offload_param is Offload.CPU
         # Shards are made from whole weights, which with a GPU stay on the host.
         whole = live.allocate("weights", bytes_of(model.parameters()) if on_cpu else 0, torch.uint8)
@@ -33,8 +35,10 @@ class Fsdp(Gathering):
         self._sharded = dict(zip(map(id, trained), self.parameters, strict=True))
         self._reducing: list[torch.Tensor] = []
         self._ahead: dict[int, torch.Tensor] = {}
+        self._copied: torch.Tensor | None = None
         self._current: int | None = None
         self._phase = ""
+        model.register_forward_hook(lambda *_: self._end_forward())
 
     def _shard(self, weight: torch.Tensor) -> torch.Tensor:
         dtype = torch.float32 if self._rounds and weight.requires_grad else weight.dtype
@@ -44,6 +48,10 @@ class Fsdp(Gathering):
             return torch.empty(size, dtype=dtype, device="meta")
         return self._live.allocate("weights", size, dtype)
 
+    def _end_forward(self) -> None:
+        """Frees the buffer of the last group, after the model's own loss and before one in chunks."""
+        self._copied = None
+
     def enter(self, module: str, phase: str) -> None:
         group = self._group_of.get(module)
         if not group and not self._groups[0]:
@@ -52,13 +60,18 @@ class Fsdp(Gathering):
             return
         if self._current is not None and self._current != group:
             self._exit(self._current, phase)
+        if phase == "backward":
+            self._copied = None
         self._current, self._phase = group, phase
         self._unshard(group)
         if phase == "backward" and group > 1:
             self._gather_ahead(group - 1)
 
     def _exit(self, group: int, phase: str) -> None:
-        stays = group in (0, len(self._groups) - 1) and phase == "forward"
+        last = len(self._groups) - 1
+        if group == last and self._tied and phase == "backward":
+            return  # its first module, the embeddings, has no input with a gradient, whose hook would end the group earlier
+        stays = group in (0, last) and phase == "forward"
         if not stays:
             self._release(group)
         if phase == "backward":
@@ -69,9 +82,11 @@ class Fsdp(Gathering):
             return
         if group not in self._ahead:
             self._gather_ahead(group)
+        self._copied = None
         weights = self._groups[group]
         self._whole[group] = [self._live.allocate("gathered", weight.numel(), weight.dtype) for weight in weights]
-        self._ahead.pop(group, None)
+        buffer = self._ahead.pop(group, None)
+        self._copied = buffer if self._phase == "forward" else None
 
     def _gather_ahead(self, group: int) -> None:
         if group not in self._whole:
@@ -89,6 +104,8 @@ class Fsdp(Gathering):
         self._reducing = []
         self._reducing = [self._live.allocate("buckets", elements(ready), torch.float32)]
         copy = self._live.allocate("buckets", elements(ready), torch.float32)
+        accumulated = [shard for weight in ready if (shard := self._sharded[id(weight)]).grad is not None]
+        reduced = self._live.allocate("buckets", elements(accumulated), torch.float32)
         for weight in ready:
             shard = self._sharded[id(weight)]
             if shard.grad is None:
@@ -97,12 +114,13 @@ class Fsdp(Gathering):
                     if shard.is_meta
                     else self._live.allocate("gradients", shard.numel(), torch.float32)
                 )
-        del copy
+        del copy, reduced
         for weight in ready:
             weight.grad = None
 
     def on_backward_end(self) -> None:
         for group in range(len(self._groups)):
+            self._release(group)
             self._reduce(group)
         self._whole, self._ahead, self._reducing, self._current, self._phase = {}, {}, [], None, ""
 
@@ -114,14 +132,20 @@ class Fsdp(Gathering):
             weight.grad = None
 
 
+def _ties(model: Any) -> bool:
+    """True if embeddings and head share a weight."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    head = base.get_output_embeddings()
+    return head is not None and base.get_input_embeddings().weight is head.weight
+
+
 def _fsdp_groups(model: Any) -> tuple[list[Weights], dict[str, int]]:
     """Returns the weights of each group (0: those in no other group; then in model order), and the group of each module."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     classes = set(base._no_split_modules or ())
     layers = [[module] for module in model.modules() if type(module).__name__ in classes]
-    embeddings, head = base.get_input_embeddings(), base.get_output_embeddings()
+    embeddings, head, tied = base.get_input_embeddings(), base.get_output_embeddings(), _ties(model)
     norms = [module for module in base.base_model.children() if "Norm" in type(module).__name__][-1:]
-    tied = head is not None and embeddings.weight is head.weight
     units = [
         *([] if tied else [[embeddings]]),
         *layers,

@@ -1,35 +1,47 @@
-"""Simulates the memory of a rank under DeepSpeed ZeRO (training/simulation/strategy.py)."""
+"""Simulates the memory of a rank under DeepSpeed ZeRO, stages 0 to 2 (training/simulation/strategy.py)."""
 
 import itertools
 from typing import Any
 
 import torch
 
-from training.simulation.strategy import Gathering, Weights, elements
+from training.simulation.strategy import Weights, elements
 from training.simulation.timeline import Timeline
+
+NORM = torch.float64
+"""DeepSpeed computes the norm of a gradient of a copy in this format."""
+
+_ABOUT = 0.995
 
 
 class Zero:
-    """ZeRO stages 0 to 2 (deepspeed/runtime/zero/stage_1_and_2.py).
+    """ZeRO stages 0 to 2 (deepspeed/runtime/zero/stage_1_and_2.py), of the rank that keeps the most gradients.
 
     A rank keeps all weights, and for its 1/ranks of the trained ones an fp32 master copy with optimizer state. Gradients up to
-    the bucket size are copied into a bucket, larger ones wait for the next gradient; a rank keeps its own part in one buffer.
+    the bucket size are copied into a bucket, larger ones wait for the next gradient; a rank keeps those of all weights that its
+    part touches in one buffer. Over `micro_steps` stage 2 adds up these buffers, stage 1 all gradients.
     """
 
     def __init__(
-        self, model: torch.nn.Module, trained: Weights, live: Timeline, ranks: int, settings: dict[str, Any]
+        self,
+        model: torch.nn.Module,
+        trained: Weights,
+        live: Timeline,
+        ranks: int,
+        settings: dict[str, Any],
+        micro_steps: int = 1,
     ) -> None:
         live.hold(model, "weights")
         self._trained, self._live, self._settings = trained, live, settings
-        self._stage = int(settings["stage"])
+        self._stage, self._micro_steps, self._micro_step = int(settings["stage"]), micro_steps, 0
         self._bucket_size = int(settings.get("reduce_bucket_size", 5e8))
-        first = elements(trained) * (ranks - 1) // ranks
-        ends = itertools.accumulate(weight.numel() for weight in trained)
-        self._owned = {id(weight) for weight, end in zip(trained, ends, strict=True) if end > first}
+        owned = self._fullest([_touched(trained, rank, ranks) for rank in range(ranks)])
+        self._owned, self._owned_elements = {id(weight) for weight in owned}, elements(owned)
         self._offloaded = "offload_optimizer" in settings
-        self.parameters = [self._master(elements(trained) - first)]
+        self.parameters = [self._master(-(-elements(trained) // ranks))]
         self._buckets: list[torch.Tensor] = []
         self._partition: torch.Tensor | None = None
+        self._accumulated: torch.Tensor | None = None
         self._waiting: torch.nn.Parameter | None = None
 
     def _master(self, elements: int) -> torch.nn.Parameter:
@@ -38,12 +50,31 @@ class Zero:
             return torch.nn.Parameter(torch.empty(elements, device="meta"))
         return torch.nn.Parameter(self._live.allocate("optimizer", elements, torch.float32))
 
+    def _fullest(self, parts: list[Weights]) -> Weights:
+        """Returns the part with the most gradients; of about equal ones the last, whose buffer lives longest."""
+        sizes = [self._kept(part) for part in parts]
+        return next(part for part, size in zip(parts[::-1], sizes[::-1], strict=True) if size >= _ABOUT * max(sizes))
+
+    def _kept(self, owned: Weights) -> int:
+        """Returns the elements of the gradients that a rank with these weights keeps until that of the embedding, the first weight:
+        in stage 1 also those larger than a bucket."""
+        own = {id(weight) for weight in owned}
+        large = (weight for weight in self._trained[1:] if id(weight) not in own and weight.numel() > self._bucket_size)
+        return elements(owned) + (elements(large) if self._stage == 1 and self._micro_steps == 1 else 0)
+
+    @property
+    def _reduces(self) -> bool:
+        """True if this micro step reduces gradients."""
+        return self._stage == 2 or self._micro_step == self._micro_steps - 1
+
     def enter(self, module: str, phase: str) -> None:
         pass
 
     def on_gradient(self, weight: torch.nn.Parameter) -> None:
         assert weight.grad is not None
         self._live.hold([weight.grad], "gradients")
+        if not self._reduces:
+            return
         if not self._buckets:
             self._buckets = [self._live.allocate("buckets", self._bucket_size, weight.dtype) for _ in range(2)]
         self._reduce_waiting()
@@ -60,123 +91,42 @@ class Zero:
 
     def _keep(self, weight: torch.nn.Parameter) -> None:
         if id(weight) in self._owned and not self._offloaded and self._partition is None:
-            owned = sum(weight.numel() for weight in self._trained if id(weight) in self._owned)
-            self._partition = self._live.allocate("gradients", owned, weight.dtype)
+            self._partition = self._live.allocate("gradients", self._owned_elements, weight.dtype)
         if self._stage == 2 or id(weight) in self._owned or weight.numel() <= self._bucket_size:
             weight.grad = None
 
     def on_backward_end(self) -> None:
         self._reduce_waiting()
         self._buckets = []
-        for weight in self._trained:
-            weight.grad = None
+        if self._reduces:
+            for weight in self._trained:
+                weight.grad = None
+        if self._accumulated is None:
+            self._accumulated = self._partition
+        self._partition = None
+        self._micro_step += 1
 
     def on_step_begin(self) -> None:
         (master,) = self.parameters
         if not self._offloaded:
+            self._live.allocate("gradients", min(largest(self._trained), master.numel()), NORM)
             dtype = self._trained[0].dtype
             flat = None if dtype is torch.float32 else self._live.allocate("gradients", master.numel(), dtype)
             master.grad = self._live.allocate("gradients", master.numel(), torch.float32)
             del flat
-        self._partition = None
+        self._micro_step = 0
 
     def on_step_end(self) -> None:
-        self.parameters[0].grad = None
+        self.parameters[0].grad = self._accumulated = None
 
 
-class Zero3(Gathering):
-    """ZeRO stage 3 (deepspeed/runtime/zero/stage3.py, partitioned_param_coordinator.py), after it has recorded its trace.
+def largest(weights: Weights) -> int:
+    return max((weight.numel() for weight in weights), default=0)
 
-    Small weights stay whole. Others are gathered for their module, and kept until the backward pass if at most
-    stage3_max_reuse_distance elements are used in between. With an adapter, measurements show another behavior: all weights
-    that fit into stage3_max_live_parameters are gathered when the forward pass begins, and each is released after its use.
-    """
 
-    def __init__(
-        self, model: torch.nn.Module, trained: Weights, live: Timeline, ranks: int, settings: dict[str, Any]
-    ) -> None:
-        super().__init__(model, live)
-        self._trained, self._settings = trained, settings
-        weights = list(model.parameters())
-        small = int(settings["stage3_param_persistence_threshold"])
-        self._persistent = {id(weight) for weight in weights if weight.numel() <= small}
-        self._bucket_size = int(settings["reduce_bucket_size"])
-        share = -(-elements(trained) // ranks)
-        whole = [weight for weight in weights if id(weight) in self._persistent]
-        sizes = (
-            [] if "offload_param" in settings else [(-(-weight.numel() // ranks), weight.dtype) for weight in weights]
-        )
-        sizes += [(weight.numel(), weight.dtype) for weight in whole]
-        self._shards = [live.allocate("weights", size, dtype) for size, dtype in sizes]
-        live.hold(model.buffers(), "weights")
-        dtype = trained[0].dtype if trained else torch.float32
-        offloaded = "offload_optimizer" in settings
-        self._gradients = None if offloaded else live.allocate("gradients", share, dtype)
-        self._bucket = live.allocate("buckets", self._bucket_size, dtype)
-        master = torch.empty(share, device="meta") if offloaded else live.allocate("optimizer", share, torch.float32)
-        self.parameters = [torch.nn.Parameter(master)]
-        self._waiting: torch.nn.Parameter | None = None
-        self._own = {
-            name: [weight for weight in module.parameters(recurse=False) if id(weight) not in self._persistent]
-            for name, module in model.named_modules()
-        }
-        self._order: dict[str, int] = {}  # elements used before a module, in the order of the first forward pass
-        self._used = 0
-        self._at_start, self._has_adapter = True, len(trained) < len(weights)
-        self._embeddings = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)}
-
-    def enter(self, module: str, phase: str) -> None:
-        weights = self._own.get(module, [])
-        if phase == "forward" and module not in self._order:
-            self._order[module] = self._used
-            self._used += elements(weights)
-        if phase == "forward" and self._at_start:
-            self._at_start = False
-            if self._has_adapter and self._used <= self._settings["stage3_max_live_parameters"]:
-                for weight in itertools.chain.from_iterable(self._own[name] for name in self._order):
-                    self._gather(id(weight), [weight])
-        elif phase == "forward":
-            place = self._order[module]
-            for name, before in self._order.items():
-                far = self._has_adapter or 2 * (self._used - before) > self._settings["stage3_max_reuse_distance"]
-                if before < place and name != module and (name in self._embeddings or far):
-                    self._drop(name, keep=weights)
-        else:
-            for name, place in self._order.items():
-                if place > self._order.get(module, place):
-                    self._drop(name, keep=weights)
-        for weight in weights:
-            self._gather(id(weight), [weight])
-
-    def _drop(self, name: str, keep: Weights) -> None:
-        kept = {id(weight) for weight in keep}
-        for weight in self._own[name]:
-            if id(weight) not in kept:
-                self._release(id(weight))
-
-    def on_gradient(self, weight: torch.nn.Parameter) -> None:
-        assert weight.grad is not None
-        self._live.hold([weight.grad], "gradients")
-        self._reduce_waiting()
-        if weight.numel() > self._bucket_size:
-            self._waiting = weight
-        else:
-            weight.grad = None
-
-    def _reduce_waiting(self) -> None:
-        weight, self._waiting = self._waiting, None
-        if weight is not None and weight.grad is not None:
-            self._live.allocate("buckets", weight.numel(), weight.dtype)
-            weight.grad = None
-
-    def on_backward_end(self) -> None:
-        self._reduce_waiting()
-        self._whole, self._at_start = {}, True
-
-    def on_step_begin(self) -> None:
-        (master,) = self.parameters
-        if not master.is_meta:
-            master.grad = self._live.allocate("gradients", master.numel(), torch.float32)
-
-    def on_step_end(self) -> None:
-        self.parameters[0].grad = None
+def _touched(weights: Weights, rank: int, ranks: int) -> Weights:
+    """Returns the weights with elements in the rank's part of all."""
+    share = elements(weights) / ranks
+    ends = list(itertools.accumulate(weight.numel() for weight in weights))
+    places = zip(weights, [0, *ends], ends, strict=False)
+    return [weight for weight, first, end in places if end > rank * share and first < (rank + 1) * share]

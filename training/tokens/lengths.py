@@ -12,6 +12,8 @@ import numpy as np
 from training.tokens.order import PAD_MULTIPLE, Integers, epoch_order, longest_of_batches
 
 BINS = 60
+ENDLESS = 2**31 - 1
+"""The limit of tokens that truncates no row."""
 _PACKING_CLASSES = 4096
 
 
@@ -32,6 +34,18 @@ def truncated(lengths: Integers, limit: int) -> int:
 def lost_tokens(lengths: Integers, limit: int) -> int:
     """The number of tokens beyond `limit` in all rows."""
     return int(np.maximum(lengths - limit, 0).sum(dtype=np.int64))
+
+
+def chunks(lengths: Integers, limit: int) -> tuple[Integers, Integers, Integers]:
+    """The pieces of at most `limit` tokens of texts for pretraining: of each its text, its number in it, and its tokens.
+
+    A last piece of one token is left out, since it would have nothing to predict.
+    """
+    counts = -(-lengths // limit)
+    counts -= (lengths % limit == 1) & (counts > 1)
+    text = np.repeat(np.arange(len(lengths)), counts)
+    number = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return text, number, np.minimum(lengths[text] - number * limit, limit)
 
 
 def trains(first_trained: Integers, limit: int) -> Integers:

@@ -154,11 +154,13 @@ def worst_batches(
     count: int = 10,
     order: Order | None = None,
     pads: bool = True,
+    first: tuple[bool, bool] | None = None,
 ) -> list[WorstBatch]:
     """The `count` longest batches of a run, longest first; of equally long ones the earliest.
 
     `lengths` are those of the training rows, in file order and truncated. `order` yields rows or packs; default: shuffled rows.
-    If `pads` is False, the length of a batch is the sum of its rows.
+    If `pads` is False, the length of a batch is the sum of its rows. `first` takes only batches of the run's first step or only
+    of later ones, and only of the first micro steps or only of later ones.
     """
     if not len(lengths):
         return []
@@ -166,13 +168,21 @@ def worst_batches(
     per_epoch = steps_per_epoch(len(order), micro_batch, accumulation, world)
     total = max_steps or ceil(epochs * per_epoch)
     candidates: list[WorstBatch] = []
-    # Every epoch contains the longest row, so the first `count` epochs are enough; an epoch of a mixture may leave it out.
-    epochs = max(count, min(covering(order), _MOST_EPOCHS))
+    # Every epoch contains the longest row, so where rows are padded the first `count` epochs are enough; an epoch of a mixture may
+    # leave it out. A sum of rows is another one in each epoch.
+    epochs = max(count, min(covering(order), _MOST_EPOCHS) if pads and first is None else _MOST_EPOCHS)
     for epoch in range(min(ceil(total / per_epoch), epochs)):
         units, sizes = _units(order, epoch, lengths)
         in_run = np.arange(len(units))[: (total - epoch * per_epoch) * micro_batch * accumulation * world]
         weights, tokens = _weights_of_batches(sizes[in_run], micro_batch, pads=pads)
+        if first is not None:
+            turns = np.arange(len(weights)) // world
+            early = turns < accumulation if epoch == 0 else np.zeros(len(turns), bool)
+            taken = (early == first[0]) & ((turns % accumulation == 0) == first[1])
+            weights = np.where(taken, weights, 0)
         for batch in _highest(weights, count):
+            if first is not None and not taken[batch]:
+                continue
             step, rank, micro = place_of(int(batch) * micro_batch, micro_batch, accumulation, world)
             batch_units = [units[unit] for unit in in_run[batch * micro_batch : (batch + 1) * micro_batch]]
             rows = np.concatenate([np.atleast_1d(unit) for unit in batch_units]).tolist()

@@ -105,8 +105,13 @@ def _ranks(config: RunConfig, hidden_size: int | None, precision: Precision) -> 
         "ddp_find_unused_parameters": False if config.num_processes > 1 else None,
         # Buffers of language models are constants. To send them would make each forward pass wait for rank 0 (ranks/pace.py).
         "ddp_broadcast_buffers": False if config.num_processes > 1 else None,
-        "accelerator_config": {"use_configured_state": True},
+        "accelerator_config": {"use_configured_state": True, **_synchronization(config)},
     }
+
+
+def _synchronization(config: RunConfig) -> dict[str, Any]:
+    """FSDP reduces gradients in each micro step: until they are reduced, each rank holds those of the whole model."""
+    return {"gradient_accumulation_kwargs": {"sync_each_batch": True}} if config.strategy is Strategy.FSDP else {}
 
 
 def _logging(config: RunConfig) -> dict[str, Any]:

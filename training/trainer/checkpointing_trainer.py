@@ -45,9 +45,9 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         whole = self.context.config.strategy in (Strategy.SINGLE, Strategy.DDP)
         if whole and not self._prepared and self.optimizer.state:
             self._prepared = True
-            weights = (parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad)
+            trained = (parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad)
             states = (value for state in self.optimizer.state.values() for value in state.values())
-            self.checkpointer.prepare(value for value in chain(weights, states) if type(value) is torch.Tensor)
+            self.checkpointer.prepare(value for value in chain(trained, states) if type(value) is torch.Tensor)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As Trainer's, which copies all weights to host memory on every rank with ZeRO-1 and ZeRO-2, and gathers the frozen

@@ -66,8 +66,10 @@ def make_trainer(
         collator = layout.collator
         report.for_run(Note(message=layout.description))
     if config.task in (Task.DPO, Task.KTO) and not config.method.adapts:
-        # With an adapter, the reference is the model with the adapter disabled.
-        reference["ref_model"] = load_model(config, weights_dtype(config, precision), len(tokenizer))
+        # With an adapter, the reference is the model with the adapter disabled. Autocast would keep 16-bit copies of weights
+        # that require gradients until the end of the reference's forward pass.
+        loaded = load_model(config, weights_dtype(config, precision), len(tokenizer))
+        reference["ref_model"] = loaded.requires_grad_(False)
     rows = dataset(config, data.train, data.files)
     plan |= {"sets": _training_sets(rows, data), "eval_sets": _held_out_sets(held_out_sets)}
     tracker = StepTracker(

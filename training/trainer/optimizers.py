@@ -108,7 +108,8 @@ def split_parameters(model: torch.nn.Module) -> tuple[list[torch.nn.Parameter], 
     others: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            is_matrix = parameter.ndim == 2 and id(parameter) not in embeddings and _LAYER.search(name)
+            is_matrix = parameter.ndim == 2 and min(parameter.shape) > 1  # one row or column is a vector
+            is_matrix = is_matrix and id(parameter) not in embeddings and _LAYER.search(name) is not None
             (matrices if is_matrix else others).append(parameter)
     return matrices, others
 

@@ -83,7 +83,8 @@ def _step(trainer: Any, tracker: StepTracker, view: View, rows: list[int]) -> No
         trainer.current_gradient_accumulation_steps = count
         trainer.accelerator.gradient_state._set_sync_gradients(last)
         _zero_learning_rates(trainer.optimizer)  # before backward, in which DeepSpeed takes its step
-        skips_sync = not last and not trainer.is_deepspeed_enabled  # DeepSpeed reads sync_gradients instead
+        # DeepSpeed reads sync_gradients instead; FSDP reduces in each micro step.
+        skips_sync = not last and not trainer.is_deepspeed_enabled and not trainer.is_fsdp_enabled
         with trainer.accelerator.no_sync(trainer.model_wrapped) if skips_sync else nullcontext():
             trainer.training_pass(trainer.model_wrapped, inputs)
     if trainer.is_deepspeed_enabled:

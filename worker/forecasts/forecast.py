@@ -184,6 +184,7 @@ def numbers(found: Forecast) -> dict[str, Any]:
     """A forecast as JSON."""
     return {
         "fits": found.fits,
+        "close": found.close,
         "reasons": found.reasons,
         "peak_bytes": found.peak_bytes,
         "moment": found.moment,
@@ -213,17 +214,17 @@ def spread(config: RunConfig, count: int) -> RunConfig:
 def simulated(config: RunConfig, found: Found, card: Card | None) -> dict[str, Any]:
     """Simulates a step of the run on its largest batch (worker/forecasts/simulating.py); up to a minute for a large model.
 
-    `peak_bytes` and `parts` are what torch would count, `besides_bytes` what is needed besides: the CUDA context, NCCL's buffers
-    and what the allocator reserves but cannot use.
+    `peak_bytes` and `parts` are what torch would count, `besides_bytes` what the whole run needs besides: the CUDA context, NCCL's
+    buffers, what the allocator reserves but cannot use, and what saving takes beyond a step.
     """
     device = "cuda" if card else "cpu"
     given: dict[str, Any] = simulated_batch(config, found) | allocator_of(card)
     done = simulating.simulate(config, resolved(config.precision, card), device=device, **given)
-    if "problem" in done or card is None:
+    limit, parts = found.forecast.limit_bytes, found.forecast.parts
+    if "problem" in done or limit is None:
         return done
-    needed = done["needed_bytes"] + found.forecast.parts["context"]
-    limit = found.forecast.limit_bytes
-    return done | {"besides_bytes": needed - done["peak_bytes"], "fits": limit is None or needed <= limit}
+    needed = found.forecast.with_steps(done["needed_bytes"]) + parts["context" if card else "slack"]
+    return done | {"besides_bytes": needed - done["peak_bytes"], "fits": needed <= limit}
 
 
 def allocator_of(card: Card | None) -> dict[str, Any]:
@@ -232,13 +233,25 @@ def allocator_of(card: Card | None) -> dict[str, Any]:
     return {"workspace_bytes": workspace_bytes(card), "expandable_segments": grow}
 
 
-def simulated_batch(config: RunConfig, found: Found) -> dict[str, list[int]]:
-    """The forecast's batch as the simulation takes it: `lengths`, and `targets` (seq2seq) or `labeled` tokens of each row."""
+def simulated_batch(config: RunConfig, found: Found) -> dict[str, Any]:
+    """The forecast's batch as the simulation takes it: `lengths`, and `targets` (seq2seq) or `labeled` tokens of each row; and in
+    `places` the batches of first steps and micro steps where they are larger."""
     batch, worst, pairs = found.forecast.batch, found.worst, 2 if config.task.pairs else 1
-    lengths = worst.lengths if worst else [batch.length] * (batch.rows // pairs)
-    answers = worst.answers if worst else [batch.target_length or batch.length] * len(lengths)
-    return {"lengths": lengths, "targets" if config.task is Task.SEQ2SEQ else "labeled": answers}
+    name = "targets" if config.task is Task.SEQ2SEQ else "labeled"
+    if worst is None:
+        lengths = [batch.length] * (batch.rows // pairs)
+        return {"lengths": lengths, name: [batch.target_length or batch.length] * len(lengths)}
+    places = [
+        {
+            "first_step": one.batch.first_step,
+            "first_micro": one.batch.first_micro,
+            "lengths": one.lengths,
+            name: one.answers,
+        }
+        for one in worst.places
+    ]
+    return {"lengths": worst.lengths, name: worst.answers, "places": places}
 
 
 def _place(worst: Worst) -> dict[str, Any]:
-    return {name: value for name, value in asdict(worst).items() if name != "batch"}
+    return {name: value for name, value in asdict(worst).items() if name not in ("batch", "places")}

@@ -131,13 +131,16 @@ def _refuse(config: RunConfig, card: Card | None) -> None:
         raise ConfigError(problems)
 
 
-def simulate(config: RunConfig, found: Found, card: Card | None) -> dict[str, Any]:
-    """A simulated step of the run on the forecast's batch.
+def simulate(config: RunConfig, found: Found, card: Card | None, asked: bool | None = None) -> dict[str, Any] | None:
+    """A simulated step of the run on the forecast's batch, if it is `asked` for; if it is None, where the forecast cannot decide.
 
     Raises:
-        ConfigError: the model cannot be built, or the simulation takes too long.
+        ConfigError: a step that is needed cannot be simulated: the model cannot be built, or it takes too long.
     """
+    needed = bool(asked if asked is not None else found.forecast.unknown)
+    if not needed and (asked is False or not found.forecast.close):
+        return None
     done = forecasting.simulated(config, found, card)
-    if "problem" in done:
+    if "problem" in done and needed:
         raise ConfigError([Problem(**done["problem"])])
-    return done
+    return None if "problem" in done else done

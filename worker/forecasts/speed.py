@@ -18,6 +18,7 @@ from training.forecast.gpus import Card
 from training.forecast.power import watts
 from training.forecast.roofline import EFFICIENCY, Roofline, roofline
 from training.model_info.shape import ModelShape
+from training.tokens.lengths import chunks
 from worker.forecasts.calibration import LEAST, RUNS
 from worker.forecasts.prices import Prices
 from worker.forecasts.worst_batch import RowLengths, lies_flat
@@ -103,9 +104,8 @@ def mean_batch(config: RunConfig, rows: RowLengths | None) -> Batch:
     count, length = config.micro_batch_size * (2 if config.task.pairs else 1), float(config.max_length)
     flat, loss = lies_flat(config), 1.0
     if rows is not None and len(rows.lengths):
-        cut = np.minimum(rows.lengths, config.max_length)
+        cut, trained = _trained(config, rows)
         length = float(cut.mean())
-        trained = np.maximum(cut - np.maximum(rows.first_trained, 1), 0)[rows.first_trained >= 0]
         loss = float(trained.sum()) / max(float(cut.sum()), 1.0)
         if not flat:
             length = _longest_of(cut, count)
@@ -117,6 +117,15 @@ def mean_batch(config: RunConfig, rows: RowLengths | None) -> Batch:
         target = min(config.max_target_length or config.max_length, max(int(length), 1))
         return Batch(count, int(length), tokens, count * target, target, count * target)
     return Batch(count, max(int(length), 1), tokens, logits if config.task.generates else 0, flat=flat)
+
+
+def _trained(config: RunConfig, rows: RowLengths) -> tuple[Any, Any]:
+    """The tokens of each row as it is trained, and its tokens with loss."""
+    if config.task is Task.PRETRAINING:
+        _, _, pieces = chunks(rows.lengths, config.max_length)
+        return pieces, np.maximum(pieces - 1, 0)
+    cut = np.minimum(rows.lengths, config.max_length)
+    return cut, np.maximum(cut - np.maximum(rows.first_trained, 1), 0)[rows.first_trained >= 0]
 
 
 def _longest_of(lengths: Any, count: int) -> float:
@@ -132,7 +141,7 @@ def steps_of(config: RunConfig, rows: RowLengths | None) -> int | None:
         return config.max_steps
     if rows is None or not len(rows.lengths):
         return None
-    cut = np.minimum(rows.lengths, config.max_length)
+    cut, _ = _trained(config, rows)
     count = len(cut) * (1 - config.eval_split) if config.eval_split < 1 else len(cut) - config.eval_split
     if config.packing is Packing.PACKED:
         count *= float(cut.mean()) / config.max_length

@@ -1,6 +1,6 @@
 """The largest batch of a run from the data set's token counts: its size, step and rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from training.forecast.activations import Batch
 from training.model_info.config_json import ModelError, read_config
 from training.model_info.flat_batches import why_padded
 from training.tokens.joined import joined
+from training.tokens.lengths import ENDLESS, chunks
 from training.tokens.order import Integers, padded, worst_batches
 from training.tokens.packing import order_of
 from training.tokens.selection import SetRows, select
@@ -40,7 +41,9 @@ class RowLengths:
 class Worst:
     """The largest batch and its position: step from 1, rank and epoch from 0, rows from 1 (of several data sets together).
 
-    `lengths` are the tokens of its rows, `answers` those with loss (seq2seq: the target's)."""
+    `lengths` are the tokens of its rows, `answers` those with loss (seq2seq: the target's). `places` are the largest batches of
+    the first step and of later ones, of first micro steps and of later ones, if the largest is not among the last.
+    """
 
     batch: Batch
     epoch: int
@@ -51,6 +54,7 @@ class Worst:
     longest: int
     lengths: list[int]
     answers: list[int]
+    places: tuple["Worst", ...] = ()
 
     @property
     def words(self) -> str:
@@ -93,43 +97,71 @@ def _store(config: RunConfig, source: Source, model: str) -> tuple[TokenStore, s
 def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
     """The micro batches of a run that may need the most memory: by tokens, and for an encoder-decoder also by source and
     by target length. Empty if no row has loss."""
-    lengths, first_trained = known.lengths, known.first_trained
+    lengths, first_trained, limit = known.lengths, known.first_trained, config.max_length
     if config.task is Task.SEQ2SEQ:
-        source = np.minimum(np.maximum(first_trained, 0), config.max_length)
-        target = np.minimum(
-            np.maximum(lengths - np.maximum(first_trained, 0), 0), config.max_target_length or config.max_length
-        )
-        rows = np.flatnonzero((first_trained >= 0) & (target > 0))
+        places = np.maximum(first_trained, 0)
+        source = np.minimum(places, limit)
+        target = np.minimum(np.maximum(lengths - places, 0), config.max_target_length or limit)
+        first_trained = np.where((first_trained >= 0) & (target > 0), 0, -1)
         kinds = [source + target, source, target]
     else:
-        try:
-            chosen = select(
-                lengths, first_trained, max_length=config.max_length, seed=config.seed, eval_split=config.eval_split,
-                data_slice=config.data_slice, max_samples=config.max_samples, sets=known.sets,
-            )  # fmt: skip
-        except DataError:
-            return []
-        rows, source = chosen.train, np.minimum(lengths, config.max_length)
+        source = np.minimum(lengths, limit)
         target, kinds = np.maximum(source - np.maximum(first_trained, 1), 0), [source]
+    try:
+        rows = select(
+            lengths, first_trained, max_length=ENDLESS if config.task is Task.PRETRAINING else limit, seed=config.seed,
+            eval_split=config.eval_split, data_slice=config.data_slice, max_samples=config.max_samples, sets=known.sets,
+        ).train  # fmt: skip
+    except DataError:
+        return []
     if not len(rows):
         return []
+    sizes, both = [kind[rows] for kind in kinds], (source[rows], target[rows])
+    if config.task is Task.PRETRAINING:  # it truncates no row
+        text, _, pieces = chunks(lengths[rows], config.max_length)
+        rows, sizes, both = rows[text], [pieces], (pieces, pieces - 1)
     try:
-        return [_worst(config, kind[rows], rows, source, target, known.sets) for kind in kinds]
+        return [worst for one in sizes for worst in _by_place(config, one, rows, *both, known.sets)]
     except DataError:  # the weights make no epoch
         return []
 
 
-def _worst(
+def _by_place(
     config: RunConfig, sizes: Integers, rows: Integers, source: Integers, target: Integers, sets: tuple[SetRows, ...]
-) -> Worst:
+) -> list[Worst]:
+    """The largest batch by `sizes`; where it comes too early for a full memory, that of each place."""
+    given = config, sizes, rows, source, target, sets
+    worst, accumulates = _worst(*given), config.gradient_accumulation_steps > 1
+    if worst is None:
+        return []
+    if not (worst.batch.first_step or (accumulates and worst.batch.first_micro)):
+        return [worst]
+    places = [(step, micro) for step in (True, False) for micro in ((True, False) if accumulates else (True,))]
+    found = [one for place in places if (one := _worst(*given, first=place))]
+    return [replace(one, places=tuple(found)) for one in found]
+
+
+def _worst(
+    config: RunConfig,
+    sizes: Integers,
+    rows: Integers,
+    source: Integers,
+    target: Integers,
+    sets: tuple[SetRows, ...],
+    first: tuple[bool, bool] | None = None,
+) -> Worst | None:
+    """The largest batch by `sizes`; `rows` are the row numbers in the data set, all arrays have one entry per training row."""
     flat = lies_flat(config)
     ends = np.searchsorted(rows, np.cumsum([one.rows for one in sets])).tolist()
-    (worst,) = worst_batches(
+    found = worst_batches(
         sizes, micro_batch=config.micro_batch_size, accumulation=config.gradient_accumulation_steps,
         world=config.num_processes // config.sequence_parallel_size, seed=config.seed, epochs=config.epochs,
-        max_steps=config.max_steps, count=1, pads=not flat, order=order_of(config, sizes, ends),
+        max_steps=config.max_steps, count=1, pads=not flat, order=order_of(config, sizes, ends), first=first,
     )  # fmt: skip
-    mine = rows[worst.rows]
+    if not found:
+        return None
+    (worst,) = found
+    mine = worst.rows
     count, longest, answer = len(mine), int(source[mine].max()), int(target[mine].max())
     if config.task is Task.SEQ2SEQ:
         wide, long = padded(longest), padded(answer)
@@ -138,9 +170,10 @@ def _worst(
         batch = Batch(count, longest, int(source[mine].sum()), int(target[mine].sum()), flat=True)
     else:
         batch = Batch(count, padded(longest), count * padded(longest), count * padded(longest))
+    batch = replace(batch, first_step=worst.step == 1, first_micro=worst.micro == 1, labeled=int(target[mine].sum()))
     top = int(worst.rows[int(np.argmax(sizes[worst.rows]))])
     tokens = int(sizes[top])
-    place = worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in mine]
+    place = worst.epoch, worst.step, worst.rank, [int(row) + 1 for row in rows[mine]]
     return Worst(batch, *place, _row_words(int(rows[top]), sets), tokens, source[mine].tolist(), target[mine].tolist())
 
 

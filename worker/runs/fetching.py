@@ -4,6 +4,7 @@ import logging
 import threading
 from dataclasses import dataclass, field
 
+from training.errors import UserError
 from training.run_folder.paths import EVENTS_FILE
 from worker.file_store import object_store, run_files
 from worker.file_store.object_store import ObjectStore
@@ -12,6 +13,10 @@ from worker.settings import get_settings
 from worker.store.tables import Run, Status
 
 log = logging.getLogger(__name__)
+
+
+class NotFetched(UserError):  # noqa: N818
+    """The files of a run could not be downloaded."""
 
 
 @dataclass
@@ -56,15 +61,22 @@ def start(run: Run) -> Fetch | None:
         return fetch
 
 
-def fetch(run: Run) -> str:
-    """Downloads the run's files if they are elsewhere, and waits. Returns what went wrong, or an empty text."""
+def fetch(run: Run) -> None:
+    """Downloads the run's files if they are elsewhere, and waits.
+
+    Raises:
+        NotFetched: the object store does not answer, a file in it is damaged, or the disk is full.
+    """
     under_way = start(run)
     if under_way and under_way.done.is_set():  # it failed before
         under_way = start(run)
     if under_way is None:
-        return ""
+        return
     under_way.done.wait()
-    return under_way.problem
+    if under_way.problem:
+        raise NotFetched(
+            "run", run.id, under_way.problem, "Check LATHE_STORE_URL, its credentials and the disk, then try again."
+        )
 
 
 def _download(store: ObjectStore, run: Run, fetch: Fetch) -> None:
@@ -76,7 +88,7 @@ def _download(store: ObjectStore, run: Run, fetch: Fetch) -> None:
             pack_results(run_dir, lambda: None)
     except Exception as error:  # every store has errors of its own
         log.warning("run %s is not fetched: %s", run.id, error)
-        fetch.problem = f"The object store has not given its files ({type(error).__name__}: {error})."
+        fetch.problem = f"Its files could not be downloaded from the object store ({type(error).__name__}: {error})."
     else:
         with _lock:
             del _fetches[run.id, run.attempt]

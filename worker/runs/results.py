@@ -29,12 +29,13 @@ def find(run: Run, *, merged: bool = False) -> Path:
 
     Raises:
         NoResult: there is none, or it cannot be created.
+        NotFetched: it is on another machine and cannot be downloaded.
     """
     run_dir = get_settings().runs_dir / run.id
-    problem = fetching.fetch(run)
+    fetching.fetch(run)
     result = saved_result(run_dir)
     if run.status is not Status.FINISHED or result is None:
-        raise _missing(run, run_dir, problem)
+        raise _missing(run, run_dir)
     if not merged:
         return result
     if run.config.get("method") == Method.FULL:
@@ -91,7 +92,7 @@ def gather(run: Run, target: Path, step: int | None = None) -> Path:
     return target
 
 
-def _missing(run: Run, run_dir: Path, problem: str) -> NoResult:
+def _missing(run: Run, run_dir: Path) -> NoResult:
     if not run.status.ended:
         message, fix = f"is {run.status.value}: its result is saved at the end.", f"Wait for it: lathe show {run.id}"
         return NoResult("run", run.id, message, fix)
@@ -99,7 +100,7 @@ def _missing(run: Run, run_dir: Path, problem: str) -> NoResult:
         message, fix = f"is {run.status.value}: it has no result.", f"Resume it: lathe resume {run.id}"
         return NoResult("run", run.id, message, fix)
     fix = "Export it on the machine that trained it, or set LATHE_DATA_DIR to the folder that both machines share."
-    return NoResult("run", run.id, f"has no result in {run_dir}. {problem}".rstrip(), fix)
+    return NoResult("run", run.id, f"has no result in {run_dir}.", fix)
 
 
 def _run(run: Run, module: str, *arguments: str) -> list[str]:

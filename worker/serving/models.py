@@ -139,7 +139,10 @@ def offered(run: Run) -> list[str]:
 def _folder(run: Run, what: str) -> Path:
     name, run_dir = f"{run.id}:{what}" if what else run.id, get_settings().runs_dir / run.id
     if not what:
-        fetching.fetch(run)
+        try:
+            fetching.fetch(run)
+        except fetching.NotFetched as error:
+            raise NotServed("model", name, error.message, error.fix) from None
         folder = saved_result(run_dir) if run.status is Status.FINISHED else None
         if folder is None:
             fix = f"Choose a checkpoint ({run.id}:{CHECKPOINT}N) or its base ({run.id}:{BASE})."

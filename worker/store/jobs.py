@@ -15,6 +15,8 @@ from worker.store.tables import Event, Run, Status
 
 _MARK = "submitting "
 _CANCELLED_HERE, _RESERVED_AT = "cancelled_here", "reserved_at"
+EXCLUDED = "excluded"
+"""The nodes that the job of a run on several nodes must not get."""
 
 
 def waiting_or_running(*, session: Session) -> list[Run]:
@@ -60,14 +62,18 @@ def record(*, session: Session, run: Run, job_id: str, job: dict[str, Any]) -> N
         )
 
 
-def describe(*, session: Session, run_id: str, job_id: str, job: dict[str, Any]) -> None:
-    """Writes the state of the run's job, if it is still that job."""
-    session.exec(update(Run).where(col(Run.id) == run_id, col(Run.job_id) == job_id).values(job=job))
+def describe(*, session: Session, run: Run, job: dict[str, Any]) -> None:
+    """Writes the state of the run's job over what is `kept`, if it is still that job."""
+    mine = col(Run.id) == run.id, col(Run.job_id) == run.job_id
+    current = session.exec(select(Run).where(*mine).with_for_update()).one_or_none()
+    if current is not None:
+        current.job = kept(current) | job
 
 
 def kept(run: Run) -> dict[str, Any]:
-    """What Lathe itself wrote about the run's job: how many jobs were submitted in vain, and that Lathe cancelled it."""
-    return {name: value for name, value in (run.job or {}).items() if name in ("tries", _CANCELLED_HERE)}
+    """What Lathe itself wrote about the run's job: how many jobs were submitted in vain, the nodes that it must not get, and that
+    Lathe cancelled it."""
+    return {name: value for name, value in (run.job or {}).items() if name in ("tries", EXCLUDED, _CANCELLED_HERE)}
 
 
 def cancelled_here(run: Run) -> bool:
@@ -77,8 +83,8 @@ def cancelled_here(run: Run) -> bool:
 
 def cancelling(*, session: Session, run: Run) -> None:
     """Says that Lathe cancels the run's job."""
-    if run.job_id:
-        describe(session=session, run_id=run.id, job_id=run.job_id, job=(run.job or {}) | {_CANCELLED_HERE: True})
+    mine = col(Run.id) == run.id, col(Run.job_id) == run.job_id
+    session.exec(update(Run).where(*mine).values(job=(run.job or {}) | {_CANCELLED_HERE: True}))
 
 
 def forget(*, session: Session, run_id: str, job_id: str, job: dict[str, Any] | None = None) -> None:

@@ -14,14 +14,20 @@ from worker.store.tables import Run
 
 _UNUSABLE = ("down", "drain", "fail", "boot", "unk", "no_")  # states of Slurm's nodes
 _KILLED = re.compile(r"Root Cause(?:(?!Root Cause).)*?host\s*:\s*(\S+)(?:(?!Root Cause).)*?exitcode\s*:\s*-9\b", re.S)
-_NODE_FAILURE = re.compile(r"[Nn]ode failure on (\S+)")
+_NODE_FAILURE = re.compile(r"(?:[Nn]ode failure on|Task launch for \S+ failed on node) ([^\s:,]+)")
+
+
+def node_failure(log: Iterable[str]) -> str:
+    """The machine that Slurm found to have failed, or on which it could not launch the ranks; empty if none."""
+    found = _NODE_FAILURE.search("\n".join(log))
+    return found[1].rstrip(".") if found else ""
 
 
 def killed_on(log: Iterable[str]) -> str:
-    """The machine on which a rank was killed (torchrun's report), or which Slurm found to have failed; empty if none."""
-    text = "\n".join(log)
-    found = _NODE_FAILURE.search(text) or _KILLED.search(text)
-    return found[1].rstrip(".,") if found else ""
+    """The machine on which a rank was killed (torchrun's report), else that of `node_failure`; empty if none."""
+    lines = list(log)
+    found = _KILLED.search("\n".join(lines))
+    return node_failure(lines) or (found[1].rstrip(".,") if found else "")
 
 
 def count(*, session: Session, run: Run, name: str, reason: str) -> None:

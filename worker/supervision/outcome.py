@@ -16,14 +16,14 @@ from training.run_folder.events import PAUSED, Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
 from worker.store.memory_words import summary
 from worker.store.tables import Request, Status
-from worker.supervision.machine_faults import killed_on
+from worker.supervision.machine_faults import killed_on, node_failure
 from worker.supervision.report_reader import AttemptProgress
 
 # Signals sent from outside: a new attempt may succeed. Other signals are crashes of the program.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _SIGNAL_IN_LOG = re.compile(r"Signal (\d+) \(SIG\w+\) received by PID|died with <Signals\.SIG\w+: (\d+)>")
 _NOT_LAUNCHED = re.compile(
-    r"srun: error: (?:Unable to (?:create step|confirm allocation)|Application launch failed|Task launch for )"
+    r"srun: error: ((?:Unable to (?:create step|confirm allocation)|Application launch failed|Task launch for ).*)"
 )
 """Slurm did not start the ranks: its controller or a node did not answer."""
 NOTHING_LEFT = (
@@ -118,15 +118,18 @@ def _as_asked(seen: AttemptProgress, ending: Ending) -> Verdict:
         how = f"Training had finished, but not the work after it; {kept(seen)}."
     else:
         how = f"It {'did not stop in time and was killed' if ending.forced else 'did not save'}; {kept(seen)}."
-    return Verdict(
-        Status.STOPPED if stopped else Status.QUEUED, how if stopped else f"{how} It will continue automatically."
-    )
+    if stopped:
+        return Verdict(Status.STOPPED, how)
+    node = node_failure(seen.log)  # Slurm requeues the jobs of a node that fails
+    reason = f"Slurm found that node {node} had failed. " if node else ""
+    return Verdict(Status.QUEUED, f"{reason}{how} It will continue automatically.", machine=node)
 
 
 def _crashed(seen: AttemptProgress, ending: Ending) -> Verdict:
     if seen.out_of_memory:
         return _out_of_memory(seen, seen.out_of_memory, ending.step_down)
-    number = _signal(seen, ending)
+    refused = next(filter(None, map(_NOT_LAUNCHED.search, seen.log)), None)
+    number = None if refused else _signal(seen, ending)
     if ending.out_of_memory and number == signal.SIGKILL:
         fix = (
             "Use less host memory (fewer processes, no CPU offload, a smaller micro batch or max_length), "
@@ -140,11 +143,12 @@ def _crashed(seen: AttemptProgress, ending: Ending) -> Verdict:
         return _signalled(seen, number)
     if failure:
         return _crash(seen, failure.message, failure.fix, retry=seen.can_train, failure=failure)
-    if ending.forced:
-        return _crash(seen, "A training process ended while the others waited for it.", retry=True)
+    if refused or ending.forced:
+        waited = "A training process ended while the others waited for it."
+        message = f"Slurm did not start the ranks: {refused[1].rstrip('.')}." if refused else waited
+        return _crash(seen, message, retry=True)
     message = f"The training process ended with exit code {ending.exit_code} without an error message."
-    not_launched = any(map(_NOT_LAUNCHED.search, seen.log))
-    return _crash(seen, message, "Check the end of its log below.", retry=seen.can_train or not_launched)
+    return _crash(seen, message, "Check the end of its log below.", retry=seen.can_train)
 
 
 def next_rung_after(

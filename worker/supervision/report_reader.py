@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from training.run_folder import checkpoints
 from training.run_folder.events import (
     CheckpointSaved,
     Event,
@@ -19,7 +20,7 @@ from training.run_folder.events import (
     Resumed,
     decode,
 )
-from training.run_folder.paths import EVENTS_FILE, LOG_FILE, events_file
+from training.run_folder.paths import EVENTS_FILE, LOG_FILE, checkpoint_step, events_file
 from worker import redaction
 from worker.store import claims, database, history, logs
 from worker.store.tables import Run
@@ -71,7 +72,10 @@ class Tail:
 
 @dataclass
 class AttemptProgress:
-    """What this attempt has reported so far, stored or not. `trained_before`: an earlier attempt has trained steps."""
+    """What this attempt has reported so far, stored or not.
+
+    `trained_before`: an earlier attempt has trained steps. `saved_step`: the step of the newest checkpoint, of any attempt.
+    """
 
     trained_before: bool = False
     ranks: dict[int, int] = field(default_factory=dict)  # rank -> pid, of those on the first machine
@@ -126,8 +130,8 @@ class Reports:
     """
 
     def __init__(self, run: Run, run_dir: Path) -> None:
-        self.seen = AttemptProgress(trained_before=run.step > 0)
-        self._run_id, self._attempt = run.id, run.attempt
+        self._run_id, self._attempt, self._run_dir = run.id, run.attempt, run_dir
+        self.seen = self._at_start(run.step > 0)
         machines = int(run.config.get("num_machines", 1))
         offsets = {"0": run.event_offset} | run.node_offsets
         self._events = [Tail(events_file(run_dir, number), offsets.get(str(number), 0)) for number in range(machines)]
@@ -148,7 +152,11 @@ class Reports:
         while self.read():
             self.store()
             beat()
-        self.seen = AttemptProgress(trained_before=self.seen.trained_before)
+        self.seen = self._at_start(self.seen.trained_before)
+
+    def _at_start(self, trained_before: bool) -> AttemptProgress:
+        newest = next(iter(checkpoints.sealed(self._run_dir)), None)
+        return AttemptProgress(trained_before, saved_step=checkpoint_step(newest) if newest else None)
 
     def read(self, *, to_end: bool = False) -> bool:
         """Reads new reports. False if there are none."""

@@ -162,7 +162,7 @@ class _Look:
         )
         return replace(
             run,
-            fits=None if found.unknown else found.fits,
+            fits=None if found.unknown or found.close else found.fits,
             peak_bytes=int(found.peak_bytes),
             reason=" ".join(found.reasons),
         )

@@ -21,11 +21,12 @@ def verdict_html(found: Found, place: Card | None) -> Markup:
     forecast = found.forecast
     peak = f"{byte_size(forecast.peak_bytes)} on each {'GPU' if place else 'process'}"
     limit = f" of {byte_size(forecast.limit_bytes)}" if forecast.limit_bytes else ""
-    style = "good" if forecast.fits else "warn" if forecast.unknown else "bad"
+    style = "warn" if forecast.unknown or forecast.close else "good" if forecast.fits else "bad"
     lead = Markup('<p class="verdict"><b class="{}">{}</b> {}{}, at {}.</p>').format(
         style, words.verdict(forecast), peak, limit, MOMENTS[forecast.moment]
     )
-    reasons = each('<p class="note">{}</p>', [(reason,) for reason in [*forecast.reasons, *found.notes]])
+    close = [words.CLOSE] if forecast.close else []
+    reasons = each('<p class="note">{}</p>', [(reason,) for reason in [*forecast.reasons, *close, *found.notes]])
     return lead + reasons
 
 

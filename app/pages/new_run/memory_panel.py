@@ -103,7 +103,9 @@ def wire(panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
     panel.answer.select(_asked, None, [panel.answer, asked], **QUIET).then(
         fetched, [asked, *fields], panel.answer, **QUIET
     )
-    gr.on([field.change for field in fields], forecast, fields, panel.answer, trigger_mode="always_last", **QUIET)
+    changes = [field.change for field in fields]
+    changed = gr.on(changes, forecast, fields, panel.answer, trigger_mode="always_last", **QUIET)
+    _settle(changed, panel, inputs, names)
     panel.simulate.click(lambda: _SIMULATING, None, panel.step, **QUIET).then(simulated, fields, panel.step, **QUIET)
 
 
@@ -113,7 +115,22 @@ def refresh_after(event: Any, panel: MemoryPanel, inputs: list[Any], names: tupl
     def forecast(card: str, count: str, *typed: Any) -> Markup:
         return memory_html(dict(zip(names, typed, strict=True)), card, count)
 
-    event.then(forecast, _fields(panel, inputs), panel.answer, **QUIET)
+    _settle(event.then(forecast, _fields(panel, inputs), panel.answer, **QUIET), panel, inputs, names)
+
+
+def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
+    """Simulates a step after a forecast that is too close to the limit; else removes the one of earlier settings."""
+
+    def close(card: str, count: str, *typed: Any) -> list[Any]:
+        question = _question(dict(zip(names, typed, strict=True)), card, count)
+        decides = not isinstance(question, str) and question.found.forecast.close
+        return [_SIMULATING if decides else Markup(""), decides]
+
+    def simulated(decides: bool, card: str, count: str, *typed: Any) -> Any:
+        return step_html(dict(zip(names, typed, strict=True)), card, count) if decides else gr.skip()
+
+    fields, decides = _fields(panel, inputs), gr.State(False)
+    event.then(close, fields, [panel.step, decides], **QUIET).then(simulated, [decides, *fields], panel.step, **QUIET)
 
 
 def _fields(panel: MemoryPanel, inputs: list[Any]) -> list[Any]:

@@ -27,6 +27,7 @@ from worker.runs import rows_check, submit
 from worker.supervision import launcher
 
 router = APIRouter()
+_SIMULATE = "Also simulate a training step (up to a minute); by default where the formula cannot decide."
 
 
 @router.post("/api/forecasts", openapi_extra=RUN_BODY, **answers(ForecastAnswer))
@@ -35,7 +36,7 @@ def forecast_run(
     gpu: str | None = None,
     gpus: Annotated[int | None, Query(ge=1, le=1024)] = None,
     host_memory: Annotated[float | None, Query(ge=0.5, le=2**20)] = None,
-    simulate: Annotated[bool, Query(description="Also simulate a training step, which takes up to a minute.")] = False,
+    simulate: Annotated[bool | None, Query(description=_SIMULATE)] = None,
     fetch_config: Annotated[bool, Query(description="First download the model's config.json from the hub.")] = False,
     solve: Annotated[list[Wanted], Query(description="Also find the most that fits, which takes up to a minute.")] = [],  # noqa: B006
     form: Annotated[Literal["json", "text"], Query(description="json, or text for people.")] = "json",
@@ -50,7 +51,7 @@ def forecast_run(
     if fetch_config:
         hub_config.fetch(config.model, config.revision)
     found, card = requested.forecast(config, gpu, host_memory)
-    simulated = requested.simulate(config, found, card) if simulate or found.forecast.unknown else None
+    simulated = requested.simulate(config, found, card, simulate)
     price = prices.of_user(callers.current().name)
     speed = requested.speed_of(config, gpu, price)
     solved = requested.solve(config, solve, gpu, host_memory, price) if solve else []

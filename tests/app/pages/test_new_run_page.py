@@ -4,11 +4,18 @@ import json
 
 import pytest
 from played_run import PlayedRun
-from web import IN_BROWSER, field, says
+from web import IN_BROWSER, becomes_live, field, says
+
+from training.config.fields import parse
+from worker.forecasts import requested
 
 pytestmark = IN_BROWSER
 
 MOST_KEYS = 25
+TINY_MODEL = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 500, "tie_word_embeddings": False,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -152,11 +159,11 @@ def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(pag
 
 def test_rendered_rows_show_what_is_trained_and_apply_a_fix(page):
     page.goto("/new")
+    becomes_live(page)
     page.get_by_text("Load the starter example").click()
     page.locator("#start:not([disabled])").wait_for()
     page.locator("#render-rows").click()
-    page.locator(".rendered .tokens").first.wait_for()
-    assert "64 rows checked, no faults found." in page.locator(".rendered").first.inner_text()
+    says(page, ".rendered", "64 rows checked, no faults found.")
     trained = "".join(page.locator(".rendered .tokens").first.locator(".trained").all_inner_texts())
     assert trained.startswith("{") and trained.endswith("<|end|>")
     page.locator("#setting-max_length input, #setting-max_length textarea").first.fill("60")
@@ -165,3 +172,16 @@ def test_rendered_rows_show_what_is_trained_and_apply_a_fix(page):
     page.wait_for_function(
         "Number(document.querySelector('#setting-max_length input, #setting-max_length textarea').value) > 60"
     )
+
+
+def test_new_run_simulates_a_step_while_the_limit_is_close_to_the_forecast(page, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(TINY_MODEL))
+    asked = {"model": str(tmp_path), "data": "none", "method": "full", "max_length": 512, "memory_limit": 10_000}
+    needed = requested.forecast(parse(asked), "cpu", None)[0].forecast.peak_bytes / 2**20
+    page.goto(f"/new?model={tmp_path}&method=full&max_length=512&memory_limit={int(needed * 1.08)}")
+    says(page, ".memory .verdict", "Fits, but is close to the limit")
+    says(page, ".memory .verdict", "in the backward pass")
+    assert page.locator(".memory-card .timeline").count() == 1
+    field(page, "memory_limit").fill("10000")
+    page.locator(".memory-card .timeline").wait_for(state="detached")
+    says(page, ".memory .verdict b.good", "Fits")

@@ -36,6 +36,30 @@ def test_the_command_simulates_a_step_and_names_the_line_of_its_peak(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_limit_close_to_the_forecast_is_decided_by_a_simulated_step(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    flags = [
+        "forecast",
+        "--model",
+        tmp_path,
+        "--gpu",
+        "cpu",
+        "--max-length",
+        "512",
+        "--method",
+        "full",
+        "--memory-limit",
+    ]
+    enough = answer(*flags, 1000)
+    assert (enough["fits"], enough["close"], "simulated" in enough) == (True, False, False)
+    needed = enough["peak_bytes"] / 2**20
+    above, below = (answer(*flags, int(needed * share)) for share in (1.08, 0.92))
+    assert (above["fits"], above["close"], above["simulated"]["fits"]) == (True, True, True)
+    assert (below["fits"], below["close"], below["simulated"]["fits"]) == (False, True, False)
+    assert "simulated" not in answer(*flags, int(needed), "--no-simulate")
+
+
+@pytest.mark.slow
 def test_a_model_that_cannot_be_built_is_refused_with_its_reason(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(TINY | {"model_type": "no_such_model"}))
     result = lathe("forecast", "--model", tmp_path, "--gpu", "24gib", "--max-length", "64", "--simulate")

@@ -103,10 +103,12 @@ def test_eager_attention_stores_its_probabilities() -> None:
 
 
 def test_saving_splits_fused_experts_in_memory() -> None:
-    values = EXPERTS | {"intermediate_size": 1408}
-    found = forecast(config(method="full"), shape_of(values), batch=batch(1, 8))
-    assert found.moments["saving"] > found.parts["weights"] + found.parts["optimizer"] + found.parts["weights"]
-    assert forecast(config(method="lora"), shape_of(values), batch=batch(1, 8)).moment != "saving"
+    shape = shape_of(EXPERTS)
+    found = forecast(config(method="full"), shape, batch=batch(1, 8))
+    split = 4 * 4 * 8 * 2 * 128 * 352  # layers, bytes, experts, gate and up
+    assert found.moments["saving"] - 3 * 4 * shape.parameters == pytest.approx(split, rel=0.01)
+    lora = forecast(config(method="lora"), shape, batch=batch(1, 8))
+    assert lora.moments["saving"] == lora.parts["weights"] + lora.parts["optimizer"]
 
 
 def test_autocast_s_copies_of_recomputed_layers_are_gone_in_the_backward_pass() -> None:
@@ -140,4 +142,4 @@ def test_adafactor_s_step_makes_fp32_tensors_of_the_largest_weight() -> None:
     taken = {kind: forecast(config(method="full", optimizer=kind), shape, batch=batch(1, 8)).moments["optimizer"]
              for kind in ("adafactor", "sgd")}  # fmt: skip
     state = forecast(config(method="full", optimizer="adafactor"), shape, batch=batch(1, 8)).parts["optimizer"]
-    assert taken["adafactor"] - state == taken["sgd"] - 4 * shape.parameters + 3 * 4 * shape.table
+    assert taken["adafactor"] - state == taken["sgd"] - 4 * shape.parameters + 2 * 4 * shape.table

@@ -1,4 +1,4 @@
-"""A multimodal model trains on text; modules that process no text are frozen."""
+"""A multimodal model trains on text; modules that process no text are frozen, as are layers before the last ones."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from trainer_process import start
 from benchmarks.matrix.inputs import byte_tokenizer
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
-from training.models.freezing import modules_without_text
+from training.models.freezing import modules_without_text, train_last_layers
 from training.models.loading import load_tokenizer, load_trainable
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -69,3 +69,13 @@ def test_two_ranks_train_it_on_text(folder: Path, tmp_path: Path) -> None:
     trained = start(tmp_path / "run", folder, data, **settings)
     assert trained.finish() == 0, trained.log()
     assert sorted(trained.losses()) == [1, 2, 3]
+
+
+def test_the_last_layers_of_a_model_with_fewer_layers_than_parts_of_a_layer() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    with torch.device("meta"):
+        model = T5ForConditionalGeneration(T5Config(d_model=16, d_ff=32, num_layers=2, vocab_size=64))
+    train_last_layers(model, 1, [])
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert trained == {name for name, _ in model.named_parameters() if name.startswith("decoder.block.1.")}

@@ -89,6 +89,18 @@ def test_methods_learn_with_quantized_base_weights(folder: Path, method: str, he
     assert losses[2] < losses[0]
 
 
+@pytest.mark.parametrize("strategy", ["zero2", "fsdp"])
+@pytest.mark.parametrize("method", ["delora", "pvera", "tinylora", "unilora", "vera"])
+def test_fixed_tensors_have_the_format_of_ranks_that_compute_without_autocast(
+    folder: Path, method: str, strategy: str
+) -> None:
+    wanted = config(folder, method=method, strategy=strategy, num_processes=2, precision="bf16")
+    model: Any = load_trainable(wanted, Precision.BF16, load_tokenizer(wanted))
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)  # as the ranks' engine does
+    assert all(value < float("inf") for value in train(model))
+
+
 def test_catalogue_and_page_are_up_to_date_with_peft() -> None:
     fix = "PEFT's methods have changed: run `python -m training.references.peft_catalogue`"
     assert CATALOGUE.read_text(encoding="utf-8") == peft_catalogue.render(), fix
@@ -148,3 +160,30 @@ def test_options_that_peft_refuses_are_a_clear_error(folder: Path) -> None:
         add_adapter(load_model(chosen, torch.float32), chosen)
     assert caught.value.problem.field == "method_options"
     assert "48" in str(caught.value)
+
+
+def test_dropout_on_fused_experts_is_an_error_of_lora_dropout(tmp_path: Path) -> None:
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_experts": 4, "vocab_size": 64}
+    Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **heads)).save_pretrained(tmp_path / "model")
+    settings = {"model": str(tmp_path / "model"), "data": "d", "method": "lora", "target_modules": "all-linear"}
+    chosen = RunConfig.model_validate(settings | {"lora_dropout": 0.05})
+    with pytest.raises(UserError, match="Set it to 0") as caught:
+        add_adapter(load_model(chosen, torch.float32), chosen)
+    assert caught.value.problem.field == "lora_dropout"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"method": "lora", "modules_to_save": "lm_head,embed_tokens"}, {"method": "ln_tuning"}]
+)
+def test_whole_modules_train_in_fp32_between_bf16_weights_without_autocast(
+    folder: Path, settings: dict[str, Any]
+) -> None:
+    chosen = config(folder, weights_precision="bf16", precision="fp32", **settings)
+    model = load_trainable(chosen, Precision.FP32, load_tokenizer(chosen))
+    assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
+    assert torch.bfloat16 in {weight.dtype for weight in model.parameters()}
+    losses = train(model, 3)
+    assert losses[-1] < losses[0]

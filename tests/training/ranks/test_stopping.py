@@ -1,13 +1,17 @@
-"""Ranks do not outlive their supervisor."""
+"""Ranks do not outlive their supervisor, and a stop before training is not lost."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from paths import ROOT
 
+from training.errors import StopRequested
+from training.ranks.stopping import StopSignal
 from training.run_folder.paths import SUPERVISOR_VARIABLE
 
 RANK = "from training.ranks.stopping import die_with_parent; die_with_parent(); print('trains')"
@@ -32,3 +36,28 @@ def test_a_rank_that_starts_after_its_supervisor_was_killed_ends(collected: bool
         os.waitid(os.P_PID, supervisor.pid, os.WEXITED | (0 if collected else os.WNOWAIT))
         done = rank_of(supervisor.pid)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
+
+
+@pytest.fixture
+def stop() -> Iterator[StopSignal]:
+    before, stop = signal.getsignal(signal.SIGTERM), StopSignal()
+    stop.install()
+    yield stop
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_library_that_catches_exceptions_does_not_lose_a_stop(stop: StopSignal) -> None:
+    with pytest.raises(StopRequested), contextlib.suppress(Exception):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_stop_that_arrives_in_a_finalizer_ends_the_run_at_its_next_phase(stop: StopSignal) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)  # Python ignores what is raised in here
+
+    stop.check()
+    Finalized()
+    with pytest.raises(StopRequested):
+        stop.check()

@@ -21,6 +21,7 @@ ZERO3 = {"strategy": "zero3", "num_processes": 2}
 QUANTIZED_FROZEN = {"zero_quantized_nontrainable_weights": True}
 
 IN_BACKWARD = {"method": "full", "optimizer_in_backward": True, "max_grad_norm": 0}
+ADAPTER = {"method_options": "adapter_len=10, adapter_layers=2"}
 PREFIX = {"method": "prefix_tuning", "method_options": "num_virtual_tokens=4"}
 
 
@@ -126,6 +127,9 @@ def config(**values: Any) -> RunConfig:
         (CPU, {"method": "full", "method_options": "r=8"}, "method_options"),
         (CPU, {"method": "prompt_tuning"}, "method_options"),
         (CPU, {"method": "loha", "quantization": "4bit"}, "quantization"),
+        (CPU, {"method": "adalora", "task": "dpo", "save_steps": 0}, "method"),
+        (CPU, {"method": "adaption_prompt", "task": "kto", "micro_batch_size": 2} | ADAPTER, "method"),
+        (CPU, {"method": "prompt_tuning", "task": "orpo", "method_options": "num_virtual_tokens=4"}, "method"),
         (CPU, {"method": "delora", "quantization": "8bit"}, "quantization"),
         (
             CPU,

@@ -198,6 +198,7 @@ def test_recomputing_activations_changes_only_memory(tmp_path: Path, inputs: tup
     assert spared.losses() == pytest.approx(plain.losses(), rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of the methods that trl calls
 def test_selective_checkpointing_recomputes_every_second_layer() -> None:
     from training.models.activation_checkpointing import checkpoint_every_second_layer
 
@@ -205,6 +206,9 @@ def test_selective_checkpointing_recomputes_every_second_layer() -> None:
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
     assert checkpoint_every_second_layer(model) == 1
+    model.gradient_checkpointing_disable()
+    model.gradient_checkpointing_enable({"use_reentrant": False})  # as trl does around a reference model
+    assert sum(bool(getattr(module, "gradient_checkpointing", False)) for module in model.model.layers) == 1
 
 
 def test_packing_is_refused_for_an_unsupported_model(tmp_path: Path) -> None:

@@ -82,6 +82,13 @@ def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest(inputs: tuple[
     assert kinds == {"embed_tokens", "lm_head", "norm", "input_layernorm", "post_attention_layernorm"}
 
 
+def test_muon_leaves_matrices_of_one_row_to_adamw() -> None:
+    layer = torch.nn.ModuleDict({"gate": torch.nn.Linear(4, 1, bias=False), "up": torch.nn.Linear(4, 2, bias=False)})
+    matrices, others = split_parameters(torch.nn.ModuleDict({"layers": torch.nn.ModuleList([layer])}))
+    assert [tuple(item.shape) for item in matrices] == [(2, 4)]
+    assert [tuple(item.shape) for item in others] == [(1, 4)]
+
+
 def test_anyprecision_keeps_weights_and_moments_in_bf16(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
     chosen = {"optimizer": "adamw_anyprecision", "method": "full", "precision": "bf16"}
     trained = train_here(tmp_path, *inputs, **chosen, max_steps=2, eval_steps=0, save_steps=2, learning_rate=1e-3)

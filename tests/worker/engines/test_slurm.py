@@ -1,14 +1,18 @@
 """Runs as jobs of a real Slurm cluster: nothing is lost, doubled or left over whatever is killed."""
 
+import re
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import pytest
-from slurm import Installation, cluster, slurm
+from slurm import Installation, cluster, pending, slurm
 from sqlalchemy import update
 from sqlmodel import col
 
+from benchmarks.slurm_cluster import SlurmCluster
 from training.config.run_config import RunConfig
 from training.run_folder.paths import RUN_VARIABLE
 from worker.engines.registry import engine
@@ -67,10 +71,8 @@ def test_a_job_near_its_time_limit_saves_and_queues_itself_again(slurm: Installa
     first = slurm.trains(run_id, 10, 1)
     # What --signal=B:USR1@... sends before the limit; limits are whole minutes.
     slurm.cluster.call("scancel", "--batch", "--signal=USR1", str(first.job_id))
-    slurm.until(run_id, lambda run: run.status is Status.QUEUED and run.job and run.job["state"] == "PENDING")
-    # Slurm starts a requeued job after two minutes.
-    slurm.cluster.call("scontrol", "update", f"JobId={first.job_id}", "StartTime=now")
-    second = slurm.trains(run_id, first.step, 2)
+    slurm.until(run_id, pending)
+    second = slurm.continues(run_id, first.step, 2)
     assert second.job_id == first.job_id, "the same job, with its age"
     with db.read() as session:
         outcomes = [attempt.outcome for attempt in runs.attempts(session=session, run_id=run_id)]
@@ -176,6 +178,38 @@ def test_an_id_that_a_killed_controller_gave_again_is_another_runs(slurm: Instal
         Round(Cluster()).run()
     assert (slurm.get(first).status, slurm.get(second).status) == (Status.QUEUED, Status.STOPPED)
     assert slurm.get(first).job_id != job_id
+
+
+@contextmanager
+def broken_nodes(cluster: SlurmCluster) -> Iterator[None]:
+    """The nodes cannot write the scripts of jobs, as with a full disk: Slurm holds jobs whose launch failed."""
+    spools = [cluster.folder / f"spool-{name}" for name in cluster.names]
+    for spool in spools:
+        spool.rename(spool.with_suffix(".away"))
+        spool.write_text("")
+    try:
+        yield
+    finally:
+        for spool in spools:
+            spool.unlink()
+            spool.with_suffix(".away").rename(spool)
+
+
+def test_a_job_that_its_node_could_not_launch_is_submitted_again(slurm: Installation) -> None:
+    with broken_nodes(slurm.cluster):
+        run_id = slurm.light(5)
+        slurm.until(run_id, lambda run: (run.job or {}).get("tries"))
+    assert slurm.finished_undisturbed(run_id).attempt == 1
+
+
+def test_a_run_whose_jobs_no_node_can_launch_fails(slurm: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATHE_MAX_ATTEMPTS", "2")
+    get_settings.cache_clear()
+    with broken_nodes(slurm.cluster):
+        run = slurm.until_end(slurm.light(5))
+    assert run.status is Status.FAILED and run.error
+    assert re.match(r"Slurm job \d+ is held, its launch failed: 2 jobs ended", run.error["message"])
+    slurm.nothing_left()
 
 
 def test_a_run_that_slurm_refuses_fails_with_slurms_reason(slurm: Installation) -> None:

@@ -62,14 +62,14 @@ def test_a_result_of_an_earlier_attempt_is_replaced(run: Run) -> None:
     old.mkdir(parents=True)
     (old / "weights").write_bytes(b"older")
     (old / "leftover").write_bytes(b"older")
-    assert fetching.fetch(run) == ""
+    fetching.fetch(run)
     assert [(file.name, file.read_bytes()) for file in old.iterdir()] == [("weights", b"trained")]
 
 
 def test_a_store_that_lacks_the_files_is_named_and_tried_again(run: Run, tmp_path: Path) -> None:
     stored = tmp_path / "store" / "runs" / run.id / "adapter" / "weights"
     stored.rename(stored.with_name("away"))
-    with pytest.raises(results.NoResult, match="The object store has not given its files"):
+    with pytest.raises(fetching.NotFetched, match="could not be downloaded from the object store"):
         results.find(run)
     stored.with_name("away").rename(stored)
     assert results.find(run).name == "adapter"
@@ -79,4 +79,4 @@ def test_without_a_store_nothing_is_downloaded(run: Run, tmp_path: Path, monkeyp
     monkeypatch.delenv("LATHE_STORE_URL")
     get_settings.cache_clear()
     shutil.rmtree(tmp_path / "store")
-    assert fetching.fetch(run) == "" and not fetching.is_elsewhere(run)
+    assert fetching.start(run) is None and not fetching.is_elsewhere(run)

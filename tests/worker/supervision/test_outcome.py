@@ -2,16 +2,19 @@
 
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.run_folder import checkpoints
 from training.run_folder.events import Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
-from worker.store.tables import Request, Status
+from training.run_folder.paths import checkpoints_dir
+from worker.store.tables import Request, Run, Status
 from worker.supervision.outcome import Ending, judge, next_rung_after
-from worker.supervision.report_reader import AttemptProgress
+from worker.supervision.report_reader import AttemptProgress, Reports
 
 
 def seen(*, step: int = 0, phases: tuple[str, ...] = ("starting",), log: str = "", **facts: object) -> AttemptProgress:
@@ -57,6 +60,33 @@ def test_a_user_error_takes_precedence_over_errors_of_other_ranks() -> None:
 def test_a_crash_is_retried_if_that_can_help(log: str, phases: tuple[str, ...], step: int, retry: bool) -> None:
     verdict = judge(seen(log=log, phases=phases, step=step), Ending(exit_code=1))
     assert (verdict.status, verdict.retry) == (Status.FAILED, retry)
+
+
+def test_ranks_that_slurm_did_not_start_are_named_before_the_status_of_srun() -> None:
+    refused = "srun: error: Task launch for StepId=1.0 failed on node n2: Communication connection failure"
+    verdict = judge(seen(log=refused, phases=("starting",)), Ending(exit_code=-105))
+    assert "did not start the ranks: Task launch for StepId=1.0 failed on node n2" in verdict.reason and verdict.retry
+    assert verdict.machine == "n2"
+
+
+LOST_NODE = "srun: error: Node failure on n2\nsrun: Job step aborted: Waiting up to 22 seconds for job step to finish."
+
+
+@pytest.mark.parametrize(("asked", "machine"), [(Request.REQUEUE, "n2"), (Request.STOP, "")])
+def test_a_node_whose_failure_made_slurm_requeue_the_job_is_named(asked: Request, machine: str) -> None:
+    verdict = judge(seen(log=LOST_NODE, step=3), Ending(exit_code=0, asked=asked, forced=True))
+    assert verdict.machine == machine
+    assert ("node n2 had failed" in verdict.reason) == bool(machine)
+
+
+def test_an_attempt_that_ends_before_it_resumes_names_the_checkpoint_of_an_earlier_one(tmp_path: Path) -> None:
+    checkpoint = checkpoints_dir(tmp_path) / "checkpoint-20"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_text("1")
+    checkpoints.seal(checkpoint)
+    progress = Reports(Run(name="a", config={}, attempt=2, step=25), tmp_path).seen
+    verdict = judge(progress, Ending(exit_code=1, forced=True))
+    assert (verdict.retry, verdict.goes_on) == (True, "It continues from the checkpoint of step 20.")
 
 
 @pytest.mark.parametrize("trained_before", [False, True])

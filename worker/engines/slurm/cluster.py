@@ -90,6 +90,15 @@ def pools() -> list[Pool]:
     return list(found.values())
 
 
+def nodes() -> set[str]:
+    """The names of all nodes.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+    return set(call(["sinfo", "--noheader", "--Node", "--format=%N"]).split())
+
+
 def _gpus(gres: str) -> int:
     """The GPUs of a node in sinfo's words: `gpu:h100:8(S:0-1),shard:4`."""
     counts = [part.split("(")[0].rsplit(":", 1)[-1] for part in gres.split(",") if part.startswith("gpu")]

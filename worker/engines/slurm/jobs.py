@@ -17,6 +17,7 @@ PENDING, RUNNING, CANCELLED = "PENDING", "RUNNING", "CANCELLED"
 _ENDED = {
     "BOOT_FAIL", CANCELLED, "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
 }  # fmt: skip
+_LAUNCH_FAILED = "launch_failed_requeued_held"
 _NAME = re.compile(r"lathe-([0-9a-f]{8})-([0-9a-z]{12})-(\d+)")
 FORMAT = "%i|%T|%j|%P|%D|%N|%S|%r"
 """What `squeue` prints of a job: id, state, name, partition, nodes, node list, start, reason."""
@@ -42,6 +43,11 @@ class Job:
     @property
     def ended(self) -> bool:
         return self.state in _ENDED
+
+    @property
+    def failed_to_launch(self) -> bool:
+        """True if a node could not start the job and Slurm holds it, until somebody releases it."""
+        return self.state == PENDING and self.reason.replace(" ", "_") == _LAUNCH_FAILED
 
     def document(self) -> dict[str, Any]:
         """What the run's row keeps of it."""
@@ -84,6 +90,12 @@ def gres(config: RunConfig, settings: Settings) -> str | None:
     return None if chosen == ON_CPU else chosen
 
 
+def excluded(config: RunConfig, settings: Settings, avoided: Iterable[str]) -> str:
+    """The nodes that the run's job must not get, with commas between: those of its options and, if it takes several, `avoided`."""
+    own = options(config, settings).get("exclude", "")
+    return ",".join(filter(None, [own, *(sorted(avoided) if config.num_machines > 1 else ())]))
+
+
 def submission(
     config: RunConfig, run_id: str, attempt: int, settings: Settings, machine: str, avoided: Iterable[str] = ()
 ) -> tuple[list[str], str]:
@@ -92,8 +104,8 @@ def submission(
     `machine` identifies this boot of this machine (job_side/claiming.py). A run on several nodes does not get those `avoided`.
     """
     chosen = options(config, settings)
-    if config.num_machines > 1 and (nodes := sorted(avoided)):
-        chosen["exclude"] = ",".join([*filter(None, [chosen.get("exclude")]), *nodes])
+    if nodes := excluded(config, settings, avoided):
+        chosen["exclude"] = nodes
     gpus = gres(config, settings)
     argv = [
         "sbatch",

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from training.config.choices import EngineName
 from training.config.run_config import RunConfig
 from worker.engines.naming import engine_name
 from worker.engines.slurm import jobs
-from worker.engines.slurm.cluster import Cluster
+from worker.engines.slurm.cluster import Cluster, nodes
 from worker.engines.slurm.commands import SlurmError, call
 from worker.engines.slurm.jobs import CANCELLED, PENDING, Job
 from worker.machine.process_identity import Identity, boot, me
@@ -59,7 +60,11 @@ class Round:
         if stored.reserved_by(run) or run.job_id is None:
             return self._submit(run)
         job = self._cluster.job_of(run)
-        if job is not None and not job.ended:
+        if job is not None and job.failed_to_launch:
+            self._replace(run, job)
+            call(["scancel", job.id])
+            self._cluster.forget()
+        elif job is not None and not job.ended:
             self._follow(run, job)
         elif job is not None and job.state == CANCELLED and not stored.cancelled_here(run):
             reason = f"Slurm job {job.id} was cancelled outside of Lathe (scancel). Resume continues from the last checkpoint."
@@ -73,9 +78,19 @@ class Round:
         """Writes the state of the run's job, if it has changed."""
         if job is None or (run.job_id, run.id) != (job.id, job.run_id):
             return
-        if (document := job.document() | stored.kept(run)) != run.job:
+        if stored.kept(run) | job.document() != run.job:
             with database.write() as session:
-                stored.describe(session=session, run_id=run.id, job_id=job.id, job=document)
+                stored.describe(session=session, run=run, job=job.document())
+        if job.state == PENDING and stored.EXCLUDED in (run.job or {}):
+            self._exclude(run, job)
+
+    def _exclude(self, run: Run, job: Job) -> None:
+        """Tells Slurm which nodes a job that waits must not get: a job that was requeued has the options of its submission."""
+        wanted = jobs.excluded(_config(run), self._settings, _avoided())
+        if wanted != (run.job or {}).get(stored.EXCLUDED):
+            call(["scontrol", "update", f"JobId={job.id}", f"ExcNodeList={wanted}"])
+            with database.write() as session:
+                stored.describe(session=session, run=run, job=job.document() | {stored.EXCLUDED: wanted})
 
     def _replace(self, run: Run, job: Job | None) -> None:
         """Lets the next round submit another job, or fails the run if its jobs end before its supervisor starts."""
@@ -86,7 +101,7 @@ class Round:
             with database.write() as session:
                 stored.forget(session=session, run_id=run.id, job_id=str(run.job_id), job={"tries": tries})
             return
-        state = job.state.lower() if job else "gone"
+        state = "gone" if job is None else "held, its launch failed" if job.failed_to_launch else job.state.lower()
         reason = f"Slurm job {run.job_id} is {state}: {tries} jobs ended before Lathe's supervisor could start in them."
         fix = f"Check that the nodes have this folder and Python: {ROOT}. The job's output is below."
         self._fail(run, reason, fix, self._output(run))
@@ -115,12 +130,12 @@ class Round:
         return self._sbatch(run, attempt)
 
     def _sbatch(self, run: Run, attempt: int) -> bool:
-        config = RunConfig.model_validate(run.config | run.stepped_down)
-        with database.read() as session:
-            avoided = aside.hosts(session=session)
+        config, avoided = _config(run), _avoided()
         argv, script = jobs.submission(config, run.id, attempt, self._settings, boot(), avoided)
         (self._settings.runs_dir / run.id).mkdir(mode=0o700, parents=True, exist_ok=True)
-        tries = {"tries": (run.job or {}).get("tries", 0)}
+        own: dict[str, Any] = {"tries": (run.job or {}).get("tries", 0)}
+        if config.num_machines > 1:
+            own[stored.EXCLUDED] = jobs.excluded(config, self._settings, avoided)
         try:
             job_id = call(argv, text=script).strip().split(";")[0]
         except SlurmError as error:
@@ -128,7 +143,7 @@ class Round:
             return False
         finally:
             self._cluster.forget()
-        document = Job(job_id, PENDING, run.id, attempt, num_nodes=config.num_machines).document() | tries
+        document = Job(job_id, PENDING, run.id, attempt, num_nodes=config.num_machines).document() | own
         with database.write() as session:
             stored.record(session=session, run=run, job_id=job_id, job=document)
         log.info("run %s, attempt %d: Slurm job %s", run.id, attempt, job_id)
@@ -205,6 +220,17 @@ class _Rows:
         if run.job_id is None or stored.reserved_by(run):
             return False  # it may be the one that is being recorded
         return run.job_id != job.id or run.id not in self.startable
+
+
+def _config(run: Run) -> RunConfig:
+    return RunConfig.model_validate(run.config | run.stepped_down)
+
+
+def _avoided() -> set[str]:
+    """The nodes of the cluster that are put aside. sbatch refuses names that it does not know, such as those of a fleet."""
+    with database.read() as session:
+        hosts = aside.hosts(session=session)
+    return hosts & nodes() if hosts else hosts
 
 
 def _owner() -> str:

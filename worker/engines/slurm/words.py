@@ -23,7 +23,7 @@ _REASONS = {
     "BadConstraints": "no nodes have these features",
     "InvalidAccount": "the account is not valid",
     "InvalidQOS": "the QoS is not valid",
-    "launch_failed_requeued_held": "its start failed; release it with scontrol release",
+    "launch_failed_requeued_held": "a node could not start it; Lathe submits it again",
 }
 _LIMITS = (
     ("QOSMaxJobsPerUser", "the QoS allows no more jobs of this user at once"),
@@ -35,7 +35,7 @@ _LIMITS = (
 
 def reason_in_words(reason: str) -> str:
     """Slurm's reason, such as `Priority`, as a clause; one that is not known here as Slurm writes it."""
-    plain = reason.split(",", maxsplit=1)[0].strip()
+    plain = reason.split(",", maxsplit=1)[0].strip().replace(" ", "_")
     if plain in _REASONS:
         return _REASONS[plain]
     return next((words for start, words in _LIMITS if plain.startswith(start)), f"Slurm says {reason}")

@@ -117,6 +117,9 @@ class ForecastAnswer(Answer):
     peak_bytes: int
     moment: str
     parts: dict[str, int]
+    close: bool = Field(
+        description="true if the limit is within the error of the formula, so that a simulated step decides"
+    )
     moments: dict[str, int]
     host_bytes: int
     copies_bytes: int = Field(description="the part of host_bytes for asynchronous checkpoints")

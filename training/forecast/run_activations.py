@@ -1,0 +1,86 @@
+"""The activations of a run, from those of its layers: what checkpointing, frozen layers and offloading leave of them. No torch."""
+
+from training.config.choices import Attention, Checkpointing, Method, Quantization
+from training.config.run_config import RunConfig
+from training.forecast.activations import Batch, Formats
+from training.forecast.layers import layer_bytes
+from training.forecast.less_memory import SOFTCAPS
+from training.forecast.sizes import Sizes
+from training.forecast.task_memory import compares_answers
+from training.forecast.trainable import adapter_rank, adapts_experts
+from training.model_info.shape import ModelShape, Stack
+
+
+def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
+    capped = shape.model_type in SOFTCAPS
+    return Formats(
+        stream=sizes.stream, compute=sizes.compute, casts=sizes.casts, trains=not config.method.adapts,
+        adapts=sizes.adapts, rank=adapter_rank(config),
+        adapter_dropout=config.lora_dropout > 0 and config.method.is_lora and not compares_answers(config),
+        on_cuda=sizes.on_cuda,
+        # The families that cap scores have no other kernel (transformers/models/gemma2).
+        eager=config.attention is Attention.EAGER or (capped and not config.attention.flash), softcaps=capped,
+        # bitsandbytes/autograd/_functions.py: MatMul8bitFp
+        keeps_inputs=config.quantized is Quantization.INT8 and not sizes.on_cuda,
+        scales_outputs=config.method.is_lora and config.use_dora, only_scales=config.method is Method.VERA,
+        adapts_experts=adapts_experts(config, shape),
+    )  # fmt: skip
+
+
+def run_activations(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float, float]:
+    """Activations at the end of the forward pass, what a layer takes besides during the backward pass of the last ones, and what
+    the largest layer takes in that of the first ones, which are always recomputed if any are."""
+    formats = formats_of(config, shape, sizes)
+    share = config.sequence_parallel_size
+    whole = [(stack, layer_bytes(shape, stack, batch, formats) / share) for stack in shape.stacks]
+    layers, spared = trained_layers(config, shape), _spared_layers(config, shape)
+    kept = sum(layers[stack] * amount for stack, amount in whole)
+    widest_layer = largest = recomputed = max(amount for _, amount in whole)  # the layer that is recomputed
+    inputs = sum((layers[one] - spared[one]) * _tokens(shape, one, batch) for one in shape.stacks) * shape.hidden
+    inputs_bytes = inputs * sizes.stream / share
+    if config.gradient_checkpointing is Checkpointing.SELECTIVE:
+        kept = sum(spared[stack] * amount for stack, amount in whole)
+        if shape.layers % 2 == 0:  # the last layer, which is not recomputed, is done before the first one that is
+            recomputed = 0.0
+    elif config.recomputes:
+        kept = 0.0
+    else:
+        inputs_bytes = recomputed = largest = 0.0
+    if config.gradient_checkpointing is Checkpointing.OFFLOADED and sizes.on_cuda:
+        inputs_bytes = 0.0  # on CPU they stay in the same memory
+    if config.offload_activations:
+        kept, inputs_bytes, recomputed = 0.0, 0.0, widest_layer  # a layer's activations come back for its backward pass
+    outside = batch.tokens * shape.hidden * (sizes.stream + 4)  # embeddings, and the input of the last norm
+    widest = max(stack.intermediate * max(stack.routed, 1) for stack in shape.stacks)
+    moving = batch.tokens * (2 * widest + shape.hidden) * sizes.compute / share
+    return kept + inputs_bytes + outside, recomputed + moving, max(largest, recomputed) + moving
+
+
+def trained_layers(config: RunConfig, shape: ModelShape) -> dict[Stack, int]:
+    """The layers of each stack through which gradients flow: with `trainable_layers` only the last ones."""
+    layers = {stack: stack.layers for stack in shape.stacks}
+    if config.trainable_layers and not config.method.adapts:
+        layers = dict.fromkeys(layers, 0) | {shape.stacks[-1]: min(config.trainable_layers, shape.stacks[-1].layers)}
+    return layers
+
+
+def _spared_layers(config: RunConfig, shape: ModelShape) -> dict[Stack, int]:
+    """The layers of each stack that selective checkpointing does not recompute: every second one, through all stacks
+    (training/models/activation_checkpointing.py)."""
+    if config.gradient_checkpointing is not Checkpointing.SELECTIVE:
+        return dict.fromkeys(shape.stacks, 0)
+    found, end = {}, 0
+    for stack, count in trained_layers(config, shape).items():
+        end += stack.layers
+        found[stack] = end // 2 - (end - count) // 2
+    return found
+
+
+def first_layer(shape: ModelShape, batch: Batch, sizes: Sizes) -> float:
+    """Activations of the first layer while it runs forward: its input and output, and four of the width of its MLP."""
+    stack = shape.stacks[0]
+    return float(batch.tokens * (4 * stack.intermediate * max(stack.routed, 1) + 2 * shape.hidden) * sizes.compute)
+
+
+def _tokens(shape: ModelShape, stack: Stack, batch: Batch) -> int:
+    return batch.target_tokens if shape.encoder and stack.cross else batch.tokens

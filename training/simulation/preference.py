@@ -1,0 +1,103 @@
+"""The losses of preference tasks on fake tensors: those of trl's trainers, without their constructors, which load models."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from training.config.choices import Task
+from training.config.run_config import RunConfig
+from training.trainer.objectives import objective
+
+Loss = Callable[[dict[str, Any]], torch.Tensor]
+
+
+def needs_reference(config: RunConfig) -> bool:
+    """True if the loss compares the model with a second one; with an adapter, the reference is the model without it."""
+    return config.task in (Task.DPO, Task.KTO) and not config.method.adapts
+
+
+def prepare_preference(config: RunConfig, *models: Any) -> None:
+    """Disables dropout and adds the fused head, which computes log-probabilities in tiles, as trl's constructors do."""
+    from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
+
+    measured = ("log_probs", "entropy", "mean_logits", "is_top1")  # of the trained model, the first
+    for number, model in enumerate(models):
+        disable_dropout_in_model(model)
+        if config.task in (Task.DPO, Task.KTO):
+            base = model.get_base_model() if hasattr(model, "get_base_model") else model
+            add_fused_lm_head(base, outputs=measured[:1] if number else measured)
+
+
+def preference_loss(config: RunConfig, model: Any, reference: Any) -> Loss:
+    """The loss of a batch, as the task's trainer computes it."""
+    trainer: Any = object.__new__(objective(config).trainer)
+    vars(trainer).update(_attributes(config), **_experts(config, model), model=model, ref_model=reference)
+    match config.task:
+        case Task.DPO | Task.KTO:
+            return lambda inputs: trainer._compute_loss(model, inputs, False)
+        case Task.ORPO:
+            from trl.experimental.orpo.orpo_trainer import ORPOTrainer
+
+            return lambda inputs: ORPOTrainer.get_batch_loss_metrics(trainer, model, inputs)[0]
+        case _:
+            from trl.trainer.reward_trainer import RewardTrainer
+
+            compute: Any = RewardTrainer.compute_loss
+            return lambda inputs: compute(trainer, model, inputs)
+
+
+def _attributes(config: RunConfig) -> dict[str, Any]:
+    """What the constructors set, for the settings that Lathe gives them."""
+    device, same = torch.device("cpu"), lambda value: value
+    accelerator = SimpleNamespace(device=device, gather=same, gather_for_metrics=same, unwrap_model=same)
+    kept = {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    args = SimpleNamespace(**kept, device=device, world_size=1, center_rewards_coefficient=None)
+    measured = {"_metrics": {"train": defaultdict(list)}, "_total_train_tokens": 0, "_tp_size": 1}
+    of_dpo = {
+        "loss_types": [config.dpo_loss.value],
+        "loss_weights": [1.0],
+        "label_smoothing": 0.0,
+        "ld_alpha": None,
+        "f_divergence_type": "reverse_kl",
+        "use_weighting": False,
+    }
+    of_kto = {
+        "loss_type": "kto",
+        "calculate_KL": True,
+        "desirable_weight": config.desirable_weight,
+        "undesirable_weight": config.undesirable_weight,
+    }
+    of_orpo = {"is_encoder_decoder": False, "padding_value": 0}
+    common = {"beta": config.beta, "precompute_ref_logps": False}
+    return {"accelerator": accelerator, "args": args, **measured, **of_dpo, **of_kto, **of_orpo, **common}
+
+
+def _experts(config: RunConfig, model: Any) -> dict[str, Any]:
+    """Whether the loss that balances experts is added."""
+    text = model.config.get_text_config()
+    weight = getattr(text, "router_aux_loss_coef", None) or 0.0
+    known = config.task is not Task.ORPO or getattr(text, "output_router_logits", False)
+    enabled = bool(known and hasattr(text, "output_router_logits") and weight)
+    return {"aux_loss_enabled": enabled, "router_aux_loss_coef": weight, "aux_loss_coef": weight}
+
+
+@contextmanager
+def head_on_cuda() -> Iterator[None]:
+    """Within it, the fused head scores only the tokens with loss, in place in its tile, as its Triton kernels do."""
+    from trl.kernels import chunked_logprob
+    from trl.trainer import utils
+
+    def in_place(*_: Any, **__: Any) -> None:
+        """A kernel that allocates nothing."""
+
+    with (
+        patch.object(utils, "_use_triton", lambda _: True),
+        patch.object(chunked_logprob, "_forward_tile", in_place),
+        patch.object(chunked_logprob, "_backward_tile", in_place),
+    ):
+        yield
