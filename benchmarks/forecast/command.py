@@ -111,7 +111,8 @@ def compare(case: Case, truth: int) -> Row:
 
 
 def simulation(case: Case) -> int:
-    from training.simulation.simulate import Request, simulate
+    from training.simulation.batches import Request
+    from training.simulation.simulate import simulate
 
     config = RunConfig.model_validate(case.config)
     batch = {"lengths": [case.source] * case.rows, "targets": [case.length] * case.rows}

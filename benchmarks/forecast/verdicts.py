@@ -17,7 +17,8 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.forecast.forecast import DOUBT
 from training.forecast.sizes import resolved
-from training.simulation.simulate import Request, simulate
+from training.simulation.batches import Request
+from training.simulation.simulate import simulate
 from training.tokens.store import open_store
 from worker.forecasts import forecast as forecasting
 from worker.forecasts.worst_batch import RowLengths

@@ -88,7 +88,8 @@ def without_gpu() -> None:
 
 def simulation(case: Case, home: Path, device: Any, workspace_bytes: int = 0) -> Sizes:
     """Returns the simulated bytes that are live and reserved at their peaks (training/simulation/simulate.py)."""
-    from training.simulation.simulate import Request, simulate
+    from training.simulation.batches import Request
+    from training.simulation.simulate import simulate
 
     config = RunConfig.model_validate(case.config(home))
     lengths = [case.length] * case.rows

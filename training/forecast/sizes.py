@@ -168,7 +168,7 @@ def _gathered(config: RunConfig, shape: ModelShape, held: float, frozen: int, co
 
     ZeRO-3 releases each weight after its use, except that it keeps up to a billion elements for the backward pass if all train and
     none is recomputed, and gathers as many when a pass begins if some are frozen. Runs with tokens begin with passes that have no
-    backward pass, after which it keeps none (training/simulation/zero3_fetching.py). A loss in chunks gathers the head.
+    backward pass, after which it keeps none (training/simulation/strategies/zero3_fetching.py). A loss in chunks gathers the head.
     """
     per_weight = held / max(frozen, 1) if config.quantized is not Quantization.NONE else compute
     layer, head = shape.largest_layer * per_weight, (shape.head or shape.table) * config.task.generates * per_weight

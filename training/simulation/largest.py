@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.forecast.solve import Wanted, border, changes_for
-from training.simulation.simulate import Request, simulate
+from training.simulation.batches import Request
+from training.simulation.simulate import simulate
 
 
 @dataclass(frozen=True)

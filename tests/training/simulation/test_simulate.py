@@ -13,7 +13,8 @@ from benchmarks.matrix.inputs import byte_tokenizer
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.simulation.simulate import POINTS, PlacedBatch, Request, Simulation, simulate
+from training.simulation.batches import PlacedBatch, Request
+from training.simulation.simulate import POINTS, Simulation, simulate
 
 LENGTH = 64
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {

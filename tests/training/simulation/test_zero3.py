@@ -9,7 +9,8 @@ import pytest
 
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
-from training.simulation.simulate import Request, simulate
+from training.simulation.batches import Request
+from training.simulation.simulate import simulate
 
 Values = dict[str, Any]
 ENDS: Values = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}

@@ -1,4 +1,4 @@
-"""Simulates the memory of a rank under FSDP (training/simulation/strategy.py)."""
+"""Simulates the memory of a rank under FSDP (training/simulation/strategies/strategy.py)."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 
 from training.config.choices import Offload, Precision
 from training.config.run_config import RunConfig
-from training.simulation.strategy import Gathering, Weights, bytes_of, elements
+from training.simulation.strategies.strategy import Gathering, Weights, bytes_of, elements
 from training.simulation.timeline import Timeline
 
 

@@ -1,8 +1,8 @@
-"""Simulates the memory of a rank that keeps all weights: a single device, or DDP (training/simulation/strategy.py)."""
+"""Simulates the memory of a rank that keeps all weights: a single device, or DDP (training/simulation/strategies/strategy.py)."""
 
 import torch
 
-from training.simulation.strategy import Weights, bytes_of
+from training.simulation.strategies.strategy import Weights, bytes_of
 from training.simulation.timeline import Timeline
 
 _BROADCAST_BYTES = 250 * 2**20  # DDP's buffer to broadcast rank 0's weights (torch/nn/parallel/distributed.py)

@@ -1,13 +1,13 @@
 """Simulates which weights a rank of ZeRO stage 3 holds whole, during passes of the whole model.
 
-Follows deepspeed/runtime/zero/parameter_offload.py (hooks) and partitioned_param_coordinator.py (fetching, prefetching, releasing):
+Follows deepspeed/runtime/zero/partitioned_param_coordinator.py (fetching, prefetching, releasing):
 in the first pass weights are released after each module and the order of modules is recorded; from the second on weights are
 fetched ahead in that order, and kept if they are used again soon.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
@@ -70,8 +70,11 @@ class Fetching:
         self._queue: deque[tuple[Weight, int]] = deque()
         self._fetched_for: dict[Weight, int] = {}
         model.register_forward_pre_hook(lambda *_: self._start_pass())
-        for module in self._own:
-            _hook(module, self)
+
+    @property
+    def modules(self) -> Iterable[torch.nn.Module]:
+        """The modules for which weights are fetched."""
+        return self._own
 
     @property
     def _traced(self) -> bool:
@@ -213,62 +216,3 @@ def _own_weights(module: torch.nn.Module, leaves: set[str]) -> Iterator[tuple[to
     if not leaf:
         for child in module.children():
             yield from _own_weights(child, leaves)
-
-
-def _hook(module: torch.nn.Module, fetching: Fetching) -> None:
-    """Adds the hooks of a module. As in DeepSpeed, they see positional tensors only: a module whose inputs are all named has no end
-    of its backward pass."""
-    left = {"before": 0, "after": 0}
-
-    class BeforeBackward(torch.autograd.Function):
-        @staticmethod
-        def forward(_: Any, output: torch.Tensor) -> torch.Tensor:
-            left["before"] += 1
-            return output.detach()
-
-        @staticmethod
-        def backward(_: Any, *gradients: Any) -> Any:
-            if left["before"]:
-                fetching.fetch(module, forward=False)
-                left["before"] -= 1
-            return gradients
-
-    class AfterBackward(torch.autograd.Function):
-        @staticmethod
-        def forward(_: Any, value: torch.Tensor) -> torch.Tensor:
-            left["after"] += value.requires_grad
-            return value.detach()
-
-        @staticmethod
-        def backward(_: Any, *gradients: Any) -> Any:
-            left["after"] -= 1
-            if left["after"] == 0:
-                fetching.leave(module, forward=False)
-            return gradients
-
-    def enter(_: Any, inputs: Any) -> Any:
-        fetching.fetch(module, forward=True)
-        left["after"] = 0
-        return _on_tensors(cast(Any, AfterBackward.apply), inputs)
-
-    def leave(_: Any, __: Any, outputs: Any) -> Any:
-        if (saved := fetching.saved(module)) and isinstance(outputs, torch.Tensor) and outputs.grad_fn:
-            cast(Any, outputs.grad_fn).metadata["weights"] = saved
-        fetching.leave(module, forward=True)
-        return _on_tensors(cast(Any, BeforeBackward.apply), outputs)
-
-    module.register_forward_pre_hook(enter)
-    module.register_forward_hook(leave)
-
-
-def _on_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Applies the function to all tensors in tuples, lists and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        for key in value:
-            value[key] = _on_tensors(function, value[key])
-    if isinstance(value, tuple | list):
-        applied = [_on_tensors(function, one) for one in value]
-        return type(value)(*applied) if hasattr(value, "_fields") else type(value)(applied)
-    return value

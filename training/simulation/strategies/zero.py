@@ -1,11 +1,11 @@
-"""Simulates the memory of a rank under DeepSpeed ZeRO, stages 0 to 2 (training/simulation/strategy.py)."""
+"""Simulates the memory of a rank under DeepSpeed ZeRO, stages 0 to 2 (training/simulation/strategies/strategy.py)."""
 
 import itertools
 from typing import Any
 
 import torch
 
-from training.simulation.strategy import Weights, elements
+from training.simulation.strategies.strategy import Weights, elements
 from training.simulation.timeline import Timeline
 
 NORM = torch.float64

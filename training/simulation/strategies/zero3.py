@@ -1,4 +1,4 @@
-"""Simulates the memory of a rank under DeepSpeed ZeRO, stage 3 (training/simulation/strategy.py)."""
+"""Simulates the memory of a rank under DeepSpeed ZeRO, stage 3 (training/simulation/strategies/strategy.py)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,11 @@ import torch
 from deepspeed.runtime.zero.leaf_module_config import DEFAULT_LEAF_MODULE_CLASSES
 from deepspeed.runtime.zero.linear import zero3_linear_wrap
 
-from training.simulation.strategy import Weights, bytes_of, elements
+from training.simulation.strategies.strategy import Weights, bytes_of, elements
+from training.simulation.strategies.zero import NORM, largest
+from training.simulation.strategies.zero3_fetching import Fetching
+from training.simulation.strategies.zero3_hooks import add_hooks
 from training.simulation.timeline import Timeline
-from training.simulation.zero import NORM, largest
-from training.simulation.zero3_fetching import Fetching
 
 
 @contextmanager
@@ -57,6 +58,7 @@ class Zero3:
         self.parameters = [torch.nn.Parameter(master)]
         self._waiting: torch.nn.Parameter | None = None
         self._fetching = Fetching(model, live, settings, set(DEFAULT_LEAF_MODULE_CLASSES), recomputes=recomputes)
+        add_hooks(self._fetching)
 
     def _load(self, model: torch.nn.Module, file_bytes: int) -> None:
         """Each rank reads the whole files, and gathers the weights of one module after another to fill them. Weights that are the

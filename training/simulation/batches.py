@@ -1,0 +1,86 @@
+"""What a simulation is asked: a run and the lengths of its batches, whose rows it makes."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from training.batches.layout import PLAIN, choose_layout
+from training.batches.padding_free import base_of
+from training.batches.views import IGNORED, Tokens
+from training.config.choices import Precision, Task
+from training.config.run_config import RunConfig
+from training.model_info.flat_batches import why_padded
+from training.trainer.objectives import objective
+
+
+@dataclass(frozen=True)
+class PlacedBatch:
+    """The batch of the first step or of later ones, and of their first micro steps or of later ones."""
+
+    first_step: bool
+    first_micro: bool
+    lengths: list[int]
+    targets: list[int] = field(default_factory=list)
+    labeled: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run, and the batch of one device: per row its tokens, its target's tokens (seq2seq) and its tokens with loss.
+
+    `places`, if there are any, are the batches of all micro steps; without one for later steps there is only one.
+    """
+
+    config: RunConfig
+    lengths: list[int]
+    targets: list[int] = field(default_factory=list)
+    labeled: list[int] = field(default_factory=list)
+    places: list[PlacedBatch] = field(default_factory=list)
+    device: Literal["cuda", "cpu"] = "cuda"
+    precision: Precision = Precision.BF16
+    tokenizer_size: int = 0
+    classes: int = 0
+    workspace_bytes: int = 0
+    """cuBLAS's workspaces on the card (training/forecast/card_share.py)."""
+    expandable_segments: bool = False
+
+
+def collator(model: torch.nn.Module, request: Request) -> Any:
+    """Returns the collator of the run."""
+    config, pad = request.config, 0
+    if config.task not in PLAIN:
+        return objective(config).collator(pad)
+    chosen: Any = choose_layout(config, model, pad, on_cpu=request.device == "cpu").collator
+    if why_padded(base_of(model).config.model_type):  # a run finds that out by trying
+        chosen.pad()
+    return chosen
+
+
+def rows_of(config: RunConfig, batch: Request | PlacedBatch) -> list[Any]:
+    """Returns the rows of a batch."""
+    labeled = batch.labeled or batch.lengths
+    targets = batch.targets or batch.lengths
+    if config.task is Task.SEQ2SEQ:
+        return [
+            {"input_ids": _tokens(length), "labels": _tokens(target)}
+            for length, target in zip(batch.lengths, targets, strict=True)
+        ]
+    rows = [_row(length, count) for length, count in zip(batch.lengths, labeled, strict=True)]
+    if config.task is Task.CLASSIFICATION:
+        return [row | {"label": 0} for row in rows]
+    if config.task.pairs:
+        return [{"chosen": row, "rejected": row} for row in rows]
+    if config.task is Task.KTO:
+        return [row | {"whole": row["input_ids"], "label": number % 2} for number, row in enumerate(rows)]
+    return rows
+
+
+def _row(length: int, labeled: int) -> Tokens:
+    tokens = _tokens(length)
+    return {"input_ids": tokens, "labels": np.where(np.arange(length) < length - labeled, np.int32(IGNORED), tokens)}
+
+
+def _tokens(count: int) -> Any:
+    return np.ones(count, dtype=np.int32)

@@ -1,0 +1,151 @@
+"""The training steps of a run on fake tensors: kernels, loss, passes, optimizer."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate.utils.operations import convert_outputs_to_fp32
+
+from training.batches.layout import PLAIN
+from training.config.choices import Checkpointing, Precision, Strategy, Task
+from training.config.chunked_loss import TASKS, wants_chunks
+from training.config.run_config import RunConfig
+from training.models.activation_checkpointing import checkpoint_every_second_layer, saved_activations
+from training.models.loading import DTYPES
+from training.simulation.batches import PlacedBatch, Request
+from training.simulation.cuda_kernels import cuda_kernels, saved_on_host
+from training.simulation.fake_optimizer import fake_optimizer
+from training.simulation.preference import head_on_cuda, preference_loss, prepare_preference
+from training.simulation.strategies.choose import micro_steps, simulated_strategy
+from training.simulation.strategies.strategy import Weights
+from training.simulation.timeline import Timeline
+from training.trainer.chunked_loss import ChunkedHead, linear_head
+from training.trainer.global_batch import evaluating
+
+_TEST_TOKENS = 16
+
+
+def recompute(model: Any, config: RunConfig) -> None:
+    """Enables gradient checkpointing as the run does."""
+    if config.recomputes:
+        # "gradient" before transformers 5.20
+        name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
+        enable = getattr(model, f"{name}_checkpointing_enable")
+        enable(**{f"{name}_checkpointing_kwargs": {"use_reentrant": False}})
+    if config.gradient_checkpointing is Checkpointing.SELECTIVE:
+        checkpoint_every_second_layer(model)
+
+
+@contextmanager
+def kernels(request: Request) -> Iterator[None]:
+    """Applies the kernels of the request's device and strategy."""
+    with ExitStack() as stack:
+        if request.config.strategy is Strategy.ZERO3:
+            from training.simulation.strategies.zero3 import linear_layers  # DeepSpeed takes seconds to import
+
+            stack.enter_context(linear_layers())
+        if request.device == "cuda":
+            stack.enter_context(cuda_kernels())
+            if request.config.task in (Task.DPO, Task.KTO):
+                stack.enter_context(head_on_cuda())
+        yield
+
+
+def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Timeline) -> None:
+    """Runs the first steps of a run; `batch` makes the inputs of a micro step."""
+    config = request.config
+    both = [one for one in (model, reference) if one is not None]
+    if config.task not in (*PLAIN, Task.SEQ2SEQ, Task.CLASSIFICATION):
+        prepare_preference(config, *both)
+    if request.precision is not Precision.FP32 and config.strategy.zero_stage is None:
+        cast = torch.autocast("cpu", dtype=DTYPES[request.precision])
+        for one in both:
+            one.forward = convert_outputs_to_fp32(cast(one.forward))
+    strategy = simulated_strategy(model, config, request.precision, live, on_cpu=request.device == "cpu")
+    live.on_enter(strategy.enter)
+    if config.strategy is Strategy.ZERO3 and config.task in PLAIN:
+        _test(model, batch)
+    compute_loss = _loss(model, reference, request)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(strategy.on_gradient)
+    optimizer = fake_optimizer(model, strategy.parameters, config, live)
+    if config.steps_in_backward:
+        _free_gradients(optimizer, strategy.parameters, live)
+    for step in range(3 if config.num_processes > 1 else 2):
+        if placed := _placed(request, first_step=step == 0):
+            one_step(compute_loss, [partial(batch, one) for one in placed], strategy, optimizer, request, live)
+
+
+def _test(model: Any, batch: Any) -> None:
+    """Runs forward passes on a short batch, as a run does before its first step; DeepSpeed's first trace is that of these."""
+    with evaluating(model):
+        for _ in range(2):
+            model(**batch(PlacedBatch(True, True, [_TEST_TOKENS, _TEST_TOKENS])))
+
+
+def _placed(request: Request, *, first_step: bool) -> list[Request | PlacedBatch]:
+    """Returns the batches of a step's micro steps: the first and, if gradients accumulate, a later one."""
+    number = micro_steps(request.config)
+    if not request.places:
+        return [request] * number
+    found: list[Request | PlacedBatch] = [one for one in request.places if one.first_step is first_step]
+    return sorted(found, key=lambda one: not getattr(one, "first_micro", False))[:number]
+
+
+def _loss(model: Any, reference: Any, request: Request) -> Callable[[dict[str, Any]], torch.Tensor]:
+    """Returns the function that computes the loss of a batch: in chunks where the run does."""
+    forward = model.__call__
+    if request.config.task not in (*PLAIN, Task.SEQ2SEQ, Task.CLASSIFICATION):
+        return preference_loss(request.config, model, reference)
+    head = linear_head(model) if request.config.task in TASKS else None
+    if head is None or not wants_chunks(request.config, head.out_features):
+        return lambda inputs: forward(**inputs)[0]
+    chunked = ChunkedHead(model)
+    chunked.place()
+    return lambda inputs: chunked.outputs(forward, inputs)["logits"] / len(request.lengths)
+
+
+def _free_gradients(optimizer: Any, weights: Weights, live: Timeline) -> None:
+    """Takes the optimizer's step for each weight in the backward pass (training/trainer/step_in_backward.py)."""
+
+    def step(weight: torch.Tensor) -> None:
+        live.phase, live.kind = "optimizer", "optimizer"
+        optimizer.step()
+        weight.grad, live.phase = None, "backward"
+
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
+
+
+def one_step(compute_loss: Any, batches: Any, strategy: Any, optimizer: Any, request: Request, live: Timeline) -> None:
+    """Runs forward and backward passes, gradient clipping and the optimizer's step, as the Trainer does."""
+    config = request.config
+    live.phase, live.kind = "load", "other"
+    micro_batches = [batch() for batch in (*batches, batches[-1])]  # one is read ahead
+    for inputs in micro_batches[:-1]:
+        live.phase = "forward"
+        with _saved_activations(request, strategy.parameters if request.config.offload_activations else ()):
+            loss = compute_loss(inputs)
+        live.phase = "backward"
+        loss.backward()
+        del loss
+        strategy.on_backward_end()
+    live.phase, live.kind = "optimizer", "other"
+    strategy.on_step_begin()
+    if config.max_grad_norm:
+        torch.nn.utils.clip_grad_norm_(strategy.parameters, config.max_grad_norm)
+    live.kind = "optimizer"
+    optimizer.step()
+    strategy.on_step_end()
+
+
+def _saved_activations(request: Request, weights: Iterable[torch.Tensor]) -> AbstractContextManager[object]:
+    kind = request.config.gradient_checkpointing
+    if request.config.offload_activations and request.device == "cuda":
+        return saved_on_host(weights)
+    if kind is Checkpointing.OFFLOADED and request.device == "cuda":
+        return saved_on_host()
+    return saved_activations(kind, torch.device("cpu"))

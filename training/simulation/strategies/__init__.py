@@ -1,0 +1,1 @@
+"""What each strategy allocates and frees on one rank during a step, with fake tensors."""
