@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,8 +36,7 @@ def run(options: argparse.Namespace) -> None:
         home = options.keep or Path(place)
         home.mkdir(parents=True, exist_ok=True)
         known = _read(options.truth)
-        measure(cases, home, known)
-        _write(options.truth, known)
+        measure(cases, home, known, partial(_write, options.truth))
         for case in cases:
             prepare(case, home)
         rows = [compare(case, home, known[case.name]) for case in cases if known[case.name].peak]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,10 @@ class Measured:
     problem: str = ""
 
 
-def measure(cases: list[RandomCase], home: Path, known: dict[str, Measured]) -> dict[str, Measured]:
-    """Runs the cases that are not `known`. By name."""
+def measure(
+    cases: list[RandomCase], home: Path, known: dict[str, Measured], keep: Callable[[dict[str, Measured]], None]
+) -> None:
+    """Runs the cases that are not `known`, adds them by name, and has each kept, so that an interruption costs one run."""
     waiting = [case for case in cases if case.name not in known]
     with ForkedRanks(home / "ranks.log") as ranks:
         for number, case in enumerate(waiting):
@@ -46,8 +49,8 @@ def measure(cases: list[RandomCase], home: Path, known: dict[str, Measured]) -> 
             folder = run_folder(case, home)
             outcome, reason = ranks.run(case, folder)
             known[case.name] = _peak(folder) if outcome == "worked" else Measured(problem=reason)
+            keep(known)
             print(f"{number + 1}/{len(waiting)} {case.name}: {outcome} {reason}", file=sys.stderr, flush=True)
-    return known
 
 
 def run_folder(case: RandomCase, home: Path) -> Path:
