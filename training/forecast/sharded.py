@@ -100,7 +100,8 @@ def saving_bytes(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
     )  # of rows that ranks divide unevenly
     gathered = 0 if zero in (1, 2) else largest if zero == 3 else 2 * largest + padded
     if config.method.adapts or sizes.on_cuda:
-        return float(element * gathered)
+        copies = 0 if sizes.on_cuda else sizes.gradient_format * sizes.trained  # in host memory
+        return float(element * gathered + copies)
     tied = shape.table if ties_head(config, shape) else 0
     if zero is None:
         return float(element * (shape.parameters + tied + largest + padded))

@@ -172,14 +172,16 @@ def _gathered(config: RunConfig, shape: ModelShape, held: float, frozen: int, co
     """
     per_weight = held / max(frozen, 1) if config.quantized is not Quantization.NONE else compute
     layer, head = shape.largest_layer * per_weight, (shape.head or shape.table) * config.task.generates * per_weight
+    tested = config.task in (Task.SFT, Task.PRETRAINING)
     if config.strategy is Strategy.FSDP:
         rest = (shape.parameters - shape.in_layers - min(shape.table, shape.head)) * per_weight
         if shape.head:  # its buffer is freed at the end of the model's pass, which a loss in chunks follows
             with_logits = rest if wants_chunks(config, shape.vocab) else 2 * rest
-            return Gathered(3 * layer, max(3 * layer, layer + 2 * rest), with_logits, rest, 2 * layer)
-        return Gathered(2 * rest, 3 * layer + rest, rest, rest, 2 * layer + rest)
+            kept = rest if tested else 0.0  # by the tests before the first step, which have no backward pass
+            first = kept + max(3 * layer, 2 * layer + shape.table * per_weight)
+            return Gathered(first, max(3 * layer + kept, layer + 2 * rest), with_logits, rest, 2 * layer)
+        return Gathered(2 * rest + 2 * layer, 3 * layer + rest, rest, rest, 2 * layer + rest)
     whole = min(shape.parameters, MAX_LIVE_PARAMETERS) * per_weight
-    tested = config.task in (Task.SFT, Task.PRETRAINING)
     if trainable.trains_tables(config) and not config.recomputes and not tested:
         return Gathered(whole, whole, whole, whole, whole)
     in_chunks = config.task in (Task.DPO, Task.KTO) or wants_chunks(config, shape.vocab)

@@ -19,7 +19,7 @@ from training.simulation.cuda_kernels import cuda_kernels, saved_on_host
 from training.simulation.fake_optimizer import fake_optimizer
 from training.simulation.preference import head_on_cuda, preference_loss, prepare_preference
 from training.simulation.strategies.choose import micro_steps, simulated_strategy
-from training.simulation.strategies.strategy import Weights
+from training.simulation.strategies.strategy import Weights, shards
 from training.simulation.timeline import Timeline
 from training.trainer.chunked_loss import ChunkedHead, linear_head
 from training.trainer.global_batch import evaluating
@@ -65,8 +65,8 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
             one.forward = convert_outputs_to_fp32(cast(one.forward))
     strategy = simulated_strategy(model, config, request.precision, live, on_cpu=request.device == "cpu")
     live.on_enter(strategy.enter)
-    if config.strategy is Strategy.ZERO3 and config.task in PLAIN:
-        _test(model, batch)
+    if shards(config) and config.task in PLAIN:
+        _test(model, batch, live)
     compute_loss = _loss(model, reference, request)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -79,8 +79,10 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
             one_step(compute_loss, [partial(batch, one) for one in placed], strategy, optimizer, request, live)
 
 
-def _test(model: Any, batch: Any) -> None:
-    """Runs forward passes on a short batch, as a run does before its first step; DeepSpeed's first trace is that of these."""
+def _test(model: Any, batch: Any, live: Timeline) -> None:
+    """Runs forward passes on a short batch, as a run does before its first step: DeepSpeed's first trace is that of these, and
+    FSDP keeps the head that it gathered until a backward pass."""
+    live.phase = "forward"
     with evaluating(model):
         for _ in range(2):
             model(**batch(PlacedBatch(True, True, [_TEST_TOKENS, _TEST_TOKENS])))

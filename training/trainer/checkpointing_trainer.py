@@ -1,5 +1,6 @@
 """A Trainer that saves checkpoints in the background, and resumes from those of other strategies and numbers of processes."""
 
+import gc
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -50,16 +51,19 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             self.checkpointer.prepare(value for value in chain(trained, states) if type(value) is torch.Tensor)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As Trainer's, which copies all weights to host memory on every rank with ZeRO-1 and ZeRO-2, and gathers the frozen
-        base weights of FSDP."""
+        """As Trainer's, which copies all weights to host memory on every rank with ZeRO-1 and ZeRO-2, gathers the frozen base
+        weights of FSDP, and with ZeRO-3 keeps what it gathered: DeepSpeed's function for it is part of a reference cycle.
+        """
         config, model = self.context.config, self.accelerator.unwrap_model(self.model)
         if config.strategy.zero_stage in (0, 1, 2):
             if self.args.should_save:
                 self._save(output_dir, state_dict=weights.copied(model))
-        elif self._gathers_all and config.method.is_lora:
+        elif self._gathers_all and config.method.adapts:
             self._save(output_dir, state_dict=weights.gathered_trained(model))
         else:
             super().save_model(output_dir, _internal_call)
+        if config.strategy is Strategy.ZERO3:
+            gc.collect()
 
     @property
     def _gathers_all(self) -> bool:

@@ -14,7 +14,7 @@ class Fsdp(Gathering):
     """FSDP2 with accelerate's groups (torch/distributed/fsdp/_fully_shard): each layer, the head with the last norm, the rest.
 
     FSDP gathers a group into a buffer and copies the weights out of it. In the forward pass the buffer lives until the next group
-    is gathered. In the backward pass FSDP gathers the next group ahead, and copies a group's gradients into a reduce buffer, which
+    is copied. In the backward pass FSDP gathers the next group ahead, and copies a group's gradients into a reduce buffer, which
     lives until that of the next group.
     """
 
@@ -82,7 +82,6 @@ class Fsdp(Gathering):
             return
         if group not in self._ahead:
             self._gather_ahead(group)
-        self._copied = None
         weights = self._groups[group]
         self._whole[group] = [self._live.allocate("gathered", weight.numel(), weight.dtype) for weight in weights]
         buffer = self._ahead.pop(group, None)

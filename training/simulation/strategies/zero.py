@@ -1,6 +1,6 @@
 """Simulates the memory of a rank under DeepSpeed ZeRO, stages 0 to 2 (training/simulation/strategies/strategy.py)."""
 
-import itertools
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -35,7 +35,9 @@ class Zero:
         self._trained, self._live, self._settings = trained, live, settings
         self._stage, self._micro_steps, self._micro_step = int(settings["stage"]), micro_steps, 0
         self._bucket_size = int(settings.get("reduce_bucket_size", 5e8))
-        owned = self._fullest([_touched(trained, rank, ranks) for rank in range(ranks)])
+        # The Trainer's two groups: norms and biases have no weight decay. Each is divided by itself.
+        groups = [[one for one in trained if (one.ndim > 1) is matrices] for matrices in (True, False)]
+        owned = self._fullest([[*chain(*(_touched(one, rank, ranks) for one in groups))] for rank in range(ranks)])
         self._owned, self._owned_elements = {id(weight) for weight in owned}, elements(owned)
         self._offloaded = "offload_optimizer" in settings
         self.parameters = [self._master(-(-elements(trained) // ranks))]
@@ -127,6 +129,6 @@ def largest(weights: Weights) -> int:
 def _touched(weights: Weights, rank: int, ranks: int) -> Weights:
     """Returns the weights with elements in the rank's part of all."""
     share = elements(weights) / ranks
-    ends = list(itertools.accumulate(weight.numel() for weight in weights))
+    ends = list(accumulate(weight.numel() for weight in weights))
     places = zip(weights, [0, *ends], ends, strict=False)
     return [weight for weight, first, end in places if end > rank * share and first < (rank + 1) * share]
