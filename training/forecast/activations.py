@@ -41,7 +41,9 @@ class Formats:
     with an adapter of rank `rank`. On CUDA a dropout mask takes one byte per element, on CPU as much as its input. With
     `eager`, attention stores its probabilities, and with `softcaps` its capped scores. With `keeps_inputs`, each linear layer saves
     its input. `scales_outputs` is True if an adapter also trains scales of outputs (DoRA), `only_scales` if it trains scales only,
-    of fixed matrices (VeRA). `adapts_experts` is True if fused experts have an adapter.
+    of fixed matrices (VeRA). `adapts_experts` is True if fused experts have an adapter. An adapter that `upcasts` has fp32 weights
+    and copies its 16-bit inputs to that format; one with `whole_products` multiplies its inputs with the product of its matrices,
+    which has the size of the weight (LoHa).
     """
 
     stream: int
@@ -57,7 +59,14 @@ class Formats:
     softcaps: bool = False
     scales_outputs: bool = False
     only_scales: bool = False
+    whole_products: bool = False
     adapts_experts: bool = False
+    upcasts: bool = False
+
+    @property
+    def adapter(self) -> int:
+        """Bytes per element in an adapter."""
+        return 4 if self.upcasts else self.compute
 
     def keeps_input(self, linear: Linear) -> bool:
         """True if a linear layer saves its input. An adapter with dropout saves what it drops of it instead."""
@@ -76,8 +85,37 @@ def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats)
     if decodes:
         total += _attention(shape, stack, batch, tokens, length, batch.length, formats, key_tokens=batch.tokens)
     total += _mlp(shape, stack, formats) * tokens
+    total += adapter_weights(stack, formats)
     total += _dropout(shape, stack, formats) * tokens
     return total
+
+
+def adapter_weights(stack: Stack, formats: Formats) -> int:
+    """Bytes of the weights that an adapter computes in each pass of a layer and saves: LoHa's products, autocast's copies of VeRA's
+    fixed matrices."""
+    adapted = [linear for linear in stack.linears if linear.name in formats.adapts]
+    if formats.whole_products:
+        return sum(formats.adapter * linear.inputs * linear.outputs for linear in adapted)
+    if formats.only_scales and formats.casts:
+        return sum(formats.compute * formats.rank * (linear.inputs + linear.outputs) for linear in adapted)
+    return 0
+
+
+def position_biases(shape: ModelShape, batch: Batch, formats: Formats) -> int:
+    """Bytes of T5's position biases, of the encoder and of the decoder, which all layers share: as looked up, and transposed."""
+    encoder = shape.encoder
+    if encoder is None:
+        return 0
+    return 2 * formats.compute * (encoder.heads * batch.length**2 + shape.decoder.heads * batch.target_length**2)
+
+
+def quantized_inputs(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats) -> int:
+    """Bytes of the inputs of a layer's linear modules, which bitsandbytes keeps in attributes of its function: checkpointing, which
+    replaces saved tensors, does not free them."""
+    tokens = batch.target_tokens if shape.encoder is not None and stack.cross else batch.tokens
+    normed = {_block(linear) for linear in stack.linears if _reads_norm(linear, shape)}
+    others = sum(linear.inputs for linear in stack.linears if _writes_out(linear))
+    return formats.compute * tokens * (shape.hidden * len(normed) + others)
 
 
 def _norms(shape: ModelShape, stack: Stack, formats: Formats) -> int:
@@ -87,8 +125,8 @@ def _norms(shape: ModelShape, stack: Stack, formats: Formats) -> int:
     if shape.rms_norm and formats.trains:
         saved += formats.stream * hidden  # scaled x, the factor of the weight
     readers = [linear for linear in stack.linears if _reads_norm(linear, shape) and formats.keeps_input(linear)]
-    if formats.casts:
-        outputs = 2 * hidden * len(readers)
+    if formats.casts or formats.upcasts:
+        outputs = formats.adapter * hidden * len(readers)
     else:
         groups = {_block(linear) for linear in readers}
         outputs = formats.compute * hidden * len(groups)
@@ -124,10 +162,10 @@ def _adapter(linear: Linear, formats: Formats) -> int:
     if linear.name not in formats.adapts:
         return 0
     # Autocast does not reach dropout, whose input has the format of the adapter's weights.
-    mask = 1 if formats.on_cuda else 4 if formats.casts else formats.compute
-    dropped = (formats.compute + mask) * linear.inputs if formats.adapter_dropout else 0
-    outputs = 2 * formats.scales_outputs + formats.only_scales
-    return (formats.rank + outputs * linear.outputs) * formats.compute + dropped
+    mask = 1 if formats.on_cuda else 4 if formats.casts else formats.adapter
+    dropped = (formats.adapter + mask) * linear.inputs if formats.adapter_dropout else 0
+    scaled = (formats.compute + formats.adapter) * formats.scales_outputs + formats.adapter * formats.only_scales
+    return formats.rank * formats.adapter + scaled * linear.outputs + dropped
 
 
 def _attention(
@@ -151,23 +189,26 @@ def _attention(
         normed = tokens * factor * (queries + keys)
     else:
         normed = 0
-    saved = c * (tokens * queries + (key_tokens or tokens) * 2 * keys)  # rotated queries and keys, values
+    in_fp32 = shape.dropout > 0 and not formats.on_cuda  # dropout on CPU leads to a kernel that computes in fp32
+    saved = (4 if in_fp32 else c) * (
+        tokens * queries + (key_tokens or tokens) * 2 * keys
+    )  # rotated queries and keys, values
     output = _named(stack, ("o_proj", "c_proj", "out_proj", "dense", "o"))
     saved += c * tokens * queries + 4 * tokens * stack.heads  # the result, and each row's log-sum-exp
     if batch.flat and not formats.on_cuda and output and formats.keeps_input(output):
         saved += c * tokens * queries  # the rows' results, concatenated
-    if formats.casts and not formats.trains and output and output.name in formats.adapts:
-        saved += c * tokens * queries
+    if (formats.casts or formats.upcasts) and not formats.trains and output and output.name in formats.adapts:
+        saved += formats.adapter * tokens * queries
     pairs = batch.rows * stack.heads * length * key_length
     if shape.encoder is not None:
         # The position bias, which includes the mask, or the probabilities, or both; with dropout also its mask and result.
-        saved += c * pairs * (4 if shape.dropout and not formats.on_cuda else 2 if formats.eager else 1)
+        saved += pairs * (12 + c if in_fp32 else 2 * c if formats.eager else c)
     elif formats.eager:
         whole = stack.heads * tokens * tokens if batch.flat else pairs
         # Capped scores, fp32 probabilities, and their copy for the product with the values.
         saved += whole * (4 + (c if c != 4 else 0) + (c if formats.softcaps else 0))
-    elif not formats.on_cuda and shape.dropout:
-        saved += c * pairs * 3
+    elif in_fp32:
+        saved += 4 * pairs * 3
     return normed + saved
 
 
@@ -179,7 +220,7 @@ def _mlp(shape: ModelShape, stack: Stack, formats: Formats) -> int:
     """Bytes per token of the MLP, or of the experts that the token is routed to."""
     wide, c = stack.intermediate * max(stack.routed, 1), formats.compute
     down = stack.linears[-1]
-    last = c * wide if formats.keeps_input(down) or (stack.experts and formats.trains) else 0
+    last = formats.adapter * wide if formats.keeps_input(down) or (stack.experts and formats.trains) else 0
     if stack.gated:
         gelu_new = 3 if shape.activation in ("gelu_new", "gelu_pytorch_tanh_slow") else 0
         saved = (3 + gelu_new) * c * wide

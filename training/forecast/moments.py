@@ -7,7 +7,7 @@ from training.forecast.activations import Batch
 from training.forecast.layers import layer_bytes
 from training.forecast.less_memory import LossBytes
 from training.forecast.optimizer_memory import split_experts
-from training.forecast.run_activations import first_layer, formats_of, run_activations, trained_layers
+from training.forecast.run_activations import first_layer, formats_of, run_activations, trained_layers, upcasts
 from training.forecast.sharded import is_sharded, optimizer_bytes, pass_bytes, saving_bytes, start_bytes
 from training.forecast.sizes import Sizes
 from training.forecast.task_memory import loss_bytes, ties_head
@@ -90,7 +90,9 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
     }
     if is_sharded(config):
         live |= _sharded(config, shape, sizes, (kept, layer, first, first_layer(shape, batch, sizes)), loss)
-    _with_norms(live, config, float(sizes.compute * norm_weights(config, shape)))
+    # 16-bit weights are also copied to the fp32 of the adapter.
+    element, copies = (4, 4) if upcasts(config, sizes) else (sizes.compute, 3)
+    _with_norms(live, config, float(element * norm_weights(config, shape, copies)))
     base: Parts = {"weights": sizes.weights, "optimizer": sizes.optimizer}
     early: Parts = {"optimizer": sizes.master} if batch.first_step else {}
     return {name: base | ({} if name in _AFTER_PASSES else early) | parts for name, parts in live.items()}

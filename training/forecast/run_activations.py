@@ -1,14 +1,16 @@
 """The activations of a run, from those of its layers: what checkpointing, frozen layers and offloading leave of them. No torch."""
 
-from training.config.choices import Attention, Checkpointing, Method, Quantization
+from training.config.choices import Attention, Checkpointing, Method, Precision, Quantization
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch, Formats
+from training.forecast.activations import Batch, Formats, position_biases, quantized_inputs
 from training.forecast.layers import layer_bytes
 from training.forecast.less_memory import SOFTCAPS
 from training.forecast.sizes import Sizes
 from training.forecast.task_memory import compares_answers
 from training.forecast.trainable import adapter_rank, adapts_experts
 from training.model_info.shape import ModelShape, Stack
+
+_BLOOM = "bloom"
 
 
 def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
@@ -18,13 +20,20 @@ def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
         adapts=sizes.adapts, rank=adapter_rank(config),
         adapter_dropout=config.lora_dropout > 0 and config.method.is_lora and not compares_answers(config),
         on_cuda=sizes.on_cuda,
-        # The families that cap scores have no other kernel (transformers/models/gemma2).
-        eager=config.attention is Attention.EAGER or (capped and not config.attention.flash), softcaps=capped,
+        # The families that cap scores have no other kernel without flash attention (transformers/models/gemma2), BLOOM none at all.
+        eager=config.attention is Attention.EAGER or (capped and not config.attention.flash) or shape.model_type == _BLOOM,
+        softcaps=capped,
         # bitsandbytes/autograd/_functions.py: MatMul8bitFp
         keeps_inputs=config.quantized is Quantization.INT8 and not sizes.on_cuda,
-        scales_outputs=config.method.is_lora and config.use_dora, only_scales=config.method is Method.VERA,
-        adapts_experts=adapts_experts(config, shape),
+        scales_outputs=config.method.is_lora and config.use_dora, only_scales=config.method is Method.VERA, whole_products=config.method is Method.LOHA,
+        adapts_experts=adapts_experts(config, shape), upcasts=upcasts(config, sizes),
     )  # fmt: skip
+
+
+def upcasts(config: RunConfig, sizes: Sizes) -> bool:
+    """True if an adapter computes in fp32 between 16-bit weights: without autocast, and without ZeRO and FSDP that convert it."""
+    fp32 = config.precision is Precision.FP32 or (config.precision is Precision.AUTO and not sizes.on_cuda)
+    return config.method.adapts and config.strategy.zero_stage is None and sizes.compute == 2 and fp32
 
 
 def run_activations(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> tuple[float, float, float]:
@@ -46,14 +55,30 @@ def run_activations(config: RunConfig, shape: ModelShape, batch: Batch, sizes: S
         kept = 0.0
     else:
         inputs_bytes = recomputed = largest = 0.0
+    if formats.keeps_inputs and config.recomputes:
+        again = sum((layers[one] - spared[one]) * quantized_inputs(shape, one, batch, formats) for one in shape.stacks)
+        kept += again / share
     if config.gradient_checkpointing is Checkpointing.OFFLOADED and sizes.on_cuda:
         inputs_bytes = 0.0  # on CPU they stay in the same memory
     if config.offload_activations:
         kept, inputs_bytes, recomputed = 0.0, 0.0, widest_layer  # a layer's activations come back for its backward pass
     outside = batch.tokens * shape.hidden * (sizes.stream + 4)  # embeddings, and the input of the last norm
+    outside += position_biases(shape, batch, formats)
     widest = max(stack.intermediate * max(stack.routed, 1) for stack in shape.stacks)
-    moving = batch.tokens * (2 * widest + shape.hidden) * sizes.compute / share
+    # Gradients of the MLP; the derivative of BLOOM's activation also makes tensors of its width.
+    wide = 4 if shape.model_type == _BLOOM else 2
+    gradients = _of_products(config, shape, formats)
+    moving = gradients + batch.tokens * (wide * widest + shape.hidden) * sizes.compute / share
     return kept + inputs_bytes + outside, recomputed + moving, max(largest, recomputed) + moving
+
+
+def _of_products(config: RunConfig, shape: ModelShape, formats: Formats) -> float:
+    """Temporary tensors of the size of the largest adapted weight in LoHa's backward pass, two factors and three gradients
+    (peft/tuners/loha/layer.py: HadaWeight)."""
+    if not formats.whole_products:
+        return 0.0
+    adapted = [one for stack in shape.stacks for one in stack.linears if one.name in formats.adapts]
+    return 5.0 * formats.adapter * max((one.inputs * one.outputs for one in adapted), default=0)
 
 
 def trained_layers(config: RunConfig, shape: ModelShape) -> dict[Stack, int]:

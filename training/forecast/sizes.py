@@ -142,8 +142,11 @@ def _frozen_bytes(config: RunConfig, shape: ModelShape, frozen: int, stored: int
     """Bytes of the frozen weights over all ranks."""
     if config.quantized is Quantization.NONE:
         return frozen * stored
-    # Only linear weights are packed; other weights and fused experts are not.
-    return shape.linear_weights * _packed(config) + (frozen - shape.linear_weights) * stored
+    # Only linear weights are packed; other weights and fused experts are not, and not T5's `wo` (_keep_in_fp32_modules).
+    linears = [(stack.layers, linear) for stack in shape.stacks for linear in stack.linears]
+    plain = sum(count * one.inputs * one.outputs for count, one in linears if one.name.endswith("DenseReluDense.wo"))
+    packed = shape.linear_weights - plain
+    return packed * _packed(config) + (frozen - packed) * stored
 
 
 def _packed(config: RunConfig) -> float:

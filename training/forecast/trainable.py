@@ -27,7 +27,7 @@ def adapted(config: RunConfig, shape: ModelShape) -> frozenset[str]:
 def count(config: RunConfig, shape: ModelShape) -> tuple[int, int]:
     """(trained weights, weights that the method adds to the model).
 
-    Exact for full fine-tuning, LoRA, DoRA, IA3, VeRA and AdaLoRA; other methods count as LoRA with their rank, or 8.
+    Exact for full fine-tuning, LoRA, DoRA, IA3, LoHa, VeRA and AdaLoRA; other methods count as LoRA with their rank, or 8.
     """
     saved = _saved(config, shape) + (shape.scores if config.method.adapts else 0)
     if not config.method.adapts:
@@ -68,6 +68,8 @@ def _adapter(config: RunConfig, linear: Linear) -> int:
     rank = adapter_rank(config)
     if config.method is Method.VERA:
         return rank + linear.outputs
+    if config.method is Method.LOHA:
+        return 2 * rank * (linear.inputs + linear.outputs)
     if config.method is Method.ADALORA:
         return rank * (linear.inputs + linear.outputs + 1)
     return rank * (linear.inputs + linear.outputs) + (
@@ -93,14 +95,14 @@ def fixed_weights(config: RunConfig, shape: ModelShape) -> int:
     return adapter_rank(config) * widest
 
 
-def norm_weights(config: RunConfig, shape: ModelShape) -> int:
-    """The elements that DoRA computes to get the norms of its largest weight: an identity matrix, the product of the adapter's
-    matrices, and its scaled sum with the weight (peft/tuners/lora/dora.py)."""
+def norm_weights(config: RunConfig, shape: ModelShape, copies: int) -> int:
+    """The elements that DoRA computes to get the norms of its largest weight: an identity matrix and `copies` of the weight's size,
+    among them the product of the adapter's matrices and its scaled sum with the weight (peft/tuners/lora/dora.py)."""
     if not (config.method.is_lora and config.use_dora):
         return 0
     adapts = adapted(config, shape)
     linears = [one for stack in shape.stacks for one in stack.linears if one.name in adapts]
-    return max((one.inputs * (one.inputs + 3 * one.outputs) for one in linears), default=0)
+    return max((one.inputs * (one.inputs + copies * one.outputs) for one in linears), default=0)
 
 
 def _saved(config: RunConfig, shape: ModelShape) -> int:
