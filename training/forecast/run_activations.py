@@ -25,7 +25,8 @@ def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
         softcaps=capped,
         # bitsandbytes/autograd/_functions.py: MatMul8bitFp
         keeps_inputs=config.quantized is Quantization.INT8 and not sizes.on_cuda,
-        scales_outputs=config.method.is_lora and config.use_dora, only_scales=config.method is Method.VERA, whole_products=config.method is Method.LOHA,
+        scales_outputs=config.method.is_lora and config.use_dora, only_scales=config.method is Method.VERA,
+        whole_products=config.method is Method.LOHA,
         adapts_experts=adapts_experts(config, shape), upcasts=upcasts(config, sizes),
     )  # fmt: skip
 
@@ -67,12 +68,12 @@ def run_activations(config: RunConfig, shape: ModelShape, batch: Batch, sizes: S
     widest = max(stack.intermediate * max(stack.routed, 1) for stack in shape.stacks)
     # Gradients of the MLP; the derivative of BLOOM's activation also makes tensors of its width.
     wide = 4 if shape.model_type == _BLOOM else 2
-    gradients = _of_products(config, shape, formats)
+    gradients = _of_products(shape, formats)
     moving = gradients + batch.tokens * (wide * widest + shape.hidden) * sizes.compute / share
     return kept + inputs_bytes + outside, recomputed + moving, max(largest, recomputed) + moving
 
 
-def _of_products(config: RunConfig, shape: ModelShape, formats: Formats) -> float:
+def _of_products(shape: ModelShape, formats: Formats) -> float:
     """Temporary tensors of the size of the largest adapted weight in LoHa's backward pass, two factors and three gradients
     (peft/tuners/loha/layer.py: HadaWeight)."""
     if not formats.whole_products:

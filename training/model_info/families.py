@@ -228,6 +228,7 @@ def _t5(values: Values) -> ModelShape:
     intermediate, vocab = _size(values, INTERMEDIATE), _size(values, VOCABULARY)
     act = str(values.get("feed_forward_proj") or "relu")
     gated = act.startswith("gated-")
+    activation = "gelu_new" if act == "gated-gelu" else act.removeprefix("gated-")
 
     def stack(layers: int, *, cross: bool) -> Stack:
         blocks = ["layer.0.SelfAttention", *(["layer.1.EncDecAttention"] if cross else [])]
@@ -253,7 +254,7 @@ def _t5(values: Values) -> ModelShape:
     biases = 2 * int(values.get("relative_attention_num_buckets") or 32) * heads
     return ModelShape(
         "", hidden, vocab, decoder, encoder, vocab * hidden, 0, 0 if tied else vocab * hidden, 2 * hidden + biases,
-        rms_norm=True, activation="gelu_new" if act == "gated-gelu" else act.removeprefix("gated-"), dropout=float(values.get("dropout_rate", 0.1)),
+        rms_norm=True, activation=activation, dropout=float(values.get("dropout_rate", 0.1)),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def train_last_layers(model: torch.nn.Module, count: int, also: list[str]) -> No
         raise UserError("trainable_layers", count, f"is more than the model's {len(layers)} layers.", fix)
     model.requires_grad_(False)
     # Checkpointing would have the embeddings' output need a gradient, and all frozen layers compute one.
-    model.enable_input_require_grads = lambda: None  # type: ignore[method-assign, assignment]
+    model.enable_input_require_grads = lambda: None  # type: ignore[assignment]
     for layer in layers[-count:]:
         layer.requires_grad_(True)
     for name, module in model.named_modules():
