@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -178,6 +179,37 @@ def test_an_id_that_a_killed_controller_gave_again_is_another_runs(slurm: Instal
         Round(Cluster()).run()
     assert (slurm.get(first).status, slurm.get(second).status) == (Status.QUEUED, Status.STOPPED)
     assert slurm.get(first).job_id != job_id
+
+
+def test_only_the_job_of_its_own_run_is_cancelled(slurm: Installation) -> None:
+    """The job of a run that was stopped has an id that a killed controller has since given to another run's job."""
+    slurm.cluster.call("sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 100")
+    stopped, other = slurm.light(5), slurm.light(5)
+    with db.write() as session:
+        runs.request_stop(session=session, run_id=stopped)
+    Round(Cluster()).run()
+    job_id = str(slurm.get(other).job_id)
+
+    class EarlierCluster(Cluster):
+        """The jobs as they were before the controller was killed."""
+
+        def jobs(self, *, now: bool = False) -> dict[str, Job]:
+            known = super().jobs(now=now)
+            return known if now else {job_id: replace(known[job_id], run_id=stopped)}
+
+    Round(EarlierCluster()).run()
+    assert Cluster().jobs()[job_id].state == jobs.PENDING
+
+
+def test_a_job_that_has_ended_can_be_cancelled_again(slurm: Installation) -> None:
+    slurm.cluster.call("sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 100")
+    run_id = slurm.light(5)
+    Round(Cluster()).run()
+    job = Cluster().job_of(slurm.get(run_id))
+    assert job is not None
+    for known in (job, job, replace(job, id="99999")):
+        Cluster().cancel(known)
+    assert Cluster().jobs()[job.id].state == jobs.CANCELLED
 
 
 @contextmanager

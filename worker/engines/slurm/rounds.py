@@ -62,8 +62,7 @@ class Round:
         job = self._cluster.job_of(run)
         if job is not None and job.failed_to_launch:
             self._replace(run, job)
-            call(["scancel", job.id])
-            self._cluster.forget()
+            self._cluster.cancel(job)
         elif job is not None and not job.ended:
             self._follow(run, job)
         elif job is not None and job.state == CANCELLED and not stored.cancelled_here(run):
@@ -168,8 +167,7 @@ class Round:
                 with database.write() as session:
                     stored.forget(session=session, run_id=run.id, job_id=job.id)
             log.info("job %s of run %s is not needed", job.id, job.run_id)
-            call(["scancel", job.id])
-            self._cluster.forget()
+            self._cluster.cancel(job)
 
     def _is_over(self, run: Run, owner: str) -> bool:
         """True if the process that was submitting a job has ended, or another machine's has taken too long."""
