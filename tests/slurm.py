@@ -73,6 +73,13 @@ class Installation:
             self._round()
         return run
 
+    def wait(self, condition: Callable[[], Any], seconds: float = SECONDS) -> None:
+        """Waits without rounds."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
     def _round(self) -> None:
         self.cluster.resume_drained()
         reaper.run_round()

@@ -15,6 +15,7 @@ from worker.store.tables import Event, Run, Status
 
 _MARK = "submitting "
 _CANCELLED_HERE, _RESERVED_AT = "cancelled_here", "reserved_at"
+_READ_AGAIN = {"synchronize_session": False, "populate_existing": True}
 EXCLUDED = "excluded"
 """The nodes that the job of a run on several nodes must not get."""
 
@@ -24,12 +25,12 @@ def waiting_or_running(*, session: Session) -> list[Run]:
     return list(session.exec(select(Run).where(col(Run.status).in_((Status.QUEUED, Status.RUNNING)))))
 
 
-def reserve(*, session: Session, run: Run, owner: str) -> bool:
-    """Marks a queued run without a job as being submitted by the process `owner`; False if another process was faster."""
+def reserve(*, session: Session, run: Run, owner: str) -> Run | None:
+    """Marks a queued run without a job as being submitted by the process `owner`; None if another process was faster."""
     mine = col(Run.id) == run.id, col(Run.attempt) == run.attempt, col(Run.job_id).is_(None)
     values = {"job_id": f"{_MARK}{owner}", "job": (run.job or {}) | {_RESERVED_AT: database.now(session=session)}}
-    statement = update(Run).where(*mine, col(Run.status) == Status.QUEUED).values(**values)
-    return session.exec(statement.returning(col(Run.id))).first() is not None
+    statement = update(Run).where(*mine, col(Run.status) == Status.QUEUED).values(**values).returning(Run)
+    return session.exec(statement, execution_options=_READ_AGAIN).scalars().one_or_none()
 
 
 def reserved_for(*, session: Session, run: Run) -> float:
@@ -87,10 +88,13 @@ def cancelling(*, session: Session, run: Run) -> None:
     session.exec(update(Run).where(*mine).values(job=(run.job or {}) | {_CANCELLED_HERE: True}))
 
 
-def forget(*, session: Session, run_id: str, job_id: str, job: dict[str, Any] | None = None) -> None:
-    """Says that the queued run has no job any more: another one may be submitted. `job` is kept for the next one."""
+def forget(*, session: Session, run_id: str, job_id: str, job: dict[str, Any] | None = None) -> bool:
+    """Says that the queued run has no job any more: another one may be submitted. `job` is kept for the next one.
+
+    False if the run has started, has ended or has another job.
+    """
     mine = col(Run.id) == run_id, col(Run.job_id) == job_id, col(Run.status) == Status.QUEUED
-    session.exec(update(Run).where(*mine).values(job_id=None, job=job))
+    return session.exec(update(Run).where(*mine).values(job_id=None, job=job)).rowcount > 0
 
 
 def open_for(job_id: str) -> ColumnElement[bool]:
@@ -98,12 +102,12 @@ def open_for(job_id: str) -> ColumnElement[bool]:
     return or_(col(Run.job_id) == job_id, col(Run.job_id).is_(None), col(Run.job_id).startswith(_MARK))
 
 
-def end(*, session: Session, run: Run, status: Status, reason: str, error: dict[str, Any] | None = None) -> None:
-    """Ends a queued run as stopped or failed because of its job; does nothing if it is no longer queued."""
-    mine = col(Run.id) == run.id, col(Run.status) == Status.QUEUED, col(Run.attempt) == run.attempt
+def end(*, session: Session, run: Run, status: Status, reason: str, error: dict[str, Any] | None = None) -> bool:
+    """Ends a queued run as stopped or failed because of its job; False if it is no longer queued or no longer has this job."""
+    queued = col(Run.id) == run.id, col(Run.status) == Status.QUEUED, col(Run.attempt) == run.attempt
+    mine = *queued, col(Run.job_id) == run.job_id
     values: dict[str, Any] = {"status": status, "finished_at": database.clock()} | ({"error": error} if error else {})
-    options = {"synchronize_session": False, "populate_existing": True}
-    ended = session.exec(update(Run).where(*mine).values(**values).returning(Run), execution_options=options)
+    ended = session.exec(update(Run).where(*mine).values(**values).returning(Run), execution_options=_READ_AGAIN)
     changed = ended.scalars().one_or_none()
     if changed is not None:
         level = "error" if status is Status.FAILED else "warning"
@@ -112,3 +116,4 @@ def end(*, session: Session, run: Run, status: Status, reason: str, error: dict[
             session=session, run_id=run.id, attempt=run.attempt, message=message, level=level, kind=status.value
         )
         outbox.tell(session=session, run=changed, event=Event(status.value))
+    return changed is not None

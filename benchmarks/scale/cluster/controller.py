@@ -87,9 +87,11 @@ class Controller:
             del self.jobs[job.number]
         return list(self.jobs.values())
 
-    def cancel(self, number: int) -> None:
-        """Cancels a job; a running one completes when its processes are gone, or the nodes that do not answer are lost."""
+    def cancel(self, number: int, name: str | None = None) -> None:
+        """Cancels a job, if it has the name; a running one completes when its processes are gone, or its silent nodes are lost."""
         job = self._job(number)
+        if name not in (None, job.name):
+            return
         if job.state == PENDING:
             self._end(job, CANCELLED)
         elif job.state == RUNNING:

@@ -17,6 +17,7 @@ _SBATCH = {
 }  # fmt: skip
 _SQUEUE = {"user", "states", "noheader", "format"}
 _SINFO = {"noheader", "format"}
+_SCANCEL = {"name"}
 
 
 class Answer(NamedTuple):
@@ -71,10 +72,12 @@ class StandIn:
         return Answer(out="".join(f"{_filled(options['format'], _job_fields(job))}\n" for job in jobs))
 
     def _scancel(self, arguments: list[str], _: str) -> Answer:
+        *chosen, number = arguments
+        name = _options(chosen, _SCANCEL).get("name")
         try:
-            self._controller.cancel(int(arguments[0]))
+            self._controller.cancel(int(number), name)
         except UnknownJob:
-            return Answer()  # Slurm says nothing either
+            return Answer(1, error=f"scancel: error: Kill job error on job id {number}: Invalid job id specified\n")
         return Answer()
 
     def _scontrol(self, arguments: list[str], _: str) -> Answer:

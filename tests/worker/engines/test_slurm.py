@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -180,6 +181,37 @@ def test_an_id_that_a_killed_controller_gave_again_is_another_runs(slurm: Instal
     assert slurm.get(first).job_id != job_id
 
 
+def test_only_the_job_of_its_own_run_is_cancelled(slurm: Installation) -> None:
+    """The job of a run that was stopped has an id that a killed controller has since given to another run's job."""
+    slurm.cluster.call("sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 100")
+    stopped, other = slurm.light(5), slurm.light(5)
+    with db.write() as session:
+        runs.request_stop(session=session, run_id=stopped)
+    Round(Cluster()).run()
+    job_id = str(slurm.get(other).job_id)
+
+    class EarlierCluster(Cluster):
+        """The jobs as they were before the controller was killed."""
+
+        def jobs(self, *, now: bool = False) -> dict[str, Job]:
+            known = super().jobs(now=now)
+            return known if now else {job_id: replace(known[job_id], run_id=stopped)}
+
+    Round(EarlierCluster()).run()
+    assert Cluster().jobs()[job_id].state == jobs.PENDING
+
+
+def test_a_job_that_has_ended_can_be_cancelled_again(slurm: Installation) -> None:
+    slurm.cluster.call("sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 100")
+    run_id = slurm.light(5)
+    Round(Cluster()).run()
+    job = Cluster().job_of(slurm.get(run_id))
+    assert job is not None
+    for known in (job, job, replace(job, id="99999")):
+        Cluster().cancel(known)
+    assert Cluster().jobs()[job.id].state == jobs.CANCELLED
+
+
 @contextmanager
 def broken_nodes(cluster: SlurmCluster) -> Iterator[None]:
     """The nodes cannot write the scripts of jobs, as with a full disk: Slurm holds jobs whose launch failed."""
@@ -202,6 +234,46 @@ def test_a_job_that_its_node_could_not_launch_is_submitted_again(slurm: Installa
     assert slurm.finished_undisturbed(run_id).attempt == 1
 
 
+def test_a_run_whose_job_another_worker_replaces_during_a_round_is_not_stopped(slurm: Installation) -> None:
+    """The round read the run's row before the other worker cancelled the job that could not be launched."""
+    run_id = slurm.light(5)
+    with broken_nodes(slurm.cluster):
+        Round(Cluster()).run()
+        job_id = str(slurm.get(run_id).job_id)
+        slurm.wait(lambda: Cluster().jobs()[job_id].failed_to_launch)
+
+    class LateCluster(Cluster):
+        def jobs(self, *, now: bool = False) -> dict[str, Job]:
+            if slurm.get(run_id).job_id == job_id:
+                Round(Cluster()).run()
+            return super().jobs(now=now)
+
+    Round(LateCluster()).run()
+    assert Cluster().jobs()[job_id].state == jobs.CANCELLED
+    assert slurm.get(run_id).status is Status.QUEUED
+    assert slurm.finished_undisturbed(run_id).attempt == 1
+
+
+def test_a_job_that_starts_during_a_round_is_not_replaced(slurm: Installation) -> None:
+    """The round knows the job as one whose launch failed; meanwhile somebody has released it."""
+    run_id = slurm.light(200)
+    slurm.cluster.call(
+        "sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--job-name=first", "--wrap=sleep 100"
+    )
+    Round(Cluster()).run()
+    job = Cluster().job_of(slurm.get(run_id))
+    assert job is not None and job.state == jobs.PENDING
+
+    class EarlierCluster(Cluster):
+        def jobs(self, *, now: bool = False) -> dict[str, Job]:
+            slurm.cluster.call("scancel", "--name=first")
+            slurm.wait(lambda: slurm.get(run_id).step > 0)
+            return {job.id: replace(job, reason="launch failed requeued held")}
+
+    Round(EarlierCluster()).run()
+    assert slurm.finished_undisturbed(run_id).attempt == 1
+
+
 def test_a_run_whose_jobs_no_node_can_launch_fails(slurm: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LATHE_MAX_ATTEMPTS", "2")
     get_settings.cache_clear()
@@ -216,6 +288,18 @@ def test_a_run_that_slurm_refuses_fails_with_slurms_reason(slurm: Installation) 
     run_id = slurm.light(5, slurm_options="partition=nowhere")
     run = slurm.until_end(run_id)
     assert run.error and "invalid partition" in run.error["message"].lower()
+
+
+def test_a_run_that_slurm_refuses_fails_also_after_a_crash_before_its_submission(slurm: Installation) -> None:
+    run_id = slurm.light(5, slurm_options="partition=nowhere")
+    ended = subprocess.Popen(["true"])
+    killed = str(Identity.of(ended.pid))
+    ended.wait()
+    with db.write() as session:
+        assert stored.reserve(session=session, run=slurm.get(run_id), owner=killed)
+    Round(Cluster()).run()
+    run = slurm.get(run_id)
+    assert (run.status, run.job_id) == (Status.FAILED, None)
 
 
 def test_stop_saves_within_the_grace_and_frees_the_nodes(slurm: Installation) -> None:

@@ -13,6 +13,8 @@ from worker.supervision.lease import steady
 
 _FRESH_SECONDS = 4.0
 _FAILED_SECONDS = 10.0
+_OVER = ("invalid job id", "already completing or completed")
+"""What scancel prints about a job that has ended."""
 
 
 class Cluster:
@@ -66,6 +68,20 @@ class Cluster:
     def is_idle(self) -> bool:
         """True if there were no waiting or running jobs at the last look."""
         return self._asked > 0 and all(job.ended for job in self._jobs.values())
+
+    def cancel(self, job: Job) -> None:
+        """Cancels the job if its name is still this one: a controller that was killed may have given its ID to another run's job.
+
+        Raises:
+            SlurmError: Slurm does not answer, or refuses.
+        """
+        try:
+            call(["scancel", f"--name={jobs.name(get_settings(), job.run_id, job.attempt)}", job.id])
+        except SlurmError as error:
+            if not any(words in str(error).lower() for words in _OVER):
+                raise
+        finally:
+            self.forget()
 
     def forget(self) -> None:
         """The next `jobs` asks again: a job was submitted or cancelled."""

@@ -14,7 +14,7 @@ from worker.engines.engine import Abilities, Capacity, Holder
 from worker.engines.naming import engine_name
 from worker.engines.slurm import cluster, jobs
 from worker.engines.slurm.cluster import Cluster
-from worker.engines.slurm.commands import SlurmError, call
+from worker.engines.slurm.commands import SlurmError
 from worker.engines.slurm.jobs import Job
 from worker.engines.slurm.rounds import Round
 from worker.settings import get_settings
@@ -66,7 +66,7 @@ class SlurmEngine:
                 return
             with database.write() as session:
                 stored.cancelling(session=session, run=run)
-            call(["scancel", job.id])
+            self._cluster.cancel(job)
         except SlurmError as error:  # its supervisor ends by itself: it can no longer renew its lease
             log.warning("the job of run %s cannot be cancelled: %s", run.id, error)
         finally:

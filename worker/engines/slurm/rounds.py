@@ -61,9 +61,8 @@ class Round:
             return self._submit(run)
         job = self._cluster.job_of(run)
         if job is not None and job.failed_to_launch:
-            self._replace(run, job)
-            call(["scancel", job.id])
-            self._cluster.forget()
+            if self._replace(run, job):
+                self._cluster.cancel(job)
         elif job is not None and not job.ended:
             self._follow(run, job)
         elif job is not None and job.state == CANCELLED and not stored.cancelled_here(run):
@@ -92,24 +91,26 @@ class Round:
             with database.write() as session:
                 stored.describe(session=session, run=run, job=job.document() | {stored.EXCLUDED: wanted})
 
-    def _replace(self, run: Run, job: Job | None) -> None:
-        """Lets the next round submit another job, or fails the run if its jobs end before its supervisor starts."""
+    def _replace(self, run: Run, job: Job | None) -> bool:
+        """Lets the next round submit another job, or fails the run if its jobs end before its supervisor starts.
+
+        False if the run has started or another worker's round was faster.
+        """
         before = run.job or {}
         unused = run.attempt < int(before.get("attempt", 0))
         tries = int(before.get("tries", 0)) + 1 if unused else 0
         if tries < self._settings.max_attempts:
             with database.write() as session:
-                stored.forget(session=session, run_id=run.id, job_id=str(run.job_id), job={"tries": tries})
-            return
+                return stored.forget(session=session, run_id=run.id, job_id=str(run.job_id), job={"tries": tries})
         state = "gone" if job is None else "held, its launch failed" if job.failed_to_launch else job.state.lower()
         reason = f"Slurm job {run.job_id} is {state}: {tries} jobs ended before Lathe's supervisor could start in them."
         fix = f"Check that the nodes have this folder and Python: {ROOT}. The job's output is below."
-        self._fail(run, reason, fix, self._output(run))
+        return self._fail(run, reason, fix, self._output(run))
 
-    def _fail(self, run: Run, reason: str, fix: str, output: str = "") -> None:
+    def _fail(self, run: Run, reason: str, fix: str, output: str = "") -> bool:
         error = {"message": reason, "fix": fix, "phase": "", "rank": None, "traceback": "", "log_tail": output}
         with database.write() as session:
-            stored.end(session=session, run=run, status=Status.FAILED, reason=reason, error=error)
+            return stored.end(session=session, run=run, status=Status.FAILED, reason=reason, error=error)
 
     def _submit(self, run: Run) -> bool:
         """Submits a job for the run, unless one is found that was submitted before a crash. True if the run has a job now."""
@@ -125,9 +126,8 @@ class Round:
                     return True
                 stored.unreserve(session=session, run_id=run.id, owner=owner)
         with database.write() as session:
-            if not stored.reserve(session=session, run=run, owner=_owner()):
-                return False
-        return self._sbatch(run, attempt)
+            reserved = stored.reserve(session=session, run=run, owner=_owner())
+        return reserved is not None and self._sbatch(reserved, attempt)
 
     def _sbatch(self, run: Run, attempt: int) -> bool:
         config, avoided = _config(run), _avoided()
@@ -153,10 +153,10 @@ class Round:
         """Fails a run that Slurm refuses; if Slurm only did not answer, the next round looks for the job."""
         if error.unreachable:
             return  # the mark stays, since Slurm may have taken the job
-        with database.write() as session:
-            stored.unreserve(session=session, run_id=run.id, owner=_owner())
         fix = "Change slurm_options or LATHE_SLURM_OPTIONS, then resume the run."
         self._fail(run, f"Slurm refused the job: {error}", fix)
+        with database.write() as session:
+            stored.unreserve(session=session, run_id=run.id, owner=_owner())
 
     def _cancel_unneeded(self, known: Iterable[Job], rows: "_Rows") -> None:
         """Cancels jobs of runs that were stopped, deleted, held or given another job; a supervisor at work ends by itself."""
@@ -166,10 +166,10 @@ class Round:
                 continue
             if run is not None and run.job_id == job.id:  # held; forgotten first, since a user's scancel stops the run
                 with database.write() as session:
-                    stored.forget(session=session, run_id=run.id, job_id=job.id)
+                    if not stored.forget(session=session, run_id=run.id, job_id=job.id):
+                        continue  # it has started
             log.info("job %s of run %s is not needed", job.id, job.run_id)
-            call(["scancel", job.id])
-            self._cluster.forget()
+            self._cluster.cancel(job)
 
     def _is_over(self, run: Run, owner: str) -> bool:
         """True if the process that was submitting a job has ended, or another machine's has taken too long."""
