@@ -18,7 +18,7 @@ class Batch:
 
     For an encoder-decoder, `tokens` and `length` are the encoder's, `target_tokens` and `target_length` the decoder's. `flat` is
     True if rows are concatenated without padding. In the `first_step` there is no optimizer state yet, in the `first_micro` step
-    no gradient of an earlier one.
+    no gradient of an earlier one. `held_out_tokens` get logits in the largest batch of an evaluation; 0 if unknown.
     """
 
     rows: int
@@ -31,6 +31,7 @@ class Batch:
     first_step: bool = False
     first_micro: bool = False
     labeled: int = 0
+    held_out_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,8 @@ def _attention(
         normed = tokens * factor * (queries + keys)
     else:
         normed = 0
-    in_fp32 = shape.dropout > 0 and not formats.on_cuda  # dropout on CPU leads to a kernel that computes in fp32
+    # Dropout on CPU leads to a kernel that computes in fp32.
+    in_fp32 = shape.dropout > 0 and shape.attends_with_dropout and not formats.on_cuda
     saved = (4 if in_fp32 else c) * (
         tokens * queries + (key_tokens or tokens) * 2 * keys
     )  # rotated queries and keys, values

@@ -1,5 +1,7 @@
 """The memory of a run at each moment of its steps, by kind. No torch. All numbers are bytes on one rank."""
 
+from dataclasses import replace
+
 from training.config.choices import Checkpointing, Quantization, Strategy
 from training.config.chunked_loss import wants_chunks
 from training.config.run_config import RunConfig
@@ -26,12 +28,13 @@ MOMENTS = {
     "encoder": "the beginning of the encoder's backward pass",
     "gradients": "the end of the backward pass",
     "optimizer": "the optimizer step",
+    "evaluating": "the evaluation of held-out rows",
     "saving": "saving",
 }
-NOT_IN_STEPS = ("check", "saving")
+NOT_IN_STEPS = ("check", "evaluating", "saving")
 """Moments that a simulated step does not have."""
 
-_AFTER_PASSES = ("optimizer", "saving")
+_AFTER_PASSES = ("optimizer", "evaluating", "saving")
 
 
 def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> dict[str, Parts]:
@@ -86,6 +89,7 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
         # Measured: a decoder's copies are gone by then, those of an encoder-decoder are not.
         "gradients": ending | {"buffers": passes + (casts_left + head_cast if shape.encoder else 0.0)},
         "optimizer": {"gradients": sizes.gradients + sizes.step, "buffers": float(sizes.buffers)},
+        "evaluating": _evaluating(config, shape, batch, sizes),
         "saving": {"buffers": _saving(config, shape, sizes)},
     }
     if is_sharded(config):
@@ -103,6 +107,15 @@ def _check(shape: ModelShape, batch: Batch, sizes: Sizes) -> Parts:
     value (training/batches/padding_free.py)."""
     tokens = 5 * _PROBE_TOKENS if batch.flat else 0
     return {"optimizer": 0.0, "logits": 4.0 * tokens * shape.vocab, "buffers": sizes.buffers}
+
+
+def _evaluating(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> Parts:
+    """The logits and losses of held-out rows; their activations are freed layer by layer."""
+    tokens = batch.held_out_tokens
+    rows = replace(batch, tokens=tokens, loss_tokens=tokens, labeled=tokens)
+    gradients = sizes.gradients if config.strategy.zero_stage == 3 else 0.0  # in a buffer that always lives
+    logits = loss_bytes(config, shape, rows, sizes).forward if tokens else 0.0
+    return {"logits": logits, "gradients": gradients, "buffers": sizes.buffers + sizes.gathered.with_logits}
 
 
 def _sharded(

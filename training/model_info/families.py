@@ -173,6 +173,7 @@ def _layer_norms(
     return ModelShape(
         "", hidden, vocab, stack, None, vocab * hidden, positions * hidden, 0 if tied else vocab * hidden,
         2 * hidden + others, rms_norm=False, activation=act, dropout=dropout,
+        attends_with_dropout=values.get("model_type") == "gpt2" or bool(values.get("attention_dropout")),
     )  # fmt: skip
 
 

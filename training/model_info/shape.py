@@ -85,6 +85,8 @@ class ModelShape:
     `all_linear` are the weights that a LoRA of rank 1 on all linear modules trains, as PEFT counts them (0: not asked); it includes
     experts stored as one tensor where PEFT adapts them. `scores` are those of a scoring model's head, which an adapter trains too.
 
+    `dropout` is the largest rate; without `attends_with_dropout`, attention has none.
+
     `counted_by` is "formula" or "class". `unknown` names what the formulas do not know of the layers; empty if they know all.
     """
 
@@ -100,6 +102,7 @@ class ModelShape:
     rms_norm: bool
     activation: str
     dropout: float
+    attends_with_dropout: bool = True
     more: tuple[Stack, ...] = ()
     outside: tuple[Linear, ...] = ()
     unused: int = 0

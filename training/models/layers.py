@@ -42,7 +42,7 @@ def shape_of_model(model: Any) -> ModelShape:
         str(model.config.model_type), int(getattr(text, "hidden_size", 0) or 0), _vocabulary(model), first,
         max(encoders, key=_size) if encoders else None, table, 0, head, 0,
         rms_norm=any("RMSNorm" in type(module).__name__ for module in model.modules()),
-        activation=_activation(text), dropout=_dropout(text),
+        activation=_activation(text), dropout=_dropout(text), attends_with_dropout=_attends_with_dropout(text),
         more=(*rest, *_others(encoders)), outside=tuple(_outside(model, lists, unused)),
         unused=sum(_elements(model.get_submodule(name)) for name in unused), counted_by="class",
     )  # fmt: skip
@@ -229,6 +229,13 @@ def _dropout(config: Any) -> float:
     )
     rates = (getattr(config, name, None) for name in names)
     return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0)
+
+
+def _attends_with_dropout(config: Any) -> bool:
+    """False if the config has a rate of its own for attention, and it is 0."""
+    names = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+    rates = [rate for name in names if isinstance(rate := getattr(config, name, None), int | float)]
+    return any(rates) if rates else True
 
 
 def _unknown(shape: ModelShape) -> str:

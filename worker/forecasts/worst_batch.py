@@ -108,12 +108,13 @@ def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
         source = np.minimum(lengths, limit)
         target, kinds = np.maximum(source - np.maximum(first_trained, 1), 0), [source]
     try:
-        rows = select(
+        selected = select(
             lengths, first_trained, max_length=ENDLESS if config.task is Task.PRETRAINING else limit, seed=config.seed,
             eval_split=config.eval_split, data_slice=config.data_slice, max_samples=config.max_samples, sets=known.sets,
-        ).train  # fmt: skip
+        )  # fmt: skip
     except DataError:
         return []
+    rows, held_out = selected.train, _held_out_tokens(config, source, target, selected.held_out)
     if not len(rows):
         return []
     sizes, both = [kind[rows] for kind in kinds], (source[rows], target[rows])
@@ -121,9 +122,22 @@ def worst_batches_of(config: RunConfig, known: RowLengths) -> list[Worst]:
         text, _, pieces = chunks(lengths[rows], config.max_length)
         rows, sizes, both = rows[text], [pieces], (pieces, pieces - 1)
     try:
-        return [worst for one in sizes for worst in _by_place(config, one, rows, *both, known.sets)]
+        found = [worst for one in sizes for worst in _by_place(config, one, rows, *both, known.sets)]
     except DataError:  # the weights make no epoch
         return []
+    return [replace(one, batch=replace(one.batch, held_out_tokens=held_out)) for one in found]
+
+
+def _held_out_tokens(config: RunConfig, source: Integers, target: Integers, rows: Integers) -> int:
+    """The most tokens with logits in a batch of held-out rows, which are evaluated in their order; 0 if there are none."""
+    if config.task not in (Task.SFT, Task.SEQ2SEQ):
+        return 0
+    starts = range(0, len(rows), config.micro_batch_size)
+    batches = [rows[start : start + config.micro_batch_size] for start in starts]
+    if config.task is Task.SFT and lies_flat(config):
+        return max((int(target[batch].sum()) for batch in batches), default=0)
+    longest = target if config.task is Task.SEQ2SEQ else source
+    return max((len(batch) * padded(int(longest[batch].max())) for batch in batches), default=0)
 
 
 def _by_place(
