@@ -7,6 +7,7 @@ above and just below the peak, to prove that.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
@@ -32,7 +33,8 @@ _WORST = 10
 def run(options: argparse.Namespace) -> None:
     """Draws, measures, compares and prints; exits with 1 if a requirement is missed or a run failed."""
     cases = [draw(options.seed, number) for number in range(options.random)]
-    with tempfile.TemporaryDirectory(prefix="lathe-random-") as place:
+    # DeepSpeed writes its warnings to standard output, which is for the answer.
+    with tempfile.TemporaryDirectory(prefix="lathe-random-") as place, contextlib.redirect_stdout(sys.stderr):
         home = options.keep or Path(place)
         home.mkdir(parents=True, exist_ok=True)
         known = _read(options.truth)

@@ -203,8 +203,8 @@ def _attention(
         saved += formats.adapter * tokens * queries
     pairs = batch.rows * stack.heads * length * key_length
     if shape.encoder is not None:
-        # The position bias, which includes the mask, or the probabilities, or both; with dropout also its mask and result.
-        saved += pairs * (12 + c if in_fp32 else 2 * c if formats.eager else c)
+        # The mask, or the probabilities, or both; with dropout the probabilities, its mask and its result.
+        saved += pairs * (12 if in_fp32 else 2 * c if formats.eager else c)
     elif formats.eager:
         whole = stack.heads * tokens * tokens if batch.flat else pairs
         # Capped scores, fp32 probabilities, and their copy for the product with the values.

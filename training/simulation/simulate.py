@@ -28,6 +28,7 @@ from training.simulation.fake_model import (
 )
 from training.simulation.preference import needs_reference
 from training.simulation.steps import kernels, recompute, run_steps
+from training.simulation.strategies.choose import ranks_differ
 from training.simulation.strategies.strategy import shards
 from training.simulation.timeline import Point, Timeline
 
@@ -63,11 +64,13 @@ def simulate(request: Request) -> Simulation:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the libraries warn about a model that is never used
-        return summary(recorded_steps(request), request)
+        ranks = (False, True) if ranks_differ(request.config) else (False,)
+        found = [summary(recorded_steps(request, last=last), request) for last in ranks]
+        return max(found, key=lambda one: one.needed_bytes)
 
 
-def recorded_steps(request: Request) -> Timeline:
-    """Returns the live memory of one device after each operation of the steps."""
+def recorded_steps(request: Request, *, last: bool = False) -> Timeline:
+    """Returns the live memory of one device, of the `last` rank or of the fullest, after each operation of the steps."""
     config = request.config
     if needs_reference(config) and shards(config):
         fix = "Use the forecast, which is computed from config.json."
@@ -87,7 +90,7 @@ def recorded_steps(request: Request) -> Timeline:
             if reference is not None:
                 live.hold(reference, "weights")
             workspaces = live.allocate("other", request.workspace_bytes, torch.uint8)
-            run_steps(model, reference, lambda place: collate(rows_of(config, place)), request, live)
+            run_steps(model, reference, lambda place: collate(rows_of(config, place)), request, live, last=last)
             del workspaces
     return live
 

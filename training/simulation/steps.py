@@ -53,8 +53,8 @@ def kernels(request: Request) -> Iterator[None]:
         yield
 
 
-def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Timeline) -> None:
-    """Runs the first steps of a run; `batch` makes the inputs of a micro step."""
+def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Timeline, *, last: bool = False) -> None:
+    """Runs the first steps of a run on the `last` rank or the fullest; `batch` makes the inputs of a micro step."""
     config = request.config
     both = [one for one in (model, reference) if one is not None]
     if config.task not in (*PLAIN, Task.SEQ2SEQ, Task.CLASSIFICATION):
@@ -63,7 +63,7 @@ def run_steps(model: Any, reference: Any, batch: Any, request: Request, live: Ti
         cast = torch.autocast("cpu", dtype=DTYPES[request.precision])
         for one in both:
             one.forward = convert_outputs_to_fp32(cast(one.forward))
-    strategy = simulated_strategy(model, config, request.precision, live, on_cpu=request.device == "cpu")
+    strategy = simulated_strategy(model, config, request.precision, live, on_cpu=request.device == "cpu", last=last)
     live.on_enter(strategy.enter)
     if shards(config) and config.task in PLAIN:
         _test(model, batch, live)

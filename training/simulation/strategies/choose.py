@@ -16,9 +16,9 @@ from training.simulation.timeline import Timeline
 
 
 def simulated_strategy(
-    model: Any, config: RunConfig, precision: Precision, live: Timeline, *, on_cpu: bool
+    model: Any, config: RunConfig, precision: Precision, live: Timeline, *, on_cpu: bool, last: bool = False
 ) -> SimulatedStrategy:
-    """Returns the simulation of the strategy's part of a rank's memory."""
+    """Returns the simulation of the strategy's part of a rank's memory, of the `last` rank or of the fullest."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     ranks, stage = config.num_processes, config.strategy.zero_stage
     if stage is not None:
@@ -29,10 +29,15 @@ def simulated_strategy(
             from training.simulation.strategies.zero3 import Zero3
 
             return Zero3(model, trained, live, ranks, settings, files, recomputes=config.recomputes)
-        return Zero(model, trained, live, ranks if stage else 1, settings, micro_steps(config))
+        return Zero(model, trained, live, ranks if stage else 1, settings, micro_steps(config), last=last)
     if config.strategy is Strategy.FSDP and ranks > 1:
         return Fsdp(model, trained, live, config, precision, on_cpu=on_cpu)
     return Unsharded(model, trained, live, ranks)
+
+
+def ranks_differ(config: RunConfig) -> bool:
+    """True if ranks keep different gradients: with ZeRO-1 and ZeRO-2 those of the weights that their part touches."""
+    return config.strategy.zero_stage in (1, 2) and config.num_processes > 1 and not config.method.adapts
 
 
 def micro_steps(config: RunConfig) -> int:

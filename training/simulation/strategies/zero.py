@@ -11,11 +11,10 @@ from training.simulation.timeline import Timeline
 NORM = torch.float64
 """DeepSpeed computes the norm of a gradient of a copy in this format."""
 
-_ABOUT = 0.995
-
 
 class Zero:
-    """ZeRO stages 0 to 2 (deepspeed/runtime/zero/stage_1_and_2.py), of the rank that keeps the most gradients.
+    """ZeRO stages 0 to 2 (deepspeed/runtime/zero/stage_1_and_2.py), of the rank that keeps the most gradients or, with `last`, of
+    the last one, which keeps its gradients for the longest.
 
     A rank keeps all weights, and for its 1/ranks of the trained ones an fp32 master copy with optimizer state. Gradients up to
     the bucket size are copied into a bucket, larger ones wait for the next gradient; a rank keeps those of all weights that its
@@ -30,6 +29,8 @@ class Zero:
         ranks: int,
         settings: dict[str, Any],
         micro_steps: int = 1,
+        *,
+        last: bool = False,
     ) -> None:
         live.hold(model, "weights")
         self._trained, self._live, self._settings = trained, live, settings
@@ -37,7 +38,8 @@ class Zero:
         self._bucket_size = int(settings.get("reduce_bucket_size", 5e8))
         # The Trainer's two groups: norms and biases have no weight decay. Each is divided by itself.
         groups = [[one for one in trained if (one.ndim > 1) is matrices] for matrices in (True, False)]
-        owned = self._fullest([[*chain(*(_touched(one, rank, ranks) for one in groups))] for rank in range(ranks)])
+        parts = [[*chain(*(_touched(one, rank, ranks) for one in groups))] for rank in range(ranks)]
+        owned = parts[-1] if last else max(parts, key=self._kept)
         self._owned, self._owned_elements = {id(weight) for weight in owned}, elements(owned)
         self._offloaded = "offload_optimizer" in settings
         self.parameters = [self._master(-(-elements(trained) // ranks))]
@@ -51,11 +53,6 @@ class Zero:
         if self._offloaded:
             return torch.nn.Parameter(torch.empty(elements, device="meta"))
         return torch.nn.Parameter(self._live.allocate("optimizer", elements, torch.float32))
-
-    def _fullest(self, parts: list[Weights]) -> Weights:
-        """Returns the part with the most gradients; of about equal ones the last, whose buffer lives longest."""
-        sizes = [self._kept(part) for part in parts]
-        return next(part for part, size in zip(parts[::-1], sizes[::-1], strict=True) if size >= _ABOUT * max(sizes))
 
     def _kept(self, owned: Weights) -> int:
         """Returns the elements of the gradients that a rank with these weights keeps until that of the embedding, the first weight:

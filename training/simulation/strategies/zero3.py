@@ -98,7 +98,10 @@ class Zero3:
         (master,) = self.parameters
         if not master.is_meta:
             self._live.allocate("gradients", largest(self._trained) // self._ranks, NORM)
+            dtype = self._trained[0].dtype
+            flat = None if dtype is torch.float32 else self._live.allocate("gradients", master.numel(), dtype)
             master.grad = self._live.allocate("gradients", master.numel(), torch.float32)
+            del flat
 
     def on_step_end(self) -> None:
         self.parameters[0].grad = None
