@@ -15,6 +15,7 @@ Exits with 1 if the median or worst error is above 3% or 10% (simulation), or ab
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -53,7 +54,8 @@ def main() -> None:
         from benchmarks.forecast.random_command import run
 
         run(options)
-    with tempfile.TemporaryDirectory(prefix="lathe-forecast-") as home:
+    # DeepSpeed writes its warnings to standard output, which is for the answer.
+    with tempfile.TemporaryDirectory(prefix="lathe-forecast-") as home, contextlib.redirect_stdout(sys.stderr):
         make_inputs(Path(home))
         selected = [case for case in cases(Path(home)) if set(options.only) <= set(case.name.split())]
         counted = count(selected, Path(home), options.truth)

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
+from peft.utils import constants
 from pydantic import ValidationError
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
@@ -35,6 +35,11 @@ _STRATEGIES = {"single": 46, "ddp": 12, "zero1": 6, "zero2": 11, "zero3": 11, "f
 _OPTIMIZERS = {
     "adamw": 58, "adamw_8bit": 8, "adafactor": 8, "lion": 5, "lion_8bit": 4, "muon": 5, "sgd": 6, "adamw_anyprecision": 3,
 }  # fmt: skip
+_KNOWN_MODULES = {
+    Method.IA3: constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING,
+    Method.LN_TUNING: constants.TRANSFORMERS_MODELS_TO_LNTUNING_TARGET_MODULES_MAPPING,
+}
+"""Families for which PEFT chooses the modules of a method."""
 
 
 @dataclass
@@ -107,9 +112,11 @@ def _attempt(dice: Random, seed: int, number: int, fixed: dict[str, Any]) -> Ran
 def _fails(config: RunConfig, family: str) -> bool:
     """True if a run would end with an error that names the cause: no class for the task, no known modules, or PEFT refuses it."""
     no_class = not config.task.generates and family not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
-    unknown = config.method is Method.IA3 and family not in TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
-    dropped = config.method.is_lora and config.lora_dropout > 0 and family in EXPERTS
-    return no_class or unknown or dropped
+    known = _KNOWN_MODULES.get(config.method)
+    unknown = known is not None and family not in known
+    refused = config.method.is_lora and (config.lora_dropout > 0 or config.use_dora) and family in EXPERTS
+    conv1d = config.method is Method.LOHA and family == "gpt2"
+    return no_class or unknown or refused or conv1d
 
 
 def _weighted(dice: Random, weights: dict[str, int]) -> str:

@@ -211,7 +211,8 @@ def _refused(model: PreTrainedModel, config: RunConfig, error: Exception) -> Use
     if config.method_options or (info and any(name in message for name in info.options if len(name) > 1)):
         fix = f"docs/methods.md lists the options of {config.method}."
         return UserError("method_options", config.method_options, f"do not fit this model: {message}", fix)
-    if "lora_dropout" in message:  # adapters of experts that are fused into one tensor
-        return UserError("lora_dropout", config.lora_dropout, f"does not fit this model: {message}", "Set it to 0.")
+    for name, fix in (("lora_dropout", "Set it to 0."), ("use_dora", "Set it to false.")):
+        if name in message:  # adapters of experts that are fused into one tensor
+            return UserError(name, getattr(config, name), f"does not fit this model: {message}", fix)
     fix = "Choose other target_modules, or method lora."
     return UserError("method", config.method.value, f"does not fit this model: {message}", fix)

@@ -162,17 +162,20 @@ def test_options_that_peft_refuses_are_a_clear_error(folder: Path) -> None:
     assert "48" in str(caught.value)
 
 
-def test_dropout_on_fused_experts_is_an_error_of_lora_dropout(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("setting", "value", "fix"), [("lora_dropout", 0.05, "to 0"), ("use_dora", True, "to false")])
+def test_what_fused_experts_refuse_is_an_error_of_its_setting(
+    tmp_path: Path, setting: str, value: object, fix: str
+) -> None:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     sizes = {"hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 16, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_experts": 4, "vocab_size": 64}
     Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **heads)).save_pretrained(tmp_path / "model")
     settings = {"model": str(tmp_path / "model"), "data": "d", "method": "lora", "target_modules": "all-linear"}
-    chosen = RunConfig.model_validate(settings | {"lora_dropout": 0.05})
-    with pytest.raises(UserError, match="Set it to 0") as caught:
+    chosen = RunConfig.model_validate(settings | {"lora_dropout": 0.0, setting: value})
+    with pytest.raises(UserError, match=f"Set it {fix}") as caught:
         add_adapter(load_model(chosen, torch.float32), chosen)
-    assert caught.value.problem.field == "lora_dropout"
+    assert caught.value.problem.field == setting
 
 
 @pytest.mark.parametrize(
