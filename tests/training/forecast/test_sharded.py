@@ -94,6 +94,22 @@ MEASURED: dict[str, tuple[Values, Values, Batch, int]] = {
         {"num_processes": 1, "precision": "fp32", "gradient_checkpointing": "full", "optimizer": "adafactor"},
         Batch(1, 64, 64, 48, flat=True), 218_359_296,
     ),
+    "FSDP keeps the head that the tests before training gathered": (
+        decoder("qwen3", 1000, 384, 3, 6, 1, 960, **UNTIED, head_dim=32),
+        {"strategy": "fsdp", "method": "loha", "precision": "fp32", "gradient_checkpointing": "none", "packing": "auto"},
+        Batch(1, 96, 96, 48, flat=True, first_micro=True, labeled=48), 30_529_536,
+    ),
+    "FSDP copies the tied embedding while it gathers the first layer": (
+        decoder("mixtral", 32000, 128, 4, 4, 1, 128, **TIED, num_experts_per_tok=2, num_local_experts=8),
+        {"strategy": "fsdp", "method": "vera", "precision": "fp32", "gradient_checkpointing": "none", "optimizer": "sgd",
+         "packing": "auto"}, Batch(2, 64, 128, 32, flat=True, first_step=True, first_micro=True, labeled=32), 48_329_216,
+    ),
+    "rank 0 gathers the trained weights of FSDP": (
+        decoder("llama", 16000, 192, 6, 4, 2, 672, **TIED),
+        {"strategy": "fsdp", "method": "lora", "lora_r": 64, "lora_dropout": 0.05, "target_modules": "all-linear",
+         "gradient_checkpointing": "full", "precision": "bf16", "optimizer": "adamw_anyprecision"},
+        Batch(1, 96, 96, 24, flat=True, first_step=True, first_micro=True, labeled=24), 33_475_072,
+    ),
     "fp32 weights need no Kahan compensation": (
         GPT2, {"num_processes": 1, "precision": "fp32", "gradient_checkpointing": "selective", "optimizer": "adamw_anyprecision"},
         Batch(3, 48, 112, 31, flat=True), 57_220_608,

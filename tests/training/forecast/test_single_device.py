@@ -39,6 +39,11 @@ MT5: Values = {
     "model_type": "mt5", "vocab_size": 1000, "d_model": 256, "d_kv": 64, "num_heads": 4, "num_layers": 2, "d_ff": 576,
     "feed_forward_proj": "gated-gelu", "dropout_rate": 0.0,
 }  # fmt: skip
+LLAMA: Values = {
+    "model_type": "llama", "vocab_size": 4000, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "intermediate_size": 864, "tie_word_embeddings": True,
+}  # fmt: skip
+BLOOM: Values = {"model_type": "bloom", "vocab_size": 16_000, "hidden_size": 192, "n_layer": 6, "n_head": 4}
 MOE: Values = {
     "model_type": "qwen3_moe", "vocab_size": 1000, "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 6,
     "num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 576, "num_experts": 8, "num_experts_per_tok": 2,
@@ -84,6 +89,39 @@ MEASURED: dict[str, tuple[Values, Values, Batch, int]] = {
         MOE, {"method": "lora", "lora_r": 4, "lora_dropout": 0.0, "target_modules": "all-linear", "precision": "bf16",
               "strategy": "zero1", "num_processes": 2, "optimizer": "adamw_8bit", "gradient_checkpointing": "selective"},
         Batch(1, 192, 192, 96, flat=True, first_micro=True, labeled=96), 10_116_096,
+    ),
+    "an adapter in fp32 between 16-bit weights copies its inputs": (
+        LLAMA, {"method": "lora", "lora_r": 64, "lora_dropout": 0.0, "target_modules": "all-linear", "weights_precision": "bf16",
+                "optimizer": "sgd"}, Batch(2, 256, 512, 256, flat=True, first_micro=True, labeled=256), 43_302_912,
+    ),
+    "BLOOM has eager attention, and an activation with temporary tensors": (
+        BLOOM, {"task": "classification", "method": "lora", "lora_r": 16, "lora_dropout": 0.0, "target_modules": "all-linear",
+                "gradient_checkpointing": "selective", "precision": "bf16"},
+        Batch(1, 96, 96, 96, first_micro=True, labeled=95), 18_969_600,
+    ),
+    "T5 does not quantize `wo`, keeps its position biases, and 8-bit layers keep inputs that checkpointing does not free": (
+        T5 | {"d_model": 288, "num_heads": 6, "d_ff": 640},
+        {"task": "seq2seq", "strategy": "zero2", "num_processes": 2, "method": "qlora", "quantization": "8bit", "lora_r": 8,
+         "lora_dropout": 0.0, "gradient_accumulation_steps": 2, "gradient_checkpointing": "offloaded", "precision": "bf16"},
+        Batch(1, 96, 96, 96, 96, 96, labeled=96), 11_210_752,
+    ),
+    "gated-gelu is gelu_new": (
+        MT5 | {"d_model": 192, "d_kv": 48, "d_ff": 736},
+        {"task": "seq2seq", "method": "lora", "lora_r": 16, "lora_dropout": 0.0, "target_modules": "all-linear",
+         "optimizer": "muon"},
+        Batch(2, 96, 192, 192, 96, 192, first_step=True, first_micro=True, labeled=182), 39_125_504,
+    ),
+    "LoHa computes weights as large as the model's, and their gradients": (
+        MOE | {"model_type": "qwen2_moe", "num_hidden_layers": 4, "num_key_value_heads": 2, "intermediate_size": 672,
+               "num_experts": 4, "shared_expert_intermediate_size": 384},
+        {"method": "loha", "gradient_accumulation_steps": 3, "gradient_checkpointing": "offloaded", "precision": "bf16"},
+        Batch(1, 64, 64, 48, flat=True, labeled=48), 12_539_904,
+    ),
+    "held-out rows that are longer than those of training": (
+        MOE | {"vocab_size": 16_000, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
+               "intermediate_size": 288, "num_experts": 4, "moe_intermediate_size": 64, "tie_word_embeddings": True},
+        {"method": "lora", "lora_r": 4, "lora_dropout": 0.0, "target_modules": "all-linear", "gradient_checkpointing": "full"},
+        Batch(1, 176, 176, 45, flat=True, first_micro=True, labeled=45, held_out_tokens=91), 22_670_848,
     ),
 }  # fmt: skip
 

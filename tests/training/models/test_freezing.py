@@ -79,3 +79,19 @@ def test_the_last_layers_of_a_model_with_fewer_layers_than_parts_of_a_layer() ->
     train_last_layers(model, 1, [])
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
     assert trained == {name for name, _ in model.named_parameters() if name.startswith("decoder.block.1.")}
+
+
+def test_with_checkpointing_no_frozen_layer_computes_a_gradient() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 3}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=64))
+    train_last_layers(model, 1, [])
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    outputs: list[bool] = []
+    for layer in model.model.layers:
+        layer.register_forward_hook(lambda _, __, output: outputs.append(output.requires_grad))
+    tokens = torch.arange(8)[None]
+    model.train()(input_ids=tokens, labels=tokens).loss.backward()
+    assert outputs[:3] == [False, False, True]
+    assert all(weight.grad is not None for weight in model.model.layers[2].parameters())

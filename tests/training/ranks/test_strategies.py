@@ -103,6 +103,19 @@ def assert_saved_as_trained(trained: Trained) -> None:
     assert form["max_logit_difference"] < 1e-4
 
 
+def test_fsdp_saves_an_adapter_that_is_not_a_lora(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
+    settings = {**TWO, "strategy": "fsdp", "method": "ia3", "max_steps": 2, "eval_steps": 0}
+    assert_saved_as_trained(train(tmp_path, inputs, **settings))
+
+
+def test_each_save_under_zero_3_frees_the_weights_that_it_gathered(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
+    settings = {**TWO, "strategy": "zero3", "method": "full", "eval_steps": 0, "verify_rows": 0, "memory_limit": 65_536}
+    often = train(tmp_path / "often", inputs, **settings, save_steps=1)
+    once = train(tmp_path / "once", inputs, **settings)
+    peaks = [max(run.summary["memory"]["peak_bytes"]) for run in (often, once)]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.01)
+
+
 @pytest.mark.parametrize("strategy", ["zero3", "fsdp"])
 def test_shards_that_are_put_together_in_another_order_are_found(
     tmp_path: Path, inputs: tuple[Path, Path], strategy: str
