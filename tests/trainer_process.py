@@ -133,6 +133,11 @@ def start_with_slow_rank(run_dir: Path, model: Path, data: Path | str, **setting
     return _start(run_dir, model, data, [str(PROGRAMS / "slow_rank_train.py")], settings)
 
 
+def start_without_collection(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
+    """The same without automatic garbage collection, which frees reference cycles by chance (programs/uncollected_train.py)."""
+    return _start(run_dir, model, data, [str(PROGRAMS / "uncollected_train.py")], settings)
+
+
 def start_cold(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
     """The same with interpreters of its own, as the supervisor starts them."""
     argv, env = _command(run_dir, model, data, ["--module", "training.train"], settings)
