@@ -21,8 +21,8 @@ from training.rules import check
 
 LOADING, OPTIMIZER = "loading model", "optimizer"
 PART_OF = {
-    "start": LOADING, "check": "forward", "forward": "forward", "backward": "backward", "layer": "backward", "encoder": "backward",
-    "gradients": "backward", "optimizer": OPTIMIZER, "evaluating": "forward", "saving": "saving",
+    "loading": LOADING, "start": LOADING, "check": "forward", "forward": "forward", "backward": "backward", "layer": "backward",
+    "encoder": "backward", "gradients": "backward", "optimizer": OPTIMIZER, "evaluating": "forward", "saving": "saving",
 }  # fmt: skip
 """The part of a step in which the moment of a forecast's peak lies (training/forecast/forecast.py)."""
 

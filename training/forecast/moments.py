@@ -17,9 +17,11 @@ from training.forecast.trainable import norm_weights
 from training.model_info.shape import ModelShape
 
 Parts = dict[str, float]
+_FP32 = 4
 _PROBE_TOKENS = 12
 """Tokens of each row of the check before the first step (training/batches/padding_free.py)."""
 MOMENTS = {
+    "loading": "the loading of the weights",
     "start": "the start, when rank 0 broadcasts the weights",
     "check": "the check that concatenated rows do not mix",
     "forward": "the end of the forward pass",
@@ -31,7 +33,7 @@ MOMENTS = {
     "evaluating": "the evaluation of held-out rows",
     "saving": "saving",
 }
-NOT_IN_STEPS = ("check", "evaluating", "saving")
+NOT_IN_STEPS = ("loading", "check", "evaluating", "saving")
 """Moments that a simulated step does not have."""
 
 _AFTER_PASSES = ("optimizer", "evaluating", "saving")
@@ -62,6 +64,7 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
     )
     passes = float(sizes.buffers + sizes.gathered.in_layers)
     live: dict[str, Parts] = {
+        "loading": {"optimizer": 0.0, "buffers": max(sizes.loading - sizes.weights, 0.0)},
         "start": {"optimizer": 0.0, "buffers": sizes.start},
         "check": _check(shape, batch, sizes),
         "forward": {
@@ -115,6 +118,10 @@ def _evaluating(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes
     rows = replace(batch, tokens=tokens, loss_tokens=tokens, labeled=tokens)
     gradients = sizes.gradients if config.strategy.zero_stage == 3 else 0.0  # in a buffer that always lives
     logits = loss_bytes(config, shape, rows, sizes).forward if tokens else 0.0
+    if shape.encoder is None and not batch.flat and sizes.compute == _FP32 and not wants_chunks(config, shape.vocab):
+        logits += (
+            _FP32 * tokens * shape.vocab
+        )  # logits without those of the last tokens (training/trainer/evaluation.py)
     return {"logits": logits, "gradients": gradients, "buffers": sizes.buffers + sizes.gathered.with_logits}
 
 

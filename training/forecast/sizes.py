@@ -38,7 +38,8 @@ class Gathered:
 class Sizes:
     """`total` and `trained` are elements of the whole model. `weights`, `gradients`, `optimizer` and `buffers` are bytes on this
     rank; `start` and `step` are temporary bytes before the first pass and in the optimizer step; `off_weights` and `off_state` are
-    bytes offloaded to host or disk; `master` is the part of `optimizer` that exists before the first step.
+    bytes offloaded to host or disk; `loading` is what all takes while the weights are loaded; `master` is the part of `optimizer`
+    that exists before the first step.
 
     `compute` and `stream` are bytes per element in matrix products and between layers, `gradient_format` per gradient; `casts`
     is True if autocast copies the inputs of each product; `adapts` names the modules with an adapter.
@@ -61,6 +62,7 @@ class Sizes:
     on_cuda: bool
     off_weights: float = 0.0
     off_state: float = 0.0
+    loading: float = 0.0
     master: float = 0.0
 
 
@@ -92,8 +94,11 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     step = 0.0 if zero is not None or fsdp else step_bytes(config, shape, stored, on_cuda=card is not None)
     buffers = _buffers(config, shape, trained, format_, compute) + workspace_bytes(card)
     start = workspace_bytes(card) + (min(weights, _BROADCAST_BYTES) if config.strategy is Strategy.DDP else 0.0)
+    loading = 0.0
     if card is None and config.quantized is not Quantization.NONE:
-        start = max(start, _loading(shape, stored) - weights)
+        # DDP has bitsandbytes copy 8-bit weights to their device, also if they are there.
+        copies = config.strategy is Strategy.DDP and config.quantized is Quantization.INT8
+        loading = max(_loading(shape, stored), 2 * weights * copies)
     gathered = _gathered(config, shape, held, frozen, compute) if sharded else Gathered()
     off_state = off_weights = 0.0
     if config.offload_optimizer is not Offload.NONE or (fsdp and config.offload_param is not Offload.NONE):
@@ -107,7 +112,7 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
         optimizer=state, buffers=buffers, gathered=gathered, start=start, step=step, compute=compute,
         stream=4 if stored == 4 and plain else compute,
         casts=casts, adapts=trainable.adapted(config, shape), on_cuda=card is not None, off_weights=off_weights,
-        off_state=off_state, master=min(state, 4.0 * trained / ranks) if zero is not None else 0.0,
+        off_state=off_state, loading=loading, master=min(state, 4.0 * trained / ranks) if zero is not None else 0.0,
     )  # fmt: skip
 
 

@@ -1,9 +1,12 @@
 """Builds a run's model from fake tensors, which have shapes and dtypes but no memory."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+from unittest.mock import patch
 
 import torch
+from peft.tuners.lora import dora
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -51,7 +54,8 @@ def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, cla
         model.config.get_text_config().pad_token_id = 0
     if config.method.adapts:
         plain = config.model_copy(update={"lora_init": LoraInit.DEFAULT})
-        adapted = add_adapter(model, plain, peft_task(config.task))
+        with _dora_without_values():
+            adapted = add_adapter(model, plain, peft_task(config.task))
         cast_fixed(adapted, config, DTYPES[precision])
         for name, weight in adapted.named_parameters():
             if ".ranknum." in name:  # an AdaLoRA's rank, which trains only on the meta device
@@ -61,6 +65,23 @@ def meta_trainable(config: RunConfig, precision: Precision, tokens: int = 0, cla
         check_modules(model, config.modules_to_save)
         train_last_layers(model, config.trainable_layers, as_names(config.modules_to_save or ""))
     return _cast_as_engine(model, config, precision)
+
+
+@contextmanager
+def _dora_without_values() -> Iterator[None]:
+    """Lets DoRA begin with 4-bit weights on the meta device, which it cannot copy and unpack to compute their norms."""
+    unpack = dora.dequantize_module_weight
+
+    def unpacked(module: Any) -> torch.Tensor:
+        if type(module.weight).__name__ != "Params4bit":
+            return cast(torch.Tensor, unpack(module))
+        return torch.empty(module.out_features, module.in_features, device="meta")
+
+    with (
+        patch.object(dora, "deepcopy", lambda module: module),
+        patch.object(dora, "dequantize_module_weight", unpacked),
+    ):
+        yield
 
 
 def _empty(config: RunConfig, dtype: torch.dtype, classes: Sequence[str] = ()) -> Any:
