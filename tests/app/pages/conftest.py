@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from environment import use
+from page_log import PageLog
 from sqlmodel import delete
 from web import CHROMIUM, CHROMIUM_FLAGS, LIVE_ONLY
 from web import site as served_site
@@ -46,6 +47,7 @@ def page(site, window, monkeypatch):
         session.exec(delete(Dataset))
         session.exec(delete(Machine))
     opened = window.new_page()
+    opened.log = PageLog(opened)
     opened.goto("/healthz")
     opened.evaluate("localStorage.clear()")
     outside: list[str] = []

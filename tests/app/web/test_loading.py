@@ -1,6 +1,7 @@
 """A page of which files do not arrive, or whose handlers do not answer (static/loading.js)."""
 
 import pytest
+from page_log import PageLog
 from web import CHROMIUM, CHROMIUM_FLAGS, IN_BROWSER, becomes_live
 from web import site as served_site
 
@@ -31,6 +32,7 @@ def page(browser):
     """A page whose browser has no file of the server's yet; `loads` are its requests for documents."""
     context = browser.new_context(base_url=browser.address)
     page = context.new_page()
+    page.log = PageLog(page)
     page.set_default_timeout(180_000)
     page.add_init_script(SOONER)
     page.loads = []
