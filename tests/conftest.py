@@ -1,5 +1,6 @@
 """Fixtures for all tests: an installation in a temporary folder, on SQLite or PostgreSQL."""
 
+import gc
 import json
 import os
 import secrets
@@ -42,6 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["TimeoutError", "did not appear in"]))
     long = {item.path for item in items if item.get_closest_marker("train") or item.get_closest_marker("browser")}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_collection_finish() -> None:
+    """Exempts the thousands of collected tests from each garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
