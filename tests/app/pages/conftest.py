@@ -23,18 +23,27 @@ def site(tmp_path_factory) -> Iterator[tuple[str, Path]]:
         yield served.address, folder
 
 
+@pytest.fixture(scope="session")
+def profile(tmp_path_factory) -> Path:
+    """The browser's folder: it keeps Gradio's scripts compiled, so that a page opens sooner."""
+    return tmp_path_factory.mktemp("profile")
+
+
 @pytest.fixture(scope="module")
-def window(site):
-    """One browser for a file's tests, so that it loads Gradio's files once. Beyond them its event loop would disturb others."""
+def window(site, profile):
+    """One browser for a file's tests. Beyond them its event loop would disturb others."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
-        context = browser.new_context(base_url=site[0], viewport={"width": 1280, "height": 900})
+        context = playwright.chromium.launch_persistent_context(
+            profile, executable_path=CHROMIUM, args=CHROMIUM_FLAGS, base_url=site[0],
+            viewport={"width": 1280, "height": 900},
+        )  # fmt: skip
+        context.clear_cookies()
         context.set_default_timeout(180_000)  # other tests use the cores too
         context.add_init_script(LIVE_ONLY)
         yield context
-        browser.close()
+        context.close()
 
 
 @pytest.fixture
