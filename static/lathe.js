@@ -131,7 +131,9 @@
   // Called after each of the handlers that fill the page; after the last one, the live page takes the place of the first drawing.
   function live(handlers) {
     filled += 1;
-    if (filled >= handlers) requestAnimationFrame(replace);
+    if (filled < handlers) return;
+    window.lathe.loaded?.(); // static/loading.js
+    requestAnimationFrame(replace);
   }
 
   function replace() {

@@ -1,17 +1,20 @@
 """Fixtures for all tests: an installation in a temporary folder, on SQLite or PostgreSQL."""
 
+import gc
 import json
 import os
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from environment import use
+from page_log import PageLog
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
@@ -40,6 +43,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["TimeoutError", "did not appear in"]))
     long = {item.path for item in items if item.get_closest_marker("train") or item.get_closest_marker("browser")}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_collection_finish() -> None:
+    """Exempts the thousands of collected tests from each garbage collection."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds to a failure what happened on the test's page."""
+    report = yield
+    if report.failed and report.when == "call":
+        for fixture in getattr(item, "funcargs", {}).values():
+            if isinstance(log := getattr(fixture, "log", None), PageLog):
+                report.sections.append(("Page", log.text()))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Prints why tests were tried again; pytest-rerunfailures prints only their names."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"First try of {report.nodeid}")
+        terminalreporter.line(f"{report.longreprtext}\n")
+        for title, text in report.sections:
+            terminalreporter.line(f"{title}:\n{text}\n")
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,7 @@ class Host:
     namespace: str
     environment: dict[str, str]
     log: Path
+    switch: str
     cable: str
     worker: "subprocess.Popen[bytes] | None" = field(default=None)
 
@@ -61,7 +62,7 @@ class Host:
 
     def plug(self, *, in_: bool) -> None:
         """Connects the host to the switch, or disconnects it: no packet arrives, and no connection is told."""
-        _ip("link", "set", self.cable, "up" if in_ else "down")
+        _ip("-n", self.switch, "link", "set", self.cable, "up" if in_ else "down")
 
     def kill(self) -> None:
         """Ends the host as a loss of power does: every process on it is killed at once."""
@@ -74,18 +75,23 @@ class Host:
 
 
 class Network:
-    """Hosts at a switch, at which this machine has an `address` too; `remove` ends them."""
+    """Hosts at a switch with an `address` of its own, for a server that all reach; `remove` ends them.
+
+    The switch is in a namespace too: Chromium drops all requests under way when an address of the machine changes, and tests of
+    pages run at the same time.
+    """
 
     def __init__(self) -> None:
         self._tag = uuid.uuid4().hex[:6]
-        self._switch = f"lt{self._tag}s"
+        self.namespace = f"lathe-{self._tag}-switch"
         self.hosts: list[Host] = []
-        subnet = f"10.203.{os.getpid() % 250}"
-        self.address = f"{subnet}.254"
-        _ip("link", "add", self._switch, "type", "bridge")
-        _ip("addr", "add", f"{self.address}/24", "dev", self._switch)
-        _ip("link", "set", self._switch, "up")
-        self._subnet = subnet
+        self._subnet = f"10.203.{os.getpid() % 250}"
+        self.address = f"{self._subnet}.254"
+        _ip("netns", "add", self.namespace)
+        self._at_switch("link", "add", "switch", "type", "bridge")
+        self._at_switch("addr", "add", f"{self.address}/24", "dev", "switch")
+        for device in ("switch", "lo"):
+            self._at_switch("link", "set", device, "up")
 
     def add(self, name: str, folder: Path, environment: dict[str, str]) -> None:
         """Adds a host."""
@@ -97,32 +103,30 @@ class Network:
             namespace,
             environment | {"LATHE_ADDRESS": address},
             folder / f"{name}.log",
-            self._cable(name),
+            self.namespace,
+            name,
         )
-        inner = f"{self._cable(name)}i"
         _ip("netns", "add", namespace)
-        _ip("link", "add", host.cable, "type", "veth", "peer", "name", inner)
-        _ip("link", "set", inner, "netns", namespace)
-        _ip("link", "set", host.cable, "master", self._switch)
-        _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", inner)
-        for device in (inner, "lo"):
+        self._at_switch("link", "add", host.cable, "type", "veth", "peer", "name", "cable", "netns", namespace)
+        self._at_switch("link", "set", host.cable, "master", "switch")
+        _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "cable")
+        for device in ("cable", "lo"):
             _ip("-n", namespace, "link", "set", device, "up")
         host.plug(in_=True)
         self.hosts.append(host)
 
-    def _cable(self, name: str) -> str:
-        return f"lt{self._tag}{name[0]}"
+    def _at_switch(self, *arguments: str) -> None:
+        _ip("-n", self.namespace, *arguments)
 
     def remove(self) -> None:
         """Kills all hosts and deletes their networks."""
         for host in self.hosts:
             host.kill()
-        for host in self.hosts:
+        for namespace in (*(host.namespace for host in self.hosts), self.namespace):
             for _ in range(50):  # until its last process has gone
-                if _ip("netns", "delete", host.namespace, check=False):
+                if _ip("netns", "delete", namespace, check=False):
                     break
                 time.sleep(0.1)
-        _ip("link", "delete", self._switch, check=False)
 
 
 def _trains(process: psutil.Process) -> bool:

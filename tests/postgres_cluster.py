@@ -23,10 +23,10 @@ PORT = 5499  # on an address and in a folder of its own
 
 
 class Cluster:
-    """A server in its own folder, with a Unix socket there. With `address` it listens on that one too, for its network."""
+    """A server in its own folder, with a Unix socket there. With `address` it also listens on that one, in `namespace`."""
 
-    def __init__(self, bin_folder: Path, address: str = "") -> None:
-        self._bin, self._address = bin_folder, address
+    def __init__(self, bin_folder: Path, address: str = "", namespace: str = "") -> None:
+        self._bin, self._address, self._namespace = bin_folder, address, namespace
         # Not in pytest's folder: the server refuses to run as root, and other users cannot read that folder.
         self._folder = Path(tempfile.mkdtemp(prefix="lathe-pg-"))
         self._user = "postgres" if os.getuid() == 0 else None
@@ -42,7 +42,13 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        return f"postgresql://postgres@/postgres?host={self._address or self._folder}&port={PORT}"
+        """The server at its Unix socket."""
+        return f"postgresql://postgres@/postgres?host={self._folder}&port={PORT}"
+
+    @property
+    def network_url(self) -> str:
+        """The server at its address in the network namespace."""
+        return f"postgresql://postgres@/postgres?host={self._address}&port={PORT}"
 
     @property
     def _data(self) -> Path:
@@ -83,6 +89,8 @@ class Cluster:
         return [server, *server.children(recursive=True)]
 
     def _run(self, program: str, *arguments: str) -> None:
-        argv = [str(self._bin / program), *arguments]
-        output = subprocess.DEVNULL
-        subprocess.run(argv, check=True, user=self._user, cwd=self._folder, stdout=output, stderr=output)
+        argv, user, output = [str(self._bin / program), *arguments], self._user, subprocess.DEVNULL
+        if self._namespace:  # only root may enter one
+            argv = ["ip", "netns", "exec", self._namespace, "runuser", "-u", self._user or "root", "--", *argv]
+            user = None
+        subprocess.run(argv, check=True, user=user, cwd=self._folder, stdout=output, stderr=output)

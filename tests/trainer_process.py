@@ -1,6 +1,8 @@
 """Starting the real training program for a test, as the supervisor does, and reading what it reports."""
 
 import atexit
+import gc
+import importlib
 import json
 import os
 import shutil
@@ -221,6 +223,16 @@ class Forked:
         return code
 
 
+@cache
+def _freeze_imports() -> None:
+    """Exempts what is imported by now from garbage collection: at the end of a training, accelerate collects all garbage, which
+    takes longer than a tiny training if it looks through every library."""
+    for name in ("transformers.trainer", "peft"):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
 def train_here(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
     """The training program from first to last line within this process: one rank, and no interpreter to start."""
     from accelerate.state import AcceleratorState
@@ -233,6 +245,7 @@ def train_here(run_dir: Path, model: Path, data: Path | str, **settings: Any) ->
     config = RunConfig.model_validate({"model": str(model), "data": str(data)} | SMALL | settings)
     (run_dir / "config.json").write_text(config.model_dump_json())
     report = Report(run_dir, rank=0)
+    _freeze_imports()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of the libraries; a separate process prints them into the log

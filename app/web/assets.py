@@ -65,16 +65,19 @@ SERVED = {
 def scripts(path: str, nonce: str) -> Markup:
     """A page's scripts, with the `nonce` that the CSP requires.
 
-    They belong before Gradio's, which call them: deferred scripts run in the order of the document. The first one runs at
-    once, because the first drawing calls it.
+    They belong before Gradio's, which call them: deferred scripts run in the order of the document. The first file runs at
+    once, because the first drawing calls it. Before it, static/loading.js is in the page itself: it notices missing files.
     """
     first, *others = (*_COMMON.scripts, *_BY_PAGE.get(path, Files()).scripts)
     at_once, script = (
         Markup('<script nonce="{}" src="{}"></script>'),
         Markup('<script nonce="{}" src="{}" defer></script>'),
     )
-    return at_once.format(nonce, static_url(first)) + Markup("").join(
-        script.format(nonce, static_url(name)) for name in others
+    loading = Markup('<script nonce="{}">{}</script>').format(nonce, _loading())
+    return (
+        loading
+        + at_once.format(nonce, static_url(first))
+        + Markup("").join(script.format(nonce, static_url(name)) for name in others)
     )
 
 
@@ -86,6 +89,11 @@ def head(path: str) -> Markup:
     meta = Markup('<meta name="color-scheme" content="light dark"><meta name="lathe-plotly" content="{}">')
     sheets = [style.format(static_url(name)) for name in (*_COMMON.styles, *page.styles)]
     return Markup("").join([*sheets, icon, meta.format(plotly_url())])
+
+
+@cache
+def _loading() -> Markup:
+    return Markup((STATIC / "loading.js").read_text(encoding="utf-8"))  # noqa: S704 our own script
 
 
 @cache

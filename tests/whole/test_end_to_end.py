@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_log import PageLog
 from paths import ROOT
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 from web import CHROMIUM, CHROMIUM_FLAGS, LIVE_ONLY, _free_port, _wait_for, reveal
@@ -74,6 +75,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         page = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True).new_page()
+        page.log = PageLog(page)  # type: ignore[attr-defined]
         page.add_init_script(LIVE_ONLY)
         yield page
         browser.close()

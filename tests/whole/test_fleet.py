@@ -28,7 +28,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fleet.N
     if (bin_folder := programs()) is None:
         pytest.skip("PostgreSQL's server is not installed (Debian: postgresql)")
     made = fleet.Network()
-    cluster = Cluster(bin_folder, made.address)
+    cluster = Cluster(bin_folder, made.address, made.namespace)
     variables = {
         "LATHE_DATA_DIR": str(tmp_path / "shared"),
         "LATHE_DATABASE_URL": cluster.url,
@@ -44,11 +44,11 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fleet.N
     get_settings().make_folders()
     database.migrate()
     for name in ("alpha", "beta"):
-        made.add(name, tmp_path, fleet.inherited() | variables)
+        made.add(name, tmp_path, fleet.inherited() | variables | {"LATHE_DATABASE_URL": cluster.network_url})
     yield made
-    made.remove()
     database.dispose()
     cluster.remove()
+    made.remove()
     get_settings.cache_clear()
 
 

@@ -109,7 +109,10 @@ def build(demo: gr.Blocks) -> None:
     page.dataset.select(mixed, data, data, **QUIET)
     method_panel.wire(page.method, page.fields["method"], page.inputs, _NAMES)
     memory_panel.wire(page.memory, page.inputs, _NAMES)
-    strategy.input(propose_processes, [strategy, processes], processes, **QUIET)
+    # First the form shows the field: a value that arrives while Gradio mounts its field makes it send change events without end.
+    strategy.input(refreshed, typed, checked, **QUIET).then(
+        propose_processes, [strategy, processes], processes, **QUIET
+    )
     page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **QUIET)
     page.problems.select(apply_fix, None, page.inputs, **QUIET)
     rows_panel.wire(page.rows, page.inputs, _NAMES)

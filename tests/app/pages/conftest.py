@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from environment import use
+from page_log import PageLog
 from sqlmodel import delete
 from web import CHROMIUM, CHROMIUM_FLAGS, LIVE_ONLY
 from web import site as served_site
@@ -22,18 +23,27 @@ def site(tmp_path_factory) -> Iterator[tuple[str, Path]]:
         yield served.address, folder
 
 
+@pytest.fixture(scope="session")
+def profile(tmp_path_factory) -> Path:
+    """The browser's folder: it keeps Gradio's scripts compiled, so that a page opens sooner."""
+    return tmp_path_factory.mktemp("profile")
+
+
 @pytest.fixture(scope="module")
-def window(site):
-    """One browser for a file's tests, so that it loads Gradio's files once. Beyond them its event loop would disturb others."""
+def window(site, profile):
+    """One browser for a file's tests. Beyond them its event loop would disturb others."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
-        context = browser.new_context(base_url=site[0], viewport={"width": 1280, "height": 900})
+        context = playwright.chromium.launch_persistent_context(
+            profile, executable_path=CHROMIUM, args=CHROMIUM_FLAGS, base_url=site[0],
+            viewport={"width": 1280, "height": 900},
+        )  # fmt: skip
+        context.clear_cookies()
         context.set_default_timeout(180_000)  # other tests use the cores too
         context.add_init_script(LIVE_ONLY)
         yield context
-        browser.close()
+        context.close()
 
 
 @pytest.fixture
@@ -46,6 +56,7 @@ def page(site, window, monkeypatch):
         session.exec(delete(Dataset))
         session.exec(delete(Machine))
     opened = window.new_page()
+    opened.log = PageLog(opened)
     opened.goto("/healthz")
     opened.evaluate("localStorage.clear()")
     outside: list[str] = []

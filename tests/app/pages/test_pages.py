@@ -145,6 +145,20 @@ def test_a_distributed_strategy_proposes_processes_and_one_click_fixes_a_conflic
     page.locator(".problems", has_text="num_processes is 1").wait_for(state="detached")
 
 
+def test_after_a_choice_that_shows_further_fields_the_page_becomes_quiet(page):
+    open_new_run(page)
+    calls = []
+    page.on("request", lambda request: calls.append(request.url) if "/run/predict" in request.url else None)
+    choose(page, "strategy", "ZeRO stage 3")
+    page.wait_for_function("document.querySelector('#setting-num_processes textarea')?.value === '2'")
+    for _ in range(20):
+        before = len(calls)
+        page.wait_for_timeout(1500)
+        if len(calls) == before:
+            break
+    assert len(calls) == before
+
+
 def test_an_upload_is_described_picked_and_started_and_opens_the_run_page(page, rows, tmp_path):
     open_new_run(page)
     page.set_input_files("#upload input[type=file]", rows)

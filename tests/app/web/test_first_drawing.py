@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import pytest
 from environment import use
+from page_log import PageLog
 from web import CHROMIUM, CHROMIUM_FLAGS, client
 from web import site as served_site
 
@@ -102,6 +103,7 @@ def opened(tmp_path_factory):
         stored("alpha")
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
         page = browser.new_page(base_url=served.address, viewport={"width": 1280, "height": 900})
+        page.log = PageLog(page)
         page.set_default_timeout(180_000)
         page.add_init_script(HELD)
         page.faults = []
