@@ -41,7 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 METHODS: tuple[dict[str, Any], ...] = ({"method": "full"}, {"method": "lora", "target_modules": "all-linear"})
 BASE = {
-    "task": "pretraining", "max_steps": 2, "eval_split": 0, "eval_steps": 0, "save_steps": 0, "logging_steps": 1,
+    "task": "sft", "train_on_prompt": True, "max_steps": 2, "eval_split": 0, "eval_steps": 0, "save_steps": 0, "logging_steps": 1,
     "precision": "fp32", "on_out_of_memory": "fail", "strategy": "single", "num_processes": 1, "learning_rate": 1e-4,
 }  # fmt: skip
 
@@ -165,4 +165,8 @@ def make_inputs(home: Path) -> None:
         ends = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
         AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **shape, **ends)).save_pretrained(home / name)
         byte_tokenizer().save_pretrained(home / name)
-    (home / "rows.jsonl").write_text((json.dumps({"text": "a" * (LONGEST + 64)}) + "\n") * 16, encoding="utf-8")
+    row = {
+        "prompt": "a",
+        "completion": "a" * (LONGEST + 64),
+    }  # truncated: a row has the maximum length whatever that is
+    (home / "rows.jsonl").write_text((json.dumps(row) + "\n") * 16, encoding="utf-8")
