@@ -6,8 +6,8 @@ from app.words import numbers
 from training.config.fields import in_words
 from training.config.run_config import RunConfig
 from training.forecast.forecast import DOUBT, Forecast
+from training.forecast.formula.moments import MOMENTS
 from training.forecast.gpus import Card
-from training.forecast.moments import MOMENTS
 from training.units import byte_size
 from worker.forecasts.forecast import Found
 

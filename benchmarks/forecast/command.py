@@ -124,8 +124,8 @@ def simulation(case: Case) -> int:
 
 
 def formula(case: Case) -> int:
-    from training.forecast.activations import Batch
     from training.forecast.forecast import forecast
+    from training.forecast.formula.activations import Batch
     from training.model_info.families import read_shape
     from training.tokens.order import padded
 

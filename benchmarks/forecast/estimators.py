@@ -4,7 +4,7 @@ from typing import Any
 
 from training.config.choices import Strategy
 from training.config.run_config import RunConfig
-from training.forecast.sizes import resolved
+from training.forecast.formula.sizes import resolved
 from training.models.target_modules import empty_model
 
 

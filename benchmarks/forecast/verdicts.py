@@ -17,7 +17,7 @@ from benchmarks.forecast.random_models import make_model
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.forecast.forecast import DOUBT
-from training.forecast.sizes import resolved
+from training.forecast.formula.sizes import resolved
 from training.simulation.batches import Request
 from training.simulation.simulate import simulate
 from training.tokens.store import open_store

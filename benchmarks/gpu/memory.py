@@ -103,8 +103,8 @@ def simulation(case: Case, home: Path, device: Any, workspace_bytes: int = 0) ->
 
 def foretell(case: Case, home: Path, card: Any) -> Foretold:
     """Returns the forecast of a case (training/forecast/forecast.py)."""
-    from training.forecast.activations import Batch
     from training.forecast.forecast import forecast
+    from training.forecast.formula.activations import Batch
     from training.model_info.families import read_shape
 
     config = RunConfig.model_validate(case.config(home))

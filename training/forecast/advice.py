@@ -22,11 +22,11 @@ from training.config.choices import (
 from training.config.chunked_loss import LEAST_VOCABULARY, TASKS
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch
 from training.forecast.forecast import SLACK, Forecast, forecast
+from training.forecast.formula.activations import Batch
+from training.forecast.formula.less_memory import activation_copy_seconds
+from training.forecast.formula.sizes import resolved
 from training.forecast.gpus import Card
-from training.forecast.less_memory import activation_copy_seconds
-from training.forecast.sizes import resolved
 from training.model_info.shape import ModelShape
 from training.rules import check
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from training.config.choices import Offload, Strategy, Task
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch
 from training.forecast.card_share import communication_bytes, context_bytes
+from training.forecast.formula.activations import Batch
+from training.forecast.formula.less_memory import freed_in_backward
+from training.forecast.formula.moments import MOMENTS, NOT_IN_STEPS, moments
+from training.forecast.formula.sizes import Sizes, sizes_of
+from training.forecast.formula.task_memory import task_shape
 from training.forecast.gpus import GIB, Card
-from training.forecast.less_memory import freed_in_backward
-from training.forecast.moments import MOMENTS, NOT_IN_STEPS, moments
-from training.forecast.sizes import Sizes, sizes_of
-from training.forecast.task_memory import task_shape
 from training.model_info.shape import ModelShape
 from training.units import byte_size
 

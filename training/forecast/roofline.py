@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from training.config.choices import Checkpointing, Precision, Quantization
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch, Formats
 from training.forecast.advice import moving_seconds
+from training.forecast.formula.activations import Batch, Formats
+from training.forecast.formula.layers import layer_bytes
+from training.forecast.formula.sizes import Sizes, resolved, sizes_of
 from training.forecast.gpus import Card
-from training.forecast.layers import layer_bytes
-from training.forecast.sizes import Sizes, resolved, sizes_of
 from training.model_info.shape import ModelShape, Stack
 
 _FP32_SHARE = 0.125

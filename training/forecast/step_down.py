@@ -13,8 +13,8 @@ from training.config.choices import Checkpointing, ChunkedLoss, Method, Offload,
 from training.config.chunked_loss import LEAST_VOCABULARY, TASKS
 from training.config.machine import Machine
 from training.config.run_config import Changes, RunConfig, stepped_down
-from training.forecast.activations import Batch
 from training.forecast.advice import step_seconds
+from training.forecast.formula.activations import Batch
 from training.forecast.gpus import like
 from training.model_info.config_json import CONFIG_FILE, ModelError
 from training.model_info.families import read_shape

@@ -6,8 +6,8 @@ from typing import Any
 from training.config.fields import parse
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch
 from training.forecast.forecast import Forecast, forecast
+from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
 from training.model_info.shape import ModelShape
 from training.rules import check

@@ -16,8 +16,8 @@ from training.forecast.advice import Advice, advise
 from training.forecast.card_share import workspace_bytes
 from training.forecast.first_step import PART_OF, first_step
 from training.forecast.forecast import SLACK, Forecast, forecast, full_batch
+from training.forecast.formula.sizes import resolved
 from training.forecast.gpus import Card
-from training.forecast.sizes import resolved
 from training.model_info.config_json import ModelError
 from training.model_info.families import UnknownLayers, read_shape
 from training.model_info.shape import ModelShape

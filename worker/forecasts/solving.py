@@ -9,8 +9,8 @@ from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.forecast import solve
 from training.forecast.forecast import Forecast
+from training.forecast.formula.sizes import resolved
 from training.forecast.gpus import Card
-from training.forecast.sizes import resolved
 from training.forecast.solve import Solution, Wanted
 from training.model_info.shape import ModelShape
 from worker.allowed_paths import with_model_path

@@ -13,7 +13,7 @@ from sqlmodel import Session, col, select
 
 from training.config.choices import Packing, Task
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch
+from training.forecast.formula.activations import Batch
 from training.forecast.gpus import Card
 from training.forecast.power import watts
 from training.forecast.roofline import EFFICIENCY, Roofline, roofline

@@ -9,7 +9,7 @@ from training.config.choices import Packing, Task
 from training.config.data_sets import Source
 from training.config.run_config import RunConfig
 from training.errors import DataError
-from training.forecast.activations import Batch
+from training.forecast.formula.activations import Batch
 from training.model_info.config_json import ModelError, read_config
 from training.model_info.flat_batches import why_padded
 from training.tokens.joined import joined

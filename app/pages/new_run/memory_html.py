@@ -9,8 +9,8 @@ from app.pages.common import form
 from app.pages.common.html import each
 from app.words import forecast as words
 from training.forecast.advice import Advice
+from training.forecast.formula.moments import MOMENTS
 from training.forecast.gpus import GIB, Card
-from training.forecast.moments import MOMENTS
 from training.forecast.strategy_table import Combination
 from training.units import byte_size
 from worker.forecasts.forecast import Found

@@ -8,10 +8,10 @@ import pytest
 from training.config.machine import Machine
 from training.config.run_config import RunConfig, stepped_down
 from training.forecast import gpus as cards
-from training.forecast.activations import Batch
 from training.forecast.advice import advise
 from training.forecast.first_step import PART_OF, first_step, saves_memory
 from training.forecast.forecast import forecast
+from training.forecast.formula.activations import Batch
 from training.forecast.step_down import next_rung
 from training.model_info.families import shape_of
 from training.rules import check

@@ -16,10 +16,10 @@ from training.config.fields import parse
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.forecast import gpus as cards
-from training.forecast import trainable
-from training.forecast.activations import Batch
 from training.forecast.advice import advise
 from training.forecast.forecast import forecast
+from training.forecast.formula import trainable
+from training.forecast.formula.activations import Batch
 from training.model_info.config_json import ModelError
 from training.model_info.families import FAMILIES, read_shape, shape_of
 from training.rules import check

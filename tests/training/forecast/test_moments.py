@@ -9,8 +9,8 @@ from trainer_process import train_here
 
 from benchmarks.matrix.inputs import byte_tokenizer
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch
 from training.forecast.forecast import forecast
+from training.forecast.formula.activations import Batch
 from training.model_info.families import read_shape, shape_of
 
 LLAMA: dict[str, Any] = {

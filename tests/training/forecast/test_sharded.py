@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch
 from training.forecast.forecast import Forecast, forecast
+from training.forecast.formula.activations import Batch
 from training.forecast.gpus import CARDS
 from training.model_info.families import shape_of
 
@@ -155,7 +155,7 @@ def test_a_quantized_model_is_loaded_from_files_of_fp32_weights() -> None:
     shape = shape_of(decoder("gemma3_text", 16000, 384, 4, 6, 2, 800, **TIED, head_dim=64))
     asked = config(method="qlora", quantization="4bit", num_processes=1, precision="bf16")
     found = forecast(asked, shape, batch=Batch(1, 8, 8, 8))
-    assert found.moments["start"] == 6 * shape.table == 36_864_000  # measured
+    assert found.moments["loading"] == 6 * shape.table == 36_864_000  # measured
 
 
 def test_fsdp_trains_fp32_weights_whatever_the_optimizer() -> None:

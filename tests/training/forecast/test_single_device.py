@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch
 from training.forecast.forecast import forecast
+from training.forecast.formula.activations import Batch
 from training.model_info.families import shape_of
 
 Values = dict[str, Any]

@@ -8,10 +8,10 @@ import pytest
 from benchmarks.families.inputs import TASKS, Family, families, on_meta, small
 from benchmarks.families.measure import measured
 from training.config.fields import parse
-from training.forecast import trainable
 from training.forecast.forecast import forecast
+from training.forecast.formula import trainable
+from training.forecast.formula.layers import layer_bytes
 from training.forecast.gpus import CARDS
-from training.forecast.layers import layer_bytes
 from training.model_info.families import FAMILIES, shape_of
 from training.model_info.flat_batches import reasons, why_padded
 from training.model_info.shape import Mixer, ModelShape, as_document, from_document
@@ -119,7 +119,7 @@ def test_every_family_that_carries_a_state_is_padded() -> None:
 
 
 def test_longer_rows_and_wider_layers_save_more() -> None:
-    from training.forecast.activations import Batch, Formats
+    from training.forecast.formula.activations import Batch, Formats
 
     formats = Formats(stream=2, compute=2, casts=False, trains=False)
 

@@ -9,7 +9,7 @@ from played_run import SUMMARY, PlayedRun
 from app.access import notify
 from app.words.solving import speed_page
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch
+from training.forecast.formula.activations import Batch
 from training.forecast.gpus import CARDS
 from training.forecast.roofline import EFFICIENCY, roofline
 from training.model_info.families import shape_of

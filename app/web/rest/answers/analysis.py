@@ -7,7 +7,7 @@ from pydantic import Field
 from app.documents.diagnoses import Recent
 from app.web.rest.answers.errors import ErrorEntry
 from app.web.rest.answers.form import Answer
-from training.forecast.activations import Batch
+from training.forecast.formula.activations import Batch
 from training.template_check.findings import Finding, ShownRow
 from worker.store.tables import Status
 

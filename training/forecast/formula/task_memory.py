@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from training.config.choices import Task
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch
-from training.forecast.less_memory import SOFTCAPS, LossBytes, chunked_loss_bytes
-from training.forecast.sizes import Sizes
+from training.forecast.formula.activations import Batch
+from training.forecast.formula.less_memory import SOFTCAPS, LossBytes, chunked_loss_bytes
+from training.forecast.formula.sizes import Sizes
 from training.model_info.shape import ModelShape
 
 _VOCABULARY_CHUNK = 32_768

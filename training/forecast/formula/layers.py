@@ -1,14 +1,14 @@
 """Bytes that a layer of any kind saves for the backward pass. No torch.
 
-A layer with attention has the formula of training/forecast/activations.py. Added here is what other kinds save besides: latent
-attention (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1), experts that every token goes through, and gated short convolutions. What
-state-space layers and linear attention save depends on the kernels that are installed; such models are simulated.
+A layer with attention has the formula of activations.py. Added here is what other kinds save besides: latent attention (DeepSeek-AI
+2024, "DeepSeek-V2", section 2.1), experts that every token goes through, and gated short convolutions. What state-space layers and
+linear attention save depends on the kernels that are installed; such models are simulated.
 """
 
 from dataclasses import replace
 
-from training.forecast import activations
-from training.forecast.activations import Batch, Formats
+from training.forecast.formula import activations
+from training.forecast.formula.activations import Batch, Formats
 from training.model_info.shape import Mixer, ModelShape, Stack
 
 _CONVOLUTION_WIDTHS = 7

@@ -10,10 +10,10 @@ from training.config.choices import Method, Offload, OptimizerName, Precision, Q
 from training.config.chunked_loss import wants_chunks
 from training.config.run_config import RunConfig
 from training.config.sharding import MAX_LIVE_PARAMETERS, stage_3_sizes
-from training.forecast import trainable
 from training.forecast.card_share import workspace_bytes
+from training.forecast.formula import trainable
+from training.forecast.formula.optimizer_memory import state_bytes, step_bytes
 from training.forecast.gpus import Card
-from training.forecast.optimizer_memory import state_bytes, step_bytes
 from training.model_info.shape import ModelShape
 
 _BROADCAST_BYTES = 250 * 2**20

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from training.config.choices import Quantization, Strategy
 from training.config.run_config import RunConfig
-from training.forecast.optimizer_memory import layer_matrices, split_experts, step_bytes, trained_matrices
-from training.forecast.sizes import Sizes
-from training.forecast.task_memory import ties_head
-from training.forecast.trainable import trains_tables
+from training.forecast.formula.optimizer_memory import layer_matrices, split_experts, step_bytes, trained_matrices
+from training.forecast.formula.sizes import Sizes
+from training.forecast.formula.task_memory import ties_head
+from training.forecast.formula.trainable import trains_tables
 from training.model_info.shape import ModelShape
 
 _NORM_BYTES = 8

@@ -6,8 +6,8 @@ from training.config.choices import Method, Strategy
 from training.config.chunked_loss import chunk_tokens, wants_chunks
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch
-from training.forecast.sizes import Sizes
+from training.forecast.formula.activations import Batch
+from training.forecast.formula.sizes import Sizes
 from training.model_info.shape import ModelShape
 
 SOFTCAPS = ("gemma2",)

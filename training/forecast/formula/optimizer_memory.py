@@ -2,7 +2,7 @@
 
 from training.config.choices import OptimizerName
 from training.config.run_config import RunConfig
-from training.forecast.trainable import trains_tables
+from training.forecast.formula.trainable import trains_tables
 from training.model_info.shape import ModelShape, Stack
 
 STATE_BYTES = {

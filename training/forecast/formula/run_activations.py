@@ -2,12 +2,12 @@
 
 from training.config.choices import Attention, Checkpointing, Method, Precision, Quantization
 from training.config.run_config import RunConfig
-from training.forecast.activations import Batch, Formats, position_biases, quantized_inputs
-from training.forecast.layers import layer_bytes
-from training.forecast.less_memory import SOFTCAPS
-from training.forecast.sizes import Sizes
-from training.forecast.task_memory import compares_answers
-from training.forecast.trainable import adapter_rank, adapts_experts
+from training.forecast.formula.activations import Batch, Formats, position_biases, quantized_inputs
+from training.forecast.formula.layers import layer_bytes
+from training.forecast.formula.less_memory import SOFTCAPS
+from training.forecast.formula.sizes import Sizes
+from training.forecast.formula.task_memory import compares_answers
+from training.forecast.formula.trainable import adapter_rank, adapts_experts
 from training.model_info.shape import ModelShape, Stack
 
 _BLOOM = "bloom"
