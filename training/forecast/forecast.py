@@ -22,6 +22,8 @@ SLACK = 0.06
 """Memory that the caching allocator reserves but does not use: a share of everything but weights and optimizer state."""
 DOUBT = 0.12
 """The error of the formula on 99 of 100 configurations (`python -m benchmarks.forecast --random`), as a share of the forecast."""
+STEP_MARGIN = 0.05
+"""The error of a simulated step on 99 of 100 configurations, as a share of its peak: what a limit on CPU has to allow beyond it."""
 PROCESS_BYTES = int(3.0 * GIB)
 """Host memory of a training process without offloaded state: Python, torch, CUDA's libraries."""
 
@@ -76,6 +78,10 @@ class Forecast:
     def with_steps(self, simulated: int) -> int:
         """The peak in bytes of a run whose steps, as simulated, take `simulated` bytes."""
         return max(simulated, *(self.moments[name] for name in NOT_IN_STEPS))
+
+    def beyond_steps(self, simulated: int) -> int:
+        """The bytes that a run needs beyond `with_steps`: on a GPU the context, on CPU the slack, or the simulation's error."""
+        return self.parts.get("context") or max(self.parts.get("slack", 0), int(STEP_MARGIN * simulated))
 
 
 def full_batch(config: RunConfig) -> Batch:

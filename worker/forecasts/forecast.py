@@ -220,10 +220,11 @@ def simulated(config: RunConfig, found: Found, card: Card | None) -> dict[str, A
     device = "cuda" if card else "cpu"
     given: dict[str, Any] = simulated_batch(config, found) | allocator_of(card)
     done = simulating.simulate(config, resolved(config.precision, card), device=device, **given)
-    limit, parts = found.forecast.limit_bytes, found.forecast.parts
+    forecast, limit = found.forecast, found.forecast.limit_bytes
     if "problem" in done or limit is None:
         return done
-    needed = found.forecast.with_steps(done["needed_bytes"]) + parts["context" if card else "slack"]
+    peak = forecast.with_steps(done["needed_bytes"])
+    needed = peak + forecast.beyond_steps(peak)
     return done | {"besides_bytes": needed - done["peak_bytes"], "fits": needed <= limit}
 
 
