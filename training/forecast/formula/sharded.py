@@ -103,8 +103,10 @@ def saving_bytes(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
         copies = 0 if sizes.on_cuda else sizes.gradient_format * sizes.trained  # in host memory
         return float(element * gathered + copies)
     tied = shape.table if ties_head(config, shape) else 0
-    if zero is None:
-        return float(element * (shape.parameters + tied + largest + padded))
+    if zero is None:  # frozen weights keep their format
+        whole = sizes.weights * config.num_processes
+        table = sizes.compute if config.trainable_layers else element
+        return whole + max(table * (tied + largest + padded), table * tied + element * split_experts(shape))
     return float(element * ((shape.parameters if zero == 3 else sizes.trained) + split_experts(shape)))
 
 
