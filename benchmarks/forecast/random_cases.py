@@ -115,7 +115,7 @@ def _fails(config: RunConfig, family: str) -> bool:
     known = _KNOWN_MODULES.get(config.method)
     unknown = known is not None and family not in known
     refused = config.method.is_lora and (config.lora_dropout > 0 or config.use_dora) and family in EXPERTS
-    conv1d = config.method is Method.LOHA and family == "gpt2"
+    conv1d = config.method in (Method.LOHA, Method.OFT) and family == "gpt2"
     return no_class or unknown or refused or conv1d
 
 

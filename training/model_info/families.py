@@ -97,10 +97,10 @@ def _llama(values: Values) -> ModelShape:
     experts = int(values.get("num_local_experts") or values.get("num_experts") or values.get("n_routed_experts") or 0)
     routed = int(values.get("num_experts_per_tok") or 0) if experts else 0
     intermediate = _size(values, INTERMEDIATE)
+    shared = int(values.get("shared_expert_intermediate_size") or 0) if experts else 0
     if experts:
         intermediate = int(values.get("moe_intermediate_size") or intermediate)
         others += experts * 3 * hidden * intermediate + experts * hidden
-        shared = int(values.get("shared_expert_intermediate_size") or 0)
         if shared:
             linears += [Linear("mlp.shared_expert_gate", hidden, 1), *_mlp("mlp.shared_expert", hidden, shared)]
     else:
@@ -108,7 +108,7 @@ def _llama(values: Values) -> ModelShape:
     stack = Stack(
         layers=_size(values, LAYERS),
         linears=tuple(linears), heads=heads, kv_heads=kv_heads, head_dim=head_dim, intermediate=intermediate, gated=True,
-        others=others, qk_norm=qk_norm, experts=experts, routed=routed,
+        others=others, qk_norm=qk_norm, experts=experts, routed=routed, shared=shared,
     )  # fmt: skip
     adapted = 0
     if model_type in (

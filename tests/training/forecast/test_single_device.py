@@ -117,6 +117,13 @@ MEASURED: dict[str, tuple[Values, Values, Batch, int]] = {
         {"method": "loha", "gradient_accumulation_steps": 3, "gradient_checkpointing": "offloaded", "precision": "bf16"},
         Batch(1, 64, 64, 48, flat=True, labeled=48), 12_539_904,
     ),
+    "experts that every token goes through": (
+        MOE | {"model_type": "qwen2_moe", "vocab_size": 4000, "hidden_size": 128, "num_hidden_layers": 6, "num_attention_heads": 4,
+               "num_key_value_heads": 4, "num_experts": 4, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 256},
+        {"task": "classification", "method": "qlora", "quantization": "4bit", "double_quantization": False, "lora_r": 4,
+         "lora_dropout": 0.0},
+        Batch(2, 176, 352, 352, first_micro=True, labeled=282), 38_460_928,
+    ),
     "held-out rows that are longer than those of training": (
         MOE | {"vocab_size": 16_000, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
                "intermediate_size": 288, "num_experts": 4, "moe_intermediate_size": 64, "tie_word_embeddings": True},
