@@ -71,10 +71,8 @@ def show(
 
 
 def _of_server(server: Server, config: RunConfig, asked: dict[str, Any], *, as_json: bool) -> str:
-    values, asked = (
-        config.model_dump(mode="json", exclude_unset=True),
-        {k: v for k, v in asked.items() if v not in (None, [])},
-    )
+    values = config.model_dump(mode="json", exclude_unset=True)
+    asked = {name: value for name, value in asked.items() if value not in (None, [])}
     if as_json:
         return json.dumps(server.send("POST", "/api/forecasts", json=values, params=asked, seconds=_SECONDS))
     return server.text("/api/forecasts", "POST", json=values, params=asked | {"form": "text"}, seconds=_SECONDS)

@@ -168,5 +168,5 @@ def make_inputs(home: Path) -> None:
     row = {
         "prompt": "a",
         "completion": "a" * (LONGEST + 64),
-    }  # truncated: a row has the maximum length whatever that is
+    }  # longer than any maximum length, so every row is truncated
     (home / "rows.jsonl").write_text((json.dumps(row) + "\n") * 16, encoding="utf-8")

@@ -21,9 +21,10 @@ from training.units import byte_size
 SLACK = 0.06
 """Memory that the caching allocator reserves but does not use: a share of everything but weights and optimizer state."""
 DOUBT = 0.12
-"""The error of the formula on 99 of 100 configurations (`python -m benchmarks.forecast --random`), as a share of the forecast."""
+"""A share of the forecast. About 99 of 100 random configurations need no more than forecast, slack and this
+(`python -m benchmarks.forecast --random`)."""
 STEP_MARGIN = 0.05
-"""The error of a simulated step on 99 of 100 configurations, as a share of its peak: what a limit on CPU has to allow beyond it."""
+"""A share of the simulated peak that a limit on CPU has to allow beyond it. About 99 of 100 random configurations need no more."""
 PROCESS_BYTES = int(3.0 * GIB)
 """Host memory of a training process without offloaded state: Python, torch, CUDA's libraries."""
 
@@ -80,7 +81,7 @@ class Forecast:
         return max(simulated, *(self.moments[name] for name in NOT_IN_STEPS))
 
     def beyond_steps(self, simulated: int) -> int:
-        """The bytes that a run needs beyond `with_steps`: on a GPU the context, on CPU the slack, or the simulation's error."""
+        """The bytes that a run needs beyond `with_steps`: on a GPU the context, on CPU the slack, at least STEP_MARGIN."""
         return self.parts.get("context") or max(self.parts.get("slack", 0), int(STEP_MARGIN * simulated))
 
 

@@ -58,10 +58,10 @@ NO_FSDP = {
 """Methods that fail or hang with FSDP, each with the operation that needs unsharded weights."""
 _PREFERENCE = frozenset({Task.DPO, Task.KTO})
 NO_TASKS = {
-    Method.ADALORA: (_PREFERENCE, "trains one adapter only, and the reference is a second one"),
+    Method.ADALORA: (_PREFERENCE, "allows one trainable adapter, and trl adds a second one for the reference"),
     Method.ADAPTION_PROMPT: (
         _PREFERENCE | {Task.SEQ2SEQ},
-        "replaces the attention of decoders, which hides the model's own outputs",
+        "adapts decoder-only models and returns no log-probabilities, which the losses of DPO and KTO need",
     ),
     Method.P_TUNING: (frozenset({Task.ORPO}), "adds virtual tokens, which ORPO's loss does not expect"),
     Method.PROMPT_TUNING: (frozenset({Task.ORPO}), "adds virtual tokens, which ORPO's loss does not expect"),

@@ -78,7 +78,7 @@ def kept(run: Run) -> dict[str, Any]:
 
 
 def cancelled_here(run: Run) -> bool:
-    """True if Lathe cancelled the run's job itself, so that the run goes on with another one."""
+    """True if Lathe, and not a user, cancelled the run's job; the run then continues with another job."""
     return bool((run.job or {}).get(_CANCELLED_HERE))
 
 

@@ -53,15 +53,6 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
     table = head if ties_head(config, shape) else 0.0
     # With accumulation they are added to those of earlier micro steps, whatever the rows.
     tables = (3 if accumulates and not config.steps_in_backward else 2) * table
-    # The first layer's gradients replace its activations; those of the embeddings come last.
-    keeps = not config.method.adapts and not config.steps_in_backward
-    share = shape.largest_layer / max(shape.parameters, 1) if keeps else 0.0
-    replaced = sizes.gradients * share
-    ending: Parts = (
-        {"activations": first, "gradients": sizes.gradients - replaced}
-        if first > replaced + tables
-        else {"gradients": sizes.gradients + tables}
-    )
     passes = float(sizes.buffers + sizes.gathered.in_layers)
     live: dict[str, Parts] = {
         "loading": {"optimizer": 0.0, "buffers": max(sizes.loading - sizes.weights, 0.0)},
@@ -90,7 +81,8 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
         "encoder": _encoder(config, shape, batch, sizes)
         | {"buffers": passes + (casts_left + head_cast) * _encoder_share(shape)},
         # Measured: a decoder's copies are gone by then, those of an encoder-decoder are not.
-        "gradients": ending | {"buffers": passes + (casts_left + head_cast if shape.encoder else 0.0)},
+        "gradients": _ending(config, shape, sizes, first, tables)
+        | {"buffers": passes + (casts_left + head_cast if shape.encoder else 0.0)},
         "optimizer": {"gradients": sizes.gradients + sizes.step, "buffers": float(sizes.buffers)},
         "evaluating": _evaluating(config, shape, batch, sizes),
         "saving": {"buffers": _saving(config, shape, sizes)},
@@ -103,6 +95,16 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
     base: Parts = {"weights": sizes.weights, "optimizer": sizes.optimizer}
     early: Parts = {"optimizer": sizes.master} if batch.first_step else {}
     return {name: base | ({} if name in _AFTER_PASSES else early) | parts for name, parts in live.items()}
+
+
+def _ending(config: RunConfig, shape: ModelShape, sizes: Sizes, first: float, tables: float) -> Parts:
+    """Gradients and activations when the backward pass ends: the first layer's gradients replace its activations (`first`), and
+    those of tied embeddings (`tables`) come last."""
+    keeps = not config.method.adapts and not config.steps_in_backward
+    replaced = sizes.gradients * shape.largest_layer / max(shape.parameters, 1) if keeps else 0.0
+    if first > replaced + tables:
+        return {"activations": first, "gradients": sizes.gradients - replaced}
+    return {"gradients": sizes.gradients + tables}
 
 
 def _check(shape: ModelShape, batch: Batch, sizes: Sizes) -> Parts:
@@ -119,9 +121,7 @@ def _evaluating(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes
     gradients = sizes.gradients if config.strategy.zero_stage == 3 else 0.0  # in a buffer that always lives
     logits = loss_bytes(config, shape, rows, sizes).forward if tokens else 0.0
     if shape.encoder is None and not batch.flat and sizes.compute == _FP32 and not wants_chunks(config, shape.vocab):
-        logits += (
-            _FP32 * tokens * shape.vocab
-        )  # logits without those of the last tokens (training/trainer/evaluation.py)
+        logits += _FP32 * tokens * shape.vocab  # a copy without the last tokens (training/trainer/evaluation.py)
     return {"logits": logits, "gradients": gradients, "buffers": sizes.buffers + sizes.gathered.with_logits}
 
 

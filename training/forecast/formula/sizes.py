@@ -94,11 +94,7 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     step = 0.0 if zero is not None or fsdp else step_bytes(config, shape, stored, on_cuda=card is not None)
     buffers = _buffers(config, shape, trained, format_, compute) + workspace_bytes(card)
     start = workspace_bytes(card) + (min(weights, _BROADCAST_BYTES) if config.strategy is Strategy.DDP else 0.0)
-    loading = 0.0
-    if card is None and config.quantized is not Quantization.NONE:
-        # DDP has bitsandbytes copy 8-bit weights to their device, also if they are there.
-        copies = config.strategy is Strategy.DDP and config.quantized is Quantization.INT8
-        loading = max(_loading(shape, stored), 2 * weights * copies)
+    loading = _loading(shape, stored) if card is None and config.quantized is not Quantization.NONE else 0.0
     gathered = _gathered(config, shape, held, frozen, compute) if sharded else Gathered()
     off_state = off_weights = 0.0
     if config.offload_optimizer is not Offload.NONE or (fsdp and config.offload_param is not Offload.NONE):

@@ -13,7 +13,7 @@ _VOCABULARY_CHUNK = 32_768
 """Vocabulary entries and tokens of a tile of trl's fused head (trl/trainer/utils.py, trl/kernels/chunked_logprob.py)."""
 _TOKEN_CHUNK = 4096
 _TILES_ON_CPU = 7.25
-"""fp32 copies of a tile that its backward pass has at its peak without Triton, one of them of bytes."""
+"""fp32 copies of a tile that its backward pass has at its peak without Triton; a mask of bytes is a quarter of one."""
 
 
 def task_shape(config: RunConfig, shape: ModelShape) -> ModelShape:

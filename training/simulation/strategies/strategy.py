@@ -1,7 +1,7 @@
 """Simulates what a distributed strategy allocates and frees on one rank, with fake tensors, during a step of the whole model.
 
-Each class follows the source of torch or DeepSpeed and was checked against measured runs (benchmarks/forecast/command.py). If ranks
-differ, it simulates the last one, which owns the parameters whose gradients come first.
+Each class follows the source of torch or DeepSpeed and was checked against measured runs (benchmarks/forecast/command.py). Where
+ranks differ (training/simulation/strategies/choose.py), the fullest and the last one are simulated, and the larger counts.
 """
 
 from collections.abc import Iterable
