@@ -89,12 +89,18 @@ class Installation:
         return self.until(run_id, lambda run: run.attempt >= attempt and run.step >= step and bool(run.job_id))
 
     def continues(self, run_id: str, step: int, attempt: int) -> Run:
-        """As `trains`, of a run that was requeued: its job starts now, not after Slurm's two minutes."""
+        """As `trains`, of a run that was requeued: its job starts soon, not after Slurm's two minutes.
+
+        Not at once: a node refuses a job that starts in the second in which it ended ("Job credential revoked").
+        """
+        set_to_start: set[tuple[str | None, int]] = set()
 
         def condition(run: Run) -> bool:
-            if pending(run):
+            job = (run.job_id, run.attempt)
+            if pending(run) and job not in set_to_start:
                 with contextlib.suppress(subprocess.CalledProcessError):  # it is starting, or still ending on a node
-                    self.cluster.call("scontrol", "update", f"JobId={run.job_id}", "StartTime=now")
+                    self.cluster.call("scontrol", "update", f"JobId={run.job_id}", "StartTime=now+3seconds")
+                    set_to_start.add(job)
             return run.attempt >= attempt and run.step >= step
 
         return self.until(run_id, condition)
