@@ -12,8 +12,8 @@ from training.forecast.formula.optimizer_memory import split_experts
 from training.forecast.formula.run_activations import first_layer, formats_of, run_activations, trained_layers, upcasts
 from training.forecast.formula.sharded import is_sharded, optimizer_bytes, pass_bytes, saving_bytes, start_bytes
 from training.forecast.formula.sizes import Sizes
-from training.forecast.formula.task_memory import loss_bytes, ties_head
-from training.forecast.formula.trainable import norm_weights
+from training.forecast.formula.task_memory import loss_bytes
+from training.forecast.formula.trainable import norm_weights, ties_head
 from training.model_info.shape import ModelShape
 
 Parts = dict[str, float]
@@ -152,7 +152,7 @@ def _sharded(
             {"activations": without_last + layer, "gradients": live.next_layer, "buffers": layers},
         ),
         "gradients": _larger(
-            {"activations": ends, "gradients": live.first_layer, "buffers": layers},
+            {"activations": ends, "gradients": live.first_layer, "buffers": buffers + gathered.in_first},
             {"gradients": live.end, "buffers": buffers + live.gathered},
         ),
         "optimizer": {"gradients": optimizer_bytes(config, shape, sizes), "buffers": buffers},

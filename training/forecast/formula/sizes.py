@@ -7,11 +7,10 @@ the libraries' other buffers were counted in real runs (benchmarks/forecast/comm
 from dataclasses import dataclass
 
 from training.config.choices import Method, Offload, OptimizerName, Precision, Quantization, Strategy, Task
-from training.config.chunked_loss import wants_chunks
 from training.config.run_config import RunConfig
-from training.config.sharding import MAX_LIVE_PARAMETERS, stage_3_sizes
 from training.forecast.card_share import workspace_bytes
 from training.forecast.formula import trainable
+from training.forecast.formula.gathered import Gathered, gathered_bytes, packed_bytes
 from training.forecast.formula.optimizer_memory import state_bytes, step_bytes
 from training.forecast.gpus import Card
 from training.model_info.shape import ModelShape
@@ -20,18 +19,6 @@ _BROADCAST_BYTES = 250 * 2**20
 """Size of DDP's broadcasts of rank 0's weights at the start."""
 _IMPORTANCE_BYTES = 12
 """AdaLoRA keeps three fp32 values of each trained weight (peft/tuners/adalora/layer.py: RankAllocator)."""
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """Bytes of whole weights on a rank of a sharded model: when a pass begins, at the last layer of the forward pass, with the
-    logits and with their gradients, and in the backward passes of layers."""
-
-    at_once: float = 0.0
-    in_forward: float = 0.0
-    with_logits: float = 0.0
-    with_gradients: float = 0.0
-    in_layers: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +82,7 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     buffers = _buffers(config, shape, trained, format_, compute) + workspace_bytes(card)
     start = workspace_bytes(card) + (min(weights, _BROADCAST_BYTES) if config.strategy is Strategy.DDP else 0.0)
     loading = _loading(shape, stored) if card is None and config.quantized is not Quantization.NONE else 0.0
-    gathered = _gathered(config, shape, held, frozen, compute) if sharded else Gathered()
+    gathered = gathered_bytes(config, shape, held, trained, compute) if sharded else Gathered()
     off_state = off_weights = 0.0
     if config.offload_optimizer is not Offload.NONE or (fsdp and config.offload_param is not Offload.NONE):
         off_state, state, gradients, step = state + gradients, 0.0, 0.0, 0.0
@@ -147,14 +134,7 @@ def _frozen_bytes(config: RunConfig, shape: ModelShape, frozen: int, stored: int
     linears = [(stack.layers, linear) for stack in shape.stacks for linear in stack.linears]
     plain = sum(count * one.inputs * one.outputs for count, one in linears if one.name.endswith("DenseReluDense.wo"))
     packed = shape.linear_weights - plain
-    return packed * _packed(config) + (frozen - packed) * stored
-
-
-def _packed(config: RunConfig) -> float:
-    """Bytes of a quantized weight, with its share of a scale per 64."""
-    if config.quantized is Quantization.INT8:
-        return 1.0
-    return 0.5 + (0.0159 if config.double_quantization else 0.0625)
+    return packed * packed_bytes(config) + (frozen - packed) * stored
 
 
 def _buffers(config: RunConfig, shape: ModelShape, trained: int, format_: int, compute: int) -> float:
@@ -162,42 +142,3 @@ def _buffers(config: RunConfig, shape: ModelShape, trained: int, format_: int, c
     if config.strategy is Strategy.DDP:
         return trained * format_
     return compute * shape.hidden**2 if config.strategy.zero_stage == 3 else 0.0
-
-
-def _gathered(config: RunConfig, shape: ModelShape, held: float, frozen: int, compute: int) -> Gathered:
-    """The gathered weights of a sharded model.
-
-    FSDP gathers weights into a buffer and copies them out of it. In the forward pass the buffer lives until the next weights are
-    copied; in the backward pass the next ones are gathered ahead. Weights outside of layers live as long as the head needs them.
-
-    ZeRO-3 releases each weight after its use, except that it keeps up to a billion elements for the backward pass if all train and
-    none is recomputed, and gathers as many when a pass begins if some are frozen. Runs with tokens begin with passes that have no
-    backward pass, after which it keeps none (training/simulation/strategies/zero3_fetching.py). A loss in chunks gathers the head.
-    """
-    per_weight = held / max(frozen, 1) if config.quantized is not Quantization.NONE else compute
-    layer, head = shape.largest_layer * per_weight, (shape.head or shape.table) * config.task.generates * per_weight
-    tested = config.task in (Task.SFT, Task.PRETRAINING)
-    if config.strategy is Strategy.FSDP:
-        rest = (shape.parameters - shape.in_layers - min(shape.table, shape.head)) * per_weight
-        if shape.head:  # its buffer is freed at the end of the model's pass, which a loss in chunks follows
-            with_logits = rest if wants_chunks(config, shape.vocab) else 2 * rest
-            kept = rest if tested else 0.0  # by the tests before the first step, which have no backward pass
-            first = kept + max(3 * layer, 2 * layer + shape.table * per_weight)
-            return Gathered(first, max(3 * layer + kept, layer + 2 * rest), with_logits, rest, 2 * layer)
-        return Gathered(2 * rest + 2 * layer, 3 * layer + rest, rest, rest, 2 * layer + rest)
-    whole = min(shape.parameters, MAX_LIVE_PARAMETERS) * per_weight
-    if trainable.trains_tables(config) and not config.recomputes and not tested:
-        return Gathered(whole, whole, whole, whole, whole)
-    in_chunks = config.task in (Task.DPO, Task.KTO) or wants_chunks(config, shape.vocab)
-    layers = layer + stage_3_sizes(shape.hidden)["stage3_prefetch_bucket_size"] * per_weight
-    begins = layer if trainable.trains_tables(config) else whole
-    saved = _in_graph(config, shape, compute)
-    return Gathered(begins, layers + saved, head * in_chunks + saved, head * in_chunks + saved, layers + saved)
-
-
-def _in_graph(config: RunConfig, shape: ModelShape, compute: int) -> float:
-    """Bytes of gathered weights that the graph keeps until the backward pass although ZeRO-3 releases them: quantized ones, and the
-    experts, of which linear layers save slices, unless they are recomputed."""
-    quantized = 0.0 if config.quantized is Quantization.NONE else shape.linear_weights * _packed(config)
-    experts = 0 if config.recomputes else sum(stack.layers * stack.others for stack in shape.stacks if stack.experts)
-    return quantized + compute * experts

@@ -28,11 +28,6 @@ def compares_answers(config: RunConfig) -> bool:
     return config.task in (Task.DPO, Task.KTO, Task.ORPO, Task.REWARD)
 
 
-def ties_head(config: RunConfig, shape: ModelShape) -> bool:
-    """True if embeddings and head share a weight, whose gradients are summed."""
-    return config.task.generates and not shape.head
-
-
 def loss_bytes(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) -> LossBytes:
     """Bytes of logits and loss, computed at once or in chunks of tokens."""
     return chunked_loss_bytes(config, shape, batch, sizes) or LossBytes(*_logits(config, shape, batch, sizes))

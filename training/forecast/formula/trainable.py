@@ -58,6 +58,11 @@ def trains_tables(config: RunConfig) -> bool:
     return not config.method.adapts and not config.trainable_layers
 
 
+def ties_head(config: RunConfig, shape: ModelShape) -> bool:
+    """True if embeddings and head share a weight, whose gradients are summed."""
+    return config.task.generates and not shape.head
+
+
 def _adapter(config: RunConfig, linear: Linear) -> int:
     if config.method is Method.IA3:
         return (
