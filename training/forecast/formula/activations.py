@@ -42,7 +42,8 @@ class Formats:
     with an adapter of rank `rank`. On CUDA a dropout mask takes one byte per element, on CPU as much as its input. With
     `eager`, attention stores its probabilities, and with `softcaps` its capped scores. With `keeps_inputs`, each linear layer saves
     its input. `scales_outputs` is True if an adapter also trains scales of outputs (DoRA), `only_scales` if it trains scales only,
-    of fixed matrices (VeRA). `adapts_experts` is True if fused experts have an adapter. An adapter that `upcasts` has fp32 weights
+    of fixed matrices (VeRA). `adapts_experts` is True if fused experts have an adapter, `copies_weights` if an adapter multiplies
+    its dropped inputs with a copy of the weight (DoRA). An adapter that `upcasts` has fp32 weights
     and copies its 16-bit inputs to that format; one with `whole_products` multiplies its inputs with the product of its matrices,
     which has the size of the weight (LoHa).
     """
@@ -62,6 +63,7 @@ class Formats:
     only_scales: bool = False
     whole_products: bool = False
     adapts_experts: bool = False
+    copies_weights: bool = False
     upcasts: bool = False
 
     @property
@@ -87,16 +89,24 @@ def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats)
         total += _attention(shape, stack, batch, tokens, length, batch.length, formats, key_tokens=batch.tokens)
     total += _mlp(shape, stack, formats) * tokens
     total += adapter_weights(stack, formats)
+    if formats.keeps_inputs and formats.casts:  # the adapters' copies do not replace what the quantized products keep
+        total += (
+            tokens
+            * formats.compute
+            * sum(one.inputs for one in stack.linears if one.name in formats.adapts and _writes_out(one))
+        )
     total += _dropout(shape, stack, formats) * tokens
     return total
 
 
 def adapter_weights(stack: Stack, formats: Formats) -> int:
-    """Bytes of the weights that an adapter computes in each pass of a layer and saves: LoHa's products, autocast's copies of VeRA's
-    fixed matrices."""
+    """Bytes of the weights that an adapter computes in each pass of a layer and saves: LoHa's products, DoRA's unpacked or cast
+    weights, autocast's copies of VeRA's fixed matrices."""
     adapted = [linear for linear in stack.linears if linear.name in formats.adapts]
     if formats.whole_products:
         return sum(formats.adapter * linear.inputs * linear.outputs for linear in adapted)
+    if formats.copies_weights:
+        return sum(formats.compute * linear.inputs * linear.outputs for linear in adapted)
     if formats.only_scales and formats.casts:
         return sum(formats.compute * formats.rank * (linear.inputs + linear.outputs) for linear in adapted)
     return 0
@@ -121,7 +131,7 @@ def quantized_inputs(shape: ModelShape, stack: Stack, batch: Batch, formats: For
 
 def _norms(shape: ModelShape, stack: Stack, formats: Formats) -> int:
     """Bytes per token of the layer's norms and of their outputs, as linear layers save them."""
-    hidden, norms = shape.hidden, 3 if stack.cross else 2
+    hidden, norms = shape.hidden, 3 if stack.cross else _number_of_norms(shape, stack)
     saved = 4 * hidden + 8  # x in fp32, its mean and deviation
     if shape.rms_norm and formats.trains:
         saved += formats.stream * hidden  # scaled x, the factor of the weight
@@ -132,6 +142,13 @@ def _norms(shape: ModelShape, stack: Stack, formats: Formats) -> int:
         groups = {_block(linear) for linear in readers}
         outputs = formats.compute * hidden * len(groups)
     return norms * saved + outputs
+
+
+def _number_of_norms(shape: ModelShape, stack: Stack) -> int:
+    """Two, or four if attention and MLP are also followed by one (Gemma 2). All weights outside of linear modules are theirs,
+    except in layers with experts."""
+    outside = stack.others - (2 * stack.head_dim if stack.qk_norm else 0)
+    return max(2, min(outside // shape.hidden, 4)) if shape.rms_norm and not stack.experts else 2
 
 
 def _reads_norm(linear: Linear, shape: ModelShape) -> bool:
@@ -190,10 +207,11 @@ def _attention(
         normed = tokens * factor * (queries + keys)
     else:
         normed = 0
+    saved_keys = queries if formats.eager and shape.encoder is None else keys  # repeated for each query head
     # Dropout on CPU leads to a kernel that computes in fp32.
     in_fp32 = shape.dropout > 0 and shape.attends_with_dropout and not formats.on_cuda
     saved = (4 if in_fp32 else c) * (
-        tokens * queries + (key_tokens or tokens) * 2 * keys
+        tokens * queries + (key_tokens or tokens) * 2 * saved_keys
     )  # rotated queries and keys, values
     output = _named(stack, ("o_proj", "c_proj", "out_proj", "dense", "o"))
     saved += c * tokens * queries + 4 * tokens * stack.heads  # the result, and each row's log-sum-exp
@@ -214,13 +232,25 @@ def _attention(
     return normed + saved
 
 
+def attention_gradients(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats) -> int:
+    """Bytes in the backward pass of eager attention beyond what it saves, less what the MLP has saved and freed by then: the
+    gradients of the probabilities and of the scores."""
+    if not formats.eager or shape.encoder is not None:
+        return 0
+    scores = stack.heads * (batch.tokens**2 if batch.flat else batch.rows * batch.length**2)
+    return scores * (4 + formats.compute) - _mlp(shape, stack, formats) * batch.tokens
+
+
 def _named(stack: Stack, ends: tuple[str, ...]) -> Linear | None:
     return next((linear for linear in stack.linears if linear.name.rsplit(".", 1)[-1] in ends), None)
 
 
 def _mlp(shape: ModelShape, stack: Stack, formats: Formats) -> int:
     """Bytes per token of the MLP, or of the experts that the token is routed to."""
-    wide, c = stack.intermediate * max(stack.routed, 1), formats.compute
+    wide = stack.intermediate * max(stack.routed, 1)
+    c = (
+        max(formats.compute, formats.stream) if stack.experts else formats.compute
+    )  # autocast does not reach fused experts
     down = stack.linears[-1]
     last = formats.adapter * wide if formats.keeps_input(down) or (stack.experts and formats.trains) else 0
     if stack.gated:

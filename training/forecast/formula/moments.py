@@ -13,7 +13,7 @@ from training.forecast.formula.run_activations import first_layer, formats_of, r
 from training.forecast.formula.sharded import is_sharded, optimizer_bytes, pass_bytes, saving_bytes, start_bytes
 from training.forecast.formula.sizes import Sizes
 from training.forecast.formula.task_memory import loss_bytes
-from training.forecast.formula.trainable import norm_weights, ties_head
+from training.forecast.formula.trainable import norm_bytes, ties_head, trains_tables
 from training.model_info.shape import ModelShape
 
 Parts = dict[str, float]
@@ -53,6 +53,8 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
     table = head if ties_head(config, shape) else 0.0
     # With accumulation they are added to those of earlier micro steps, whatever the rows.
     tables = (3 if accumulates and not config.steps_in_backward else 2) * table
+    if accumulates and not table and trains_tables(config) and not config.steps_in_backward:
+        tables = float(shape.table * sizes.gradient_format)  # before it is added
     passes = float(sizes.buffers + sizes.gathered.in_layers)
     live: dict[str, Parts] = {
         "loading": {"optimizer": 0.0, "buffers": max(sizes.loading - sizes.weights, 0.0)},
@@ -89,9 +91,8 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
     }
     if is_sharded(config):
         live |= _sharded(config, shape, sizes, (kept, layer, first, first_layer(shape, batch, sizes)), loss)
-    # 16-bit weights are also copied to the fp32 of the adapter.
-    element, copies = (4, 4) if upcasts(config, sizes) else (sizes.compute, 3)
-    _with_norms(live, config, float(element * norm_weights(config, shape, copies)))
+    norms = norm_bytes(config, shape, sizes.compute, casts=sizes.casts, upcasts=upcasts(config, sizes))
+    _with_norms(live, config, norms)
     base: Parts = {"weights": sizes.weights, "optimizer": sizes.optimizer}
     early: Parts = {"optimizer": sizes.master} if batch.first_step else {}
     return {name: base | ({} if name in _AFTER_PASSES else early) | parts for name, parts in live.items()}

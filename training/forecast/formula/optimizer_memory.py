@@ -2,7 +2,7 @@
 
 from training.config.choices import OptimizerName
 from training.config.run_config import RunConfig
-from training.forecast.formula.trainable import trains_tables
+from training.forecast.formula.trainable import share_in_small_tensors, trains_tables
 from training.model_info.shape import ModelShape, Stack
 
 STATE_BYTES = {
@@ -22,6 +22,8 @@ STATE_BYTES = {
 _FP32 = 4
 _BITSANDBYTES = {OptimizerName.ADAMW_8BIT: 8.0, OptimizerName.LION_8BIT: 4.0}
 """Bytes of state per weight that these optimizers keep in fp32."""
+_LEAST_8BIT = 4096
+"""bitsandbytes keeps the state of smaller tensors in fp32 (min_8bit_size)."""
 
 
 def state_bytes(config: RunConfig, shape: ModelShape, trained: int, format_: int) -> float:
@@ -37,13 +39,19 @@ def state_bytes(config: RunConfig, shape: ModelShape, trained: int, format_: int
     if config.optimizer is OptimizerName.MUON and trains_tables(config):
         outside = shape.parameters - shape.in_layers  # AdamW's second moment of what is not a matrix of a layer
         return trained * STATE_BYTES[OptimizerName.MUON] + _FP32 * outside
-    if config.optimizer in _BITSANDBYTES and trains_tables(config) and not zero:
-        embeddings = shape.table + shape.positions  # transformers has bitsandbytes keep their state in fp32
-        narrow = STATE_BYTES[config.optimizer]
-        return trained * narrow + embeddings * (_BITSANDBYTES[config.optimizer] - narrow)
+    if config.optimizer in _BITSANDBYTES and not zero:
+        narrow, wide = STATE_BYTES[config.optimizer], _BITSANDBYTES[config.optimizer]
+        return trained * narrow + _in_fp32(config, shape, trained) * (wide - narrow)
     # torch's own optimizers keep their state in the format of the weight.
     own = config.optimizer in (OptimizerName.ADAMW, OptimizerName.SGD) and not zero
     return trained * STATE_BYTES[config.optimizer] / (2 if own and format_ == 2 else 1)
+
+
+def _in_fp32(config: RunConfig, shape: ModelShape, trained: int) -> float:
+    """The weights of which bitsandbytes keeps the state in fp32: transformers asks for it for embeddings."""
+    if config.method.adapts:
+        return trained * share_in_small_tensors(config, shape, _LEAST_8BIT)
+    return float(shape.table + shape.positions) if trains_tables(config) else 0.0
 
 
 def step_bytes(config: RunConfig, shape: ModelShape, format_: int, part: int = 0, *, on_cuda: bool) -> float:

@@ -2,7 +2,7 @@
 
 from training.config.choices import Attention, Checkpointing, Method, Precision, Quantization
 from training.config.run_config import RunConfig
-from training.forecast.formula.activations import Batch, Formats, position_biases, quantized_inputs
+from training.forecast.formula.activations import Batch, Formats, attention_gradients, position_biases, quantized_inputs
 from training.forecast.formula.layers import layer_bytes
 from training.forecast.formula.less_memory import SOFTCAPS
 from training.forecast.formula.sizes import Sizes
@@ -28,6 +28,8 @@ def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
         scales_outputs=config.method.is_lora and config.use_dora, only_scales=config.method is Method.VERA,
         whole_products=config.method is Method.LOHA,
         adapts_experts=adapts_experts(config, shape), upcasts=upcasts(config, sizes),
+        copies_weights=config.method.is_lora and config.use_dora and config.lora_dropout > 0
+        and (sizes.casts or config.quantized is not Quantization.NONE),
     )  # fmt: skip
 
 
@@ -45,7 +47,8 @@ def run_activations(config: RunConfig, shape: ModelShape, batch: Batch, sizes: S
     whole = [(stack, layer_bytes(shape, stack, batch, formats) / share) for stack in shape.stacks]
     layers, spared = trained_layers(config, shape), _spared_layers(config, shape)
     kept = sum(layers[stack] * amount for stack, amount in whole)
-    widest_layer = largest = recomputed = max(amount for _, amount in whole)  # the layer that is recomputed
+    trained = [amount for stack, amount in whole if layers[stack]]
+    widest_layer = largest = recomputed = max(trained)  # the layer that is recomputed
     inputs = sum((layers[one] - spared[one]) * _tokens(shape, one, batch) for one in shape.stacks) * shape.hidden
     inputs_bytes = inputs * sizes.stream / share
     if config.gradient_checkpointing is Checkpointing.SELECTIVE:
@@ -67,9 +70,10 @@ def run_activations(config: RunConfig, shape: ModelShape, batch: Batch, sizes: S
     outside += position_biases(shape, batch, formats)
     widest = max(stack.intermediate * max(stack.routed, 1) for stack in shape.stacks)
     # Gradients of the MLP; the derivative of BLOOM's activation also makes tensors of its width.
-    wide = 4 if shape.model_type == _BLOOM else 2
+    wide = 4 if shape.model_type == _BLOOM else 1 if formats.keeps_inputs and config.recomputes else 2
     gradients = _of_products(shape, formats)
     moving = gradients + batch.tokens * (wide * widest + shape.hidden) * sizes.compute / share
+    moving = max(moving, *(attention_gradients(shape, stack, batch, formats) / share for stack in shape.stacks))
     return kept + inputs_bytes + outside, recomputed + moving, max(largest, recomputed) + moving
 
 

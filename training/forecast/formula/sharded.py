@@ -141,12 +141,17 @@ def _tables(config: RunConfig, shape: ModelShape, sizes: Sizes) -> tuple[float, 
 
 
 def _on_the_way(config: RunConfig, shape: ModelShape, sizes: Sizes) -> float:
-    """A layer's gradients on the way to their ranks: one that is computed and, if they are too large for the bucket, one that waits
-    for the next, with the copy that is reduced."""
+    """A layer's gradients on the way to their ranks: one that is computed and, if the one before is too large for the bucket, that
+    one, with the copy that is reduced."""
     if config.method.adapts:
         return 0.0
-    largest = max(size for stack in shape.stacks for size in layer_matrices(stack))
-    return float(sizes.compute * largest * (3 if largest > shape.hidden**2 else 1))
+    most = 0
+    for stack in shape.stacks:
+        before = 0
+        for size in reversed(layer_matrices(stack)):
+            most = max(most, size + 2 * (before if before > shape.hidden**2 else 0))
+            before = size
+    return float(sizes.compute * most)
 
 
 def _zero(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Pass:
@@ -183,21 +188,22 @@ def _zero_3(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Pass:
 
 
 def _fsdp(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Pass:
-    """FSDP, which reduces gradients in fp32, layer by layer, in each micro step; a layer's buffer lives until that of the next.
-    With gradient accumulation what is reduced is added to the rank's part.
+    """FSDP, which reduces gradients in the format of the weights, layer by layer, in each micro step; a layer's buffer lives until
+    that of the next. With gradient accumulation what is reduced is added to the rank's part.
     """
     copies = 1 if sizes.on_cuda else 2  # gloo copies what it reduces
     largest = 0 if config.method.adapts else shape.largest_layer
     waits, tables = _tables(config, shape, sizes)
-    table = 4.0 * shape.table if tables else 0.0
+    reduced = float(sizes.gradient_format)
+    table = reduced * shape.table if tables else 0.0
     sent = table * (copies + 1 / config.num_processes)  # an untied head's gradient, when one layer is gathered
     head = 0.0 if waits else sent - sizes.gathered.in_layers + sizes.compute * largest
     before = sizes.gradients if config.gradient_accumulation_steps > 1 else 0.0
-    layer = waits + 4.0 * largest  # the gradients that wait, and the buffer of the layer before
+    layer = waits + reduced * largest  # the gradients that wait, and the buffer of the layer before
     last = before + max(waits + sizes.compute * largest, head)
     # Of the last layer's gradients and the head's a shard remains; accumulated ones are in `before`.
-    shard = 0.0 if before else (4.0 * largest + (0.0 if waits else table)) / config.num_processes
-    after = before + waits + (sizes.compute + 4.0) * largest + shard
+    shard = 0.0 if before else (reduced * largest + (0.0 if waits else table)) / config.num_processes
+    after = before + waits + (sizes.compute + reduced) * largest + shard
     rest = sizes.compute * (shape.parameters - shape.in_layers - min(shape.table, shape.head))
-    end = max(rest + tables + 4.0 * largest, table * copies + sizes.compute * shape.table)
+    end = max(rest + tables + reduced * largest, table * copies + sizes.compute * shape.table)
     return Pass(before, last, sizes.gradients + layer, sizes.gradients + (end if tables else rest), next_layer=after)

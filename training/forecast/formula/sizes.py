@@ -65,7 +65,9 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     plain = zero is None and not fsdp
     casts = plain and precision is not Precision.FP32
     format_ = compute if zero is not None else 4 if config.method.adapts else stored
-    held, ranks = _frozen_bytes(config, shape, frozen, stored), config.num_processes
+    # accelerate converts only what trains.
+    kept = _loaded_bytes(config, precision) if config.trainable_layers else stored
+    held, ranks = _frozen_bytes(config, shape, frozen, kept), config.num_processes
     sharded = fsdp or zero == 3
     weights = (held + trained * format_) / (ranks if sharded else 1) + (
         4 if plain else compute
@@ -107,12 +109,17 @@ def resolved(precision: Precision, card: Card | None) -> Precision:
 
 
 def weight_bytes(config: RunConfig, precision: Precision) -> int:
-    """Bytes of a stored weight, without quantization, as training/models/loading.py loads it."""
+    """Bytes of a stored weight that trains, without quantization."""
+    if config.strategy is Strategy.FSDP and precision is not Precision.FP32 and config.method is Method.FULL:
+        return 4  # accelerate converts weights that train to fp32 if it computes in 16 bits
+    return _loaded_bytes(config, precision)
+
+
+def _loaded_bytes(config: RunConfig, precision: Precision) -> int:
+    """Bytes of a weight, without quantization, as training/models/loading.py loads it."""
     plain = 4 if precision is Precision.FP32 else 2
     if config.strategy.zero_stage is not None:
         return plain
-    if config.strategy is Strategy.FSDP and plain == 2 and config.method is Method.FULL:
-        return 4  # accelerate converts weights that train to fp32 if it computes in 16 bits
     if config.weights_precision is not Precision.AUTO:
         return 4 if config.weights_precision is Precision.FP32 else 2
     if config.optimizer is OptimizerName.ADAMW_ANYPRECISION:

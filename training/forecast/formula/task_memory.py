@@ -58,7 +58,8 @@ def _fused_head(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes
     """trl's fused head computes log-probabilities by tiles; its buffer is as wide as a tile, also for a smaller vocabulary."""
     tokens = min(batch.loss_tokens, _TOKEN_CHUNK)
     buffer = tokens * _VOCABULARY_CHUNK * sizes.compute
-    tile = 0 if sizes.on_cuda else 4 * tokens * min(shape.vocab, _VOCABULARY_CHUNK) * _TILES_ON_CPU
+    tiles = _TILES_ON_CPU + (shape.model_type in SOFTCAPS)
+    tile = 0 if sizes.on_cuda else 4 * tokens * min(shape.vocab, _VOCABULARY_CHUNK) * tiles
     gradients = 4 * batch.loss_tokens * shape.hidden
     if not config.method.adapts and not config.trainable_layers:
         gradients += 4 * (shape.head or shape.table)

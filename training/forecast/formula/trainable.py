@@ -100,14 +100,34 @@ def fixed_weights(config: RunConfig, shape: ModelShape) -> int:
     return adapter_rank(config) * widest
 
 
-def norm_weights(config: RunConfig, shape: ModelShape, copies: int) -> int:
-    """The elements that DoRA computes to get the norms of its largest weight: an identity matrix and `copies` of the weight's size,
-    among them the product of the adapter's matrices and its scaled sum with the weight (peft/tuners/lora/dora.py)."""
+def norm_bytes(config: RunConfig, shape: ModelShape, compute: int, *, casts: bool, upcasts: bool) -> float:
+    """The bytes that DoRA computes to get the norms of its largest weight (peft/tuners/lora/dora.py).
+
+    They are an identity matrix, the product of the adapter's matrices, and its scaled sum with the weight. Autocast (`casts`) keeps
+    a 16-bit identity matrix and computes the rest in fp32; an adapter that `upcasts` also copies the weight to fp32.
+    """
     if not (config.method.is_lora and config.use_dora):
-        return 0
+        return 0.0
+    adapts, largest = adapted(config, shape), 0
+    for one in (linear for stack in shape.stacks for linear in stack.linears if linear.name in adapts):
+        identity, weight = one.inputs**2, one.inputs * one.outputs
+        if casts:
+            size = max((4 + 2) * identity, 2 * identity + 4 * 4 * weight)
+        else:
+            size = 4 * (identity + 4 * weight) if upcasts else compute * (identity + 3 * weight)
+        largest = max(largest, size)
+    return float(largest)
+
+
+def share_in_small_tensors(config: RunConfig, shape: ModelShape, elements: int) -> float:
+    """The share of an adapter's weights that are in tensors of fewer elements."""
+    if not config.method.is_lora:
+        return float(config.method in (Method.IA3, Method.VERA, Method.LN_TUNING))
     adapts = adapted(config, shape)
-    linears = [one for stack in shape.stacks for one in stack.linears if one.name in adapts]
-    return max((one.inputs * (one.inputs + copies * one.outputs) for one in linears), default=0)
+    linears = [(stack.layers, one) for stack in shape.stacks for one in stack.linears if one.name in adapts]
+    sizes = [(count, config.lora_r * width) for count, one in linears for width in (one.inputs, one.outputs)]
+    small = sum(count * size for count, size in sizes if size < elements)
+    return small / max(sum(count * size for count, size in sizes), 1)
 
 
 def _saved(config: RunConfig, shape: ModelShape) -> int:

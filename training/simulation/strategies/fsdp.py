@@ -111,7 +111,7 @@ class Fsdp(Gathering):
                 shard.grad = (
                     torch.empty_like(shard)
                     if shard.is_meta
-                    else self._live.allocate("gradients", shard.numel(), torch.float32)
+                    else self._live.allocate("gradients", shard.numel(), shard.dtype)
                 )
         del copy, reduced
         for weight in ready:
