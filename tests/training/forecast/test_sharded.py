@@ -127,7 +127,7 @@ def config(**values: Any) -> RunConfig:
 def test_the_forecast_is_the_measured_peak(cause: str) -> None:
     model, settings, batch, peak = MEASURED[cause]
     found = forecast(config(**settings), shape_of(model), batch=batch).allocated_bytes
-    assert found == pytest.approx(peak, rel=0.025 if "accumulation keeps" in cause else 0.015)
+    assert found == pytest.approx(peak, rel=0.025 if "accumulation keeps" in cause else 0.02)
 
 
 def _at(moment: str, card: str = "", **settings: Any) -> Forecast:

@@ -10,6 +10,13 @@ from dataclasses import dataclass
 
 from training.model_info.shape import Linear, ModelShape, Stack
 
+_POWERS = 3
+"""Powers of its matrix that OFT's rotation saves in fp32, with PEFT's five terms of the series."""
+
+
+_PARALLEL = "gpt_neox"
+"""A family whose attention and MLP have the same input."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -45,7 +52,7 @@ class Formats:
     of fixed matrices (VeRA). `adapts_experts` is True if fused experts have an adapter, `copies_weights` if an adapter multiplies
     its dropped inputs with a copy of the weight (DoRA). An adapter that `upcasts` has fp32 weights
     and copies its 16-bit inputs to that format; one with `whole_products` multiplies its inputs with the product of its matrices,
-    which has the size of the weight (LoHa).
+    which has the size of the weight (LoHa). One that `rotates` its inputs does so in blocks of this size (OFT).
     """
 
     stream: int
@@ -62,6 +69,7 @@ class Formats:
     scales_outputs: bool = False
     only_scales: bool = False
     whole_products: bool = False
+    rotates: int = 0
     adapts_experts: bool = False
     copies_weights: bool = False
     upcasts: bool = False
@@ -89,6 +97,8 @@ def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats)
         total += _attention(shape, stack, batch, tokens, length, batch.length, formats, key_tokens=batch.tokens)
     total += _mlp(shape, stack, formats) * tokens
     total += adapter_weights(stack, formats)
+    if formats.rotates:
+        total += tokens * formats.adapter * sum(one.inputs for one in stack.linears if one.name in formats.adapts)
     if formats.keeps_inputs and formats.casts:  # the adapters' copies do not replace what the quantized products keep
         total += (
             tokens
@@ -101,10 +111,12 @@ def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats)
 
 def adapter_weights(stack: Stack, formats: Formats) -> int:
     """Bytes of the weights that an adapter computes in each pass of a layer and saves: LoHa's products, DoRA's unpacked or cast
-    weights, autocast's copies of VeRA's fixed matrices."""
+    weights, OFT's rotations, autocast's copies of VeRA's fixed matrices."""
     adapted = [linear for linear in stack.linears if linear.name in formats.adapts]
     if formats.whole_products:
         return sum(formats.adapter * linear.inputs * linear.outputs for linear in adapted)
+    if formats.rotates:  # powers of a skew-symmetric matrix, and the rotation (Cayley's series)
+        return sum(formats.rotates * linear.inputs * (4 * _POWERS + formats.compute) for linear in adapted)
     if formats.copies_weights:
         return sum(formats.compute * linear.inputs * linear.outputs for linear in adapted)
     if formats.only_scales and formats.casts:
@@ -133,6 +145,8 @@ def _norms(shape: ModelShape, stack: Stack, formats: Formats) -> int:
     """Bytes per token of the layer's norms and of their outputs, as linear layers save them."""
     hidden, norms = shape.hidden, 3 if stack.cross else _number_of_norms(shape, stack)
     saved = 4 * hidden + 8  # x in fp32, its mean and deviation
+    if shape.model_type == _PARALLEL and formats.stream == 4:
+        norms -= 1  # attention and MLP read the same x
     if shape.rms_norm and formats.trains:
         saved += formats.stream * hidden  # scaled x, the factor of the weight
     readers = [linear for linear in stack.linears if _reads_norm(linear, shape) and formats.keeps_input(linear)]

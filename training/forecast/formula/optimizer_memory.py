@@ -37,7 +37,10 @@ def state_bytes(config: RunConfig, shape: ModelShape, trained: int, format_: int
     if config.optimizer is OptimizerName.ADAFACTOR and (zero or config.method.adapts):
         return trained * (_FP32 if zero or not config.method.is_lora else _FP32 / config.lora_r)
     if config.optimizer is OptimizerName.MUON and trains_tables(config):
-        outside = shape.parameters - shape.in_layers  # AdamW's second moment of what is not a matrix of a layer
+        # AdamW's second moment of what is not a matrix of a layer.
+        outside = (
+            shape.parameters - shape.in_layers + sum(one.layers * one.others for one in shape.stacks if one.experts)
+        )
         return trained * STATE_BYTES[OptimizerName.MUON] + _FP32 * outside
     if config.optimizer in _BITSANDBYTES and not zero:
         narrow, wide = STATE_BYTES[config.optimizer], _BITSANDBYTES[config.optimizer]

@@ -8,6 +8,8 @@ from training.config.peft_methods import is_pattern, options, refused_targets, u
 from training.config.run_config import RunConfig
 from training.model_info.shape import Linear, ModelShape
 
+_OFT_BLOCK = 32
+"""The default of PEFT's option `oft_block_size`."""
 _RANKS = {Method.VERA: ("r", 256), Method.ADALORA: ("init_r", 12)}
 """The option of methods that has their rank, and its default in PEFT."""
 
@@ -27,7 +29,7 @@ def adapted(config: RunConfig, shape: ModelShape) -> frozenset[str]:
 def count(config: RunConfig, shape: ModelShape) -> tuple[int, int]:
     """(trained weights, weights that the method adds to the model).
 
-    Exact for full fine-tuning, LoRA, DoRA, IA3, LoHa, VeRA and AdaLoRA; other methods count as LoRA with their rank, or 8.
+    Exact for full fine-tuning, LoRA, DoRA, IA3, LoHa, VeRA, OFT and AdaLoRA; other methods count as LoRA with their rank, or 8.
     """
     saved = _saved(config, shape) + (shape.scores if config.method.adapts else 0)
     if not config.method.adapts:
@@ -70,6 +72,9 @@ def _adapter(config: RunConfig, linear: Linear) -> int:
             if linear.name.endswith(("down_proj", "c_proj", "fc2", "wo", "dense_4h_to_h"))
             else linear.outputs
         )
+    if config.method is Method.OFT:
+        block = rotated_block(config, linear)
+        return linear.inputs * (block - 1) // 2
     rank = adapter_rank(config)
     if config.method is Method.VERA:
         return rank + linear.outputs
@@ -88,6 +93,16 @@ def adapter_rank(config: RunConfig) -> int:
         return config.lora_r
     name, default = _RANKS.get(config.method, ("r", 8))
     return int(options(config.method, config.method_options).get(name) or default)
+
+
+def rotated_block(config: RunConfig, linear: Linear) -> int:
+    """The inputs of a linear module that OFT rotates together: a divisor near the option `oft_block_size`, or as `r` asks."""
+    given = options(config.method, config.method_options)
+    divisors = [size for size in range(1, linear.inputs + 1) if linear.inputs % size == 0]
+    if number := int(given.get("r") or 0):
+        return linear.inputs // min(divisors, key=lambda size: abs(size - number))
+    wanted = int(given.get("oft_block_size") or _OFT_BLOCK)
+    return min(divisors, key=lambda size: abs(size - wanted))
 
 
 def fixed_weights(config: RunConfig, shape: ModelShape) -> int:
