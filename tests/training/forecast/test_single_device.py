@@ -130,6 +130,36 @@ MEASURED: dict[str, tuple[Values, Values, Batch, int]] = {
         {"method": "lora", "lora_r": 4, "lora_dropout": 0.0, "target_modules": "all-linear", "gradient_checkpointing": "full"},
         Batch(1, 176, 176, 45, flat=True, first_micro=True, labeled=45, held_out_tokens=91), 22_670_848,
     ),
+    "Gemma 2 has a norm after attention and MLP too": (
+        {"model_type": "gemma2", "vocab_size": 1000, "hidden_size": 192, "num_hidden_layers": 5, "num_attention_heads": 4,
+         "intermediate_size": 608, "tie_word_embeddings": False, "num_key_value_heads": 4, "head_dim": 32},
+        {"task": "pretraining", "method": "qlora", "quantization": "4bit", "lora_r": 4, "target_modules": "all-linear",
+         "gradient_accumulation_steps": 3, "packing": "packed", "gradient_checkpointing": "selective", "precision": "bf16",
+         "optimizer": "adamw_8bit"},
+        Batch(3, 64, 128, 125, flat=True, labeled=125), 10_071_040,
+    ),
+    "frozen layers of an encoder are not recomputed": (
+        {"model_type": "t5", "vocab_size": 1000, "d_model": 256, "d_kv": 64, "num_heads": 4, "num_layers": 2, "d_ff": 512,
+         "feed_forward_proj": "gated-gelu", "dropout_rate": 0.0},
+        {"method": "full", "task": "seq2seq", "trainable_layers": 2, "gradient_checkpointing": "full", "precision": "bf16",
+         "optimizer": "adamw_anyprecision"},
+        Batch(2, 192, 384, 96, 48, 96, first_micro=True, labeled=96, held_out_tokens=96), 23_916_544,
+    ),
+    "capped logits are a further tile of the fused head": (
+        {"model_type": "gemma2", "vocab_size": 16000, "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "intermediate_size": 576, "tie_word_embeddings": True, "num_key_value_heads": 2, "head_dim": 64},
+        {"task": "dpo", "method": "lora", "lora_r": 4, "lora_dropout": 0.05, "target_modules": "all-linear",
+         "gradient_checkpointing": "offloaded", "precision": "bf16", "optimizer": "muon"},
+        Batch(4, 64, 256, 256), 158_667_264,
+    ),
+    "AdamW keeps a second moment of experts beside Muon": (
+        {"model_type": "qwen3_moe", "vocab_size": 4000, "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "intermediate_size": 960, "tie_word_embeddings": False, "num_key_value_heads": 1, "head_dim": 32, "num_experts_per_tok":
+         2, "num_experts": 4, "moe_intermediate_size": 256},
+        {"method": "full", "gradient_accumulation_steps": 2, "gradient_checkpointing": "offloaded", "precision": "fp32",
+         "optimizer": "muon"},
+        Batch(1, 128, 128, 96, flat=True, labeled=96, held_out_tokens=96), 80_087_552,
+    ),
 }  # fmt: skip
 
 
