@@ -98,7 +98,11 @@ def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats)
     total += _mlp(shape, stack, formats) * tokens
     total += adapter_weights(stack, formats)
     if formats.rotates:
-        total += tokens * formats.adapter * sum(one.inputs for one in stack.linears if one.name in formats.adapts)
+        total += (
+            tokens
+            * formats.adapter
+            * sum(one.inputs for one in stack.linears if one.name in formats.adapts and _writes_out(one))
+        )
     if formats.keeps_inputs and formats.casts:  # the adapters' copies do not replace what the quantized products keep
         total += (
             tokens
@@ -150,7 +154,7 @@ def _norms(shape: ModelShape, stack: Stack, formats: Formats) -> int:
     if shape.rms_norm and formats.trains:
         saved += formats.stream * hidden  # scaled x, the factor of the weight
     readers = [linear for linear in stack.linears if _reads_norm(linear, shape) and formats.keeps_input(linear)]
-    if formats.casts or formats.upcasts:
+    if formats.casts or formats.upcasts or formats.rotates:
         outputs = formats.adapter * hidden * len(readers)
     else:
         groups = {_block(linear) for linear in readers}

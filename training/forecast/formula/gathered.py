@@ -53,68 +53,72 @@ def _gathered_by_fsdp(config: RunConfig, shape: ModelShape, layer: float, comput
 def _gathered_by_zero_3(
     config: RunConfig, shape: ModelShape, layer: float, whole: float, trained: int, compute: int
 ) -> Gathered:
-    """ZeRO-3 gathers weights ahead in the order of an earlier pass, and keeps up to a billion elements that a pass uses again.
+    """ZeRO-3 gathers weights ahead in the order of an earlier pass, and keeps up to a billion elements that a pass uses again
+    (training/simulation/strategies/zero3_fetching.py). A loss in chunks gathers the head.
 
-    That is all that the backward pass needs, unless runs begin with passes that have no backward pass: in later passes the same
-    modules then release their weights (training/simulation/strategies/zero3_fetching.py). While they do, weights of the first
-    layers are already gathered again for the backward pass. A loss in chunks gathers the head.
+    That keeps all that the backward pass needs. Runs that begin with passes without a backward pass release it: in later passes
+    the same modules do so again. Weights of the layers that are done by then are gathered again before the backward pass.
+
+    If modules do not follow each other as in the pass before, no weights are gathered ahead or kept.
     """
     adapters = float(compute * trained) if config.method.adapts else 0.0
     ahead = float(compute * stage_3_sizes(shape.hidden)["stage3_prefetch_bucket_size"])
-    matrix, table = compute * max(layer_matrices(shape.stacks[0])), float(compute * shape.table)
-    # The embeddings are used there.
-    in_backward = not config.trainable_layers and (trains_tables(config) or config.recomputes)
-    saved = _in_graph(config, shape, compute)
+    matrix, table = float(compute * max(layer_matrices(shape.stacks[0]))), float(compute * shape.table)
     head = float(compute * (shape.head or shape.table))
-    if shape.encoder or (_begins_without_backward(config) and not _tested(config)):
-        # Modules do not follow each other as in the pass before, so that no weights are gathered ahead or kept.
-        few = layer + ahead + saved + adapters
-        logits = saved + adapters + head * wants_chunks(config, shape.vocab)
+    saved, tied = _in_graph(config, shape, compute), ties_head(config, shape)
+    in_chunks = head if wants_chunks(config, shape.vocab) else 0.0
+    tables_in_backward = not config.trainable_layers and (trains_tables(config) or config.recomputes)
+    embedded = table if tables_in_backward else 0.0
+
+    if shape.encoder or _changes_order(config):
+        few, logits = layer + ahead + saved + adapters, saved + adapters + in_chunks
         return Gathered(whole if shape.encoder and adapters else few, few, logits, logits, few, few)
-    if not _begins_without_backward(config):
-        kept = whole if in_backward or ties_head(config, shape) else whole - table
+    if not _tested(config):
+        kept = whole if tables_in_backward or tied else whole - table
         if config.trainable_layers:
             kept = min(compute * trained + ahead + head * config.task.generates, whole)
-        return Gathered(whole, kept, kept, kept, kept, min(table * in_backward + 2 * layer + ahead, whole))
-    head *= wants_chunks(config, shape.vocab)
-    tied = ties_head(config, shape)
+        return Gathered(whole, kept, kept, kept, kept, min(embedded + 2 * layer + ahead, whole))
     kept = adapters + ahead + saved
     if not config.trainable_layers:
-        kept += layer * min(_released_early(config, shape), shape.layers)
-        kept += table * (in_backward and not tied and config.method.adapts)
-    last = kept + table * (in_backward and tied) + (layer if config.recomputes else matrix)
-    first = adapters + saved + layer + ahead + table * in_backward
-    return Gathered(whole, layer + kept, kept + head, kept + head, min(last, whole), min(first, last, whole))
+        kept += layer * min(_layers_done_early(config, shape), shape.layers)
+        kept += embedded if adapters and not tied else 0.0
+    last = kept + (embedded if tied else 0.0) + (layer if config.recomputes else matrix)
+    first = adapters + saved + layer + ahead + embedded
+    logits = kept + in_chunks
+    return Gathered(whole, layer + kept, logits, logits, min(last, whole), min(first, last, whole))
 
 
-def _released_early(config: RunConfig, shape: ModelShape) -> float:
-    """The layers that are done in the forward pass when all weights are gathered: those are gathered again for the backward pass.
+_MODULES = 6
+"""Modules of a layer besides linear ones: itself, two norms, attention, MLP and its activation."""
+_MODULES_OF_ADAPTER, _MODULES_OF_DORA = 4, 7
+_GATHERED_BEFORE_LAYERS = 3
+"""Gatherings by modules before the first layer, less those of embeddings and head."""
 
-    The pass of each module gathers the next weights, until they have as many elements as the setting for it.
+
+def _layers_done_early(config: RunConfig, shape: ModelShape) -> float:
+    """The layers that are done in the forward pass when all weights are gathered.
+
+    The pass of each module gathers the next weights, until they have as many elements as the setting for it. Weights of fewer
+    elements than another setting are never released.
     """
     settings = stage_3_sizes(shape.hidden)
     most, stays = settings["stage3_prefetch_bucket_size"], settings["stage3_param_persistence_threshold"]
-    adapts = adapted(config, shape)
-    packs = 2 if config.quantized is Quantization.NF4 else 1
-    gatherings = -3.0  # of embeddings and head, before layers
-    modules = 1.0
+    adapts, rank = adapted(config, shape), adapter_rank(config)
+    of_adapter = _MODULES_OF_DORA if config.method.is_lora and config.use_dora else _MODULES_OF_ADAPTER
+    gatherings, modules = -float(_GATHERED_BEFORE_LAYERS), 1
     for stack in shape.stacks:
-        calls, waiting, names = 0, 0, {"norm", "layer", "attention", "mlp", "activation"}
-        modules = len(names) + 1
+        modules = _MODULES + len(stack.linears) + of_adapter * sum(one.name in adapts for one in stack.linears)
+        waiting = 0
         for linear in stack.linears:
-            weights = [linear.inputs * linear.outputs // packs]
-            modules += 1
+            weights = [linear.inputs * linear.outputs // (2 if config.quantized is Quantization.NF4 else 1)]
             if linear.name in adapts:
-                rank = adapter_rank(config)
                 weights += [rank * linear.inputs, rank * linear.outputs]
-                modules += 7 if config.method.is_lora and config.use_dora else 4
             for weight in weights:
-                if weight > stays:
-                    waiting += weight
+                waiting += weight if weight > stays else 0
                 if waiting >= most:
-                    calls, waiting = calls + 1, 0
-        gatherings += stack.layers * (calls + waiting / most)
-    return gatherings / modules
+                    gatherings, waiting = gatherings + stack.layers, 0
+        gatherings += stack.layers * waiting / most
+    return max(gatherings, 0.0) / modules
 
 
 def _tested(config: RunConfig) -> bool:
@@ -122,9 +126,9 @@ def _tested(config: RunConfig) -> bool:
     return config.task in (Task.SFT, Task.PRETRAINING)
 
 
-def _begins_without_backward(config: RunConfig) -> bool:
-    """True if the first passes have no backward pass: the tests, or those of a reference that is the model without its adapter."""
-    return _tested(config) or (config.task in (Task.DPO, Task.KTO) and config.method.adapts)
+def _changes_order(config: RunConfig) -> bool:
+    """True if passes of the model alternate with those of a reference that is the model without its adapter."""
+    return config.task in (Task.DPO, Task.KTO) and config.method.adapts
 
 
 def _in_graph(config: RunConfig, shape: ModelShape, compute: int) -> float:
