@@ -97,18 +97,9 @@ def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats)
         total += _attention(shape, stack, batch, tokens, length, batch.length, formats, key_tokens=batch.tokens)
     total += _mlp(shape, stack, formats) * tokens
     total += adapter_weights(stack, formats)
-    if formats.rotates:
-        total += (
-            tokens
-            * formats.adapter
-            * sum(one.inputs for one in stack.linears if one.name in formats.adapts and _writes_out(one))
-        )
     if formats.keeps_inputs and formats.casts:  # the adapters' copies do not replace what the quantized products keep
-        total += (
-            tokens
-            * formats.compute
-            * sum(one.inputs for one in stack.linears if one.name in formats.adapts and _writes_out(one))
-        )
+        adapted = (one for one in stack.linears if one.name in formats.adapts and _writes_out(one))
+        total += tokens * formats.compute * sum(one.inputs for one in adapted)
     total += _dropout(shape, stack, formats) * tokens
     return total
 
@@ -154,7 +145,7 @@ def _norms(shape: ModelShape, stack: Stack, formats: Formats) -> int:
     if shape.rms_norm and formats.trains:
         saved += formats.stream * hidden  # scaled x, the factor of the weight
     readers = [linear for linear in stack.linears if _reads_norm(linear, shape) and formats.keeps_input(linear)]
-    if formats.casts or formats.upcasts or formats.rotates:
+    if formats.casts or formats.upcasts:
         outputs = formats.adapter * hidden * len(readers)
     else:
         groups = {_block(linear) for linear in readers}
