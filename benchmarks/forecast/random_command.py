@@ -31,7 +31,7 @@ _WORST = 10
 
 
 def run(options: argparse.Namespace) -> None:
-    """Draws, measures, compares and prints; exits with 1 if a requirement is missed or a run failed."""
+    """Draws, measures, compares and prints; exits with 1 if a requirement is missed, or a run or its simulation failed."""
     cases = [draw(options.seed, number) for number in range(options.random)]
     # DeepSpeed writes its warnings to standard output, which is for the answer.
     with tempfile.TemporaryDirectory(prefix="lathe-random-") as place, contextlib.redirect_stdout(sys.stderr):
@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> None:
         rows = [compare(case, home, known[case.name]) for case in cases if known[case.name].peak]
         checked = verify([case for case in cases if known[case.name].peak][: options.verify], home, known)
     failed = {case.name: known[case.name].problem for case in cases if known[case.name].problem}
+    failed |= {row["name"]: row["fault"] for row in rows if row["fault"]}
     document = {"seed": options.seed, "summary": summary(rows), "verified": checked, "failed": failed, "rows": rows}
     print(json.dumps(document, indent=1) if options.json else table(document))
     sys.exit(bool(failed) or not holds(document["summary"]))

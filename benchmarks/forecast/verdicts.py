@@ -79,7 +79,8 @@ def compare(case: RandomCase, home: Path, truth: Measured) -> Row:
     shape = forecasting.shape_at(config.model)
     found = forecasting.forecast_run(config, shape, None, rows=lengths(case, home))
     formula = found.forecast.allocated_bytes
-    said: dict[str, int | None] = {"formula": formula, "simulation": _simulated(config, found)}
+    simulated, fault = _simulated(config, found)
+    said: dict[str, int | None] = {"formula": formula, "simulation": simulated}
     said |= {"accelerate": accelerate_says(config), "deepspeed": deepspeed_says(config)}
     errors = {name: 100 * (value / truth.peak - 1) for name, value in said.items() if value is not None}
     needed = {name: value for name, value in said.items() if value is not None}
@@ -91,6 +92,7 @@ def compare(case: RandomCase, home: Path, truth: Measured) -> Row:
     worst = found.worst.step if found.worst else 0
     print(f"{case.name}: {', '.join(f'{name} {error:+.1f}%' for name, error in errors.items())}", file=sys.stderr)
     about = {"name": case.name, "case": f"{case.seed}:{case.number}", "phase": truth.phase, "worst_step": worst}
+    about["fault"] = fault
     about |= {
         "moment": found.forecast.moment,
         "family": case.model["model_type"],
@@ -119,11 +121,14 @@ def lengths(case: RandomCase, home: Path) -> RowLengths | None:
     return RowLengths(np.asarray(store.lengths), trained)
 
 
-def _simulated(config: RunConfig, found: forecasting.Found) -> int | None:
+def _simulated(config: RunConfig, found: forecasting.Found) -> tuple[int | None, str]:
+    """The simulated peak, or None if the configuration is none that can be simulated; and the error if the simulation failed."""
     values = forecasting.simulated_batch(config, found) | {"config": config, "device": "cpu"}
     request = TypeAdapter(Request).validate_python(values | {"precision": resolved(config.precision, None)})
     try:
-        return found.forecast.with_steps(simulate(request).peak_bytes)
-    except (UserError, RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-        print(f"simulation: {type(error).__name__} {str(error)[:300]}", file=sys.stderr)
-        return None
+        return found.forecast.with_steps(simulate(request).peak_bytes), ""
+    except UserError as error:
+        print(f"not simulated: {str(error)[:300]}", file=sys.stderr)
+        return None, ""
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        return None, f"simulation: {type(error).__name__} {str(error)[:300]}"

@@ -72,6 +72,11 @@ class Stack:
     place: str = ""
 
     @property
+    def attends(self) -> bool:
+        """True if its layers compute scores of pairs of tokens."""
+        return Mixer.ATTENTION in self.mixers or Mixer.LATENT in self.mixers
+
+    @property
     def layer_parameters(self) -> int:
         return sum(linear.parameters for linear in self.linears) + self.others
 

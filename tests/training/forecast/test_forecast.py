@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from training.forecast.formula import trainable
 from training.forecast.formula.activations import Batch
 from training.model_info.config_json import ModelError
 from training.model_info.families import FAMILIES, read_shape, shape_of
+from training.model_info.shape import Mixer
 from training.rules import check
 from worker.forecasts.forecast import forecast_run
 from worker.forecasts.worst_batch import RowLengths
@@ -63,11 +65,7 @@ def test_parameter_counts_equal_those_of_transformers_classes(kind):
     assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False", "ignore::FutureWarning")
-@pytest.mark.parametrize("targets", ["auto", "all-linear"])
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3", "t5", "phi3", "gpt_neox"])
-def test_a_lora_has_the_parameter_count_of_peft(kind, targets):
+def assert_count_of_peft(kind, **asked):
     import torch
     from peft import get_peft_model
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSeq2SeqLM
@@ -75,14 +73,39 @@ def test_a_lora_has_the_parameter_count_of_peft(kind, targets):
     from training.models.adapters import adapter_config
 
     known = CONFIG_MAPPING[kind]()
-    asked = config(task="seq2seq" if known.is_encoder_decoder else "sft", target_modules=targets, lora_r=8)
+    settings = config(task="seq2seq" if known.is_encoder_decoder else "sft", **asked)
     auto = AutoModelForSeq2SeqLM if known.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):
-        adapted = get_peft_model(auto.from_config(known), adapter_config(asked, kind))
+        adapted = get_peft_model(auto.from_config(known), adapter_config(settings, kind))
     shape = shape_of(json.loads(known.to_json_string(use_diff=False)))
-    assert trainable.count(asked, shape)[0] == sum(
+    assert trainable.count(settings, shape)[0] == sum(
         parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad
     )
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False", "ignore::FutureWarning")
+@pytest.mark.parametrize("targets", ["auto", "all-linear"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3", "t5", "phi3", "gpt_neox"])
+def test_a_lora_has_the_parameter_count_of_peft(kind, targets):
+    assert_count_of_peft(kind, target_modules=targets, lora_r=8)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Invalid", "ignore::FutureWarning")
+@pytest.mark.parametrize("options", ["", "oft_block_size=48", "r=8, oft_block_size=0", "block_share=true"])
+def test_oft_has_the_parameter_count_of_peft(options):
+    assert_count_of_peft("llama", method="oft", method_options=options)
+
+
+def test_layers_without_linear_modules_have_a_forecast():
+    stack = replace(shape_of(LLAMA_2_7B).decoder, linears=(), mixers=(Mixer.NONE,))
+    shape = replace(shape_of(LLAMA_2_7B), decoder=stack, more=(shape_of(LLAMA_2_7B).decoder,))
+    for method in ("full", "oft"):
+        sharded = config(
+            method=method, strategy="zero3", num_processes=2, attention="eager", gradient_checkpointing="full"
+        )
+        assert forecast(sharded, shape).peak_bytes > 0
 
 
 # A report of Llama-2-7B on V100s of 32 GB, in a program that keeps fp32 weights and computes in fp16 by autocast. Its batch is not

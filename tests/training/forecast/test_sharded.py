@@ -117,6 +117,12 @@ MEASURED: dict[str, tuple[Values, Values, Batch, int]] = {
 }  # fmt: skip
 
 
+_TOLERANCES = {
+    "FSDP with gradient accumulation keeps the rank's part": 0.025,
+    "FSDP keeps the head that the tests before training gathered": 0.02,
+}
+
+
 def config(**values: Any) -> RunConfig:
     return RunConfig.model_validate(
         {"model": "m", "data": "d", "memory_limit": 65_536, "max_length": 64} | FULL | values
@@ -127,7 +133,7 @@ def config(**values: Any) -> RunConfig:
 def test_the_forecast_is_the_measured_peak(cause: str) -> None:
     model, settings, batch, peak = MEASURED[cause]
     found = forecast(config(**settings), shape_of(model), batch=batch).allocated_bytes
-    assert found == pytest.approx(peak, rel=0.025 if "accumulation keeps" in cause else 0.02)
+    assert found == pytest.approx(peak, rel=_TOLERANCES.get(cause, 0.015))
 
 
 def _at(moment: str, card: str = "", **settings: Any) -> Forecast:

@@ -12,8 +12,6 @@ from training.model_info.shape import Linear, ModelShape, Stack
 
 _POWERS = 3
 """Powers of its matrix that OFT's rotation saves in fp32, with PEFT's five terms of the series."""
-
-
 _PARALLEL = "gpt_neox"
 """A family whose attention and MLP have the same input."""
 
@@ -244,7 +242,7 @@ def _attention(
 def attention_gradients(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats) -> int:
     """Bytes in the backward pass of eager attention beyond what it saves, less what the MLP has saved and freed by then: the
     gradients of the probabilities and of the scores."""
-    if not formats.eager or shape.encoder is not None:
+    if not (formats.eager and stack.attends and stack.linears) or shape.encoder is not None:
         return 0
     scores = stack.heads * (batch.tokens**2 if batch.flat else batch.rows * batch.length**2)
     return scores * (4 + formats.compute) - _mlp(shape, stack, formats) * batch.tokens
@@ -257,9 +255,8 @@ def _named(stack: Stack, ends: tuple[str, ...]) -> Linear | None:
 def _mlp(shape: ModelShape, stack: Stack, formats: Formats) -> int:
     """Bytes per token of the MLP, or of the experts that the token is routed to."""
     wide = stack.intermediate * max(stack.routed, 1)
-    c = (
-        max(formats.compute, formats.stream) if stack.experts else formats.compute
-    )  # autocast does not reach fused experts
+    # Autocast does not reach fused experts.
+    c = max(formats.compute, formats.stream) if stack.experts else formats.compute
     down = stack.linears[-1]
     last = formats.adapter * wide if formats.keeps_input(down) or (stack.experts and formats.trains) else 0
     if stack.gated:

@@ -63,7 +63,8 @@ def _gathered_by_zero_3(
     """
     adapters = float(compute * trained) if config.method.adapts else 0.0
     ahead = float(compute * stage_3_sizes(shape.hidden)["stage3_prefetch_bucket_size"])
-    matrix, table = float(compute * max(layer_matrices(shape.stacks[0]))), float(compute * shape.table)
+    largest = max((size for stack in shape.stacks for size in layer_matrices(stack)), default=0)
+    matrix, table = float(compute * largest), float(compute * shape.table)
     head = float(compute * (shape.head or shape.table))
     saved, tied = _in_graph(config, shape, compute), ties_head(config, shape)
     in_chunks = head if wants_chunks(config, shape.vocab) else 0.0

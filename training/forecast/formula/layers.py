@@ -20,8 +20,9 @@ def layer_bytes(shape: ModelShape, stack: Stack, batch: Batch, formats: Formats)
     if not stack.layers or not stack.linears:
         return 0
     tokens = batch.target_tokens if shape.encoder is not None and stack.cross else batch.tokens
-    attends = Mixer.ATTENTION in stack.mixers or Mixer.LATENT in stack.mixers
-    total = activations.layer_bytes(shape, stack if attends else replace(stack, heads=0, kv_heads=0), batch, formats)
+    total = activations.layer_bytes(
+        shape, stack if stack.attends else replace(stack, heads=0, kv_heads=0), batch, formats
+    )
     total += tokens * (_shared(stack, formats) + _latent(stack, formats))
     if stack.experts and formats.adapts_experts:
         total += formats.compute * stack.others  # PEFT adds the adapter to the weights, and their product saves the sum

@@ -100,7 +100,7 @@ def moments(config: RunConfig, shape: ModelShape, batch: Batch, sizes: Sizes) ->
 
 def _ending(config: RunConfig, shape: ModelShape, sizes: Sizes, first: float, tables: float) -> Parts:
     """Gradients and activations when the backward pass ends: the first layer's gradients replace its activations (`first`), and
-    those of tied embeddings (`tables`) come last."""
+    `tables` is what the gradient of the embeddings takes besides, which comes last."""
     keeps = not config.method.adapts and not config.steps_in_backward
     replaced = sizes.gradients * shape.largest_layer / max(shape.parameters, 1) if keeps else 0.0
     if first > replaced + tables:

@@ -27,7 +27,7 @@ def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
         keeps_inputs=config.quantized is Quantization.INT8 and not sizes.on_cuda,
         scales_outputs=config.method.is_lora and config.use_dora, only_scales=config.method is Method.VERA,
         whole_products=config.method is Method.LOHA,
-        rotates=rotated_block(config, shape.stacks[0].linears[0]) if config.method is Method.OFT else 0,
+        rotates=rotated_block(config, shape.hidden) if config.method is Method.OFT else 0,
         adapts_experts=adapts_experts(config, shape), upcasts=upcasts(config, sizes),
         copies_weights=config.method.is_lora and config.use_dora and config.lora_dropout > 0
         and (sizes.casts or config.quantized is not Quantization.NONE),
@@ -111,11 +111,8 @@ def first_layer(shape: ModelShape, batch: Batch, sizes: Sizes) -> float:
     """Activations of the first layer while it runs forward: its input and output, and four of the width of its MLP, or two of one
     without a gate."""
     stack = shape.stacks[0]
-    return float(
-        batch.tokens
-        * ((4 if stack.gated else 2) * stack.intermediate * max(stack.routed, 1) + 2 * shape.hidden)
-        * sizes.compute
-    )
+    wide = (4 if stack.gated else 2) * stack.intermediate * max(stack.routed, 1)
+    return float(batch.tokens * (wide + 2 * shape.hidden) * sizes.compute)
 
 
 def _tokens(shape: ModelShape, stack: Stack, batch: Batch) -> int:

@@ -73,8 +73,9 @@ def _adapter(config: RunConfig, linear: Linear) -> int:
             else linear.outputs
         )
     if config.method is Method.OFT:
-        block = rotated_block(config, linear)
-        return linear.inputs * (block - 1) // 2
+        block = rotated_block(config, linear.inputs)
+        shares = options(config.method, config.method_options).get("block_share")
+        return (block if shares else linear.inputs) * (block - 1) // 2
     rank = adapter_rank(config)
     if config.method is Method.VERA:
         return rank + linear.outputs
@@ -95,12 +96,12 @@ def adapter_rank(config: RunConfig) -> int:
     return int(options(config.method, config.method_options).get(name) or default)
 
 
-def rotated_block(config: RunConfig, linear: Linear) -> int:
-    """The inputs of a linear module that OFT rotates together: a divisor near the option `oft_block_size`, or as `r` asks."""
+def rotated_block(config: RunConfig, inputs: int) -> int:
+    """How many of a linear module's `inputs` OFT rotates together: a divisor near the option `oft_block_size`, or as `r` asks."""
     given = options(config.method, config.method_options)
-    divisors = [size for size in range(1, linear.inputs + 1) if linear.inputs % size == 0]
+    divisors = [size for size in range(1, inputs + 1) if inputs % size == 0]
     if number := int(given.get("r") or 0):
-        return linear.inputs // min(divisors, key=lambda size: abs(size - number))
+        return inputs // min(divisors, key=lambda size: abs(size - number))
     wanted = int(given.get("oft_block_size") or _OFT_BLOCK)
     return min(divisors, key=lambda size: abs(size - wanted))
 

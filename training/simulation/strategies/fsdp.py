@@ -14,8 +14,8 @@ class Fsdp(Gathering):
     """FSDP2 with accelerate's groups (torch/distributed/fsdp/_fully_shard): each layer, the head with the last norm, the rest.
 
     FSDP gathers a group into a buffer and copies the weights out of it. In the forward pass the buffer lives until the next group
-    is copied. In the backward pass FSDP gathers the next group ahead, and copies a group's gradients into a reduce buffer, which
-    lives until that of the next group.
+    is copied. In the backward pass FSDP gathers the next group ahead, and copies a group's gradients into a reduce buffer in the
+    format of the shards, which lives until that of the next group.
     """
 
     def __init__(
@@ -101,10 +101,11 @@ class Fsdp(Gathering):
         if not ready:
             return
         self._reducing = []
-        self._reducing = [self._live.allocate("buckets", elements(ready), torch.float32)]
-        copy = self._live.allocate("buckets", elements(ready), torch.float32)
+        form = self._sharded[id(ready[0])].dtype
+        self._reducing = [self._live.allocate("buckets", elements(ready), form)]
+        copy = self._live.allocate("buckets", elements(ready), form)
         accumulated = [shard for weight in ready if (shard := self._sharded[id(weight)]).grad is not None]
-        reduced = self._live.allocate("buckets", elements(accumulated), torch.float32)
+        reduced = self._live.allocate("buckets", elements(accumulated), form)
         for weight in ready:
             shard = self._sharded[id(weight)]
             if shard.grad is None:

@@ -1,5 +1,5 @@
-"""The simulated peak under ZeRO-3 equals that of runs on two ranks that were measured (benchmarks/forecast/random_command.py), each
-for its own cause."""
+"""The simulated peak under ZeRO-3 and FSDP equals that of measured runs on two ranks, each for its own cause
+(benchmarks/forecast/random_command.py)."""
 
 import json
 from pathlib import Path
@@ -56,6 +56,13 @@ MEASURED: dict[str, tuple[Values, Values, Values, int]] = {
         T5, {"task": "seq2seq", "method": "lora", "lora_r": 64, "precision": "bf16", "attention": "eager", "max_length": 64,
              "gradient_checkpointing": "full", "max_grad_norm": 0},
         {"lengths": [17, 48], "targets": [22, 61]}, 39_343_104,
+    ),
+    "FSDP reduces the gradients of 16-bit weights in 16 bits": (
+        UNTIED | {"model_type": "mistral", "vocab_size": 16000, "hidden_size": 256, "num_hidden_layers": 3,
+                  "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 512},
+        {"strategy": "fsdp", "task": "classification", "method": "full", "learning_rate": 1e-5, "weights_precision": "bf16",
+         "attention": "eager", "gradient_checkpointing": "offloaded", "max_length": 64, "micro_batch_size": 1},
+        {"lengths": [56], "classes": 2}, 48_864_256,
     ),
 }  # fmt: skip
 
