@@ -169,10 +169,11 @@ class Rank:
         Raises:
             ValueError: the other rank has another state.
         """
-        answer = self.exchange(f"{state}{int(self._asked)}".encode()).decode()
+        asked = self._asked  # may change during the exchange, after the other rank has been told
+        answer = self.exchange(f"{state}{int(asked)}".encode()).decode()
         if answer and answer[:-1] != state:
             raise ValueError(f"rank {self.report.rank} is at {state}, the other one at {answer[:-1]}")
-        return self._asked or answer.endswith("1")
+        return asked or answer.endswith("1")
 
     def exchange(self, message: bytes) -> bytes:
         """Returns the other rank's message at the same point; empty if there is no other rank or no message.

@@ -64,6 +64,20 @@ def finished(home: Path) -> tuple[str, Path]:
     return run.id, folder
 
 
+def test_a_rank_that_is_asked_to_stop_while_it_waits_for_the_other_stops_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rank = ranks.Rank.__new__(ranks.Rank)
+    rank._asked = False
+
+    def exchange(message: bytes) -> bytes:
+        rank._on_terminate()
+        return message
+
+    monkeypatch.setattr(rank, "exchange", exchange)
+    assert not rank.agree("state")
+
+
 def check() -> Findings:
     findings = Findings()
     check_leftovers(get_settings(), list, findings)

@@ -21,12 +21,20 @@ class TimedCache(Generic[Key, Value]):
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
         """The cached value of `key`, else the result of `make`. Two threads may both call `make` at the same time."""
         with self._lock:
-            entry = self._entries.get(key)
-        if entry is not None and self._clock() - entry[0] < self._seconds:
+            entry = self._known(key)
+        if entry is not None:
             return entry[1]
         value = make()
         self.put(key, value)
         return value
+
+    def __contains__(self, key: Key) -> bool:
+        with self._lock:
+            return self._known(key) is not None
+
+    def _known(self, key: Key) -> tuple[float, Value] | None:
+        entry = self._entries.get(key)
+        return entry if entry is not None and self._clock() - entry[0] < self._seconds else None
 
     def put(self, key: Key, value: Value) -> None:
         """Sets the value of `key`."""

@@ -119,12 +119,18 @@ def refresh_after(event: Any, panel: MemoryPanel, inputs: list[Any], names: tupl
 
 
 def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
-    """Simulates a step after a forecast that is too close to the limit; else removes the one of earlier settings."""
+    """Simulates a step after a forecast that is too close to the limit; else removes the one of earlier settings.
+
+    A forecast of the same settings leaves their step on the page.
+    """
 
     def close(card: str, count: str, *typed: Any) -> list[Any]:
         question = _question(dict(zip(names, typed, strict=True)), card, count)
-        decides = not isinstance(question, str) and question.found.forecast.close
-        return [_SIMULATING if decides else Markup(""), decides]
+        if isinstance(question, str) or not question.found.forecast.close:
+            return [Markup(""), False]
+        if _step_key(question, card) in _steps:
+            return [_step(question, card), False]
+        return [_SIMULATING, True]
 
     def simulated(decides: bool, card: str, count: str, *typed: Any) -> Any:
         return step_html(dict(zip(names, typed, strict=True)), card, count) if decides else gr.skip()
@@ -176,11 +182,7 @@ def _picked(event: gr.EventData) -> Any:
 def step_html(values: Values, card: str, count: str) -> Markup:
     """A step of the form's run, simulated on its largest batch."""
     question = _question(values, card, count)
-    if isinstance(question, str):
-        return _note(question)
-    key = f"{question.config.model_dump_json()} {card} {question.found.worst}"
-    simulate = partial(forecasting.simulated, question.config, question.found, question.card)
-    return simulation_html(_steps.get(key, simulate))
+    return _note(question) if isinstance(question, str) else _step(question, card)
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,15 @@ def _question(values: Values, card: str, count: str) -> Question | Markup | str:
     rows, known = worst_batch.counted(config, local_model(model)), calibration.known(place)
     found = forecasting.forecast_run(config, shape, place, host_bytes=host, rows=rows, calibration=known)
     return Question(typed, config, shape, place, host, found, rows)
+
+
+def _step(question: Question, card: str) -> Markup:
+    simulate = partial(forecasting.simulated, question.config, question.found, question.card)
+    return simulation_html(_steps.get(_step_key(question, card), simulate))
+
+
+def _step_key(question: Question, card: str) -> str:
+    return f"{question.config.model_dump_json()} {card} {question.found.worst}"
 
 
 def _shape(model: str, revision: str | None, task: Task) -> ModelShape | ModelError:
