@@ -80,6 +80,11 @@ class Settings(EngineSettings):
         "",
         description="Object store of data sets, checkpoints, results and logs: s3://bucket/lathe. The data folder is its cache.",
     )
+    store_cache_bytes: int | None = Field(
+        None,
+        gt=0,
+        description="Maximum disk space for finished runs that the object store has too, in bytes. Default: no limit.",
+    )
     keep_checkpoints: int | None = Field(
         None, ge=1, description="Checkpoints to keep of a run that has ended, the newest ones. Default: all."
     )

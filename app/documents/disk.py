@@ -37,6 +37,7 @@ def retention_document(measured: Measured) -> dict[str, Any]:
         "keep_checkpoints": settings.keep_checkpoints,
         "checkpoint_days": settings.checkpoint_days,
         "archive_days": settings.archive_days,
+        "store_cache_bytes": settings.store_cache_bytes,
         "would_delete": deleted,
     }
 

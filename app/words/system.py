@@ -123,6 +123,7 @@ def limits(values: dict[str, Any]) -> list[tuple[str, str]]:
 def retention(rules: dict[str, Any]) -> list[tuple[str, str]]:
     """The retention rules, each with its variable."""
     keep, days, archived = rules["keep_checkpoints"], rules["checkpoint_days"], rules["archive_days"]
+    cached = rules["store_cache_bytes"]
     newest = "the newest is kept" if keep == 1 else f"the newest {keep} are kept"
     kept = "all are kept" if keep is None else newest
     deleted = "never" if days is None else f"{days:g} days after the end"
@@ -132,5 +133,9 @@ def retention(rules: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "Ended runs are archived unless pinned (LATHE_ARCHIVE_DAYS)",
             "never" if archived is None else f"{archived:g} days after the end",
+        ),
+        (
+            "Files of finished runs that the object store has too (LATHE_STORE_CACHE_BYTES)",
+            "all are kept" if cached is None else f"at most {byte_size(cached)}, without the least recently used",
         ),
     ]

@@ -2,7 +2,8 @@
 
 LATHE_KEEP_CHECKPOINTS keeps the newest checkpoints of an ended run. Of a failed or stopped run that keeps its best evaluation's
 checkpoint (`load_best_at_end`), nothing is deleted: Resume needs it. LATHE_CHECKPOINT_DAYS deletes the checkpoints of a finished
-run with a result some days after its end. LATHE_ARCHIVE_DAYS archives ended runs that are not pinned.
+run with a result some days after its end. LATHE_ARCHIVE_DAYS archives ended runs that are not pinned. LATHE_STORE_CACHE_BYTES
+limits the files of finished runs that the object store has too.
 """
 
 import fcntl
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from training.run_folder import checkpoints as run_checkpoints
 from training.run_folder.paths import checkpoints_dir, saved_result
-from worker.disk import checkpoints
+from worker.disk import checkpoints, store_cache
 from worker.disk.sizes import Size, entries
 from worker.settings import Settings, get_settings
 from worker.store import database, run_states, runs
@@ -40,9 +41,8 @@ class Due:
 
 def rules(settings: Settings) -> bool:
     """True if there is a rule."""
-    return any(
-        rule is not None for rule in (settings.keep_checkpoints, settings.checkpoint_days, settings.archive_days)
-    )
+    known = settings.keep_checkpoints, settings.checkpoint_days, settings.archive_days, settings.store_cache_bytes
+    return any(rule is not None for rule in known)
 
 
 def due(states: Mapping[str, RunState], now: float) -> list[Due]:
@@ -86,7 +86,7 @@ def apply() -> Size:
             freed += checkpoints.delete(one.run_id, chosen, one.reason)
         except OSError as error:
             log.warning("the checkpoints of run %s cannot be deleted: %s", one.run_id, error)
-    return freed
+    return freed + store_cache.evict()
 
 
 def apply_if_due() -> threading.Thread | None:

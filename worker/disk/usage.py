@@ -11,8 +11,8 @@ from pathlib import Path
 from training.run_folder.gguf_types import GGUF_FILES
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE, MERGED_FOLDER, checkpoints_dir, tokens_dir
 from worker.disk import offers, retention
-from worker.disk.checkpoints import is_aside
 from worker.disk.offers import Freeable
+from worker.disk.removal import is_aside
 from worker.disk.sizes import Size, entries, size_of
 from worker.settings import get_settings
 from worker.store import database, run_states

@@ -66,6 +66,14 @@ class ObjectStore:
             return []
         return [str(path).removeprefix(f"{self._root}/") for path in found]
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """The bytes of all files below a prefix, by their keys."""
+        try:
+            found: dict[str, Any] = self._files.find(self._path(prefix), detail=True)
+        except FileNotFoundError:
+            return {}
+        return {str(path).removeprefix(f"{self._root}/"): int(info["size"]) for path, info in found.items()}
+
     def delete(self, key: str) -> None:
         """Deletes a file, if it exists."""
         try:

@@ -126,6 +126,32 @@ class RunFiles:
             _pull_lines(store, self._key, self._run_dir / name, stored)
 
 
+def stored(store: ObjectStore, run_dir: Path) -> list[Path]:
+    """The parts of a run's folder that the store has: checkpoints, folders and files, by their sizes, and archives of such folders.
+
+    Empty if it lacks the records, without which the run's files would not count as being elsewhere.
+    """
+    sizes = store.sizes(f"runs/{run_dir.name}")
+
+    def key(path: Path) -> str:
+        return f"runs/{run_dir.name}/{path.relative_to(run_dir)}"
+
+    def has_file(file: Path) -> bool:
+        return sizes.get(key(file)) == file.stat().st_size
+
+    def has_folder(folder: Path) -> bool:
+        complete = key(folder / MANIFEST_FILE) in sizes
+        return complete and all(has_file(path) for path in folder.rglob("*") if path.is_file())
+
+    folders = [run_dir / name for name in _FOLDERS if (run_dir / name).is_dir()]
+    files = [path for path in run_dir.iterdir() if path.is_file() and not path.name.startswith(".")]
+    found = [folder for folder in (*checkpoints.sealed(run_dir), *folders) if has_folder(folder)]
+    if set(folders) <= set(found):
+        found += [file for file in files if file.suffix == ".zip"]
+    found += [file for file in files if has_file(file)]
+    return found if run_dir / EVENTS_FILE in found else []
+
+
 def pull_result(store: ObjectStore, run_dir: Path, events_bytes: int) -> None:
     """Downloads what a run on another machine has left: its result, the files beside it, records and log; no checkpoints.
 

@@ -1,6 +1,8 @@
 """Results of runs that ended on another machine: downloaded from the object store when they are asked for."""
 
+import contextlib
 import logging
+import os
 import threading
 from dataclasses import dataclass, field
 
@@ -55,6 +57,7 @@ def start(run: Run) -> Fetch | None:
             return known
         store = object_store.configured() if is_elsewhere(run) else None
         if store is None:
+            _note_use(run)
             return None
         fetch = _fetches[key] = Fetch()
         threading.Thread(target=_download, args=(store, run, fetch), name="fetch", daemon=True).start()
@@ -77,6 +80,13 @@ def fetch(run: Run) -> None:
         raise NotFetched(
             "run", run.id, under_way.problem, "Check LATHE_STORE_URL, its credentials and the disk, then try again."
         )
+
+
+def _note_use(run: Run) -> None:
+    """Sets the time by which worker/disk/store_cache.py knows what was used least recently."""
+    with contextlib.suppress(OSError):
+        if get_settings().store_cache_bytes is not None:
+            os.utime(get_settings().runs_dir / run.id)
 
 
 def _download(store: ObjectStore, run: Run, fetch: Fetch) -> None:

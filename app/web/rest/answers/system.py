@@ -162,6 +162,7 @@ class Retention(Answer):
     keep_checkpoints: int | None
     checkpoint_days: float | None
     archive_days: float | None
+    store_cache_bytes: int | None
     would_delete: Deleted | None
 
 
