@@ -8,6 +8,7 @@ import sys
 import psutil
 import pytest
 from environment import use
+from machines import gpu, machine
 from paths import PROGRAMS, ROOT
 from played_run import PlayedRun
 from run_files import result
@@ -111,6 +112,29 @@ def test_a_queued_run_that_needs_the_device_ends_the_process_and_starts(installa
     assert is_in(ServedState.ENDED, ready.id).reason == f"Run {run.id} needs its device."
     assert [one.id for one in starting.start_waiting()] == [run.id]
     assert leased() == {FIRST: run.id, SECOND: run.id}
+
+
+def test_a_queued_run_on_two_machines_ends_what_the_other_one_serves(installation):
+    there = [gpu("b", index) for index in range(2)]
+    machine("b", devices=there)
+    found = ask(base())
+    with database.write() as session:
+        assert serving.claim(session=session, served_id=found, holder="b:1:1", device="b/cuda:1")
+    run = PlayedRun(num_processes=4, num_machines=2, strategy="ddp")
+    assert starting.start_waiting() == []
+    assert get(found).end_request == f"Run {run.id} needs its device."
+    with database.write() as session:
+        assert serving.finish(session=session, served_id=found, reason="It was asked to.")
+    assert [one.id for one in starting.start_waiting()] == [run.id]
+    assert leased() == dict.fromkeys([FIRST, SECOND, "b/cuda:0", "b/cuda:1"], run.id)
+
+
+def test_a_queued_run_on_two_machines_that_cannot_start_ends_nothing(installation):
+    machine("b", devices=[gpu("b", 0)])
+    ready = served()
+    PlayedRun(num_processes=4, num_machines=2, strategy="ddp")
+    assert starting.start_waiting() == []
+    assert get(ready.id).end_request == ""
 
 
 def test_a_queued_run_that_fits_beside_it_leaves_it(installation):

@@ -1,6 +1,6 @@
 """Which devices of which machines a run on several of them gets: all of them at once, or none."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain
 
 from sqlmodel import Session, select
@@ -19,8 +19,10 @@ from worker.store.tables import DeviceLease, Run
 _ANY = Machine("cuda", devices=1024, most_machines=1024)
 
 
-def place(*, session: Session, run: Run, here: list[str]) -> list[str] | None:
+def place(*, session: Session, run: Run, here: list[str], yielding: Collection[str] = ()) -> list[str] | None:
     """The devices of all machines of `run`, those of this machine (`here`) first; None if it cannot start now.
+
+    Leased devices that are `yielding` count as free.
 
     If machines are missing, a run with `min_machines` that has started before continues on those that are left. Machines that are
     only busy are waited for.
@@ -29,7 +31,7 @@ def place(*, session: Session, run: Run, here: list[str]) -> list[str] | None:
     if hostname() in aside.hosts(session=session):
         return None
     fewest = config.min_machines if run.attempt and config.min_machines else config.num_machines
-    existing, free = _further(session, config, on_cpu=here[0].endswith(f"/{CPU}"))
+    existing, free = _further(session, config, on_cpu=here[0].endswith(f"/{CPU}"), yielding=yielding)
     if len(existing) + 1 >= config.num_machines:
         fewest = config.num_machines
     for count in range(config.num_machines, fewest - 1, -1):
@@ -82,14 +84,14 @@ def reason_to_wait(*, session: Session, run: Run) -> str:
 
 
 def _further(
-    session: Session, config: RunConfig, *, on_cpu: bool | None
+    session: Session, config: RunConfig, *, on_cpu: bool | None, yielding: Collection[str] = ()
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """The hosts that report enough devices of the same kind, and those of them with enough free ones, with the devices to take.
 
     `on_cpu`: None counts this machine and both kinds.
     """
     now = database.now(session=session)
-    taken = {*session.exec(select(DeviceLease.device)), *nodes.devices_in_use(session=session)}
+    taken = {*session.exec(select(DeviceLease.device)), *nodes.devices_in_use(session=session)}.difference(yielding)
     lost = nodes.lost_hosts(session=session) | aside.hosts(session=session)
     owned: dict[str, list[str]] = {}
     for machine in machines.listing(session=session):

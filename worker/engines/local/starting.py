@@ -4,18 +4,17 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from sqlmodel import Session, select
+from sqlmodel import Session
 
 from training.config.choices import EngineName
 from worker.engines.local import placement
 from worker.engines.naming import engine_name
 from worker.evaluations import starting as evaluations
 from worker.machine import devices, overload, processes
-from worker.machine.process_identity import hostname, me
+from worker.machine.process_identity import me
 from worker.serving import processes as serving
 from worker.settings import ROOT, get_settings
 from worker.store import claims, database, waiting
@@ -61,16 +60,12 @@ def start_waiting() -> list[Run]:
 
 
 def _end_served_for_next() -> None:
-    """Asks served models of this machine to end if the next waiting run could start on their devices."""
+    """Asks served models to end if the next waiting run could start on their devices, which may be those of several machines."""
     with database.read() as session:
-        held = {
-            device: served
-            for device, served in served_models.on_devices(session=session).items()
-            if device.startswith(f"{hostname()}/") and not served.end_request
-        }
-        free, now = devices.free_devices(session=session), database.now(session=session)
-        startable = list(_startable(session)) if held else []
-    found = next_run(startable, [*free, *held], devices.own_devices(), now, get_settings().overtaking_seconds)
+        on_devices = served_models.on_devices(session=session)
+        held = {device: served for device, served in on_devices.items() if not served.end_request}
+        usable = [*devices.free_devices(session=session), *(one for one in devices.own_devices() if one in held)]
+        found = _next(session, usable, yielding=held) if held and usable else None
     for device in found[1] if found else ():
         if device in held:
             with database.write() as session:
@@ -108,15 +103,17 @@ def _has_supervisor(run: Run) -> bool:
 def _candidate() -> tuple[Run, list[str]] | None:
     with database.read() as session:
         free = devices.free_devices(session=session)
-        if not free:
-            return None
-        now = session.exec(select(database.clock())).one()
-        patience = get_settings().overtaking_seconds
-        return next_run(_startable(session), free, devices.own_devices(), now, patience, partial(_gang, session))
+        return _next(session, free) if free else None
 
 
-def _gang(session: Session, run: Run, here: list[str]) -> list[str] | None:
-    return placement.place(session=session, run=run, here=here)
+def _next(session: Session, usable: list[str], yielding: Collection[str] = ()) -> tuple[Run, list[str]] | None:
+    """The run to start next and its devices. `usable` are of this machine; `yielding` of any machine count as free for a gang."""
+
+    def gang(run: Run, here: list[str]) -> list[str] | None:
+        return placement.place(session=session, run=run, here=here, yielding=yielding)
+
+    now, patience = database.now(session=session), get_settings().overtaking_seconds
+    return next_run(_startable(session), usable, devices.own_devices(), now, patience, gang)
 
 
 def _startable(session: Session) -> Iterator[Run]:
