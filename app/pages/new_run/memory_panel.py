@@ -79,8 +79,8 @@ def build() -> MemoryPanel:
     return MemoryPanel(card, count, answer, ask, most, simulate, step)
 
 
-def wire(panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
-    """Connects the forecast to every setting and to the GPU."""
+def wire(panel: MemoryPanel, changed: Any, inputs: list[Any], names: tuple[str, ...]) -> None:
+    """Connects the forecast to the event after a change of a setting, and to the GPUs."""
 
     def forecast(card: str, count: str, *typed: Any) -> Markup:
         return memory_html(dict(zip(names, typed, strict=True)), card, count)
@@ -103,9 +103,9 @@ def wire(panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
     panel.answer.select(_asked, None, [panel.answer, asked], **QUIET).then(
         fetched, [asked, *fields], panel.answer, **QUIET
     )
-    changes = [field.change for field in fields]
-    changed = gr.on(changes, forecast, fields, panel.answer, trigger_mode="always_last", **QUIET)
-    _settle(changed, panel, inputs, names)
+    refresh_after(changed, panel, inputs, names)
+    picked = [panel.card.change, panel.count.change]
+    _settle(gr.on(picked, forecast, fields, panel.answer, trigger_mode="always_last", **QUIET), panel, inputs, names)
     panel.simulate.click(lambda: _SIMULATING, None, panel.step, **QUIET).then(simulated, fields, panel.step, **QUIET)
 
 
@@ -115,7 +115,8 @@ def refresh_after(event: Any, panel: MemoryPanel, inputs: list[Any], names: tupl
     def forecast(card: str, count: str, *typed: Any) -> Markup:
         return memory_html(dict(zip(names, typed, strict=True)), card, count)
 
-    _settle(event.then(forecast, _fields(panel, inputs), panel.answer, **QUIET), panel, inputs, names)
+    found = event.then(forecast, _fields(panel, inputs), panel.answer, trigger_mode="always_last", **QUIET)
+    _settle(found, panel, inputs, names)
 
 
 def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
@@ -136,7 +137,8 @@ def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str,
         return step_html(dict(zip(names, typed, strict=True)), card, count) if decides else gr.skip()
 
     fields, decides = _fields(panel, inputs), gr.State(False)
-    event.then(close, fields, [panel.step, decides], **QUIET).then(simulated, [decides, *fields], panel.step, **QUIET)
+    settled = event.then(close, fields, [panel.step, decides], trigger_mode="always_last", **QUIET)
+    settled.then(simulated, [decides, *fields], panel.step, trigger_mode="always_last", **QUIET)
 
 
 def _fields(panel: MemoryPanel, inputs: list[Any]) -> list[Any]:

@@ -79,7 +79,7 @@ def build(demo: gr.Blocks) -> None:
     # `secret` need not be secret: it must only stay the same.
     draft = gr.BrowserState(None, storage_key="lathe-draft", secret="lathe")  # noqa: S106
     earlier = gr.BrowserState(None, storage_key="lathe-earlier-draft", secret="lathe")  # noqa: S106
-    parent, visible = gr.State(""), gr.State(())
+    parent, visible, about = gr.State(""), gr.State(()), gr.State(())
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="title-row"):
         link = Markup('<a class="button" href="/import">Import a configuration</a>')
@@ -89,30 +89,30 @@ def build(demo: gr.Blocks) -> None:
         reset = gr.Button("Reset", size="sm", scale=0)
     page = _components()
 
-    about = [page.fields[name] for name in _ABOUT_DATA]
+    about_data = [page.fields[name] for name in _ABOUT_DATA]
     tokenizing = gr.Timer(TOKENIZING_SECONDS, active=False)
     shown = [page.dataset, tokenizing]
     checked = [draft, visible, page.changes, page.summary, page.problems, page.start, *page.previews, *page.hideable]
-    typed = [*page.inputs, parent, visible]
+    checked += [about, *shown]
+    typed = [*page.inputs, parent, visible, about]
     filled = [*page.inputs, parent, page.banner]
     loaded = demo.load(opened, [draft, earlier], [*filled, *shown, earlier], **QUIET).then(
         refreshed, typed, checked, **QUIET
     )
     loaded.then(None, None, None, js=_KEEP_ONLY_CLONE)
-    gr.on([field.change for field in page.inputs], refreshed, typed, checked, trigger_mode="always_last", **QUIET)
+    # The only handler of these events that waits for its turn: if an event has two, Gradio repeats both without end once two fields
+    # change in quick succession, since for a handler that waited it sends the whole event again.
+    changes = [field.change for field in page.inputs]
+    changed = gr.on(changes, refreshed, typed, checked, trigger_mode="always_last", **QUIET)
     data, held_out, strategy, processes = (
         page.fields[name] for name in ("data", "validation_data", "strategy", "num_processes")
     )
-    gr.on([field.change for field in about], described, about, shown, trigger_mode="always_last", **QUIET)
-    ticked = tokenizing.tick(described, about, shown, **QUIET)
+    ticked = tokenizing.tick(described, about_data, shown, **QUIET)
     memory_panel.refresh_after(ticked, page.memory, page.inputs, _NAMES)
     page.dataset.select(mixed, data, data, **QUIET)
     method_panel.wire(page.method, page.fields["method"], page.inputs, _NAMES)
-    memory_panel.wire(page.memory, page.inputs, _NAMES)
-    # First the form shows the field: a value that arrives while Gradio mounts its field makes it send change events without end.
-    strategy.input(refreshed, typed, checked, **QUIET).then(
-        propose_processes, [strategy, processes], processes, **QUIET
-    )
+    memory_panel.wire(page.memory, changed, page.inputs, _NAMES)
+    strategy.input(propose_processes, [strategy, processes], processes, **QUIET)
     page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **QUIET)
     page.problems.select(apply_fix, None, page.inputs, **QUIET)
     rows_panel.wire(page.rows, page.inputs, _NAMES)
@@ -147,13 +147,14 @@ def opened(stored: Any, earlier: Any, request: gr.Request) -> list[Any]:
 
 
 def refreshed(*inputs: Any) -> list[Any]:
-    """The draft to store, problems, previews, and which settings are visible."""
-    *typed, parent, visible_before = inputs
+    """The draft to store, problems, previews, which settings are visible, and the data sets if they have changed."""
+    *typed, parent, visible_before, about_before = inputs
     values = dict(zip(_NAMES, typed, strict=True))
     checked = review(values)
     visible = tuple(form.visible(values).values())
     previews = [gr.skip() if text is None else text for text in (checked.command, checked.deepspeed, checked.yaml)]
     unchanged = visible == tuple(visible_before)
+    about = tuple(values[name] for name in _ABOUT_DATA)
     return [
         {"values": values, "parent": parent},
         visible,
@@ -163,6 +164,8 @@ def refreshed(*inputs: Any) -> list[Any]:
         gr.update(interactive=checked.ready),
         *previews,
         *[gr.skip() if unchanged else gr.update(visible=state) for state in visible],
+        about,
+        *([gr.skip()] * 2 if about == tuple(about_before) else described(*about)),
     ]
 
 

@@ -157,6 +157,21 @@ def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(pag
     assert keys.count <= MOST_KEYS
 
 
+def test_changes_of_several_fields_at_once_are_followed_by_no_requests_without_end(page):
+    page.goto("/new")
+    becomes_live(page)
+    sent = []
+    page.on("request", lambda request: sent.append(request.url))
+    page.get_by_text("Load the starter example").click()
+    says(page, ".ready", "Ready to start")
+    for _ in range(40):
+        before = len(sent)
+        page.wait_for_timeout(2000)  # a round of the requests that Gradio repeated took less than a second
+        if len(sent) == before:
+            break
+    assert len(sent) == before
+
+
 def test_rendered_rows_show_what_is_trained_and_apply_a_fix(page):
     page.goto("/new")
     becomes_live(page)
