@@ -166,7 +166,8 @@ def _layer_norms(
         gated=False, others=norms * 2 * hidden,
     )  # fmt: skip
     vocab = _size(values, VOCABULARY)
-    act = str(values.get("activation_function") or values.get("hidden_act") or "gelu_new")
+    usual = _ACTIVATIONS.get(str(values.get("model_type")), "gelu_new")
+    act = str(values.get("activation_function") or values.get("hidden_act") or usual)
     dropout = max((float(values.get(name) or 0) for name in _DROPOUTS), default=0.0)
     if "resid_pdrop" not in values and str(values.get("model_type")) == "gpt2":
         dropout = 0.1  # transformers' default for GPT-2
@@ -177,6 +178,8 @@ def _layer_norms(
     )  # fmt: skip
 
 
+_ACTIVATIONS = {"gpt_neox": "gelu", "opt": "relu"}
+"""What transformers takes if config.json names no activation."""
 _DROPOUTS = ("resid_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout", "dropout")
 
 

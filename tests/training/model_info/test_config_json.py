@@ -69,3 +69,12 @@ def test_a_scoring_model_has_its_head_instead_of_the_language_model_s(tmp_path: 
     text = read_shape(file).parameters
     assert text - read_shape(file, scores=1).parameters == 64 * (100 - 1)
     assert text - read_shape(file, scores=0).parameters == 64 * (100 - 3)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "gpt_neox", "opt"])
+def test_a_config_json_without_an_activation_has_that_of_transformers(model_type: str) -> None:
+    from transformers import CONFIG_MAPPING
+
+    default = CONFIG_MAPPING[model_type]()
+    expected = getattr(default, "activation_function", None) or default.hidden_act
+    assert shape_of(SIZES | {"model_type": model_type}).activation == expected
