@@ -153,8 +153,8 @@ class SlurmCluster:
         that has lost power do."""
         self.kill(name)
         tasks = [process for process in psutil.process_iter() if self._is_ours(process, SLURMD_NODENAME=name)]
-        steps = {parent for task in tasks if (parent := task.parent()) and parent.name() == "slurmstepd"}
-        self._lost[name] = [*steps, *tasks]
+        parents = {parent.pid for task in tasks if (parent := _parent(task))}
+        self._lost[name] = [*(step for step in _steps() if step.pid in parents), *tasks]
         for process in self._lost[name]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
@@ -196,9 +196,7 @@ class SlurmCluster:
         with contextlib.suppress(subprocess.SubprocessError, RuntimeError):
             self.cancel_all()
         daemons = [*self._daemons.values()]
-        steps = [
-            process for process in psutil.process_iter() if process.name() == "slurmstepd" and self._is_ours(process)
-        ]
+        steps = [process for process in _steps() if self._is_ours(process)]
         for daemon in daemons:
             daemon.send_signal(signal.SIGTERM)
         for daemon in daemons:
@@ -279,6 +277,18 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+def _steps() -> list[psutil.Process]:
+    """The processes by which Slurm runs the steps of jobs, of any cluster on this machine."""
+    return [process for process in psutil.process_iter(["name"]) if process.info["name"] == "slurmstepd"]
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    try:
+        return process.parent()
+    except psutil.NoSuchProcess:
+        return None
 
 
 def main() -> None:
