@@ -10,7 +10,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from training.errors import Problem, UserError
@@ -170,6 +170,13 @@ class Settings(EngineSettings):
             ip_network(address, strict=False)
             if uid and not uid.isdecimal():
                 raise ValueError(f"{part!r} has no user id after the @")
+        return value
+
+    @field_validator("store_cache_bytes")
+    @classmethod
+    def _has_store(cls, value: int | None, known: ValidationInfo) -> int | None:
+        if value is not None and not known.data.get("store_url"):
+            raise ValueError("needs LATHE_STORE_URL, the object store that keeps the files")
         return value
 
     @field_validator("public_url")

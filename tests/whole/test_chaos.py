@@ -75,7 +75,7 @@ def test_a_rank_that_is_asked_to_stop_while_it_waits_for_the_other_stops_with_it
         return message
 
     monkeypatch.setattr(rank, "exchange", exchange)
-    assert not rank.agree("state")
+    assert [rank.agree("state") for _ in range(2)] == [False, True]
 
 
 def check() -> Findings:

@@ -3,15 +3,11 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sqlmodel import Session
-
 from training.units import byte_size
 from worker.disk import removal
 from worker.disk.sizes import Size
 from worker.file_store import run_files
-from worker.store import history
 from worker.store.run_states import RunState
-from worker.store.tables import Run
 
 
 def delete(run_id: str, choose: Callable[[RunState], Sequence[Path]], reason: str) -> Size:
@@ -25,11 +21,10 @@ def delete(run_id: str, choose: Callable[[RunState], Sequence[Path]], reason: st
         OSError: they cannot be moved; nothing is lost.
     """
 
-    def tell(session: Session, run: Run, chosen: Sequence[Path], size: Size) -> None:
-        message = f"Deleted {_counted(len(chosen))} ({byte_size(size.bytes)}). {reason}"
-        history.note(session=session, run_id=run.id, attempt=run.attempt, message=message)
+    def words(chosen: Sequence[Path], size: Size) -> str:
+        return f"Deleted {_counted(len(chosen))} ({byte_size(size.bytes)}). {reason}"
 
-    deleted, size = removal.remove(run_id, lambda run: choose(RunState.of(run)), tell)
+    deleted, size = removal.remove(run_id, lambda run: choose(RunState.of(run)), words)
     if deleted:
         run_files.forget(run_id, *(path.name for path in deleted))
     return size

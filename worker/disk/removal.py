@@ -9,23 +9,21 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sqlmodel import Session
-
 from worker.disk.sizes import Size, entries, size_of
 from worker.settings import get_settings
-from worker.store import database
+from worker.store import database, history
 from worker.store.tables import Run
 
 _ASIDE = ".freed-"
 
 Choose = Callable[[Run], Sequence[Path]]
 """Takes the run's row, locked; returns files and folders in the run's folder, none if the run needs them all."""
-Tell = Callable[[Session, Run, Sequence[Path], Size], None]
-"""Takes the session, the run, and what is deleted; notes it in the same transaction."""
+Words = Callable[[Sequence[Path], Size], str]
+"""Takes what is deleted and its size; returns the sentences for the run's events."""
 
 
-def remove(run_id: str, choose: Choose, tell: Tell = lambda *_: None) -> tuple[Sequence[Path], Size]:
-    """Deletes what `choose` returns, of a run that has ended; returns it and its size.
+def remove(run_id: str, choose: Choose, words: Words) -> tuple[Sequence[Path], Size]:
+    """Deletes what `choose` returns, of a run that has ended, and notes it in the run's events; returns it and its size.
 
     Raises:
         OSError: a file cannot be moved; nothing is lost.
@@ -45,7 +43,7 @@ def remove(run_id: str, choose: Choose, tell: Tell = lambda *_: None) -> tuple[S
             for path in chosen:
                 moved.append(path)
                 path.rename(aside / path.name)
-            tell(session, run, chosen, size)
+            history.note(session=session, run_id=run.id, attempt=run.attempt, message=words(chosen, size))
     except BaseException:
         _put_back(aside, moved)
         raise

@@ -60,11 +60,7 @@ class ObjectStore:
 
     def keys(self, prefix: str) -> list[str]:
         """The keys of all files below a prefix."""
-        try:
-            found: list[Any] = self._files.find(self._path(prefix))
-        except FileNotFoundError:
-            return []
-        return [str(path).removeprefix(f"{self._root}/") for path in found]
+        return list(self.sizes(prefix))
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """The bytes of all files below a prefix, by their keys."""

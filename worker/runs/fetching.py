@@ -1,4 +1,4 @@
-"""Results of runs that ended on another machine: downloaded from the object store when they are asked for."""
+"""Results of ended runs that are not on this machine: downloaded from the object store when they are asked for."""
 
 import contextlib
 import logging
@@ -34,7 +34,7 @@ _fetches: dict[tuple[str, int], Fetch] = {}
 
 
 def is_elsewhere(run: Run) -> bool:
-    """True if the run has ended on another machine, and its files are in the object store but not here."""
+    """True if the run has ended, and its files are in the object store but not here."""
     if not run.status.ended or not get_settings().store_url:
         return False
     try:

@@ -80,7 +80,7 @@ def build() -> MemoryPanel:
 
 
 def wire(panel: MemoryPanel, changed: Any, inputs: list[Any], names: tuple[str, ...]) -> None:
-    """Connects the forecast to the event after a change of a setting, and to the GPUs."""
+    """Forecasts after `changed`, the event of a changed setting, and after a change of the GPUs; connects the buttons."""
 
     def forecast(card: str, count: str, *typed: Any) -> Markup:
         return memory_html(dict(zip(names, typed, strict=True)), card, count)

@@ -5,15 +5,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from held_runs import claim, finish, now_of
+from held_runs import claim, finish, now_of, told_of
 from run_files import checkpoint, folder_of, result, steps_of
 from sqlmodel import update
 
 from worker.disk import retention, store_cache
 from worker.file_store import object_store
 from worker.file_store.run_files import RunFiles
+from worker.machine.process_identity import hostname
 from worker.runs import fetching, results
-from worker.settings import get_settings
+from worker.settings import SettingsError, get_settings
 from worker.store import database as db
 from worker.store.tables import Run, Status
 
@@ -61,6 +62,7 @@ def test_the_least_recently_used_run_is_deleted_here_and_downloaded_again(limite
     assert retention.apply().files >= 4
     assert names(old) == ["checkpoints", "rows.sqlite"] and steps_of(old.id) == []
     assert steps_of(newer.id) == [10] and "adapter" in names(newer)
+    assert told_of(old)[-1][2].startswith(f"Deleted its files on {hostname()} (")
     run = now_of(old)
     assert fetching.is_elsewhere(run)
     assert (results.find(run) / "adapter_model.safetensors").stat().st_size == 500
@@ -99,3 +101,11 @@ def test_without_a_limit_or_below_it_nothing_is_deleted(limited, new_run, monkey
         get_settings.cache_clear()
         assert store_cache.evict().bytes == 0
     assert steps_of(old.id) == steps_of(newer.id) == [10]
+
+
+def test_a_limit_without_a_store_is_refused(monkeypatch):
+    monkeypatch.setenv("LATHE_STORE_CACHE_BYTES", "1000")
+    get_settings.cache_clear()
+    with pytest.raises(SettingsError, match="LATHE_STORE_URL"):
+        get_settings()
+    get_settings.cache_clear()
