@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 # A file's tests stay in one process and share its runs. tests/conftest.py puts the files that train first.
 WORKERS ?= 3
-PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL = --numprocesses $(WORKERS) --dist each --max-worker-restart 0
 # Importing torch takes longer than all other unit tests.
 WITH_TORCH = $(addprefix tests/training/, models batches reports ranks trainer results simulation) \
 	$(addprefix tests/training/tokens/test_, answer_tokens.py order.py packing.py tokens.py) tests/whole/test_reference_loop.py

@@ -13,12 +13,14 @@ from typing import Any
 
 import psycopg
 import pytest
+import shares
 from environment import use
 from page_log import PageLog
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from training.config.run_config import RunConfig
+from worker.machine.processes import set_child_subreaper
 from worker.settings import get_settings
 from worker.store import database as db
 from worker.store import runs
@@ -30,19 +32,33 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tiny models train faster on one thread, and several workers of pytest share the cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Processes that outlive the one that started them stay descendants of the tests: waits see them, and they end with the tests.
+set_child_subreaper()
+
 POSTGRES_URL = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
+ON_BOTH_DATABASES = ("tests/worker/store/", "tests/worker/queue/")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts files that train or drive a browser first, so that parallel workers end at about the same time.
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tells a process of `--dist each` which share of the files it runs."""
+    node.workerinput["share"] = (int(node.gateway.id.removeprefix("gw")), len(node.config.getvalue("tx")))
 
-    A page that does not show something in time is tried once more, and reported as rerun; everything else fails at once.
-    """
-    for item in items:
-        if item.get_closest_marker("browser"):
-            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["TimeoutError", "did not appear in"]))
-    long = {item.path for item in items if item.get_closest_marker("train") or item.get_closest_marker("browser")}
-    items.sort(key=lambda item: item.path not in long)
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves the files of other processes unread: importing all of them takes as long as a hundred tests."""
+    if collection_path.suffix != ".py" or (share := getattr(config, "workerinput", {}).get("share")) is None:
+        return None
+    return None if collection_path in shares.files(config, *share) else True
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs tests with a database on SQLite and on PostgreSQL; those of neither store nor queue on PostgreSQL only nightly."""
+    if "database" in metafunc.fixturenames:
+        path = metafunc.definition.nodeid
+        both = path.startswith(ON_BOTH_DATABASES)
+        postgresql = "postgresql" if both else pytest.param("postgresql", marks=pytest.mark.nightly)
+        metafunc.parametrize("database", ["sqlite", postgresql], indirect=True)
 
 
 def pytest_collection_finish() -> None:
@@ -60,15 +76,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             if isinstance(log := getattr(fixture, "log", None), PageLog):
                 report.sections.append(("Page", log.text()))
     return report
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Prints why tests were tried again; pytest-rerunfailures prints only their names."""
-    for report in terminalreporter.stats.get("rerun", ()):
-        terminalreporter.section(f"First try of {report.nodeid}")
-        terminalreporter.line(f"{report.longreprtext}\n")
-        for title, text in report.sections:
-            terminalreporter.line(f"{title}:\n{text}\n")
 
 
 @pytest.fixture(scope="session")
@@ -128,9 +135,9 @@ def postgresql_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def database(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An installation with an empty database. The test runs on SQLite and on PostgreSQL; the value is the engine's name."""
+    """An installation with an empty database. The value is the engine's name; `pytest_generate_tests` chooses the engines."""
     if request.param == "sqlite":
         yield "sqlite"
         return
