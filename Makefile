@@ -1,9 +1,11 @@
-# make up     starts Lathe: the page, the queue, a worker. Ctrl-C stops it.
-# make test   runs every check and every test, in WORKERS=3 processes, and prints the ten slowest tests.
-# make quick  runs every check and the unit tests that do not import torch.
-# make check  runs lint, format, types and the direction of imports.
+# make up        starts Lathe: the page, the queue, a worker. Ctrl-C stops it.
+# make quick     runs every check and the unit tests that do not import torch: two minutes on two cores.
+# make test      runs every check and the tests of every promise: ten minutes on two cores. WORKERS=3 is the number of processes.
+# make test-all  runs every test, those of rarely touched ground too, and measures their durations: an hour on two cores.
+# make coverage  prints the line coverage of app, worker and training by `make test` and by `make test-all`.
+# make check     runs lint, format, types and the direction of imports.
 # make screenshots takes the pictures of README.md and docs/ again.
-# make chaos  makes random faults for MINUTES=10 and looks for what is lost; also SEED=, DATABASE=postgresql, BROKER=redis, ENGINE=slurm.
+# make chaos     makes random faults for MINUTES=10 and looks for what is lost; also SEED=, DATABASE=postgresql, BROKER=redis, ENGINE=slurm.
 # The first of each installs what it needs into .venv; afterwards only what has changed. PYTHON=python3.12 takes another Python.
 
 SHELL := /bin/bash
@@ -12,12 +14,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: up test quick check chaos screenshots chromium faketime slurm
+.PHONY: up test suite test-all coverage quick check chaos screenshots chromium faketime slurm
 .DEFAULT_GOAL := up
 
-# A file's tests stay in one process and share its runs. tests/conftest.py puts the files that train first.
+# Each process collects and runs a share of the files (tests/shares.py).
 WORKERS ?= 3
-PARALLEL = --numprocesses $(WORKERS) --dist each --max-worker-restart 0
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist each --max-worker-restart 0
 # Importing torch takes longer than all other unit tests.
 WITH_TORCH = $(addprefix tests/training/, models batches reports ranks trainer results simulation) \
 	$(addprefix tests/training/tokens/test_, answer_tokens.py order.py packing.py tokens.py) tests/whole/test_reference_loop.py
@@ -25,11 +27,20 @@ WITH_TORCH = $(addprefix tests/training/, models batches reports ranks trainer r
 up: $(VENV)/.installed
 	@$(BIN)/lathe up
 
-test: $(VENV)/.installed-dev chromium faketime slurm check
-	@$(BIN)/python -m pytest $(PARALLEL) --durations=10
+test: $(VENV)/.installed-dev chromium faketime slurm
+	@$(MAKE) --no-print-directory --jobs 2 check suite
+
+suite:
+	@$(PYTEST) -m "not nightly" --durations=10
+
+test-all: $(VENV)/.installed-dev chromium faketime slurm check
+	@$(PYTEST) --write-durations --durations=10
+
+coverage: $(VENV)/.installed-dev chromium faketime slurm
+	@$(BIN)/python tests/line_coverage.py
 
 quick: check
-	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not train and not browser and not slow" $(addprefix --ignore=, $(WITH_TORCH))
+	@$(PYTEST) --quiet -m "not train and not browser and not slow and not nightly" $(addprefix --ignore=, $(WITH_TORCH))
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff check --quiet .

@@ -39,6 +39,17 @@ POSTGRES_URL = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 ON_BOTH_DATABASES = ("tests/worker/store/", "tests/worker/queue/")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-durations", action="store_true", help="write tests/durations.json, by which processes share the files"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.write_durations and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(shares.Recorder())
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tells a process of `--dist each` which share of the files it runs."""

@@ -1,10 +1,12 @@
 """Which test files each of several processes runs: files in the order of their paths, cut into shares of equal duration.
 
-Neighbors need the same libraries, servers and processes, which the process that runs them starts once. Each process collects
-its own files only. `durations.json` holds seconds per file, as `make test-all` measured them.
+Neighbors need the same libraries, servers and processes, which the process that runs them starts once. Each process collects its
+own files only. `durations.json` holds for each file the seconds of its tests in `make test` and of its nightly ones, as
+`make test-all` measured them.
 """
 
 import json
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -12,23 +14,41 @@ import pytest
 
 DURATIONS = Path(__file__).with_name("durations.json")
 NEW_FILE_SECONDS = 2.0
-EACH_FILE_SECONDS = 0.1  # to import it
+FILE_SECONDS = 0.1  # to import it
 
 
 @cache
 def files(config: pytest.Config, index: int, count: int) -> frozenset[Path]:
     """The files of process `index` of `count`, from those that the command line names."""
-    listed = sorted({file for argument in config.args for file in _test_files(config.invocation_params.dir, argument)})
-    measured: dict[str, float] = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
-    seconds = [
-        EACH_FILE_SECONDS + measured.get(str(file.relative_to(config.rootpath)), NEW_FILE_SECONDS) for file in listed
-    ]
+    folder = config.invocation_params.dir
+    listed = sorted({file for argument in config.args for file in _test_files(folder, argument)})
+    seconds = _seconds(config, listed)
     middles = [sum(seconds[:number]) + own / 2 for number, own in enumerate(seconds)]
-    return frozenset(
-        file for file, middle in zip(listed, middles, strict=True) if int(count * middle / sum(seconds)) == index
-    )
+    chosen = (int(count * middle / sum(seconds)) for middle in middles)
+    return frozenset(file for file, share in zip(listed, chosen, strict=True) if share == index)
 
 
 def _test_files(folder: Path, argument: str) -> list[Path]:
     path = (folder / argument.partition("::")[0]).resolve()
     return [path] if path.is_file() else list(path.rglob("test_*.py"))
+
+
+def _seconds(config: pytest.Config, listed: list[Path]) -> list[float]:
+    measured: dict[str, list[float]] = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    kinds = 1 if "not nightly" in config.option.markexpr else 2
+    new = [NEW_FILE_SECONDS]
+    return [FILE_SECONDS + sum(measured.get(str(file.relative_to(config.rootpath)), new)[:kinds]) for file in listed]
+
+
+class Recorder:
+    """Writes the durations of all tests of this run into `durations.json`."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid.partition("::")[0]]["nightly" in report.keywords] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        rows = (f'  "{file}": [{usual:.1f}, {nightly:.1f}]' for file, (usual, nightly) in sorted(self._seconds.items()))
+        DURATIONS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
