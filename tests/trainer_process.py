@@ -1,12 +1,13 @@
 """Starting the real training program for a test, as the supervisor does, and reading what it reports."""
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
 import os
-import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 
 import psutil
 from paths import PROGRAMS, ROOT
+from patience import eventually
 
 from training.config.run_config import RunConfig
 from training.run_folder.events import Event, Failed, Finished, Metrics, Placed, RankStarted, decode
@@ -62,23 +64,32 @@ class Trained:
                         self.events.append(event)
         return self.events
 
-    def wait_for(self, found: Callable[[Event], bool], seconds: float = 120) -> Event:
+    def wait_for(self, found: Callable[[Event], bool]) -> Event:
         """The first record that is wanted; fails with the log when the process ends without it."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            running = self.process.poll() is None
-            for event in self.read():
-                if found(event):
-                    return event
-            assert running, self.log()
-            time.sleep(0.02)
-        raise AssertionError(f"no such record within {seconds} s\n{self.log()}")
+        process = self._started()
 
-    def finish(self, seconds: float = 180) -> int:
+        def first() -> Event | None:
+            running = process.poll() is None
+            event = next(filter(found, self.read()), None)
+            assert event or running, self.log()
+            return event
+
+        event = eventually(first, [process])
+        assert event
+        return event
+
+    def finish(self) -> int:
         """Waits for the end; the exit code."""
-        code = self.process.wait(timeout=seconds)
+        process = self._started()
+        eventually(lambda: process.poll() is not None, [process])
         self.read()
+        code = process.poll()
+        assert code is not None
         return code
+
+    def _started(self) -> "subprocess.Popen[bytes] | Forked":
+        assert self.process, "it was trained in this process"
+        return self.process
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -152,15 +163,14 @@ def start_cold(run_dir: Path, model: Path, data: Path | str, **settings: Any) ->
 
 def _start(run_dir: Path, model: Path, data: Path | str, program: list[str], settings: dict[str, Any]) -> Trained:
     argv, env = _command(run_dir, model, data, program, settings)
-    launcher, exit_code = _warm_launcher(), _folder() / f"exit-code-{time.monotonic_ns()}"
+    exit_code = _session_folder() / f"exit-code-{os.getpid()}-{time.monotonic_ns()}"
     request = {"arguments": argv[2:], "env": env, "folder": str(run_dir), "log": str(run_dir / "output.log")}
     request |= {"ranks": settings.get("num_processes", 1), "exit_code": str(exit_code)}
-    assert launcher.stdin and launcher.stdout
-    launcher.stdin.write(json.dumps(request) + "\n")
-    launcher.stdin.flush()
-    answer = launcher.stdout.readline()
-    assert answer, (_folder() / "output.log").read_text()
-    return Trained(run_dir, Forked(int(answer), exit_code), _reported(run_dir))
+    reported = _reported(run_dir)
+    with _connected() as connection, connection.makefile("rw") as stream:
+        stream.write(json.dumps(request) + "\n")
+        stream.flush()
+        return Trained(run_dir, Forked(int(stream.readline()), exit_code), reported)
 
 
 def _command(
@@ -182,28 +192,53 @@ def _reported(run_dir: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-@cache
-def _folder() -> Path:
-    """The warm launcher's folder: its log, and a file for each exit code."""
-    folder = Path(tempfile.mkdtemp(prefix="lathe-launcher-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+def _connected() -> socket.socket:
+    """A connection to the session's warm launcher, which the first call starts."""
+    folder = _session_folder()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(folder / "socket"))
+        except (FileNotFoundError, ConnectionRefusedError):
+            _start_warm_launcher(folder)
+            connection.connect(str(folder / "socket"))
+        return connection
 
 
-@cache
-def _warm_launcher() -> "subprocess.Popen[str]":
-    """The process that all launchers and ranks are forked from; it ends with the tests."""
+def _start_warm_launcher(folder: Path) -> None:
+    (folder / "socket").unlink(missing_ok=True)
     env = os.environ | launch(RunConfig(model="any", data="any"), Path(), ["here/cpu"]).env | {"PYTHONPATH": PYTHONPATH}
-    argv = [sys.executable, str(PROGRAMS / "warm_launcher.py")]
-    with (_folder() / "output.log").open("wb") as log:
-        started = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
-    atexit.register(started.communicate)
-    return started
+    argv = [sys.executable, str(PROGRAMS / "warm_launcher.py"), str(folder), str(_session())]
+    with (folder / "output.log").open("wb") as log:
+        process = subprocess.Popen(
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    atexit.register(process.poll)  # keeps it: a Popen that is collected warns of its process, which outlives this one
+
+    def listens() -> bool:
+        assert process.poll() is None, (folder / "output.log").read_text()
+        return (folder / "socket").exists()
+
+    eventually(listens, [process])
+
+
+def _session() -> int:
+    """The process ID of this session of pytest: of this process, or of the one that has started it as one of several."""
+    return os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+
+
+@cache
+def _session_folder() -> Path:
+    """The warm launcher's folder: its socket and log, and a file for each exit code. It removes the folder."""
+    folder = Path(tempfile.gettempdir()) / f"lathe-launcher-{_session()}"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @dataclass
 class Forked:
-    """A launcher that is no child of this process."""
+    """A launcher, which the warm launcher has forked."""
 
     pid: int
     exit_code: Path
@@ -213,14 +248,6 @@ class Forked:
         if self.exit_code.exists():
             return int(self.exit_code.read_text())
         return None if psutil.pid_exists(self.pid) or self.exit_code.exists() else -signal.SIGKILL
-
-    def wait(self, timeout: float) -> int:
-        deadline = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("launcher", timeout)
-            time.sleep(0.02)
-        return code
 
 
 @cache

@@ -1,8 +1,9 @@
 """A process that imports the training libraries once and forks every launcher and rank of the tests: importing takes longer
 than a tiny training does. The launcher is accelerate's own; only its call of `subprocess.Popen` gets a forked process.
 
-`python tests/programs/warm_launcher.py` reads one JSON request per line from standard input and answers with the launcher's
-process ID. The launcher writes its exit code to the file that the request names.
+`python tests/programs/warm_launcher.py FOLDER SESSION` reads a line of JSON from each connection to FOLDER/socket and answers with
+the launcher's process ID. The launcher writes its exit code to the file that the request names. It ends, and removes FOLDER, with
+the process SESSION.
 """
 
 import contextlib
@@ -12,7 +13,10 @@ import json
 import os
 import pkgutil
 import runpy
+import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import traceback
@@ -29,14 +33,20 @@ LIBRARIES = ("torch.distributed.fsdp", "torch.distributed.run", "transformers.tr
 PACKAGES = ("models", "batches", "reports", "ranks", "trainer", "results")
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # output of the libraries is not an answer
+def main(folder: Path, session: int) -> None:
+    end = os.pidfd_open(session)
     import_libraries()
     signal.signal(signal.SIGCHLD, reap)
-    for line in sys.stdin:
-        request = json.loads(line)
-        answers.write(f"{fork(lambda request=request: launch(request))}\n")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "bound"))
+        server.listen()
+        (folder / "bound").rename(folder / "socket")  # from now on it answers
+        while end not in select.select([server, end], [], [])[0]:
+            connection, _ = server.accept()
+            with connection, connection.makefile("rw") as stream:
+                request = json.loads(stream.readline())
+                stream.write(f"{fork(lambda request=request: launch(request))}\n")
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def reap(*_: object) -> None:
@@ -152,4 +162,4 @@ class ForkedRank(subprocess.Popen):  # type: ignore[type-arg]
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), int(sys.argv[2]))
