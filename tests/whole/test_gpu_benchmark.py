@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from paths import ROOT
+from patience import run
 
 from benchmarks.gpu.bench import Bench, Job
 from benchmarks.gpu.command import PAGE, PARTS, Part, run_part
@@ -41,10 +41,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, A
     (home / "blocker").mkdir()
     (home / "blocker" / "sitecustomize.py").write_text(BLOCKER)
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--part", "numbers"]
-    done = subprocess.run(
-        [*command, "--json", str(home / "gpu.json")],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(home / "blocker")}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    env = os.environ | {"PYTHONPATH": str(home / "blocker")}
+    done = run([*command, "--json", str(home / "gpu.json")], cwd=ROOT, env=env, text=True)
     assert (home / "gpu.json").exists(), done.stderr
     return done.returncode, json.loads((home / "gpu.json").read_text())
 
@@ -53,6 +51,7 @@ def checks(findings: dict[str, Any], part: str) -> dict[str, Any]:
     return {check["what"]: check for check in findings["parts"][part]["checks"]}
 
 
+@pytest.mark.nightly
 @pytest.mark.train
 def test_parts_run_without_the_packages_of_server_and_queue(measured: tuple[int, dict[str, Any]]) -> None:
     code, result = measured
@@ -62,6 +61,7 @@ def test_parts_run_without_the_packages_of_server_and_queue(measured: tuple[int,
     assert (code, passed(result)) == (0, True), [check for part in result["parts"].values() for check in part["checks"]]
 
 
+@pytest.mark.nightly
 @pytest.mark.train
 def test_a_killed_run_has_the_losses_of_an_uninterrupted_run(measured: tuple[int, dict[str, Any]]) -> None:
     result = checks(measured[1], "numbers")
@@ -70,6 +70,7 @@ def test_a_killed_run_has_the_losses_of_an_uninterrupted_run(measured: tuple[int
     assert result["training changed the logits"]["passed"]
 
 
+@pytest.mark.nightly
 @pytest.mark.train
 def test_the_page_says_what_did_not_run_on_cuda(measured: tuple[int, dict[str, Any]]) -> None:
     page = document(measured[1])
@@ -109,12 +110,11 @@ def test_a_failed_part_reports_its_error() -> None:
     assert part["checks"] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_missing_cuda_is_refused_with_a_fix() -> None:
     command = [sys.executable, "-m", "benchmarks.gpu.machine", "cuda"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, check=False
-    )
+    done = run(command, cwd=ROOT, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, text=True)
     assert done.returncode == 1
     assert "--device cuda: torch sees no CUDA device here" in done.stderr
 

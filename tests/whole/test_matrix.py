@@ -52,6 +52,7 @@ def test_cells_that_worked_are_not_run_again(tmp_path: Path) -> None:
     assert result.outcome == "worked"
 
 
+@pytest.mark.nightly  # an interpreter for each kind of ranks
 @pytest.mark.train
 def test_a_crashed_cell_reports_its_error_and_the_next_one_runs(tmp_path: Path) -> None:
     from benchmarks.matrix.command import make_inputs

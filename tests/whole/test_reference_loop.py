@@ -1,18 +1,20 @@
-"""benchmarks/reference/command.py: its cells, its measures of difference, and twelve real cells."""
+"""benchmarks/reference/command.py: its cells, its measures of difference, and some real cells."""
 
 import ast
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from paths import ROOT
+from patience import run
+from trainer_process import train_here
 
 from benchmarks.reference.cells import GLOBAL_BATCH, cells
-from benchmarks.reference.command import Finding, compare, summary
+from benchmarks.reference.command import Finding, compare, compared, summary
 from benchmarks.reference.inputs import make_inputs
+from benchmarks.reference.ranks import record
 from benchmarks.reference.rows import IGNORED, rows_of
 from training.config.choices import Strategy, Task
 from training.config.machine import Machine
@@ -20,6 +22,10 @@ from training.config.run_config import RunConfig
 from training.rules import check
 
 CELLS = cells(Path("inputs"))
+ALONE = (
+    "sft packed, 4x2x1", "chats with thinking, 1x8x1", "mixture flat, 4x2x1", "dpo, 2x4x1", "seq2seq t5, 4x2x1",
+    "classification, 4x2x1",
+)  # fmt: skip
 TRIED = (
     "^sft packed, 4x2x1|chats with thinking, 1x8x1|mixture flat, 4x2x1|dpo, 2x4x1|"
     "seq2seq t5, 4x1x2, ddp|classification, 4x1x2, ddp"
@@ -135,10 +141,40 @@ def test_cells_that_agreed_in_the_log_are_not_run_again(tmp_path: Path) -> None:
     assert finding.agrees
 
 
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("inputs")
+    make_inputs(home)
+    return home
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes trainings in this process record what the reference needs."""
+    from training.trainer.reporting_trainer import ReportingTrainer
+
+    for name in ("__init__", "training_step"):
+        monkeypatch.setattr(ReportingTrainer, name, getattr(ReportingTrainer, name))  # restored after the test
+    record()
+
+
 @pytest.mark.train
-def test_real_runs_agree_with_a_plain_loop() -> None:
-    command = [sys.executable, "-m", "benchmarks.reference", "--json", "--only", TRIED]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=900)
+@pytest.mark.filterwarnings("ignore")  # of trl
+@pytest.mark.parametrize("start", ALONE)
+def test_a_run_agrees_with_a_plain_loop(
+    tmp_path: Path, inputs: Path, recorded: None, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    cell = next(cell for cell in cells(inputs) if cell.name.startswith(start))
+    train_here(tmp_path, **cell.config)
+    finding = compared(cell, tmp_path)
+    assert finding.agrees, finding
+
+
+@pytest.mark.nightly
+@pytest.mark.train
+def test_the_command_compares_runs_on_one_and_two_ranks() -> None:
+    done = run([sys.executable, "-m", "benchmarks.reference", "--json", "--only", TRIED], cwd=ROOT, text=True)
     figures = json.loads(done.stdout)
     assert figures["disagreed"] == [], done.stderr[-2000:]
     assert figures["tried"] == figures["agreed"] == TRIED.count("|") + 1

@@ -41,6 +41,7 @@ NAMED: dict[str, set[Mixer]] = {
 }
 LOT = random.Random(17).sample(list(families()), 30)
 """Drawn by lot; `python -m benchmarks.families` tries all classes."""
+SOME = 6
 
 
 def shape(model_type: str) -> ModelShape:
@@ -49,7 +50,11 @@ def shape(model_type: str) -> ModelShape:
     return shape_of_model(on_meta(small(model_type), "causal"))
 
 
-@pytest.mark.parametrize("family", LOT, ids=lambda family: f"{family.kind}-{family.model_type}")
+@pytest.mark.parametrize(
+    "family",
+    [*LOT[:SOME], *(pytest.param(family, marks=pytest.mark.nightly) for family in LOT[SOME:])],
+    ids=lambda family: f"{family.kind}-{family.model_type}",
+)
 def test_a_class_is_counted_exactly_or_transformers_cannot_build_it(family: Family) -> None:
     row = measured(family, trains=False)
     if not row.problem:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from tiny import make_data, make_model
-from trainer_process import Trained, start
+from trained import Recipe, model, trained
 
 from training.config.choices import Precision
 from training.config.machine import Machine
@@ -15,49 +14,36 @@ from training.config.run_config import RunConfig
 from training.models.loading import load_tokenizer, load_trainable
 from training.rules import check
 
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("inputs")
-    return make_model(folder / "model"), make_data(folder / "data.jsonl")
+ANSWERING = {"method": "qlora", "answer_rows": 2, "max_new_tokens": 4}
 
 
-def elements(model: Path) -> int:
-    with safe_open(model / "model.safetensors", "numpy") as weights:
+def elements(folder: Path) -> int:
+    with safe_open(folder / "model.safetensors", "numpy") as weights:
         return sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118 - it is no dict
 
 
 @pytest.mark.train
 @pytest.mark.parametrize("quantization", ["4bit", "8bit"])
-def test_quantized_runs_learn_count_all_parameters_and_answer(
-    tmp_path: Path, inputs: tuple[Path, Path], quantization: str
-) -> None:
+def test_quantized_runs_learn_count_all_parameters_and_answer(quantization: str) -> None:
     pytest.importorskip("bitsandbytes")
-    settings = {"method": "qlora", "quantization": quantization, "answer_rows": 2, "max_new_tokens": 4}
-    trained = start(tmp_path / "run", *inputs, **settings)
-    assert trained.finish() == 0, trained.log()
-    losses = trained.losses()
+    run = trained(Recipe(settings=ANSWERING | {"quantization": quantization}))
+    losses = run.losses()
     assert losses[6] < losses[1]
-    assert trained.summary["total_parameters"] == elements(inputs[0]) + trained.summary["trainable_parameters"]
-    assert trained.summary["answers"]["rows"] == 2
-    assert list((tmp_path / "run" / "adapter").glob("*.safetensors"))
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]) -> Trained:
-    pytest.importorskip("bitsandbytes")
-    trained = start(tmp_path_factory.mktemp("alone"), *inputs, method="qlora")
-    assert trained.finish() == 0, trained.log()
-    return trained
+    assert run.summary["total_parameters"] == elements(model("llama")) + run.summary["trainable_parameters"]
+    assert run.summary["answers"]["rows"] == 2
+    assert list((run.run_dir / "adapter").glob("*.safetensors"))
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp"])
-def test_two_ranks_learn_the_same_as_one_device(
-    tmp_path: Path, inputs: tuple[Path, Path], alone: Trained, strategy: str
-) -> None:
-    spread = start(tmp_path, *inputs, method="qlora", strategy=strategy, num_processes=2, micro_batch_size=2)
-    assert spread.finish() == 0, spread.log()
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param("ddp", marks=pytest.mark.nightly), pytest.param("zero2", marks=pytest.mark.nightly), "zero3", "fsdp"],
+)
+def test_two_ranks_learn_the_same_as_one_device(strategy: str) -> None:
+    pytest.importorskip("bitsandbytes")
+    alone = trained(Recipe(settings=ANSWERING | {"quantization": "4bit"}))
+    two_ranks = {"method": "qlora", "strategy": strategy, "num_processes": 2, "micro_batch_size": 2}
+    spread = trained(Recipe(settings=two_ranks))
     assert spread.losses() == pytest.approx(alone.losses(), rel=1e-3)
     assert spread.summary["strategy"]["world_size"] == 2
     assert spread.summary["strategy"]["stage"] == {"zero2": 2, "zero3": 3}.get(strategy)
@@ -79,17 +65,17 @@ def test_training_quantized_weights_is_refused_with_the_fix() -> None:
     [("auto", torch.bfloat16, torch.bfloat16), ("fp32", torch.float32, torch.bfloat16)],
 )
 def test_unquantized_weights_keep_their_dtype_and_products_have_the_precision(
-    inputs: tuple[Path, Path], weights: str, stored: torch.dtype, computed: torch.dtype
+    weights: str, stored: torch.dtype, computed: torch.dtype
 ) -> None:
     bnb = pytest.importorskip("bitsandbytes")
-    settings = {"model": str(inputs[0]), "data": "d", "method": "qlora", "weights_precision": weights}
+    settings = {"model": str(model("llama")), "data": "d", "method": "qlora", "weights_precision": weights}
     config = RunConfig.model_validate(settings)
-    model = load_trainable(config, Precision.BF16, load_tokenizer(config))
+    loaded = load_trainable(config, Precision.BF16, load_tokenizer(config))
     frozen = {
         parameter.dtype
-        for name, parameter in model.named_parameters()
+        for name, parameter in loaded.named_parameters()
         if not parameter.requires_grad and type(parameter).__name__ != "Params4bit"
     }
     assert frozen == {stored}
-    packed = [module for module in model.modules() if isinstance(module, bnb.nn.Linear4bit)]
+    packed = [module for module in loaded.modules() if isinstance(module, bnb.nn.Linear4bit)]
     assert packed and {module.compute_dtype for module in packed} == {computed}

@@ -1,12 +1,13 @@
 """Nodes are compared before a run on several of them trains, by real ranks over gloo."""
 
-import subprocess
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from paths import ROOT
+from patience import run
 
 from training.ranks import node_facts, node_links
 from training.ranks.node_facts import NodeFacts
@@ -18,45 +19,61 @@ VERSIONS = {"torch": "2.13.0", "Lathe": "0.2.0", "Python": "3.12.1"}
 NODES = [NodeFacts(number, name, VERSIONS, 64 * GIB, 400 * GIB) for number, name in enumerate(("a", "b", "c"))]
 
 PROGRAM = """
-import os, sys
+import json, os, sys
 from pathlib import Path
 import torch, torch.distributed as dist
 from training.ranks.node_check import check_nodes
 from training.ranks.node_facts import NodeFacts
 from training.reports.report import Report
 
-rank, folder, torch_version = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-os.environ |= {"GROUP_WORLD_SIZE": "2", "GROUP_RANK": str(rank), "LOCAL_RANK": "0"}
-dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-report = Report(folder, rank)
-try:
-    facts = NodeFacts(rank, "ab"[rank], {"torch": torch_version}, 2**36, 2**36)
-    check_nodes(report, folder, torch.device("cpu"), facts)
-except Exception as error:
-    report.failed(error)
-    sys.exit(3)
+def check(folder, rank, versions):
+    os.environ |= {"GROUP_WORLD_SIZE": "2", "GROUP_RANK": str(rank), "LOCAL_RANK": "0"}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    report = Report(folder, rank)
+    try:
+        facts = NodeFacts(rank, "ab"[rank], {"torch": versions[rank]}, 2**36, 2**36)
+        check_nodes(report, folder, torch.device("cpu"), facts)
+    except Exception as error:
+        report.failed(error)
+        return 3
+    return 0
+
+def exit_codes(folder, versions):
+    folder.mkdir()
+    ranks = []
+    for rank in range(2):
+        ranks.append(os.fork())
+        if not ranks[-1]:
+            os._exit(check(folder, rank, versions))
+    return [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+
+print(json.dumps({version: exit_codes(Path(sys.argv[1], version), ["2.13.0", version]) for version in sys.argv[2:]}))
 """
+Checked = tuple[list[int], list[Event]]
 
 
-def check(folder: Path, *versions: str) -> tuple[list[int], list[Event]]:
-    """The exit codes of two ranks on nodes a and b, and the records that they wrote."""
-    command = [sys.executable, "-c", PROGRAM]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(folder), version], cwd=ROOT) for rank, version in enumerate(versions)
-    ]
-    codes = [rank.wait(timeout=120) for rank in ranks]
-    return codes, [event for line in (folder / "events.jsonl").read_bytes().splitlines() if (event := decode(line))]
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checked]:
+    """By the version of torch on node b: the exit codes of two ranks on nodes a and b, and the records that they wrote. One
+    interpreter forks all ranks, since the import of torch takes longest."""
+    folder = tmp_path_factory.mktemp("nodes")
+    done = run([sys.executable, "-c", PROGRAM, str(folder), "2.13.0", "2.12.0"], cwd=ROOT, text=True, check=True)
+    return {version: (codes, records(folder / version)) for version, codes in json.loads(done.stdout).items()}
 
 
-def test_equal_nodes_train_and_the_slowest_pair_is_reported(tmp_path: Path) -> None:
-    codes, events = check(tmp_path, "2.13.0", "2.13.0")
+def records(folder: Path) -> list[Event]:
+    return [event for line in (folder / "events.jsonl").read_bytes().splitlines() if (event := decode(line))]
+
+
+def test_equal_nodes_train_and_the_slowest_pair_is_reported(checked: dict[str, Checked]) -> None:
+    codes, events = checked["2.13.0"]
     assert codes == [0, 0]
     notes = [event.message for event in events if isinstance(event, Note) and event.level == "info"]
     assert len(notes) == 1 and "torch 2.13.0; slowest pair a and b" in notes[0]
 
 
-def test_another_version_of_torch_is_refused_with_the_node_s_name_by_one_rank(tmp_path: Path) -> None:
-    codes, events = check(tmp_path, "2.13.0", "2.12.0")
+def test_another_version_of_torch_is_refused_with_the_node_s_name_by_one_rank(checked: dict[str, Checked]) -> None:
+    codes, events = checked["2.12.0"]
     assert codes == [3, 1]
     fault, failed = events
     assert isinstance(fault, NodeFault) and (fault.machine, fault.node) == (1, "b")

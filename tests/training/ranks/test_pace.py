@@ -25,7 +25,7 @@ def test_a_slow_rank_and_a_hung_rank_are_named_while_the_run_trains(tmp_path: Pa
         eval_split=0,
         answer_rows=0,
     )
-    hung = run.wait_for(lambda event: isinstance(event, Note) and "no progress" in event.message, seconds=60)
+    hung = run.wait_for(lambda event: isinstance(event, Note) and "no progress" in event.message)
     (tmp_path / "run" / "continue").touch()
     assert run.finish() == 0, run.log()
     warnings = [event.message for event in run.of(Note) if event.level == "warning"]

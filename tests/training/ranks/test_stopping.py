@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from paths import ROOT
+from patience import run
 
 from training.errors import StopRequested
 from training.ranks.stopping import StopSignal
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 def rank_of(supervisor: int) -> "subprocess.CompletedProcess[str]":
     """A rank that starts under a supervisor with this process ID."""
     env = os.environ | {SUPERVISOR_VARIABLE: str(supervisor)}
-    return subprocess.run([sys.executable, "-c", RANK], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    return run([sys.executable, "-c", RANK], env=env, cwd=ROOT, text=True)
 
 
 def test_a_rank_trains_while_its_supervisor_lives() -> None:

@@ -1,50 +1,36 @@
 """One device, DDP, ZeRO 1 to 3 and FSDP train and shard, with equal losses."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors import safe_open
-from tiny import make_data, make_model
-from trainer_process import Trained, start, start_with_shuffled_gather, start_without_collection
+from trained import Recipe, trained
+from trainer_process import Trained, start_with_shuffled_gather, start_without_collection
 
 pytestmark = pytest.mark.train
 
-TWO = {"num_processes": 2, "micro_batch_size": 2, "verify_rows": 2, "precision": "fp32"}
+TWO = {"num_processes": 2, "micro_batch_size": 2, "verify_rows": 2, "max_new_tokens": 4, "precision": "fp32"}
 OFFLOAD = {"offload_optimizer": "cpu", "offload_param": "cpu"}
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("inputs")
-    return make_model(folder / "model"), make_data(folder / "data.jsonl")
-
-
-def train(folder: Path, inputs: tuple[Path, Path], **settings: Any) -> Trained:
-    trained = start(folder, *inputs, **settings)
-    assert trained.finish() == 0, trained.log()
-    return trained
+def train(**settings: Any) -> Trained:
+    return trained(Recipe(settings=settings))
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]) -> Trained:
-    return train(tmp_path_factory.mktemp("single"), inputs)
+def inputs() -> tuple[Path, Path]:
+    return Recipe().inputs
 
 
 @pytest.fixture(scope="module")
-def shared(
-    tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path], single: Trained
-) -> Callable[[str], Trained]:
-    """Trains on a strategy with two processes, once."""
-    known = {"single": single}
+def single() -> Trained:
+    return trained("sft_lora")
 
-    def of(strategy: str) -> Trained:
-        if strategy not in known:
-            known[strategy] = train(tmp_path_factory.mktemp(strategy), inputs, **TWO, strategy=strategy)
-        return known[strategy]
 
-    return of
+def on(strategy: str, **settings: Any) -> Trained:
+    """Trained on one device, or on a strategy with two processes."""
+    return train(**settings) if strategy == "single" else train(**TWO | settings, strategy=strategy)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +44,6 @@ def shared(
     ],
 )
 def test_two_processes_shard_as_configured_and_match_one_device(
-    shared: Callable[[str], Trained],
     single: Trained,
     strategy: str,
     engine: str,
@@ -66,27 +51,31 @@ def test_two_processes_shard_as_configured_and_match_one_device(
     parameters_shared: int,
     optimizer_shared: int,
 ) -> None:
-    trained = shared(strategy)
-    assert trained.losses() == pytest.approx(single.losses(), rel=1e-4)
-    assert trained.evaluations() == pytest.approx(single.evaluations(), rel=1e-4)
-    placed = trained.summary["strategy"]
+    run = on(strategy)
+    assert run.losses() == pytest.approx(single.losses(), rel=1e-4)
+    assert run.evaluations() == pytest.approx(single.evaluations(), rel=1e-4)
+    placed = run.summary["strategy"]
     assert (placed["engine"], placed["stage"], placed["world_size"]) == (engine, stage, 2)
-    shards = trained.shards()
+    shards = run.shards()
     assert set(shards) == {0, 1}
-    assert_saved_as_trained(trained)
+    assert_saved_as_trained(run)
     for shard in shards.values():
         assert shard.parameter_shard * parameters_shared == pytest.approx(shard.parameters, rel=0.01)
         assert shard.optimizer_shard * optimizer_shared == pytest.approx(shard.optimized, rel=0.01)
 
 
-@pytest.mark.parametrize("strategy", ["single", "ddp", "zero3", "fsdp"])
-def test_answers_at_evaluations_are_scored_and_change_no_loss_by_one_bit(
-    tmp_path: Path, inputs: tuple[Path, Path], shared: Callable[[str], Trained], strategy: str
-) -> None:
-    answers = {"eval_answers": 5, "eval_metrics": "f1, exact_match", "max_new_tokens": 6}
-    ranks = {} if strategy == "single" else TWO
-    answering = train(tmp_path, inputs, **ranks, **answers, strategy=strategy)
-    plain = shared(strategy)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "single",
+        pytest.param("ddp", marks=pytest.mark.nightly),
+        "zero3",
+        pytest.param("fsdp", marks=pytest.mark.nightly),
+    ],
+)
+def test_answers_at_evaluations_are_scored_and_change_no_loss_by_one_bit(strategy: str) -> None:
+    answering = on(strategy, eval_answers=2, eval_metrics="f1, exact_match", verify_rows=0)
+    plain = on(strategy)
     assert (answering.losses(), answering.evaluations()) == (plain.losses(), plain.evaluations())
     assert answering.gradient_norms() == plain.gradient_norms()
     scores = answering.series("eval_f1")
@@ -94,22 +83,28 @@ def test_answers_at_evaluations_are_scored_and_change_no_loss_by_one_bit(
     assert all(0 <= value <= 1 for value in scores.values())
 
 
-def assert_saved_as_trained(trained: Trained) -> None:
+def assert_saved_as_trained(run: Trained) -> None:
     """The saved result answers as the sharded model did before it was saved."""
-    parity = trained.summary["parity"]
+    parity = run.summary["parity"]
     assert parity["equal"], parity
     (form,) = parity["forms"].values()
     assert (form["rows"], form["answers_equal"]) == (2, True)
     assert form["max_logit_difference"] < 1e-4
 
 
-def test_fsdp_saves_an_adapter_that_is_not_a_lora(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
-    settings = {**TWO, "strategy": "fsdp", "method": "ia3", "max_steps": 2, "eval_steps": 0}
-    assert_saved_as_trained(train(tmp_path, inputs, **settings))
+def test_fsdp_saves_an_adapter_that_is_not_a_lora() -> None:
+    assert_saved_as_trained(on("fsdp", method="ia3", max_steps=2, eval_steps=0))
 
 
 def test_each_save_under_zero_3_frees_the_weights_that_it_gathered(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
-    settings = {**TWO, "strategy": "zero3", "method": "full", "eval_steps": 0, "verify_rows": 0, "memory_limit": 65_536}
+    settings = TWO | {
+        "strategy": "zero3",
+        "method": "full",
+        "max_steps": 3,
+        "eval_steps": 0,
+        "verify_rows": 0,
+        "memory_limit": 65_536,
+    }
     runs = [start_without_collection(tmp_path / f"{steps}", *inputs, **settings, save_steps=steps) for steps in (0, 1)]
     assert [run.finish() for run in runs] == [0, 0], runs[-1].log()
     peaks = [max(run.summary["memory"]["peak_bytes"]) for run in runs]
@@ -121,24 +116,15 @@ def test_shards_that_are_put_together_in_another_order_are_found(
     tmp_path: Path, inputs: tuple[Path, Path], strategy: str
 ) -> None:
     settings = {**TWO, "strategy": strategy, "method": "full", "max_steps": 1, "eval_steps": 0}
-    trained = start_with_shuffled_gather(tmp_path, *inputs, **settings)
-    assert trained.finish() == 0, trained.log()
-    parity = trained.summary["parity"]
+    run = start_with_shuffled_gather(tmp_path, *inputs, **settings)
+    assert run.finish() == 0, run.log()
+    parity = run.summary["parity"]
     assert not parity["equal"]
     assert parity["forms"]["model"]["max_logit_difference"] > 0.1
 
 
-def test_sequence_parallelism_matches_one_device(tmp_path: Path, inputs: tuple[Path, Path], single: Trained) -> None:
-    shared = train(
-        tmp_path,
-        inputs,
-        strategy="zero2",
-        num_processes=2,
-        sequence_parallel_size=2,
-        max_length=64,
-        verify_rows=2,
-        precision="fp32",
-    )
+def test_sequence_parallelism_matches_one_device(single: Trained) -> None:
+    shared = on("zero2", micro_batch_size=4, sequence_parallel_size=2, max_length=64)
     assert_saved_as_trained(shared)
     assert shared.losses() == pytest.approx(single.losses(), rel=1e-5)
     assert shared.evaluations() == pytest.approx(single.evaluations(), rel=1e-5)
@@ -148,18 +134,11 @@ def test_sequence_parallelism_matches_one_device(tmp_path: Path, inputs: tuple[P
 FULL = {"method": "full", "learning_rate": 1e-3}
 
 
-@pytest.fixture(scope="module")
-def single_full(tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]) -> Trained:
-    return train(tmp_path_factory.mktemp("single_full"), inputs, **FULL)
-
-
 @pytest.mark.parametrize(
     "settings", [{"strategy": "zero3", **OFFLOAD}, {"strategy": "fsdp", "offload_param": "cpu"}], ids=["zero3", "fsdp"]
 )
-def test_sharded_and_offloaded_training_matches_one_device(
-    tmp_path: Path, inputs: tuple[Path, Path], single_full: Trained, settings: dict[str, str]
-) -> None:
-    offloaded = train(tmp_path, inputs, gradient_checkpointing=True, **TWO, **settings, **FULL)
+def test_sharded_and_offloaded_training_matches_one_device(settings: dict[str, str]) -> None:
+    offloaded, single_full = train(gradient_checkpointing=True, **TWO, **settings, **FULL), train(**FULL)
     assert_saved_as_trained(offloaded)
     assert offloaded.losses() == pytest.approx(single_full.losses(), rel=1e-4)
     shard = offloaded.shards()[1]

@@ -18,14 +18,14 @@ from training.simulation.simulate import POINTS, Simulation, simulate
 
 LENGTH = 64
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2": ("GPT2", {"n_embd": 128, "n_layer": 3, "n_head": 4, "n_positions": 128}),
+    "gpt2": ("GPT2", {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 128}),
     "llama": (
         "Llama",
-        {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4},
+        {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2, "num_attention_heads": 4},
     ),
     "qwen3": (
         "Qwen3",
-        {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 32}
+        {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 32}
         | {"num_key_value_heads": 2, "tie_word_embeddings": True},
     ),
     "t5": (
