@@ -15,10 +15,12 @@ _loss = ReportingTrainer.model_loss
 
 
 def _slow(self: ReportingTrainer, model: Any, inputs: Any) -> Any:
-    time.sleep(0.1)
     while self.state.global_step + 1 == 25 and not (Path(sys.argv[1]) / "continue").exists():
         time.sleep(0.1)
-    return _loss(self, model, inputs)
+    began = time.monotonic()
+    loss = _loss(self, model, inputs)
+    time.sleep(0.1 + 2 * (time.monotonic() - began))  # slower than rank 0 on a busy machine too
+    return loss
 
 
 if os.environ.get("RANK") == "1":

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import make_data, make_model
-from trainer_process import start, train_here
+from trained import Recipe, trained
+from trainer_process import train_here
 
 from training.errors import is_out_of_memory
 from training.reports.live_memory import LiveStorages
@@ -89,34 +89,26 @@ def test_a_run_reports_the_counted_memory() -> None:
     assert resident > 2**25 and used_bytes() > 2**25
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    home = tmp_path_factory.mktemp("inputs")
-    return make_model(home / "model"), make_data(home / "data.jsonl")
-
-
 FULL: dict[str, Any] = {"method": "full", "max_steps": 2, "eval_split": 0, "learning_rate": 1e-4}
 
 
-def test_a_run_under_a_limit_reports_the_peak_of_its_live_storages(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
-    trained = train_here(tmp_path, *inputs, **FULL, memory_limit=1024)
-    state = 4 * 4 * trained.summary["total_parameters"]  # weights, gradients and two moments
-    (peak,) = trained.summary["memory"]["peak_bytes"]
+def test_a_run_under_a_limit_reports_the_peak_of_its_live_storages() -> None:
+    run = trained(Recipe(settings=FULL | {"memory_limit": 1024}))
+    state = 4 * 4 * run.summary["total_parameters"]  # weights, gradients and two moments
+    (peak,) = run.summary["memory"]["peak_bytes"]
     assert state < peak < 2 * state
-    assert max(trained.series("memory_peak").values()) <= peak
+    assert max(run.series("memory_peak").values()) <= peak
 
 
-def test_a_run_that_needs_more_than_its_limit_is_out_of_memory(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
+def test_a_run_that_needs_more_than_its_limit_is_out_of_memory(tmp_path: Path) -> None:
     with pytest.raises(torch.OutOfMemoryError, match="CPU memory budget"):
-        train_here(tmp_path, *inputs, **FULL, memory_limit=1)
+        train_here(tmp_path, *Recipe().inputs, **FULL, memory_limit=1)
 
 
 @pytest.mark.train
 @pytest.mark.parametrize("strategy", ["ddp", "zero3", "fsdp"])
-def test_each_rank_counts_its_own_shard(tmp_path: Path, inputs: tuple[Path, Path], strategy: str) -> None:
-    settings = FULL | {"strategy": strategy, "num_processes": 2, "memory_limit": 1024}
-    run = start(tmp_path / "run", *inputs, **settings)
-    assert run.finish() == 0, run.log()
+def test_each_rank_counts_its_own_shard(strategy: str) -> None:
+    run = trained(Recipe(settings=FULL | {"strategy": strategy, "num_processes": 2, "memory_limit": 1024}))
     assert run.of(Finished)
     weights = 4 * run.summary["total_parameters"]
     # DDP has weights, gradients, two moments and buckets; ZeRO-3 and FSDP halve these and gather one layer at a time.

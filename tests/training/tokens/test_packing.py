@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import make_data, make_model
-from trainer_process import train_here
+from trained import Recipe, trained
 
 from training.batches.collators import Collator
 from training.batches.padding_free import FlatCollator, cross_row_influence, takes_logits_to_keep, why_not_flat
@@ -153,19 +152,12 @@ def test_the_largest_batches_of_packs_have_their_position() -> None:
     assert worst.tokens == lengths[worst.rows].sum() == 128
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("inputs")
-    return make_model(folder / "model"), make_data(folder / "data.jsonl")
-
-
 @pytest.mark.train
-def test_padding_free_and_padded_runs_have_equal_losses(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
+def test_padding_free_and_padded_runs_have_equal_losses() -> None:
     from training.run_folder.events import Note, Planned
 
     settings: dict[str, Any] = {"gradient_accumulation_steps": 2, "micro_batch_size": 3}
-    padded = train_here(tmp_path / "padded", *inputs, packing="none", **settings)
-    flat = train_here(tmp_path / "flat", *inputs, **settings)
+    padded, flat = (trained(Recipe(settings=settings | more)) for more in ({"packing": "none"}, {}))
     assert flat.losses() == pytest.approx(padded.losses(), rel=1e-5)
     assert flat.evaluations() == pytest.approx(padded.evaluations(), rel=1e-5)
     assert [run.of(Planned)[0].packing for run in (padded, flat)] == ["none", "padding_free"]
@@ -174,7 +166,7 @@ def test_padding_free_and_padded_runs_have_equal_losses(tmp_path: Path, inputs: 
 
 
 @pytest.mark.train
-def test_a_packed_run_counts_its_steps_in_packs(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
+def test_a_packed_run_counts_its_steps_in_packs() -> None:
     settings: dict[str, Any] = {
         "max_steps": None,
         "epochs": 2,
@@ -182,19 +174,17 @@ def test_a_packed_run_counts_its_steps_in_packs(tmp_path: Path, inputs: tuple[Pa
         "max_length": 60,
         "eval_split": 8,
     }
-    trained = train_here(tmp_path, *inputs, packing="packed", **settings)
+    run = trained(Recipe(settings=settings | {"packing": "packed"}))
     rows = 64 - 8
-    assert rows / 4 / 2 < trained.summary["steps"] < 2 * rows / 2 / 2  # two to four rows to a pack
-    assert trained.losses()[trained.summary["steps"]] < trained.losses()[1]
+    assert rows / 4 / 2 < run.summary["steps"] < 2 * rows / 2 / 2  # two to four rows to a pack
+    assert run.losses()[run.summary["steps"]] < run.losses()[1]
 
 
 @pytest.mark.train
 @pytest.mark.parametrize("kind", ["selective", "full", "offloaded"])
-def test_recomputing_activations_changes_only_memory(tmp_path: Path, inputs: tuple[Path, Path], kind: str) -> None:
-    plain, spared = (
-        train_here(tmp_path / name, *inputs, gradient_checkpointing=name, eval_split=0, max_steps=3)
-        for name in ("none", kind)
-    )
+def test_recomputing_activations_changes_only_memory(kind: str) -> None:
+    short = {"eval_split": 0, "max_steps": 3}
+    plain, spared = (trained(Recipe(settings=short | {"gradient_checkpointing": name})) for name in ("none", kind))
     assert spared.losses() == pytest.approx(plain.losses(), rel=1e-5)
 
 
