@@ -24,7 +24,7 @@ from trainer_process import Trained, start, train_here
 CACHE = ROOT / ".pytest_cache" / "trained"
 KEPT_SECONDS = 86_400  # without use
 SOURCES = ("training", "constraints.txt", "worker/supervision/launcher.py", "benchmarks/matrix/inputs.py")
-HELPERS = ("trained.py", "trainer_process.py", "tiny.py", "programs/warm_launcher.py")
+HELPERS = ("trained.py", "trainer_process.py", "tiny.py", "warm.py", "programs/warm_launcher.py")
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,9 @@ MODELS: dict[str, Callable[[Path], object]] = {"llama": make_model}
 DATA: dict[str, Callable[[Path], object]] = {"counting": make_data}
 RECIPES: dict[str, Recipe] = {
     "sft_lora": Recipe(),
+    "verified": Recipe(
+        settings={"max_steps": 1, "eval_steps": 0, "eval_split": 4, "verify_rows": 2, "precision": "fp32"}
+    ),
 }
 
 
@@ -74,7 +77,8 @@ def trained(recipe: str | Recipe) -> Trained:
 
 def copy_of(recipe: str | Recipe, run_dir: Path, *without: str) -> Path:
     """A copy of a finished run's folder, for a test that changes it; `without` are patterns of names to omit."""
-    return Path(shutil.copytree(trained(recipe).run_dir, run_dir, ignore=shutil.ignore_patterns(*without)))
+    ignored = shutil.ignore_patterns(*without)
+    return Path(shutil.copytree(trained(recipe).run_dir, run_dir, ignore=ignored, dirs_exist_ok=True))
 
 
 @cache

@@ -1,16 +1,10 @@
 """Starting the real training program for a test, as the supervisor does, and reading what it reports."""
 
-import atexit
-import fcntl
 import gc
 import importlib
-import json
 import os
 import signal
-import socket
 import subprocess
-import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -20,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from paths import PROGRAMS, ROOT
+import warm
+from paths import PROGRAMS
 from patience import eventually
+from warm import PYTHONPATH
 
 from training.config.run_config import RunConfig
 from training.run_folder.events import Event, Failed, Finished, Metrics, Placed, RankStarted, decode
 from worker.supervision.launcher import launch
 
-# Packages may be installed beside the environment.
-PYTHONPATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 SMALL = {
     "verify_rows": 0,
     "max_steps": 6,
@@ -163,14 +157,11 @@ def start_cold(run_dir: Path, model: Path, data: Path | str, **settings: Any) ->
 
 def _start(run_dir: Path, model: Path, data: Path | str, program: list[str], settings: dict[str, Any]) -> Trained:
     argv, env = _command(run_dir, model, data, program, settings)
-    exit_code = _session_folder() / f"exit-code-{os.getpid()}-{time.monotonic_ns()}"
+    exit_code = warm.folder() / f"exit-code-{os.getpid()}-{time.monotonic_ns()}"
     request = {"arguments": argv[2:], "env": env, "folder": str(run_dir), "log": str(run_dir / "output.log")}
     request |= {"ranks": settings.get("num_processes", 1), "exit_code": str(exit_code)}
     reported = _reported(run_dir)
-    with _connected() as connection, connection.makefile("rw") as stream:
-        stream.write(json.dumps(request) + "\n")
-        stream.flush()
-        return Trained(run_dir, Forked(int(stream.readline()), exit_code), reported)
+    return Trained(run_dir, Forked(warm.forked(request), exit_code), reported)
 
 
 def _command(
@@ -190,50 +181,6 @@ def _reported(run_dir: Path) -> int:
     """The bytes of the reports up to now."""
     path = run_dir / "events.jsonl"
     return path.stat().st_size if path.exists() else 0
-
-
-def _connected() -> socket.socket:
-    """A connection to the session's warm launcher, which the first call starts."""
-    folder = _session_folder()
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.connect(str(folder / "socket"))
-        except (FileNotFoundError, ConnectionRefusedError):
-            _start_warm_launcher(folder)
-            connection.connect(str(folder / "socket"))
-        return connection
-
-
-def _start_warm_launcher(folder: Path) -> None:
-    (folder / "socket").unlink(missing_ok=True)
-    env = os.environ | launch(RunConfig(model="any", data="any"), Path(), ["here/cpu"]).env | {"PYTHONPATH": PYTHONPATH}
-    argv = [sys.executable, str(PROGRAMS / "warm_launcher.py"), str(folder), str(_session())]
-    with (folder / "output.log").open("wb") as log:
-        process = subprocess.Popen(
-            argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    atexit.register(process.poll)  # keeps it: a Popen that is collected warns of its process, which outlives this one
-
-    def listens() -> bool:
-        assert process.poll() is None, (folder / "output.log").read_text()
-        return (folder / "socket").exists()
-
-    eventually(listens, [process])
-
-
-def _session() -> int:
-    """The process ID of this session of pytest: of this process, or of the one that has started it as one of several."""
-    return os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-
-
-@cache
-def _session_folder() -> Path:
-    """The warm launcher's folder: its socket and log, and a file for each exit code. It removes the folder."""
-    folder = Path(tempfile.gettempdir()) / f"lathe-launcher-{_session()}"
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 @dataclass

@@ -2,8 +2,8 @@
 than a tiny training does. The launcher is accelerate's own; only its call of `subprocess.Popen` gets a forked process.
 
 `python tests/programs/warm_launcher.py FOLDER SESSION` reads a line of JSON from each connection to FOLDER/socket and answers with
-the launcher's process ID. The launcher writes its exit code to the file that the request names. It ends, and removes FOLDER, with
-the process SESSION.
+the process ID of the fork: a launcher, which writes its exit code to the file that the request names, or another program, for
+warm_python.py. It ends, and removes FOLDER, with the process SESSION.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +27,18 @@ from typing import Any
 
 from accelerate.commands.launch import main as accelerate_launch
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from training.ranks.stopping import die_with_parent
 
-LIBRARIES = ("torch.distributed.fsdp", "torch.distributed.run", "transformers.trainer", "peft", "deepspeed")
+LIBRARIES = (
+    "torch.distributed.fsdp", "torch.distributed.run", "transformers.trainer", "peft", "deepspeed",
+    # what they import later, of what most ranks need
+    "setuptools", "torch._subclasses.schema_check_mode", "torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks",
+    "transformers.models.llama.modeling_llama", "peft.tuners.lora.bnb", "peft.utils.transformers_weight_conversion",
+    "deepspeed.module_inject.auto_ep_layer", "deepspeed.ops.op_builder.all_ops", "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+)  # fmt: skip
 PACKAGES = ("models", "batches", "reports", "ranks", "trainer", "results")
 
 
@@ -43,10 +52,25 @@ def main(folder: Path, session: int) -> None:
         (folder / "bound").rename(folder / "socket")  # from now on it answers
         while end not in select.select([server, end], [], [])[0]:
             connection, _ = server.accept()
-            with connection, connection.makefile("rw") as stream:
-                request = json.loads(stream.readline())
-                stream.write(f"{fork(lambda request=request: launch(request))}\n")
+            with connection:
+                answer(connection)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def answer(connection: socket.socket) -> None:
+    """Forks a process for the request, and answers with its ID; a program answers for itself."""
+    text, streams, *_ = socket.recv_fds(connection, 2**16, 3)
+    while text and not text.endswith(b"\n"):
+        text += connection.recv(2**16)
+    if not text:  # it only made sure that this process runs
+        return
+    request = json.loads(text)
+    if "program" in request:
+        fork(lambda: run_program(connection, streams, **request))
+    else:
+        connection.sendall(f"{fork(lambda: launch(request))}\n".encode())
+    for stream in streams:
+        os.close(stream)
 
 
 def reap(*_: object) -> None:
@@ -63,6 +87,7 @@ def import_libraries() -> None:
         path = importlib.import_module(f"training.{package}").__path__
         for module in pkgutil.iter_modules(path):
             importlib.import_module(f"training.{package}.{module.name}")
+    get_checkpoint_conversion_mapping("llama")  # compiles those of all models
     tasks = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     threads = len(tasks) - tasks.count("jemalloc_bg_thd")  # jemalloc handles forks
     assert threads == 1, f"a process with threads cannot be forked safely: {tasks}"
@@ -108,6 +133,38 @@ def launch(request: dict[str, Any]) -> int:
     part.write_text(str(code))
     part.rename(request["exit_code"])
     return code
+
+
+def run_program(
+    connection: socket.socket, streams: list[int], program: list[str], env: dict[str, str], folder: str
+) -> int:
+    """Runs `python [-u] [-W ...] -m MODULE ...` or `-c CODE ...` with the streams of the process that asks for it, which gets the
+    process ID and then the exit code."""
+    connection.sendall(f"{os.getpid()}\n".encode())
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    threading.Thread(target=end_with, args=[connection], daemon=True).start()
+    words = iter(program)
+    while (kind := next(words)) not in ("-m", "-c"):
+        if kind == "-W":
+            next(words)
+    text, *arguments = words
+    enter(env, folder, [text if kind == "-m" else kind, *arguments])
+    if kind == "-m":
+        code = exit_code(lambda: runpy.run_module(text, run_name="__main__", alter_sys=True) and None)
+    else:
+        code = exit_code(lambda: exec(text, {"__name__": "__main__"}))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    connection.sendall(f"{code}\n".encode())
+    return code
+
+
+def end_with(connection: socket.socket) -> None:
+    """Ends this process when the other end of the connection is closed."""
+    connection.recv(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def enter(env: dict[str, str], folder: str, arguments: list[str]) -> None:

@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import warm
 from commands import answer, lathe
 from played_run import PlayedRun
-from tiny import make_data, make_model
-from trainer_process import train_here
+from trained import RECIPES, copy_of, trained
 
 from worker.settings import get_settings
 
@@ -16,15 +16,16 @@ pytestmark = [
     pytest.mark.train,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
-SHORT = {"max_steps": 1, "eval_steps": 0, "eval_split": 4, "verify_rows": 2, "precision": "fp32"}
+VERIFIED = RECIPES["verified"]
 
 
 @pytest.fixture
-def run(home: Path, tmp_path: Path) -> PlayedRun:
-    model, data = make_model(tmp_path / "model"), make_data(tmp_path / "rows.jsonl")
-    played = PlayedRun("orders", model=str(model), data=str(data), **SHORT).claim()
-    trained = train_here(get_settings().runs_dir / played.id, model, data, **SHORT)
-    return played.end(summary=trained.summary)
+def run(home: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedRun:
+    warm.use_python(monkeypatch)
+    model, data = VERIFIED.inputs
+    played = PlayedRun("orders", model=str(model), data=str(data), **VERIFIED.settings).claim()
+    copy_of(VERIFIED, get_settings().runs_dir / played.id)
+    return played.end(summary=trained(VERIFIED).summary)
 
 
 def test_forms_are_compared_and_the_verdict_is_kept(run: PlayedRun) -> None:
