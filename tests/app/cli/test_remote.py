@@ -3,20 +3,20 @@
 import io
 import json
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import yaml
 from commands import answer, lathe
 from environment import use
-from played_run import PlayedRun, model_folder
-from web import site
+from forked_server import server
+from played_run import model_folder
+from prepared import copied
 
 from app.cli.__main__ import main
 from app.cli.sources import server as source
-from training.run_folder.events import Metrics, Note
-from worker.datasets import datasets
-from worker.store import accounts, database, logs
+from worker.store import database
 
 pytestmark = pytest.mark.slow
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
@@ -24,35 +24,20 @@ ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" f
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A server process with two ended runs, a queued one, a data set and an account."""
+    """A prepared installation with a server process."""
     folder = tmp_path_factory.mktemp("remote")
-    home = folder / "home"
-    with site(home) as started, pytest.MonkeyPatch.context() as monkeypatch:
-        use(monkeypatch, DATA_DIR=str(home))
-        first = PlayedRun("sums").claim()
-        with database.write() as session:
-            lines = [f"line {n}" for n in range(5)]
-            logs.append(session=session, run_id=first.id, attempt=1, lines=lines, new_offset=50)
-            token = accounts.add(session=session, name="alice")
-        first.report(Metrics(step=1, values={"loss": 2.5}), Note(message="a note"))
-        first.end()
-        second = PlayedRun("letters", lora_r=4).claim().end()
-        rows = folder / "rows.jsonl"
-        rows.write_text(ROWS)
-        added = datasets.add_file(path=rows, name="rows.jsonl")
-        names = {"FIRST": first.id, "SECOND": second.id, "WAITING": PlayedRun("waiting").id, "DATA": added.id}
+    made = copied(folder / "home")
+    names = {"FIRST": made.finished, "SECOND": made.failed, "WAITING": made.waiting, "DATA": made.dataset}
+    model = model_folder(folder / "model")
+    with server(made.home) as started:
+        yield {
+            "address": started.address,
+            "home": made.home,
+            "token": made.tokens["alice"],
+            "model": str(model),
+            **names,
+        }
         database.dispose()
-        model = model_folder(folder / "model")
-        yield {"address": started.address, "home": home, "token": token, "model": str(model), "rows": rows, **names}
-        database.dispose()
-
-
-@pytest.fixture
-def here(served, monkeypatch):
-    """Commands work on the database of the server."""
-    use(monkeypatch, DATA_DIR=str(served["home"]))
-    yield
-    database.dispose()
 
 
 @pytest.fixture
@@ -93,19 +78,19 @@ READING = [
 ]
 
 
-@pytest.mark.parametrize("arguments", READING, ids=" ".join)
-def test_a_command_prints_the_same_text(served, monkeypatch, arguments):
-    local, remote = both(served, monkeypatch, *arguments)
-    assert local == remote
-    assert local
-
-
-@pytest.mark.parametrize("arguments", [one for one in READING if len(one) < 4 or "--csv" not in one], ids=" ".join)
-def test_a_command_prints_the_same_json(served, monkeypatch, arguments):
-    words = [word for word in arguments if word not in ("--markdown",)]
-    local, remote = both(served, monkeypatch, *words, "--json")
-    assert [json.loads(line) for line in local.splitlines()] == [json.loads(line) for line in remote.splitlines()]
-    assert local
+def test_a_command_prints_the_same_text_and_json(served, monkeypatch, subtests):
+    for arguments in READING:
+        with subtests.test(" ".join(arguments)):
+            local, remote = both(served, monkeypatch, *arguments)
+            assert local == remote
+            assert local
+        if {"--csv", "--markdown"}.isdisjoint(arguments):
+            with subtests.test(" ".join([*arguments, "--json"])):
+                local, remote = both(served, monkeypatch, *arguments, "--json")
+                assert [json.loads(line) for line in local.splitlines()] == [
+                    json.loads(line) for line in remote.splitlines()
+                ]
+                assert local
 
 
 def test_system_has_the_same_keys(served, monkeypatch):
@@ -174,16 +159,15 @@ def test_a_file_with_errors_is_reported_as_by_the_local_command(served, monkeypa
     assert (json.loads(result.stdout), result.exit_code) == (local, 1)
 
 
-@pytest.mark.parametrize(
-    "arguments", [("show", "zzzzzzzz"), ("stop", "zzzzzzzz"), ("runs", "--search", "loss<<1"), ("run", "--lora-r", "0")]
-)
-def test_errors_are_those_of_the_local_command(served, monkeypatch, arguments, tmp_path):
-    use(monkeypatch, DATA_DIR=str(served["home"]))
-    local = lathe(*arguments)
-    database.dispose()
-    use(monkeypatch, DATA_DIR=str(tmp_path / "nowhere"), SERVER=served["address"])
-    remote = lathe(*arguments)
-    assert (remote.stdout, remote.stderr, remote.exit_code) == (local.stdout, local.stderr, local.exit_code)
+def test_errors_are_those_of_the_local_command(served, monkeypatch, tmp_path, subtests):
+    for command in ("show zzzzzzzz", "stop zzzzzzzz", "runs --search loss<<1", "run --lora-r 0"):
+        with subtests.test(command):
+            use(monkeypatch, DATA_DIR=str(served["home"]))
+            local = lathe(*command.split())
+            database.dispose()
+            use(monkeypatch, DATA_DIR=str(tmp_path / "nowhere"), SERVER=served["address"])
+            remote = lathe(*command.split())
+            assert (remote.stdout, remote.stderr, remote.exit_code) == (local.stdout, local.stderr, local.exit_code)
 
 
 def test_a_run_is_archived_and_restored(served, remote, tmp_path):
@@ -199,8 +183,6 @@ def test_a_result_is_downloaded_or_its_absence_explained(served, remote, tmp_pat
     assert "has no adapter here" in problem["message"]
     assert not list(tmp_path.glob("*.zip*"))
     folder = served["home"] / "runs" / served["FIRST"]
-    folder.mkdir(parents=True, exist_ok=True)
-    import zipfile
 
     with zipfile.ZipFile(folder / "adapter.zip", "w") as packed:
         packed.writestr("adapter_config.json", "{}")
@@ -230,13 +212,12 @@ def test_a_server_that_does_not_answer_is_named(monkeypatch):
     assert "did not answer" in problem["message"]
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["up", "web", "worker", "token", "user list", "user add alice", "push RUN a/b", "verify RUN", "gather RUN --to x"],
-)
-def test_commands_of_the_machine_say_so(remote, command):
-    [first, *_] = result = lathe(*command.split()).stderr.splitlines()
-    assert "works on the machine of the installation only" in first, result
+def test_commands_of_the_machine_say_so(remote, subtests):
+    commands = ["up", "web", "worker", "token", "user list", "user add alice", "push RUN a/b", "verify RUN"]
+    for command in [*commands, "gather RUN --to x"]:
+        with subtests.test(command):
+            [first, *_] = result = lathe(*command.split()).stderr.splitlines()
+            assert "works on the machine of the installation only" in first, result
 
 
 def test_every_command_is_either_remote_local_or_anywhere():
@@ -244,10 +225,11 @@ def test_every_command_is_either_remote_local_or_anywhere():
     assert set(main.commands) - known == {"up", "web", "worker", "user", "token", "push", "verify", "gather"}
 
 
-@pytest.mark.parametrize("address", ["lathe.example", "ftp://a", "https://user:secret@a", "http://"])
-def test_an_address_that_is_none_is_refused(monkeypatch, address):
-    monkeypatch.setenv("LATHE_SERVER", address)
-    assert "is not the address of a server" in answer("runs", exit_code=1)["error"][0]["message"]
+def test_an_address_that_is_none_is_refused(monkeypatch, subtests):
+    for address in ("lathe.example", "ftp://a", "https://user:secret@a", "http://"):
+        with subtests.test(address):
+            monkeypatch.setenv("LATHE_SERVER", address)
+            assert "is not the address of a server" in answer("runs", exit_code=1)["error"][0]["message"]
 
 
 def test_a_token_is_not_sent_unencrypted_over_a_network(monkeypatch):
@@ -298,14 +280,14 @@ class Older(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def older(monkeypatch):
-    with HTTPServer(("127.0.0.1", 0), Older) as server:
-        thread = threading.Thread(target=server.serve_forever)
+@pytest.fixture(name="older")
+def older_server(monkeypatch):
+    with HTTPServer(("127.0.0.1", 0), Older) as older:
+        thread = threading.Thread(target=older.serve_forever)
         thread.start()
-        monkeypatch.setenv("LATHE_SERVER", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("LATHE_SERVER", f"http://127.0.0.1:{older.server_port}")
         yield
-        server.shutdown()
+        older.shutdown()
         thread.join()
 
 

@@ -1,19 +1,22 @@
 """Access: the server's user needs no token, everybody else does; and who can change what."""
 
+import atexit
 import json
 import os
 import re
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 from environment import use
+from forked_server import server
 from paths import PROGRAMS
 from played_run import PlayedRun
-from web import application, site
+from prepared import copied
+from web import application
 
 from app.access.server_token import TOKEN_FILE
-from worker.datasets import datasets
 from worker.settings import get_settings
 from worker.store import accounts, database
 from worker.store.tables import Dataset, Run
@@ -26,23 +29,21 @@ PAGE = {"Accept": "text/html"}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def installation(tmp_path_factory):
     """A server run by root, with accounts for alice, bob and the admin carol, and a data set of alice."""
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
-    home = tmp_path_factory.mktemp("door") / "home"
-    with site(home) as started, pytest.MonkeyPatch.context() as monkeypatch:
-        use(monkeypatch, DATA_DIR=str(home))
-        with database.write() as session:
-            tokens = {
-                name: accounts.add(session=session, name=name, admin=name == "carol")
-                for name in ("alice", "bob", "carol")
-            }
-        rows = home.parent / "rows.jsonl"
-        rows.write_text('{"prompt": "one", "completion": "two"}\n' * 20)
-        added = datasets.add_file(path=rows, name="rows.jsonl", owner="alice")
-        yield started, home, tokens, added.id
-        database.dispose()
+    made = copied(tmp_path_factory.mktemp("door") / "home")
+    with server(made.home) as started:
+        yield started, made.home, made.tokens, made.dataset
+
+
+@pytest.fixture
+def served(installation, monkeypatch):
+    """The server; this process works on its database."""
+    use(monkeypatch, DATA_DIR=str(installation[1]))
+    yield installation
+    database.dispose()
     get_settings.cache_clear()
 
 
@@ -52,17 +53,19 @@ def bearer(token):
 
 def ask(served, requests, uid=NOBODY):
     """Sends requests from a process of another user. Returns (status, text) for each."""
-    parameters = {"address": served[0].address, "uid": uid, "requests": requests}
-    program = PROGRAMS / "another_user.py"
-    done = subprocess.run(
-        [sys.executable, "-I", program],
-        input=json.dumps(parameters),
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd="/",
-    )
-    return [tuple(answer) for answer in json.loads(done.stdout)]
+    process = another_user(uid)
+    process.stdin.write(json.dumps({"address": served[0].address, "requests": requests}) + "\n")
+    process.stdin.flush()
+    return [tuple(answer) for answer in json.loads(process.stdout.readline())]
+
+
+@cache
+def another_user(uid):
+    """A process of this user, which ends with the tests."""
+    command = [sys.executable, "-I", PROGRAMS / "another_user.py", str(uid)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+    atexit.register(process.communicate)
+    return process
 
 
 def one(served, method, path, headers=None, body=None, uid=NOBODY):
@@ -111,36 +114,34 @@ def test_routes_open_to_everybody(served):
     assert "/static/" not in page[1]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+def test_headers_of_another_user_do_not_grant_access(served, subtests):
+    for headers in (
         {"Authorization": "Bearer wrong"},
         {"Authorization": "Basic cm9vdDpyb290"},
         {"Cookie": "lathe-00000000=x"},
         {"X-Forwarded-For": "127.0.0.1"},
         {"X-Forwarded-User": "local"},
         {"X-Remote-User": "local"},
-    ],
-)
-def test_headers_of_another_user_do_not_grant_access(served, headers):
-    assert one(served, "GET", "/api/runs", headers)[0] == 401
+    ):
+        with subtests.test(str(headers)):
+            assert one(served, "GET", "/api/runs", headers)[0] == 401
 
 
-@pytest.mark.parametrize("uid", [1, 4242, NOBODY])
-def test_every_other_user_of_the_machine_needs_a_token(served, uid):
-    assert one(served, "GET", "/api/runs", uid=uid)[0] == 401
+def test_every_other_user_of_the_machine_needs_a_token(served, subtests):
+    for uid in (1, 4242, NOBODY):
+        with subtests.test(str(uid)):
+            assert one(served, "GET", "/api/runs", uid=uid)[0] == 401
 
 
 def test_the_server_s_user_needs_nothing(served):
     assert one(served, "GET", "/api/runs", uid=0)[0] == 200
 
 
-@pytest.mark.parametrize(
-    "header", ["X-Forwarded-For", "X-Forwarded-Proto", "Forwarded", "Via", "X-Real-IP", "x-forwarded-host"]
-)
-def test_a_request_through_a_proxy_is_not_the_server_s_user(served, header):
+def test_a_request_through_a_proxy_is_not_the_server_s_user(served, subtests):
     """Otherwise a proxy run by that user would grant access to everybody."""
-    assert one(served, "GET", "/api/runs", {header: "10.0.0.1"}, uid=0)[0] == 401
+    for header in ("X-Forwarded-For", "X-Forwarded-Proto", "Forwarded", "Via", "X-Real-IP", "x-forwarded-host"):
+        with subtests.test(header):
+            assert one(served, "GET", "/api/runs", {header: "10.0.0.1"}, uid=0)[0] == 401
 
 
 def test_an_account_s_token_grants_access(served):

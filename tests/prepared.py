@@ -1,0 +1,143 @@
+"""An installation with runs, a sweep, evaluations and data sets, made once a session and copied for each test that reads it."""
+
+import atexit
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from environment import use
+from machines import gpu, machine
+from paths import ROOT
+from played_run import PlayedRun
+from run_files import checkpoint
+
+from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted
+from training.scoring.intervals import mean_interval
+from worker.datasets import datasets
+from worker.evaluations import submit
+from worker.settings import get_settings
+from worker.store import accounts, database, evaluations
+from worker.store.playground import serving
+from worker.store.tables import Status
+from worker.sweeps import start
+from worker.sweeps.spec import parse_sweep
+
+STARTER = ROOT / "static" / "starter"
+LOG = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
+ROWS = 40
+ANSWERS = 200
+RIGHT = {"base": 60, "result": 100}  # answers of each evaluation that are right: the first ones
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The data folder and the ids in it. `dataset` belongs to alice; the rest to the server's user."""
+
+    home: Path
+    dataset: str
+    heldout: str
+    finished: str  # "sums", on `dataset`: metrics, log, checkpoint, adapter and both evaluations
+    failed: str  # "letters", on `dataset`: a diagnosed out-of-memory error
+    waiting: str
+    sweep: str  # two queued runs
+    base: str  # the evaluation of the base model on `heldout`, and that of the result
+    result: str
+    served: str
+    tokens: dict[str, str]  # of alice, bob and carol, who is an admin
+
+
+@pytest.fixture
+def prepared(bare_home: Path) -> Prepared:
+    """A copy for a test, which may change it."""
+    return copied(bare_home)
+
+
+def copied(home: Path) -> Prepared:
+    """A copy in the data folder `home`."""
+    shutil.copytree(_original().home, home)
+    return replace(_original(), home=home)
+
+
+@cache
+def _original() -> Prepared:
+    folder = Path(tempfile.mkdtemp(prefix="lathe-prepared-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    database.dispose()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use(monkeypatch, DATA_DIR=str(folder / "home"))
+        get_settings().make_folders()
+        database.migrate()
+        made = _make(folder)
+        database.dispose()
+    get_settings.cache_clear()
+    return made
+
+
+def _make(folder: Path) -> Prepared:
+    with database.write() as session:
+        tokens = {
+            name: accounts.add(session=session, name=name, admin=name == "carol") for name in ("alice", "bob", "carol")
+        }
+    dataset = datasets.add_file(path=_rows(folder / "sums.jsonl", 0), name="sums.jsonl", owner="alice").id
+    heldout = datasets.add_file(path=_rows(folder / "heldout.jsonl", ROWS), name="heldout.jsonl").id
+    finished = PlayedRun("sums", data=dataset).claim()
+    finished.report(
+        PhaseStarted(phase="training"), Metrics(step=1, values={"loss": 2.5, "grad_norm": None, "tokens": 10.0})
+    )
+    finished.report(
+        Metrics(step=1, rank=0, values={"host_rss": 5e9}), CheckpointSaved(step=1, path="checkpoint-1", bytes=10)
+    )
+    finished.report(Note(message="a note")).prints(*[f"line {n}" for n in range(5)], "[rank0]: a warning").end()
+    checkpoint(finished.id, 1)
+    adapter = get_settings().runs_dir / finished.id / "adapter"
+    adapter.mkdir(parents=True)
+    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    failed = PlayedRun("letters", data=dataset, lora_r=4).claim().prints(LOG)
+    diagnosis = {
+        "title": "Out of GPU memory",
+        "cause": "cuda_out_of_memory",
+        "explanation": "",
+        "fix": [],
+        "changes": {},
+    }
+    failed.end(Status.FAILED, reason="it broke", error={"message": "it broke", "traceback": "", "diagnosis": diagnosis})
+    waiting = PlayedRun("waiting").id
+    config = {"model": str(STARTER), "data": dataset}
+    sweep = start.start(parse_sweep({"config": config, "space": {"lora_r": [4, 8]}})).id
+    machine("node1", devices=[gpu("node1", 0), gpu("node1", 1)])
+    with database.write() as session:
+        served = serving.create(session=session, models=[f"{finished.id}:base"], owner="local").id
+    base, result = (_evaluated(finished.id, heldout, source) for source in ("base", "result"))
+    return Prepared(
+        folder / "home", dataset, heldout, finished.id, failed.id, waiting, sweep, base, result, served, tokens
+    )
+
+
+def _rows(file: Path, first: int) -> Path:
+    rows = ({"prompt": f"{n}", "completion": f"{n + 1}"} for n in range(first, first + ROWS))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def _evaluated(run: str, data: str, source: str) -> str:
+    """An evaluation as its supervisor leaves it."""
+    item = submit.submit(run, {"source": source, "metrics": ["exact_match"]}, data=data)
+    scores = [float(row < RIGHT[source]) for row in range(ANSWERS)]
+    low, high = mean_interval(scores)
+    metrics = {"exact_match": {"mean": RIGHT[source] / ANSWERS, "low": low, "high": high, "rows": ANSWERS}}
+    with database.write() as session:
+        claim = {"owner": "host:1:1", "device": "host/cpu", "lease_seconds": 60}
+        assert evaluations.claim(session=session, evaluation_id=item.id, **claim)
+        summary = {"rows": ANSWERS, "metrics": metrics}
+        evaluations.finish(session=session, evaluation_id=item.id, attempt=1, status=Status.FINISHED, summary=summary)
+    folder = submit.folder_of(item)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "answers.jsonl").open("w") as answers:
+        for row, score in enumerate(scores):
+            answer = {"row": row, "prompt": "p", "expected": "x", "answer": "x" if score else source}
+            answers.write(json.dumps(answer | {"scores": {"exact_match": score}}) + "\n")
+    return item.id
