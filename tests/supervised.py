@@ -4,19 +4,20 @@ import atexit
 import contextlib
 import json
 import os
-import subprocess
+import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import patience
 import psutil
 import pytest
 from paths import PROGRAMS, ROOT
-from programs.stand_in import GRACES
+from programs.stand_in import GO_FILE, GRACES
+from programs.stand_in_nursery import Nursery
 
 from training.config.run_config import RunConfig
 from training.run_folder.paths import RUN_VARIABLE
@@ -30,6 +31,7 @@ from worker.store.tables import Request, Run, RunEvent
 from worker.supervision.standby import SUPERVISOR_LOG
 
 STAND_IN = PROGRAMS / "stand_in.py"
+ENDLESS = {"steps": 100_000, "pause": 0.05, "save_at": 2}
 
 
 def command(*arguments: str) -> list[str]:
@@ -47,13 +49,9 @@ def get(run_id: str) -> Run:
         return runs.get(session=session, run_id=run_id)
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    """Waits for and returns the first truthy answer; fails after the time limit."""
-    deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-    return answer
+def eventually(condition: Callable[[], Any], _seconds: float = 0) -> Any:
+    """`patience.eventually`, for files that still name a time limit."""
+    return patience.eventually(condition)
 
 
 def living(run_id: str) -> list[psutil.Process]:
@@ -62,16 +60,26 @@ def living(run_id: str) -> list[psutil.Process]:
 
 
 @cache
-def nursery() -> subprocess.Popen[str]:
-    """The process that forks supervisors; it ends with the tests."""
-    argv = [sys.executable, str(STAND_IN), "nursery"]
-    started = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(_close, started)
+def nursery() -> Nursery:
+    """The process that forks supervisors and workers; it ends with the tests."""
+    started = Nursery.started()
+    atexit.register(started.close)
     return started
 
 
-def _close(started: subprocess.Popen[str]) -> None:
-    started.communicate()
+def expire(run_id: str) -> None:
+    """Sets the end of the run's lease into the past."""
+    with database.write() as session:
+        session.get_one(Run, run_id).lease_expires_at = 1.0
+
+
+def freeze(run_id: str, holder: psutil.Process) -> None:
+    """Freezes the supervisor and lets its lease expire, at a moment at which it does not lock the database."""
+    with database.write() as session:
+        session.get_one(Run, run_id).lease_expires_at = 1.0
+        session.flush()
+        holder.send_signal(signal.SIGSTOP)
+        patience.eventually(lambda: holder.status() == psutil.STATUS_STOPPED)
 
 
 @dataclass
@@ -89,13 +97,31 @@ class Supervised:
     def run(self) -> Run:
         return get(self.run_id)
 
-    def wait(self, seconds: float = 30) -> Run:
+    def wait(self) -> Run:
         """Waits until the supervisor has ended, and returns the run."""
-        eventually(lambda: is_gone(self.process), seconds)
+        self.until(lambda _: is_gone(self.process))
         return self.run
 
-    def until(self, condition: Callable[[Run], Any], seconds: float = 20) -> Any:
-        return eventually(lambda: condition(self.run), seconds)
+    def until(self, condition: Callable[[Run], Any]) -> Any:
+        """Waits for and returns the condition's first truthy answer."""
+        try:
+            return patience.eventually(lambda: condition(self.run))
+        except AssertionError as error:
+            run, log = self.run, (self.run_dir / SUPERVISOR_LOG).read_text()
+            error.add_note(f"{run.status}, attempt {run.attempt}, {run.phase}, step {run.step}\n{self.told()}\n{log}")
+            raise
+
+    def go(self) -> None:
+        """Ends the wait of a stand-in with the behaviour `hold`."""
+        (self.run_dir / GO_FILE).touch()
+
+    def ranks(self) -> list[psutil.Process]:
+        return [one for one in living(self.run_id) if "rank" in one.cmdline()]
+
+    def writes(self, record: bytes) -> None:
+        """Waits until a rank has written this into its events."""
+        file = self.run_dir / "events.jsonl"
+        patience.eventually(lambda: file.exists() and record in file.read_bytes())
 
     def reaches(self, phase: str) -> None:
         self.until(lambda run: run.phase == phase)
@@ -124,43 +150,33 @@ class Supervised:
 
 
 @contextlib.contextmanager
-def supervise(run_id: str, **graces: float) -> Iterator[Supervised]:
+def supervise(run_id: str, *, lease_seconds: float | None = None, **graces: float) -> Iterator[Supervised]:
     """Claims the run like a worker and starts its supervisor; kills all processes at the end."""
-    lease = get_settings().lease_seconds
+    settings = get_settings()
+    lease = lease_seconds or settings.lease_seconds
     device = f"{me().host}/cpu"
     with database.write() as session:
         run = claims.claim(session=session, run_id=run_id, owner=str(me()), devices=[device], lease_seconds=lease)
     assert run is not None
-    folder = get_settings().runs_dir / run_id
+    folder = settings.runs_dir / run_id
     folder.mkdir(exist_ok=True)
-    asked = {"arguments": [run.id, str(run.attempt)], "log": str(folder / SUPERVISOR_LOG)}
-    asked["env"] = os.environ | {"PYTHONPATH": str(ROOT), GRACES: json.dumps(graces)}
-    stdin, stdout = nursery().stdin, nursery().stdout
-    assert stdin and stdout
-    stdin.write(json.dumps(asked) + "\n")
-    stdin.flush()
-    started = psutil.Process(int(stdout.readline()))
+    leases = {"LATHE_LEASE_SECONDS": str(lease), "LATHE_RENEW_SECONDS": str(min(lease / 3, 1.0))}
+    env = os.environ | leases | {"PYTHONPATH": str(ROOT), GRACES: json.dumps(graces)}
+    module, arguments = "worker.supervision.supervisor", [run.id, str(run.attempt)]
+    started = nursery().fork(module, arguments, folder / SUPERVISOR_LOG, env=env).process
     try:
         yield Supervised(run_id, started)
     finally:
         process.end([started])
-        assert eventually(lambda: not living(run_id))
-
-
-@pytest.fixture
-def quick_leases(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases of 4 s."""
-    monkeypatch.setenv("LATHE_LEASE_SECONDS", "4")
-    monkeypatch.setenv("LATHE_RENEW_SECONDS", "0.5")
-    get_settings.cache_clear()
+        patience.eventually(lambda: not living(run_id), every=0.1)
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Makes supervisors of the test use the stand-in, and ends them with the test."""
-    monkeypatch.setattr(starting, "supervisor_command", command)
+    """Supervisors that the test's worker starts are forked and use the stand-in, and end with the test."""
+    monkeypatch.setattr(process, "start_detached", nursery().start_detached)
+    monkeypatch.setattr(starting._standby, "prepare", lambda command: None)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    nursery()
     before = children()
     yield
     for child in children():
@@ -169,4 +185,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if not process.is_gone(child)]
+    """The processes that this one, or its nursery, started."""
+    own = psutil.Process()
+    return [child for child in own.children(recursive=True) if not process.is_gone(child)]

@@ -1,5 +1,6 @@
 """A stand-in for the training program and its launcher, for tests of what surrounds them: it trains nothing, but reports,
-saves, obeys, crashes, hangs and disobeys as the run's setting `model` says, for example `{"steps": 5, "crash_at": 3}`.
+saves, obeys, crashes, hangs and disobeys as the run's setting `model` says, for example `{"steps": 5, "crash_at": 3}`. With
+`"hold": 3` it waits before step 3, with `"hold": "exit"` after its end, until the test says `go`.
 
 `python tests/programs/stand_in.py supervise RUN_ID ATTEMPT` is a supervisor with this program in place of the real one.
 """
@@ -10,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,13 @@ from training.run_folder import events
 from training.run_folder.paths import PAUSE_VARIABLE
 
 GRACES = "STAND_IN_GRACES"
+GO_FILE = "go"
 
 
 def main() -> int:
     match sys.argv[1]:
         case "supervise":
             return supervise(sys.argv[2:])
-        case "nursery":
-            return nursery()
         case "launch":
             return launch(Path(sys.argv[2]), json.loads(sys.argv[3]))
         case _:
@@ -35,45 +34,18 @@ def main() -> int:
 
 
 def supervise(arguments: list[str]) -> int:
-    from worker.supervision import supervisor
+    from worker.supervision import lease, supervisor
     from worker.supervision.launcher import Launch
     from worker.supervision.watchdog import Graces
+
+    # No test waits for what a supervisor looks at now and then.
+    supervisor._LOOK_SECONDS = supervisor._EARLY_LOOK_SECONDS = lease._ASK_SECONDS = lease._RETRY_SECONDS = 0.05
 
     def command(config: Any, run_dir: Path, devices: list[str], cpu_count: int) -> Launch:
         return Launch([sys.executable, __file__, "launch", str(run_dir), config.model], {})
 
     graces = Graces(**json.loads(os.environ.get(GRACES, "{}")))
     return supervisor.main(arguments, launch=command, graces=graces)
-
-
-def nursery() -> int:
-    """Forks a supervisor for each line of standard input, and prints its process number: loading all of it takes a second."""
-    from worker.supervision import supervisor
-
-    assert supervisor.Supervisor
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exit codes are not read; avoids zombies
-    for line in sys.stdin:
-        asked = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            os._exit(born(asked))
-        print(child, flush=True)
-    return 0
-
-
-def born(asked: dict[str, Any]) -> int:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setsid()
-    log = os.open(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for new, number in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
-        os.dup2(new, number)
-    os.environ.clear()
-    os.environ.update(asked["env"])
-    try:
-        return supervise(asked["arguments"])
-    except BaseException:
-        traceback.print_exc()
-        return 1
 
 
 def launch(run_dir: Path, behaviour: dict[str, Any]) -> int:
@@ -124,10 +96,15 @@ class Rank:
         adapter.mkdir(exist_ok=True)
         (adapter / "adapter_model.safetensors").write_bytes(bytes(self.behaviour.get("adapter_bytes", 1000)))
         self.say(events.Finished(outcome="finished", step=steps, summary={"steps": steps}))
-        time.sleep(self.behaviour.get("slow_exit", 0))
+        self.hold("exit")
         return 0
 
+    def hold(self, place: int | str) -> None:
+        while self.behaviour.get("hold") == place and not (self.run_dir / GO_FILE).exists():
+            time.sleep(0.01)
+
     def step(self, step: int) -> None:
+        self.hold(step)
         self.misbehave("crash_at", step)
         for line in self.behaviour.get("prints", []):
             print(line * self.behaviour.get("times", 1), end="", flush=True)
@@ -169,10 +146,10 @@ class Rank:
     def enter(self, phase: str) -> None:
         self.say(events.PhaseStarted(phase=phase))
         self.misbehave("crash_in", phase)
-        seconds = self.behaviour.get("slow", {}).get(phase, 0)
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not (self.asked and phase.startswith("loading")):
-            time.sleep(0.01)
+        if phase == self.behaviour.get("slow"):
+            while not self.asked:
+                time.sleep(0.01)
+            time.sleep(self.behaviour.get("late", 0))
 
     def save(self, step: int) -> None:
         self.enter("saving")

@@ -1,10 +1,16 @@
 """A Celery worker whose runs train with the stand-in: `celery -A programs.stand_in_worker worker ...` in tests/."""
 
-from supervised import command
+from programs.stand_in_nursery import Nursery
 
 from worker.engines.local import starting
+from worker.machine import processes
+from worker.queue import compile_ahead, reaper
 from worker.queue.tasks import app
 
 __all__ = ["app"]
 
-starting.supervisor_command = command
+nursery = Nursery.forked()
+processes.start_detached = nursery.start_detached
+starting._standby.prepare = lambda command: None
+compile_ahead._AFTER_SECONDS = 86_400.0
+reaper.ROUND_SECONDS = 0.5

@@ -1,15 +1,28 @@
 """The worker's rounds: they find lost runs, kill their processes, requeue and start them; living runs are unchanged."""
 
+import os
 import signal
 import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from paths import ROOT
-from supervised import children, command, eventually, get, living, queue_run, quick_leases, started, supervise  # noqa: F401
+from patience import eventually
+from programs.stand_in_nursery import Forked
+from supervised import (  # noqa: F401
+    ENDLESS,
+    children,
+    command,
+    expire,
+    freeze,
+    get,
+    living,
+    nursery,
+    queue_run,
+    started,
+    supervise,
+)
 
 from worker.engines.local import starting
 from worker.machine import overload, processes
@@ -19,21 +32,39 @@ from worker.settings import get_settings
 from worker.store import claims, runs
 from worker.store import database as db
 from worker.store.tables import Request, Run, Status
+from worker.supervision.standby import FLAG, Standby
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
-SLOW = {"steps": 1000, "pause": 0.05, "save_at": 2}
+START_DETACHED = processes.start_detached
 DEAD = str(Identity(hostname(), 2**22 - 1, me().start))
+
+
+@pytest.fixture
+def preloading(started: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Keeps a real preloaded supervisor."""
+    monkeypatch.setattr(starting, "_standby", Standby())
+    cold = starting.supervisor_command
+    monkeypatch.setattr(
+        starting, "supervisor_command", lambda *words: command(*words) if FLAG in words else cold(*words)
+    )
+
+
+@pytest.fixture
+def quick_renewals(home: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Holders renew often, so that one that missed three renewals is soon found."""
+    monkeypatch.setenv("LATHE_RENEW_SECONDS", "0.05")
+    get_settings.cache_clear()
 
 
 def standing_ready() -> list[psutil.Process]:
     """Supervisors that wait for a run."""
-    return [child for child in children() if "--standby" in child.cmdline()]
+    return [child for child in children() if FLAG in child.cmdline()]
 
 
-def use_leases_of(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setenv("LATHE_LEASE_SECONDS", str(seconds))
-    monkeypatch.setenv("LATHE_RENEW_SECONDS", "0.3")
-    get_settings.cache_clear()
+def holder(run_id: str) -> psutil.Process:
+    owner = Identity.parse(get(run_id).lease_owner)
+    assert owner
+    return psutil.Process(owner.pid)
 
 
 def adopt(run: Run, *, owner: str, lease_seconds: float) -> None:
@@ -64,68 +95,74 @@ def claimed(owner: str, *, attempts: int = 1, **behaviour: object) -> Run:
 
 @pytest.mark.usefixtures("started")
 def test_a_run_whose_supervisor_was_killed_is_resumed_and_finishes() -> None:
-    run_id = queue_run(steps=40, pause=0.05, save_at=3)
+    run_id = queue_run(steps=8, save_at=3, hold=6)
     with supervise(run_id) as it:
-        it.until(lambda run: run.step > 4)
+        it.until(lambda run: run.step == 5)
         assert reaper.lost_runs() == []
         it.process.kill()
         eventually(lambda: processes.is_gone(it.process))
+        it.go()
         reaper.run_round()
         run = it.until(lambda run: run.attempt == 2 and run.status is Status.FINISHED and run)
         assert "ended unexpectedly. It continues from its last complete checkpoint." in it.told()
         assert "Resumed from step 3." in it.told()
-    assert run.step == 40
+    assert run.step == 8
 
 
-@pytest.mark.usefixtures("quick_leases")
+@pytest.mark.usefixtures("quick_renewals")
 def test_a_supervisor_frozen_beyond_its_lease_is_killed_with_its_trainer() -> None:
-    with supervise(queue_run(**SLOW)) as it:
+    with supervise(queue_run(**ENDLESS)) as it:
         it.until(lambda run: run.step > 2)
-        it.process.send_signal(signal.SIGSTOP)
-        lost = eventually(reaper.lost_runs)
-        assert reaper.recover(lost[0])
+        freeze(it.run_id, it.process)
+        (lost,) = eventually(reaper.lost_runs)
+        assert reaper.recover(lost)
         assert (it.run.status, living(it.run_id)) == (Status.QUEUED, [])
-        assert "did not renew its lease for 4 s although it was alive" in it.told()
+        assert "did not renew its lease for 150 s although it was alive" in it.told()
 
 
-@pytest.mark.usefixtures("quick_leases")
-@pytest.mark.usefixtures("started")
-def test_a_frozen_preloaded_supervisor_is_killed_with_its_trainer() -> None:
+@pytest.mark.usefixtures("quick_renewals", "preloading")
+def test_a_preloaded_supervisor_takes_the_next_run_and_is_killed_with_its_trainer_when_it_freezes() -> None:
     starting.prepare()
     (ready,) = eventually(standing_ready)
-    run_id = queue_run(**SLOW)
+    run_id = queue_run(**ENDLESS)
     starting.start_waiting()
     eventually(lambda: get(run_id).step > 2)
-    ready.send_signal(signal.SIGSTOP)
+    assert holder(run_id) == ready
+    freeze(run_id, ready)
     (lost,) = eventually(reaper.lost_runs)
     assert reaper.recover(lost)
     assert (processes.is_gone(ready), living(run_id), get(run_id).status) == (True, [], Status.QUEUED)
+    starting.start_waiting()  # nothing is preloaded now
+    eventually(lambda: get(run_id).step > 2 and get(run_id).attempt == 2)
 
 
-@pytest.mark.usefixtures("started")
-def test_a_supervisor_that_starts_slower_than_its_lease_costs_no_attempt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    use_leases_of(monkeypatch, seconds=3)
-    starting.prepare()
-    (ready,) = eventually(standing_ready)
-    ready.send_signal(signal.SIGSTOP)
+@pytest.mark.usefixtures("quick_renewals", "started")
+def test_a_supervisor_that_starts_slower_than_its_lease_costs_no_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[psutil.Process] = []
+
+    def start_frozen(*arguments: Any, **options: Any) -> Forked:
+        with db.write() as session:
+            session.connection()  # locks the database: the supervisor cannot take the run over before it is frozen
+            begun = nursery().start_detached(*arguments, **options)
+            begun.process.send_signal(signal.SIGSTOP)
+            eventually(lambda: begun.process.status() == psutil.STATUS_STOPPED)
+        frozen.append(begun.process)
+        return begun
+
+    monkeypatch.setattr(processes, "start_detached", start_frozen)
     run_id = queue_run(steps=1)
-    (run,) = starting.start_waiting()
-
-    def leases_pass() -> bool:
+    starting.start_waiting()
+    for _ in range(2):
+        expire(run_id)
         reaper.run_round()
-        with db.read() as session:
-            return db.now(session=session) > (run.lease_expires_at or 0) + 2 * 3
-
-    eventually(leases_pass)
-    ready.send_signal(signal.SIGCONT)
+        eventually(lambda: (get(run_id).lease_expires_at or 0) > 1)
+    frozen[0].send_signal(signal.SIGCONT)
     ended = eventually(lambda: (run := get(run_id)).status.ended and run)
     assert (ended.status, ended.attempt) == (Status.FINISHED, 1)
 
 
 def test_an_expired_lease_of_a_living_supervisor_does_not_count_as_an_attempt(database: str) -> None:
-    with subprocess.Popen(["sleep", "60"]) as late:
+    with subprocess.Popen(["sleep", "infinity"]) as late:
         run = claimed(str(Identity.of(late.pid)), attempts=3)
         adopt(run, owner=str(Identity.of(late.pid)), lease_seconds=-1)
         assert reaper.recover(get(run.id))
@@ -142,7 +179,7 @@ def test_an_attempt_that_another_machine_marked_lost_becomes_starved_if_its_supe
 
 
 def test_a_lease_renewed_just_before_recovery_remains_valid(database: str) -> None:
-    with subprocess.Popen(["sleep", "60"]) as late:
+    with subprocess.Popen(["sleep", "infinity"]) as late:
         run = claimed(str(Identity.of(late.pid)))
         adopt(run, owner=str(Identity.of(late.pid)), lease_seconds=-1)
         expired = get(run.id)
@@ -210,23 +247,16 @@ def test_a_run_of_another_machine_is_not_recovered_before_its_lease_expires() ->
     assert reaper.lost_runs() == []
 
 
-@pytest.mark.usefixtures("started")
-def test_a_preloaded_supervisor_takes_the_next_run() -> None:
-    starting.prepare()
+@pytest.mark.usefixtures("preloading")
+def test_a_preloaded_supervisor_ends_with_its_worker() -> None:
+    worker = os.fork()
+    if worker == 0:
+        starting.prepare()
+        signal.pause()
     (ready,) = eventually(standing_ready)
-    first, second = queue_run(steps=20, pause=0.05), queue_run(steps=1)
-    starting.start_waiting()
-    run = eventually(lambda: (run := get(first)).step and run)
-    assert run.lease_owner == str(Identity.of(ready.pid))
-    eventually(lambda: get(first).status is Status.FINISHED)
-    starting.start_waiting()
-    eventually(lambda: get(second).status is Status.FINISHED)
-
-
-def test_a_preloaded_supervisor_ends_with_its_worker(home: Path) -> None:
-    code = "from worker.engines.local import starting; starting.prepare(); print(starting._standby._waiting.pid)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    eventually(lambda: not psutil.pid_exists(int(done.stdout)))
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    eventually(lambda: processes.is_gone(ready))
 
 
 @pytest.mark.usefixtures("started")
@@ -236,10 +266,12 @@ def test_a_supervisor_that_fails_to_start_costs_an_attempt_and_the_queue_continu
     monkeypatch.setenv("LATHE_MAX_ATTEMPTS", "2")
     get_settings.cache_clear()
     broken, whole = queue_run(steps=1), queue_run(steps=1)
-    stand_in = starting.supervisor_command
-    monkeypatch.setattr(
-        starting, "supervisor_command", lambda *words: ["/nonexistent"] if words[0] == broken else stand_in(*words)
-    )
+    start, start_truly = processes.start_detached, START_DETACHED
+
+    def start_detached(argv: list[str], **options: Any) -> object:
+        return start_truly(["/nonexistent"], **options) if broken in argv else start(argv, **options)
+
+    monkeypatch.setattr(processes, "start_detached", start_detached)
 
     def both_ended() -> bool:
         reaper.run_round()
@@ -250,22 +282,21 @@ def test_a_supervisor_that_fails_to_start_costs_an_attempt_and_the_queue_continu
 
 
 def test_an_expired_claim_does_not_kill_a_living_worker() -> None:
-    with subprocess.Popen(["sleep", "60"]) as worker:
+    with subprocess.Popen(["sleep", "infinity"]) as worker:
         run = claimed(str(Identity.of(worker.pid)))
-        with db.write() as session:
-            session.get_one(Run, run.id).lease_expires_at = 1.0
+        expire(run.id)
         assert reaper.recover(run)
         assert (get(run.id).status, worker.poll()) == (Status.QUEUED, None)
         worker.kill()
 
 
 @pytest.mark.usefixtures("started")
-def test_runs_train_in_the_order_of_the_queue(home: Path) -> None:
+def test_runs_train_in_the_order_of_the_queue() -> None:
     ids = [queue_run(steps=2) for _ in range(3)]
     rounds = reaper.Reaper()
     rounds.start()
     try:
-        eventually(lambda: all(get(run_id).status is Status.FINISHED for run_id in ids), seconds=30)
+        eventually(lambda: all(get(run_id).status is Status.FINISHED for run_id in ids))
     finally:
         rounds.stop()
         rounds.join()

@@ -10,11 +10,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from patience import eventually
 from sqlmodel import select
-from supervised import eventually, living, queue_run, quick_leases, supervise  # noqa: F401
+from supervised import ENDLESS, living, queue_run, supervise
 
+from training.run_folder import checkpoints
 from training.run_folder.events import EventWriter, Finished, Metrics, RankStarted
 from training.run_folder.lineage import Lineage
+from training.run_folder.paths import checkpoints_dir
 from worker.settings import Settings, get_settings
 from worker.store import database as db
 from worker.store import runs
@@ -23,7 +26,6 @@ from worker.supervision.launcher import Launch
 from worker.supervision.training_process import environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
-SLOW = {"steps": 1000, "pause": 0.05, "save_at": 2}
 
 
 def devices_in_use() -> list[str]:
@@ -45,7 +47,7 @@ def loss_steps(run_id: str) -> list[int]:
 @contextmanager
 def locked_database(home: Path) -> Iterator[None]:
     """Locks the database for writing."""
-    with closing(sqlite3.connect(home / "lathe.db", isolation_level=None)) as connection:
+    with closing(sqlite3.connect(home / "lathe.db", timeout=3600, isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         yield
         connection.execute("ROLLBACK")
@@ -106,23 +108,26 @@ def test_a_run_that_keeps_crashing_fails_after_its_last_attempt(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "behaviour",
-    [{"slow_launch": 30}, {"slow": {"loading model": 30}}, SLOW, {"slow": {"saving": 2}, "steps": 1000, "pause": 0.02}],
-    ids=["starting", "loading", "training", "training, with a save slower than the grace"],
+    ("behaviour", "phase"),
+    [
+        ({"slow_launch": 3600}, "starting"),
+        ({"slow": "loading model"}, "loading model"),
+        (ENDLESS, "training"),
+        (ENDLESS | {"slow": "saving", "late": 0.5}, "saving"),
+    ],
+    ids=["starting", "loading", "training", "during a save slower than the grace"],
 )
-def test_a_run_stops_on_request(behaviour: dict[str, object]) -> None:
-    with supervise(queue_run(**behaviour), leaving=1.0) as it:
-        slow_phase = next(iter(behaviour.get("slow", {})), "training")
-        it.reaches("starting" if "slow_launch" in behaviour else slow_phase if slow_phase != "saving" else "training")
-        it.request(Request.STOP)
-        run = it.wait(10)
+def test_a_run_stops_on_request(behaviour: dict[str, object], phase: str) -> None:
+    with supervise(queue_run(**behaviour), leaving=0.1 if phase == "saving" else 3600, saving=3600) as it:
+        it.reaches(phase)
+        run = it.stopped()
         assert (run.status, devices_in_use(), living(run.id)) == (Status.STOPPED, [], [])
-        if "saving" in behaviour.get("slow", {}):
+        if phase in ("training", "saving"):
             assert "Saved at step" in it.told()
 
 
 def test_a_run_that_ignores_sigterm_is_killed_after_the_grace_period() -> None:
-    with supervise(queue_run(**SLOW, deaf=True, ranks=2), leaving=0.5) as it:
+    with supervise(queue_run(**ENDLESS, deaf=True, ranks=2), leaving=0.5) as it:
         it.until(lambda run: run.step > 2)
         run = it.stopped()
         assert (run.status, living(run.id)) == (Status.STOPPED, [])
@@ -130,18 +135,22 @@ def test_a_run_that_ignores_sigterm_is_killed_after_the_grace_period() -> None:
 
 
 def test_a_stop_request_at_the_end_leaves_the_run_finished() -> None:
-    with supervise(queue_run(steps=2, slow_exit=2), leaving=0.1) as it:
-        it.until(lambda run: run.step == 2 and run.phase == "saving")
-        assert it.stopped().status is Status.FINISHED
+    with supervise(queue_run(steps=2, hold="exit"), exiting=3600) as it:
+        it.writes(b'"finished"')
+        it.request(Request.STOP)
+        lease = it.run.lease_expires_at
+        it.until(lambda run: run.lease_expires_at > lease)  # it knows of the request
+        it.go()
+        assert it.wait().status is Status.FINISHED
 
 
 def test_a_run_that_hangs_after_its_end_is_finished() -> None:
-    with supervise(queue_run(steps=2, slow_exit=60), exiting=0.2) as it:
+    with supervise(queue_run(steps=2, hold="exit"), exiting=0.2) as it:
         assert it.wait().status is Status.FINISHED
 
 
 def test_sigterm_makes_a_supervisor_save_and_requeue_its_run() -> None:
-    run_id = queue_run(**SLOW)
+    run_id = queue_run(**ENDLESS)
     with supervise(run_id) as it:
         it.until(lambda run: run.step > 2)
         it.process.terminate()
@@ -155,22 +164,22 @@ def test_sigterm_makes_a_supervisor_save_and_requeue_its_run() -> None:
 
 
 def test_a_requeue_request_in_the_database_requeues_the_run() -> None:
-    with supervise(queue_run(**SLOW)) as it:
+    with supervise(queue_run(**ENDLESS)) as it:
         it.until(lambda run: run.step > 2)
         it.request(Request.REQUEUE)
         assert it.wait().status is Status.QUEUED
 
 
 def test_no_process_outlives_a_killed_supervisor() -> None:
-    with supervise(queue_run(**SLOW, ranks=2)) as it:
+    with supervise(queue_run(**ENDLESS, ranks=2)) as it:
         it.reaches("training")
         assert len(living(it.run_id)) == 3
         it.process.kill()
-        eventually(lambda: not living(it.run_id))
+        eventually(lambda: not living(it.run_id), every=0.1)
 
 
 def test_a_supervisor_that_lost_its_lease_ends_training_and_changes_nothing() -> None:
-    with supervise(queue_run(**SLOW)) as it:
+    with supervise(queue_run(**ENDLESS)) as it:
         it.reaches("training")
         with db.write() as session:
             session.get_one(Run, it.run_id).attempt = 7
@@ -179,22 +188,29 @@ def test_a_supervisor_that_lost_its_lease_ends_training_and_changes_nothing() ->
 
 
 def test_records_are_stored_after_the_database_was_locked(home: Path) -> None:
-    with supervise(queue_run(steps=60, pause=0.05)) as it:
-        it.until(lambda run: run.step > 2)
+    with supervise(queue_run(steps=40, hold=4)) as it:
+        it.until(lambda run: run.step == 3)
         with locked_database(home):
-            eventually(lambda: b'"finished"' in (it.run_dir / "events.jsonl").read_bytes())
+            it.go()
+            it.writes(b'"finished"')
         run = it.wait()
     assert run.status is Status.FINISHED
-    assert loss_steps(run.id) == list(range(1, 61))
+    assert loss_steps(run.id) == list(range(1, 41))
 
 
-@pytest.mark.usefixtures("quick_leases")
 def test_training_ends_before_its_lease_expires_during_an_outage(home: Path) -> None:
-    with supervise(queue_run(**SLOW)) as it:
-        it.until(lambda run: run.step > 2)
+    """A supervisor that a busy machine keeps from renewing its lease of a second ends in the same way."""
+    run_id = queue_run(**ENDLESS)
+    checkpoint = checkpoints_dir(get_settings().runs_dir / run_id) / "checkpoint-2"  # of an earlier attempt
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_text("1")
+    checkpoints.seal(checkpoint)
+    with supervise(run_id, lease_seconds=1.0) as it:
+        it.until(lambda run: run.phase == "training" or run.status is Status.QUEUED)
         with locked_database(home):
-            eventually(lambda: not living(it.run_id))
+            eventually(lambda: not living(it.run_id), every=0.1)
         assert it.wait().status is Status.QUEUED
+        assert "The database was unreachable for so long that the training was stopped." in it.told()
         assert "It continues from the checkpoint of step 2." in it.told()
 
 
@@ -239,8 +255,8 @@ def test_endless_output_does_not_fill_the_database() -> None:
 
 
 def test_no_rank_waits_for_one_that_has_died() -> None:
-    with supervise(queue_run(**SLOW, ranks=2, crash_rank=1, crash_at=4, deaf=True), rank_died=0.5) as it:
-        run = it.wait(15)
+    with supervise(queue_run(**ENDLESS, ranks=2, crash_rank=1, crash_at=4, deaf=True), rank_died=0.5) as it:
+        run = it.wait()
         assert (run.status, living(run.id)) == (Status.QUEUED, [])
         assert "It continues from the checkpoint of step 2." in it.told()
 
@@ -264,10 +280,11 @@ def small_memory() -> Iterator[Path]:
 
 
 def test_an_out_of_memory_kill_by_the_kernel_is_reported(small_memory: Path) -> None:
-    with supervise(queue_run(steps=40, pause=0.1, crash_at=20, how="eat")) as it:
-        it.until(lambda run: run.step > 1)
-        (rank,) = [process for process in living(it.run_id) if "rank" in process.cmdline()]
+    with supervise(queue_run(steps=4, hold=2, crash_at=2, how="eat")) as it:
+        it.until(lambda run: run.step == 1)
+        (rank,) = it.ranks()
         (small_memory / "cgroup.procs").write_text(str(rank.pid))
+        it.go()
         run = it.wait()
     assert run.status is Status.FAILED
     assert run.error is not None
@@ -287,7 +304,7 @@ def test_the_trainer_gets_the_hub_token_and_no_other_secrets(monkeypatch: pytest
 
 
 def test_a_frozen_trainer_can_be_stopped() -> None:
-    with supervise(queue_run(**SLOW), leaving=0.5) as it:
+    with supervise(queue_run(**ENDLESS), leaving=0.5) as it:
         it.until(lambda run: run.step > 2)
         for process in living(it.run_id):
             process.send_signal(signal.SIGSTOP)
