@@ -1,13 +1,12 @@
 """The server closes connections with incomplete requests; tested with real sockets and a real server."""
 
 import asyncio
-import socket
 from contextlib import ExitStack
 
 import pytest
 import uvicorn
+from forked_server import server
 from uvicorn.server import ServerState
-from web import server
 
 from app.web.connections import Connection, Limits
 
@@ -31,13 +30,6 @@ def patient(tmp_path_factory):
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n"
 
 
-def connect(served, sent=b""):
-    host, port = served.address.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=60)
-    connection.sendall(sent.replace(b"HOST", served.address.removeprefix("http://").encode()))
-    return connection
-
-
 def rest(connection):
     """Reads until the server closes the connection, which it must."""
     received = b""
@@ -49,23 +41,20 @@ def rest(connection):
     return received
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
+def test_an_incomplete_request_is_closed(served, subtests):
+    for sent in (
         b"",
         b"GET / HTTP/1.1\r\nHost: ",
         b"POST /api/runs HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n{",
         b"POST /api/runs HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
         b"POST /gradio_api/run/predict HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n{",
-    ],
-)
-def test_an_incomplete_request_is_closed(served, sent):
-    with connect(served, sent) as connection:
-        assert b"200 OK" not in rest(connection)
+    ):
+        with subtests.test(sent.decode()), served.connect(sent) as connection:
+            assert b"200 OK" not in rest(connection)
 
 
 def test_a_second_incomplete_request_is_closed_too(served):
-    with connect(served, b"GET /healthz HTTP/1.1\r\nHost: HOST\r\n\r\n") as connection:
+    with served.connect(b"GET /healthz HTTP/1.1\r\nHost: HOST\r\n\r\n") as connection:
         assert connection.recv(12) == b"HTTP/1.1 200"
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHo")
         assert rest(connection).count(b"HTTP/1.1") == 0
@@ -73,15 +62,15 @@ def test_a_second_incomplete_request_is_closed_too(served):
 
 def test_a_slow_body_after_its_answer_is_closed(served):
     head = b"POST /nowhere HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n"
-    with connect(served, head) as connection:
+    with served.connect(head) as connection:
         assert connection.recv(9) == b"HTTP/1.1 "
         rest(connection)
 
 
 def test_the_oldest_incomplete_request_is_closed_for_a_new_one(patient):
     with ExitStack() as held:
-        slow = [held.enter_context(connect(patient, b"GET / HTTP/1.1\r\n")) for _ in range(4)]
-        with connect(patient, HEALTH) as connection:
+        slow = [held.enter_context(patient.connect(b"GET / HTTP/1.1\r\n")) for _ in range(4)]
+        with patient.connect(HEALTH) as connection:
             assert b"200 OK" in rest(connection)
         assert rest(slow[0]) == b""
         slow[-1].sendall(b"\r\n")
@@ -91,7 +80,7 @@ def test_the_oldest_incomplete_request_is_closed_for_a_new_one(patient):
 def test_a_connection_above_the_limit_is_refused(patient):
     page = b"GET /gradio_api/heartbeat/page HTTP/1.1\r\nHost: HOST\r\n\r\n"
     with ExitStack() as held:
-        answers = [held.enter_context(connect(patient, page)).recv(12) for _ in range(8)]
+        answers = [held.enter_context(patient.connect(page)).recv(12) for _ in range(8)]
         assert answers[0] == b"HTTP/1.1 200"
         assert answers[-1] == b"HTTP/1.1 503"
 
@@ -128,7 +117,7 @@ async def timers(*sent):
         writer.write(piece)
         seen += len(piece)
         while not created or created[0].received < seen:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         result.append(created[0]._timer)
     writer.close()
     await writer.wait_closed()

@@ -3,11 +3,11 @@
 import asyncio
 import json
 import signal
-import socket
 
 import pytest
+from forked_server import server
+from patience import ended
 from played_run import GIB, PlayedRun
-from web import server
 
 from app.documents.live import reader as live
 from app.documents.live.reader import Cursor, Reader
@@ -201,7 +201,7 @@ def test_a_server_that_starts_again_continues_after_the_last_event_id(home):
     with server(home) as served:
         assert b'"step":[2]' in received(served, run, last)
         served.process.send_signal(signal.SIGTERM)
-        assert served.process.wait(timeout=30) in (0, -signal.SIGTERM)
+        assert ended(served.process) in (0, -signal.SIGTERM)
 
 
 def event_id(served, run):
@@ -211,10 +211,8 @@ def event_id(served, run):
 
 def received(served, run, last=""):
     """The stream's first message, over a real connection."""
-    host, port = served.address.removeprefix("http://").split(":")
-    request = f"GET /api/runs/{run.id}/live HTTP/1.1\r\nHost: {host}:{port}\r\nLast-Event-ID: {last}\r\n\r\n"
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
-        connection.sendall(request.encode())
+    request = f"GET /api/runs/{run.id}/live HTTP/1.1\r\nHost: HOST\r\nLast-Event-ID: {last}\r\n\r\n"
+    with served.connect(request.encode()) as connection:
         body = b""
         while b"data: " not in body or not body.endswith(b"\r\n"):
             part = connection.recv(4096)
