@@ -1,7 +1,5 @@
 """With every LoRA initialization the adapter fits the original model and resumes exactly; modules_to_save and last layers."""
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +8,15 @@ import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from peft.utils.integrations import dequantize_module_weight
-from tiny import make_data, make_model
-from trainer_process import Trained, start
+from tiny import make_model
+from trained import Recipe, copy_of, trained
 
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_model, load_tokenizer, load_trainable, parameter_counts
 from training.models.lora_init import export_plain_lora, initial_dir
-from training.run_folder.events import CheckpointSaved, Event, Note, Resumed
+from training.run_folder.events import Note, Resumed
 
 ignored = (
     "ignore::DeprecationWarning",
@@ -147,52 +145,30 @@ def test_unknown_modules_and_too_many_layers_are_clear_errors(
     assert words in str(caught.value)
 
 
-def run(folder: Path, inputs: tuple[Path, Path], **settings: Any) -> Trained:
-    trained = start(folder, *inputs, **settings)
-    assert trained.finish() == 0, trained.log()
-    return trained
-
-
 @pytest.mark.train
-def test_a_killed_pissa_run_with_lora_plus_resumes_exactly_and_its_adapter_evaluates_as_it_ended(
+def test_a_pissa_run_with_lora_plus_resumes_exactly_and_its_adapter_evaluates_as_it_ended(
     tmp_path: Path, folder: Path
 ) -> None:
-    inputs = folder, make_data(tmp_path / "data.jsonl")
-    settings = {
-        "lora_init": "pissa_niter_4",
-        "loraplus_lr_ratio": 8,
-        "learning_rate": 1e-3,
-        "save_steps": 3,
-        "max_steps": 12,
-        "eval_steps": 0,
-    }
-    settings |= {"strategy": "ddp", "num_processes": 2, "micro_batch_size": 2}
-    whole = run(tmp_path / "whole", inputs, **settings)
-    killed = start(tmp_path / "killed", *inputs, **settings)
-    killed.wait_for(sealed)
-    os.kill(killed.pids()[0], signal.SIGKILL)
-    assert killed.finish() != 0
-    resumed = run(tmp_path / "killed", inputs, **settings)
-    assert resumed.of(Resumed)
-    assert killed.losses() | resumed.losses() == pytest.approx(whole.losses(), rel=1e-5)
-    adapters = [tmp_path / name / "adapter" for name in ("whole", "killed")]
+    settings = {"lora_init": "pissa_niter_4", "loraplus_lr_ratio": 8, "learning_rate": 1e-3, "save_steps": 3}
+    recipe = Recipe(settings=settings | {"strategy": "ddp", "num_processes": 2, "micro_batch_size": 2, "eval_steps": 0})
+    whole, later = trained(recipe), ("adapter", "checkpoint-6", "events.jsonl")
+    resumed = recipe.train(copy_of(recipe, tmp_path / "resumed", *later))
+    assert [event.step for event in resumed.of(Resumed)] == [3]
+    assert resumed.losses() == pytest.approx({step: whole.losses()[step] for step in (4, 5, 6)}, rel=1e-5)
     plain, restored = [
-        logits(PeftModel.from_pretrained(load_model(config(folder), torch.float32), str(path))) for path in adapters
+        logits(PeftModel.from_pretrained(load_model(config(folder), torch.float32), str(run.run_dir / "adapter")))
+        for run in (whole, resumed)
     ]
     assert torch.allclose(plain, restored, atol=1e-4)
 
 
-def sealed(event: Event) -> bool:
-    return isinstance(event, CheckpointSaved)
-
-
 @pytest.mark.train
-def test_adalora_reallocates_its_ranks_within_the_run(tmp_path: Path, folder: Path) -> None:
+def test_adalora_reallocates_its_ranks_within_the_run(folder: Path) -> None:
     options = "target_r=2, init_r=4, tinit=1, tfinal=2"
     settings = {"method": "adalora", "method_options": options, "eval_steps": 0, "lora_r": 64}
-    trained = run(tmp_path / "run", (folder, make_data(tmp_path / "data.jsonl")), **settings)
-    assert trained.losses()[6] < trained.losses()[1]
-    assert any("lora_r has no effect with method adalora" in note.message for note in trained.of(Note))
-    created = PeftModel.from_pretrained(load_model(config(folder), torch.float32), str(tmp_path / "run/adapter"))
+    run = trained(Recipe(settings=settings))
+    assert run.losses()[6] < run.losses()[1]
+    assert any("lora_r has no effect with method adalora" in note.message for note in run.of(Note))
+    created = PeftModel.from_pretrained(load_model(config(folder), torch.float32), str(run.run_dir / "adapter"))
     ranks = created.peft_config["default"].rank_pattern.values()
     assert sum(sum(rank) for rank in ranks) == 2 * len(ranks)

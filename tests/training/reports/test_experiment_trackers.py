@@ -50,7 +50,7 @@ def finished(run_dir: Path, inputs: tuple[Path, Path], **settings: Any) -> Train
 
 
 def stopped_after(step: int, run_dir: Path, inputs: tuple[Path, Path], **settings: Any) -> Trained:
-    trained = start(run_dir, *inputs, **(SHORT | {"max_steps": 400} | settings))
+    trained = start(run_dir, *inputs, **(SHORT | {"max_steps": 10_000} | settings))
     trained.wait_for(lambda event: isinstance(event, Metrics) and event.step >= step)
     for pid in trained.pids():
         os.kill(pid, signal.SIGTERM)

@@ -30,7 +30,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "t5": (
         "T5",
-        {"d_model": 128, "d_kv": 32, "d_ff": 352, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
+        {"d_model": 128, "d_kv": 32, "d_ff": 352, "num_layers": 1, "num_heads": 4, "decoder_start_token_id": 0},
     ),
     "mixtral": (
         "Mixtral",
@@ -88,7 +88,7 @@ def _simulated(home: Path, shape: str, device: str, precision: str, more: tuple[
         ("gpt2", "full", "full"),
         ("llama", "full", "none"),
         ("llama", "lora", "full"),
-        ("qwen3", "lora", "none"),
+        pytest.param("qwen3", "lora", "none", marks=pytest.mark.nightly),
         ("t5", "full", "full"),
         ("mixtral", "full", "none"),
     ],
@@ -113,7 +113,7 @@ def preferences(task: str) -> str:
 @pytest.mark.parametrize(
     ("task", "more"),
     [
-        ("dpo", {"method": "full", "optimizer": "adamw_8bit"}),
+        pytest.param("dpo", {"method": "full", "optimizer": "adamw_8bit"}, marks=pytest.mark.nightly),
         ("dpo", {"method": "lora", "gradient_checkpointing": "selective"}),
         ("kto", {"method": "full"}),
         ("orpo", {"method": "lora"}),
@@ -192,7 +192,7 @@ def test_sixteen_and_four_bit_weights_take_less_memory(home: Path, method: str, 
     assert less < 0.65 * whole
 
 
-@pytest.mark.parametrize("strategy", ["zero2", "zero3", "fsdp"])
+@pytest.mark.parametrize("strategy", [pytest.param("zero2", marks=pytest.mark.nightly), "zero3", "fsdp"])
 def test_ranks_share_the_optimizer_s_state(home: Path, strategy: str) -> None:
     alone = simulated(home, "llama", "cuda", method="full").parts["optimizer"]
     shared = simulated(home, "llama", "cuda", method="full", strategy=strategy, num_processes=4)
