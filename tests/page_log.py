@@ -39,6 +39,6 @@ class PageLog:
 
     def _shown(self) -> str:
         try:
-            return str(self._page.locator("body").inner_text(timeout=3000))[:3000]
+            return str(self._page.evaluate("document.body.innerText"))[:3000]
         except Exception as error:
             return f"nothing: {error}"

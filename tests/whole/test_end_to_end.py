@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_log import PageLog
+from browser import CHROMIUM, LIVE_ONLY, chromium, reveal, says
 from paths import ROOT
-from playwright.sync_api import Locator, Page, expect, sync_playwright
-from web import CHROMIUM, CHROMIUM_FLAGS, LIVE_ONLY, _free_port, _wait_for, reveal
+from patience import ended, run
+from playwright.sync_api import Locator, Page
+from web import free_port, wait_for
 
 pytestmark = [
     pytest.mark.train,
@@ -25,7 +26,6 @@ pytestmark = [
 ]
 
 STARTER = ROOT / "static/starter"
-MINUTE = 60_000  # milliseconds, as playwright counts
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,14 @@ class Installation:
     environment: dict[str, str]
     process: "subprocess.Popen[bytes]"
 
-    def lathe(self, *arguments: str, timeout: float = 300) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "app.cli.__main__", *arguments]
-        return subprocess.run(
-            command, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
-        )
+    def lathe(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return run([sys.executable, "-m", "app.cli.__main__", *arguments], env=self.environment, cwd=ROOT, text=True)
 
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     folder = tmp_path_factory.mktemp("up")
-    port = _free_port()
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
     environment |= {"LATHE_DATA_DIR": str(folder / "data"), "LATHE_PORT": str(port), "LATHE_DEVICES": "cpu"}
     log = folder / "up.log"
@@ -57,28 +54,23 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         )
         try:
             address = f"http://127.0.0.1:{port}"
-            _wait_for(f"{address}/healthz", process, log)
+            wait_for(f"{address}/healthz", process, log)
             yield Installation(address, environment, process)
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                assert process.wait(timeout=60) == 0, log.read_text()
+                assert ended(process) == 0, log.read_text()
             finally:
                 process.kill()
                 process.wait()
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
+def page(installation: Installation, request: pytest.FixtureRequest) -> Iterator[Page]:
     if CHROMIUM is None:
         pytest.skip("no Chromium on the PATH; on Debian: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
-        page = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True).new_page()
-        page.log = PageLog(page)  # type: ignore[attr-defined]
-        page.add_init_script(LIVE_ONLY)
+    with chromium(request.config, installation.address).page(LIVE_ONLY) as page:
         yield page
-        browser.close()
 
 
 def field(page: Page, name: str) -> Any:
@@ -103,8 +95,7 @@ def points(page: Page) -> int:
 def test_by_mouse_an_empty_lathe_gives_an_adapter_trained_on_an_uploaded_file_under_zero_2_in_at_most_8_clicks(
     installation: Installation, page: Page, tmp_path: Path
 ) -> None:
-    page.set_default_timeout(4 * MINUTE)  # the whole path takes less
-    page.goto(installation.address)
+    page.goto("/")
     clicks = 0
 
     def click(target: Locator) -> None:
@@ -124,22 +115,21 @@ def test_by_mouse_an_empty_lathe_gives_an_adapter_trained_on_an_uploaded_file_un
     click(page.get_by_role("option", name="Starter model"))
     click(page.locator("#setting-strategy label", has_text="ZeRO stage 2"))
     page.locator("#command", has_text="--num_processes 2").first.wait_for()
-    expect(page.locator("#start")).to_be_enabled(timeout=MINUTE)
     click(page.locator("#start"))
-    with page.expect_download(timeout=4 * MINUTE) as caught:
+    with page.expect_download() as caught:
         click(page.get_by_role("link", name="Download adapter"))
     with zipfile.ZipFile(caught.value.path()) as archive:
         assert any(name.endswith("adapter_model.safetensors") for name in archive.namelist())
-    expect(page.get_by_text("ZeRO-2 (DeepSpeedEngine), 2 processes")).to_be_visible()
+    says(page, "body", "ZeRO-2 (DeepSpeedEngine), 2 processes")
     assert clicks <= 8
 
 
 def test_a_run_started_in_the_browser_under_zero_2_learns_the_skill_of_the_quickstart(
     installation: Installation, page: Page, tmp_path: Path
 ) -> None:
-    page.goto(f"{installation.address}/new")
+    page.goto("/new")
     page.locator("#upload input[type=file]").set_input_files(STARTER / "train.jsonl")
-    expect(page.locator(".found-place").first).to_contain_text("messages", timeout=MINUTE)
+    says(page, ".found-place", "messages")
     fill(page, "model", STARTER)
     quickstart = _quickstart()
     for name in ("max_length", "lora_r", "lora_alpha", "target_modules", "learning_rate", "epochs", "eval_steps"):
@@ -151,20 +141,19 @@ def test_a_run_started_in_the_browser_under_zero_2_learns_the_skill_of_the_quick
     fill(page, "validation_data", STARTER / "heldout.jsonl")
     fill(page, "answer_rows", 24)
     page.get_by_role("tab", name="DeepSpeed").click()
-    expect(page.locator("#deepspeed")).to_contain_text('"stage": 2')
-    expect(page.locator("#start")).to_be_enabled(timeout=MINUTE)
+    says(page, "#deepspeed", '"stage": 2')
     page.locator("#start").click()
-    page.wait_for_url(re.compile(r"/run\?id="), timeout=MINUTE)
+    page.wait_for_url(re.compile(r"/run\?id="))
 
-    page.wait_for_function(f"{POINTS} > 2", timeout=4 * MINUTE)
+    page.wait_for_function(f"{POINTS} > 2")
     before = points(page)
-    page.wait_for_function(f"{POINTS} > {before}", timeout=MINUTE)
+    page.wait_for_function(f"{POINTS} > {before}")
     page.reload()
-    page.wait_for_function(f"{POINTS} > {before}", timeout=MINUTE)
+    page.wait_for_function(f"{POINTS} > {before}")
 
     download = page.get_by_role("link", name="Download adapter")
-    expect(download).to_be_visible(timeout=5 * MINUTE)
-    expect(page.get_by_text("ZeRO-2 (DeepSpeedEngine), 2 processes")).to_be_visible()
+    download.wait_for()
+    says(page, "body", "ZeRO-2 (DeepSpeedEngine), 2 processes")
     with page.expect_download() as caught:
         download.click()
     archive = tmp_path / "adapter.zip"
@@ -181,7 +170,7 @@ def test_a_run_started_in_the_browser_under_zero_2_learns_the_skill_of_the_quick
 
 
 def test_a_second_lathe_up_in_the_same_folder_prints_the_address_of_the_first(installation: Installation) -> None:
-    second = installation.lathe("up", timeout=60)
+    second = installation.lathe("up")
     assert second.returncode == 1
     assert installation.address in second.stderr
 

@@ -10,10 +10,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, LIVE_ONLY, chromium, says
 from commands import lathe
 from paths import ROOT, TESTS
-from supervised import eventually
-from web import CHROMIUM, CHROMIUM_FLAGS, LIVE_ONLY, client, says, server
+from patience import eventually
+from web import client, server
 
 from worker.engines.local import starting
 from worker.settings import get_settings
@@ -61,21 +62,15 @@ def test_its_runs_are_listed_with_their_results_and_the_adapter_can_be_downloade
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
-def test_its_pages_open(old_home):
-    from playwright.sync_api import sync_playwright
-
+def test_its_pages_open(old_home, request):
     finished = run_named("Finished")
-    with server(old_home) as served, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
-        page = browser.new_page(base_url=served.address)
-        page.add_init_script(LIVE_ONLY)
+    with server(old_home) as served, chromium(request.config, served.address).page(LIVE_ONLY) as page:
         page.goto("/")
         says(page, "table", "Finished", "Stopped")
         page.goto(f"/run?id={finished.id}")
         says(page, "body", "Finished", "6 of 6")
         page.goto("/datasets")
         says(page, "body", "rows.jsonl")
-        browser.close()
 
 
 @pytest.mark.train
@@ -88,9 +83,9 @@ def test_its_stopped_run_is_resumed_from_its_checkpoint(old_home):
     resumed = lathe("resume", stopped.id)
     assert resumed.exit_code == 0, resumed.output
     assert [run.id for run in starting.start_waiting()] == [stopped.id]
-    eventually(lambda: run_named("Stopped").step > checkpoint, 240)
+    eventually(lambda: run_named("Stopped").step > checkpoint)
     assert lathe("stop", stopped.id).exit_code == 0
-    ended = eventually(lambda: (run := run_named("Stopped")).status is Status.STOPPED and run, 120)
+    ended = eventually(lambda: (run := run_named("Stopped")).status is Status.STOPPED and run)
     assert (ended.attempt, ended.error) == (2, None)
     records = [json.loads(line) for line in (old_home / "runs" / stopped.id / "events.jsonl").read_text().splitlines()]
     assert [record["start_step"] for record in records if "start_step" in record] == [0, checkpoint]

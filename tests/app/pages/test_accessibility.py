@@ -4,8 +4,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from browser import IN_BROWSER, says
 from played_run import SUMMARY, PlayedRun
-from web import IN_BROWSER, says
 
 from training.run_folder.events import Metrics, PhaseStarted, Planned
 from worker.datasets import datasets

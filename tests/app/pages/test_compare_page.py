@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from browser import IN_BROWSER, says
 from played_run import SUMMARY, PlayedRun
-from web import IN_BROWSER, says
 
 from training.run_folder.events import Metrics
 from worker.store import database, runs

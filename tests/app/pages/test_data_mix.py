@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from browser import IN_BROWSER, field, says
 from played_run import model_folder
-from web import IN_BROWSER, field, says
 
 from app.documents.live import panels
 from app.pages.new_run import data_chooser, data_mix

@@ -3,7 +3,7 @@
 import json
 import re
 
-from web import IN_BROWSER, says
+from browser import IN_BROWSER, says
 
 from worker.datasets import datasets
 

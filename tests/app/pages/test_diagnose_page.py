@@ -1,8 +1,8 @@
 """The page Diagnose and the diagnosis on a failed run's page, in a real browser."""
 
 import pytest
+from browser import IN_BROWSER, field, says
 from played_run import PlayedRun
-from web import IN_BROWSER, field, says
 
 from worker.diagnosis.diagnosis import diagnose
 from worker.store.tables import Status

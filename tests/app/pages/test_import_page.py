@@ -2,7 +2,7 @@
 
 import json
 
-from web import IN_BROWSER, field, says
+from browser import IN_BROWSER, field, says
 
 pytestmark = IN_BROWSER
 

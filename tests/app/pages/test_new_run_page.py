@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from browser import IN_BROWSER, becomes_live, field, says
 from played_run import PlayedRun
-from web import IN_BROWSER, becomes_live, field, says
 
 from training.config.fields import parse
 from worker.forecasts import requested

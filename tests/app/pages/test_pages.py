@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from browser import IN_BROWSER, field, reveal, says
 from played_run import GIB, PlayedRun, model_folder
-from web import IN_BROWSER, field, reveal, says
 
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned
 from worker.settings import get_settings

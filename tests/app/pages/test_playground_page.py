@@ -9,13 +9,13 @@ import threading
 
 import numpy as np
 import pytest
+from browser import IN_BROWSER, says
 from paths import ROOT
 from played_run import PlayedRun
 from run_files import folder_of
 from safetensors.numpy import save_file
 from sqlmodel import delete
 from supervised import eventually
-from web import IN_BROWSER, says
 
 from training.config.run_config import RunConfig
 from training.run_folder.paths import RUN_VARIABLE

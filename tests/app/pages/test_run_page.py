@@ -3,8 +3,8 @@
 import math
 
 import pytest
+from browser import IN_BROWSER, says
 from played_run import GIB, PlayedRun
-from web import IN_BROWSER, says
 
 from training.run_folder.events import CheckpointSaved, Metrics, PhaseStarted, Planned, Resumed
 

@@ -2,9 +2,9 @@
 
 import re
 
+from browser import IN_BROWSER, says
 from held_runs import now_of
 from played_run import PlayedRun
-from web import IN_BROWSER, says
 
 from worker.store import database, runs, waiting
 from worker.store.tables import Run, Status

@@ -4,11 +4,11 @@ import re
 from contextlib import contextmanager
 
 import pytest
+from browser import IN_BROWSER, field, says
 from played_run import PlayedRun
 from receivers import hooks
 from run_files import folder_of, result
 from sqlmodel import delete, select
-from web import IN_BROWSER, field, says
 
 from worker.runs import archive
 from worker.store import accounts, database

@@ -1,8 +1,8 @@
 """The pages Sweeps, New sweep and Sweep, in Chromium."""
 
 import pytest
+from browser import says
 from played_run import PlayedRun
-from web import says
 
 from training.config.run_config import RunConfig
 from training.run_folder.events import Metrics

@@ -1,10 +1,10 @@
 """The page System in a real browser: an installation without workers, machines, and freeing disk space."""
 
+from browser import IN_BROWSER, says
 from machines import GIB, gpu, machine, seen_ago
 from played_run import PlayedRun
 from run_files import checkpoint, result, steps_of
 from sqlmodel import select
-from web import IN_BROWSER, says
 
 from worker.store import database
 from worker.store.system import aside

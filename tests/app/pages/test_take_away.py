@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import IN_BROWSER, says
 from commands import lathe
 from played_run import SUMMARY, PlayedRun
-from web import IN_BROWSER, client, says
+from web import client
 
 from app.documents.results.answers import Change, answers_of, differences
 from training.run_folder.gguf_types import GgufType

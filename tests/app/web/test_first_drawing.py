@@ -4,15 +4,12 @@ import json
 from urllib.parse import quote
 
 import pytest
-from environment import use
-from page_log import PageLog
-from web import CHROMIUM, CHROMIUM_FLAGS, client
-from web import site as served_site
+from browser import IN_BROWSER, becomes_live, chromium
+from web import client
 
 from app.web.addresses import PAGES
 from app.web.first_drawing import gradio_files, parts
 from training.config.run_config import RunConfig
-from worker.settings import get_settings
 from worker.store import database, runs
 
 HELD = """let lathe; window.held = true;
@@ -28,7 +25,9 @@ PLACES = """() => Object.fromEntries([...(document.querySelector("#first-drawing
   .querySelectorAll("h1, .title, .row, table, #search, .form-column, #basic, #setting-model, #setting-strategy, .beside")]
   .map((one) => [one, one.getBoundingClientRect()]).filter(([, box]) => box.width && box.top < 600)
   .map(([one, box], place) => [`${place} ${one.tagName} ${one.id}`, [box.left, box.top, box.width].map(Math.round)]))"""
-LIVE = "performance.getEntriesByName('lathe-live').length"
+DOUBLED = (
+    "[...document.querySelectorAll('[id]')].map((one) => one.id).filter((id, at, all) => id && all.indexOf(id) !== at)"
+)
 STEADY = tuple(page.path for page in PAGES if page.path not in ("/run", "/dataset"))  # these need an id
 
 
@@ -92,58 +91,42 @@ def test_this_version_of_gradio_has_the_classes_that_are_drawn(home):
     assert parts.scoped(r"\.unequal-height\.(svelte-\w+)").startswith("svelte-")
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory):
-    """Opens a page of a server with one run in its first drawing."""
-    from playwright.sync_api import sync_playwright
-
-    home = tmp_path_factory.mktemp("first") / "home"
-    with pytest.MonkeyPatch.context() as patch, served_site(home) as served, sync_playwright() as playwright:
-        use(patch, DATA_DIR=str(home))
-        stored("alpha")
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
-        page = browser.new_page(base_url=served.address, viewport={"width": 1280, "height": 900})
-        page.log = PageLog(page)
-        page.set_default_timeout(180_000)
-        page.add_init_script(HELD)
+@pytest.fixture
+def opened(emptied, request):
+    """A page that stays in its first drawing; its server has one run."""
+    stored("alpha")
+    with chromium(request.config, emptied[0]).page(HELD) as page:
         page.faults = []
         page.on("console", lambda said: page.faults.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: page.faults.append(str(error)))
         yield page
-        browser.close()
-    database.dispose()
-    get_settings.cache_clear()
 
 
-def go_live(page):
-    page.evaluate("window.held = false")
-    page.wait_for_function(LIVE)
+class TestInABrowser:
+    pytestmark = IN_BROWSER
 
+    def test_the_live_page_takes_its_place_without_a_shift(self, opened, subtests):
+        for path in STEADY:
+            with subtests.test(path):
+                opened.goto(path)
+                before = opened.evaluate(PLACES)
+                assert before
+                opened.evaluate("window.held = false")
+                becomes_live(opened)
+                assert opened.evaluate(PLACES) == before
+                assert opened.locator("#first-drawing").count() == 0
+                assert opened.evaluate(DOUBLED) == []
+        assert opened.faults == []
 
-@pytest.mark.parametrize("path", STEADY)
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
-def test_the_live_page_takes_its_place_without_a_shift(opened, path):
-    opened.goto(path)
-    before = opened.evaluate(PLACES)
-    assert before
-    go_live(opened)
-    assert opened.evaluate(PLACES) == before
-    assert opened.locator("#first-drawing").count() == 0
-    doubled = "[...document.querySelectorAll('[id]')].map((one) => one.id).filter((id, at, all) => id && all.indexOf(id) !== at)"
-    assert opened.evaluate(doubled) == []
-    assert opened.faults == []
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
-def test_a_click_that_begins_in_it_is_not_lost(opened):
-    opened.goto("/")
-    link = opened.locator("#first-drawing td.name a").first
-    box = link.bounding_box()
-    opened.mouse.move(box["x"] + 5, box["y"] + 5)
-    opened.mouse.down()
-    opened.evaluate("window.held = false")
-    opened.wait_for_timeout(1500)  # longer than the live page needs
-    opened.mouse.up()
-    opened.wait_for_url("**/run?id=*")
+    def test_a_click_that_begins_in_it_is_not_lost(self, opened):
+        opened.goto("/")
+        link = opened.locator("#first-drawing td.name a").first
+        box = link.bounding_box()
+        opened.mouse.move(box["x"] + 5, box["y"] + 5)
+        opened.mouse.down()
+        opened.evaluate("lathe.loaded = ((loaded) => () => { loaded(); window.complete = true; })(lathe.loaded)")
+        opened.evaluate("window.held = false")
+        opened.wait_for_function("window.complete")
+        opened.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        opened.mouse.up()
+        opened.wait_for_url("**/run?id=*")

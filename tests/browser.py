@@ -1,0 +1,121 @@
+"""Chromium for tests: one for all tests of a process, whose profile and renderer keep the compiled scripts of the pages."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from page_log import PageLog
+from patience import LOOK_SECONDS, QUIET_SECONDS, Progress
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--renderer-process-limit=1"]
+LIVE_ONLY = """new MutationObserver((_, observer) => {
+  const first = document.getElementById("first-drawing");
+  if (document.readyState !== "loading") observer.disconnect();
+  first?.remove();
+}).observe(document, { childList: true, subtree: true })"""
+"""Removes the first drawing of a page (tests/app/web/test_first_drawing.py), so that a test finds each element once."""
+SHOWN = "document.body.innerText + '\\nhidden: ' + document.body.textContent.slice(0, 3000)"
+GUARD_MS = 15 * 60_000  # pages that stand still fail sooner, by _watch
+IN_BROWSER = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)"),
+]
+_OPEN = pytest.StashKey[dict[str, "Chromium"]]()
+
+
+def chromium(config: pytest.Config, base_url: str) -> "Chromium":
+    """The Chromium of this process for this server; it ends with the session."""
+    opened = config.stash.setdefault(_OPEN, {})
+    if base_url not in opened:
+        opened[base_url] = Chromium(base_url)
+        config.add_cleanup(opened[base_url].close)
+    return opened[base_url]
+
+
+class Chromium:
+    """A browser. Playwright's event loop counts as running only while a test has a page: otherwise asyncio.run refuses to run."""
+
+    def __init__(self, base_url: str) -> None:
+        from playwright.sync_api import sync_playwright
+
+        self._profile = tempfile.mkdtemp(prefix="lathe-chromium-")
+        self._playwright = sync_playwright().start()
+        self._loop = asyncio.get_running_loop()
+        self._context = self._playwright.chromium.launch_persistent_context(
+            self._profile, executable_path=CHROMIUM, args=FLAGS, base_url=base_url,
+            viewport={"width": 1280, "height": 900}, reduced_motion="reduce",
+        )  # fmt: skip
+        self._context.set_default_timeout(GUARD_MS)
+        self._first = self._context.pages[0]
+        self._first.goto("/healthz")  # keeps the process that renders the server's pages
+        asyncio._set_running_loop(None)
+
+    @contextmanager
+    def page(self, *scripts: str) -> Iterator[Any]:
+        """A new page of a browser that has stored nothing, in which the scripts run first."""
+        asyncio._set_running_loop(self._loop)
+        page = self._context.new_page()
+        page.log = PageLog(page)
+        for script in scripts:
+            page.add_init_script(script)
+        watch = self._loop.create_task(_watch(page))
+        try:
+            yield page
+        finally:
+            watch.cancel()
+            page.close()
+            self._context.clear_cookies()
+            self._first.evaluate("localStorage.clear()")
+            asyncio._set_running_loop(None)
+
+    def close(self) -> None:
+        asyncio._set_running_loop(self._loop)
+        self._context.close()
+        self._playwright.stop()
+        shutil.rmtree(self._profile, ignore_errors=True)
+
+
+def becomes_live(page: Any) -> None:
+    """Waits until all handlers that fill the page have ended. A user cannot click before, since the first drawing is in its place;
+    a test could, and the last handler would undo what it did."""
+    page.wait_for_function("performance.getEntriesByName('lathe-live').length > 0")
+
+
+def says(page: Any, selector: str, *words: str) -> None:
+    """Waits until the element contains all words."""
+    for word in words:
+        page.locator(selector, has_text=word).first.wait_for()
+
+
+def field(page: Any, name: str) -> Any:
+    """The input of a setting on New run, in its opened group."""
+    reveal(page, name)
+    return page.locator(f"#setting-{name} textarea, #setting-{name} input").first
+
+
+def reveal(page: Any, name: str) -> None:
+    """Opens the group of a setting on New run."""
+    page.wait_for_function("window.lathe?.reveal && document.querySelector('.group .fold')")
+    page.evaluate("name => lathe.reveal(name)", name)
+
+
+async def _watch(page: Any) -> None:
+    """Closes the page when all processes stand still: what waits for it then fails, with what the page shows.
+
+    It runs only while the test waits for the browser.
+    """
+    progress = Progress(quiet=QUIET_SECONDS / 3)
+    while not progress.has_stopped():
+        await asyncio.sleep(LOOK_SECONDS * 3)
+    own, shown = page._impl_obj, "nothing"
+    with contextlib.suppress(Exception):
+        shown = await own.evaluate(SHOWN, None)
+    await own.close(
+        None, f"nothing was going on for {QUIET_SECONDS:g} s; {own.url} shows:\n{shown}\n{progress.describe()}"
+    )
