@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trained
 from chat_models import chat, write_rows
 from environment import use
-from tiny import make_model
 
 from training.config.fields import ConfigError
 from training.config.run_config import RunConfig
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
+def model() -> Path:
+    return trained.model("llama")
 
 
 @pytest.fixture

@@ -11,12 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
+import trained
 from paths import ROOT
-from tiny import TEMPLATE, make_model
+from patience import ended, eventually
+from tiny import TEMPLATE
+from transformers import AutoTokenizer
 
 from training.errors import DataError
 from training.tokens import store as token_store
-from training.tokens.make_store import failure_file, find_or_make
+from training.tokens.make_store import failure_file, find_or_make, make_store
 from worker.datasets import datasets, token_cache, token_counts, token_report
 from worker.datasets.token_counts import TokenCount
 from worker.settings import get_settings
@@ -26,8 +29,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
+def model() -> Path:
+    return trained.model("llama")
 
 
 @pytest.fixture
@@ -58,6 +61,15 @@ def measured(path: Path, model: Path, **more: object) -> Path:
     return folder
 
 
+def stored(path: Path, model: Path) -> Path:
+    """The same store as that of `measured`, made in this process."""
+    folder = token_counts.folder_of(token_store.file_fingerprint(path), str(model))
+    folder.parent.mkdir(exist_ok=True)
+    with token_store.locked(folder):
+        make_store(path, folder, AutoTokenizer.from_pretrained(model), None, lambda done: None)
+    return folder
+
+
 def failed(path: Path, model: Path) -> TokenCount:
     with pytest.raises(DataError):
         measured(path, model)
@@ -72,7 +84,7 @@ def bad_model(folder: Path, model: Path, template: str) -> Path:
     return folder
 
 
-def test_a_data_set_is_tokenized_once(home: Path, data: Path, model: Path) -> None:
+def test_a_data_set_is_tokenized_once_for_its_page_and_its_runs(home: Path, data: Path, model: Path) -> None:
     sha = token_store.file_fingerprint(data)
     assert token_counts.state(sha, str(model)).status == "absent"
     assert token_counts.measure(data, sha, str(model), rows=50).status == "running"
@@ -83,15 +95,9 @@ def test_a_data_set_is_tokenized_once(home: Path, data: Path, model: Path) -> No
     assert folder.stat().st_ino == created
     opened = token_store.open_store(folder)
     assert (opened.rows, len(opened.lengths)) == (50, 50)
-
-
-def test_a_run_uses_the_token_store_of_the_page(home: Path, data: Path, model: Path) -> None:
-    from transformers import AutoTokenizer
-
-    folder = measured(data, model)
     tokenizer = AutoTokenizer.from_pretrained(model)
-    store = find_or_make(data, get_settings().tokens_dir, tokenizer, str(model), None, None, lambda done, total: None)
-    assert store.folder == folder
+    of_run = find_or_make(data, get_settings().tokens_dir, tokenizer, str(model), None, None, lambda done, total: None)
+    assert of_run.folder == folder
 
 
 def test_template_data_and_mapping_each_determine_the_store(
@@ -111,8 +117,12 @@ def test_template_data_and_mapping_each_determine_the_store(
     ("template", "cause"),
     [
         ("{{ 'a' * 5000000000 }}", "more text than fits in memory"),
-        ("{{ messages[7]['content'] + 1 }}", "cannot be rendered by the model's chat template"),
-        ("{% if %}", "cannot be rendered by the model's chat template"),
+        pytest.param(
+            "{{ messages[7]['content'] + 1 }}",
+            "cannot be rendered by the model's chat template",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param("{% if %}", "cannot be rendered by the model's chat template", marks=pytest.mark.nightly),
     ],
     ids=["memory", "raises", "syntax"],
 )
@@ -164,9 +174,9 @@ def test_tokenizing_works_after_a_killed_process(home: Path, tmp_path: Path, mod
     sha = token_store.file_fingerprint(data)
     folder = token_counts.folder_of(sha, str(model))
     token_counts.measure(data, sha, str(model))
-    until(lambda: token_counts.state(sha, str(model)).done > 0)
+    eventually(lambda: token_counts.state(sha, str(model)).done > 0)
     os.kill(maker(folder), signal.SIGKILL)
-    until(lambda: token_counts.state(sha, str(model)).status == "failed")
+    eventually(lambda: token_counts.state(sha, str(model)).status == "failed")
     assert not folder.exists()
     data = write(tmp_path / "many.jsonl", 40_000)
     assert token_counts.measure(data, sha, str(model), retry=True).status == "running"
@@ -186,16 +196,16 @@ def test_concurrent_processes_write_one_store(tmp_path: Path, data: Path, model:
         "--into",
         str(tmp_path / "store"),
     ]
-    started = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
+    started = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
     inodes = set()
     for process in started:
-        assert process.wait(60) == 0
+        assert ended(process) == 0
         inodes.add((tmp_path / "store" / token_store.FACTS).stat().st_ino)
     assert len(inodes) == 1
 
 
 def test_removing_a_data_set_removes_its_tokens_unless_they_are_in_use(home: Path, data: Path, model: Path) -> None:
-    folder = measured(data, model)
+    folder = stored(data, model)
     sha = token_store.file_fingerprint(data)
     reading = token_store.in_use(folder)
     token_cache.drop(sha)
@@ -208,7 +218,7 @@ def test_removing_a_data_set_removes_its_tokens_unless_they_are_in_use(home: Pat
 
 def test_deleting_a_data_set_removes_its_tokens(home: Path, data: Path, model: Path) -> None:
     added = datasets.add_file(path=data, name="rows.jsonl")
-    folder = measured(datasets.path_of(added), model)
+    folder = stored(datasets.path_of(added), model)
     with database.write() as session:
         datasets.delete(session=session, dataset_id=added.id)
     assert not folder.exists()
@@ -217,7 +227,7 @@ def test_deleting_a_data_set_removes_its_tokens(home: Path, data: Path, model: P
 def test_the_least_recently_used_stores_are_deleted_above_the_limit(
     home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = [measured(write(tmp_path / f"{n}.jsonl", 20 + n), model) for n in range(3)]
+    folders = [stored(write(tmp_path / f"{n}.jsonl", 20 + n), model) for n in range(3)]
     for age, folder in zip((30, 10, 20), folders, strict=True):
         os.utime(folder, (time.time() - age, time.time() - age))
     monkeypatch.setenv(
@@ -230,7 +240,7 @@ def test_the_least_recently_used_stores_are_deleted_above_the_limit(
 
 def test_tokens_of_deleted_data_sets_are_removed(home: Path, tmp_path: Path, model: Path) -> None:
     first, second = (write(tmp_path / f"{n}.jsonl", 20 + n) for n in range(2))
-    deleted, remaining = measured(first, model), measured(second, model)
+    deleted, remaining = stored(first, model), stored(second, model)
     left_behind = token_store.making_folder(remaining.with_name("0123456789abcdef-0"))
     left_behind.mkdir()
     token_cache.keep_only({token_store.file_fingerprint(second)})
@@ -238,7 +248,7 @@ def test_tokens_of_deleted_data_sets_are_removed(home: Path, tmp_path: Path, mod
 
 
 def test_the_report_counts_rows_from_one_for_any_maximum_length(home: Path, data: Path, model: Path) -> None:
-    folder = measured(data, model)
+    folder = stored(data, model)
     lengths = token_store.open_store(folder).lengths
     at = {
         limit: token_report.report(folder, max_length=limit, micro_batch=4, accumulation=1, world=1, seed=1, epochs=1)
@@ -260,7 +270,7 @@ def test_the_report_counts_rows_from_one_for_any_maximum_length(home: Path, data
 
 def test_the_report_has_statistics_even_if_no_row_has_loss_tokens(home: Path, data: Path, model: Path) -> None:
     report = token_report.report(
-        measured(data, model), max_length=8, micro_batch=4, accumulation=1, world=1, seed=1, epochs=1
+        stored(data, model), max_length=8, micro_batch=4, accumulation=1, world=1, seed=1, epochs=1
     )
     assert (report["train_rows"], report["worst_batches"]) == (0, [])
     assert "Raise max_length" in report["problem"]
@@ -270,18 +280,11 @@ def test_the_report_has_statistics_even_if_no_row_has_loss_tokens(home: Path, da
 def test_a_row_shows_loss_truncated_and_special_tokens(home: Path, tmp_path: Path, model: Path) -> None:
     path = tmp_path / "row.jsonl"
     path.write_text(json.dumps({"messages": [turn("user", "é?"), turn("assistant", "日b")]}))
-    tokens = token_report.rendered_row(measured(path, model), 0, max_length=8)
+    tokens = token_report.rendered_row(stored(path, model), 0, max_length=8)
     assert "".join(token.text for token in tokens) == "<|user|>é?<|end|><|assistant|>日b<|end|>"
     assert "".join(token.text for token in tokens if token.trained) == "日b<|end|>"
     assert "".join(token.text for token in tokens if token.cut) == "日b<|end|>"
     assert [token.text for token in tokens if token.special] == ["<|user|>", "<|end|>", "<|assistant|>", "<|end|>"]
-
-
-def until(true, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def maker(folder: Path) -> int:
