@@ -5,6 +5,7 @@ import json
 import sys
 
 import pytest
+from subtest_table import table
 
 from training.config.run_config import RunConfig
 from training.unused_libraries import LIBRARIES, leave_out, may_quantize
@@ -20,7 +21,7 @@ def config(folder, **settings):
     return RunConfig.model_validate({"model": str(folder), "data": "rows.jsonl"} | settings)
 
 
-@pytest.mark.parametrize(
+@table(
     "settings",
     [
         {"method": "qlora", "quantization": "4bit"},

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from chat_models import CHATML, QWEN3, chat, make_tokenizer
+from subtest_table import table
 
 from training.chat.settings import ChatSettings
 from training.chat.template import from_file, is_source, syntax_problem
@@ -24,7 +25,7 @@ MARKED = [
 ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "weights"),
     [
         (ChatSettings(), [1, 1]),
@@ -41,7 +42,7 @@ def test_the_settings_decide_the_weight_of_each_answer(settings: ChatSettings, w
     assert answer_weights(MARKED, settings, 3.0) == [3 * weight for weight in weights]
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "carries"),
     [(True, True), (False, False), (0, False), (1, True), ("false", False), ("1", True), (None, True)],
 )
@@ -52,7 +53,7 @@ def test_a_field_says_whether_a_turn_or_a_row_carries_loss(value: Any, carries: 
     assert with_row_weight(Example(answer="x"), {"learn": value}, settings).weight == float(carries)
 
 
-@pytest.mark.parametrize("value", [-1, "much", float("nan"), True, [1], 1e9])
+@table("value", [-1, "much", float("nan"), True, [1], 1e9])
 def test_a_wrong_weight_names_its_field_and_the_fix(value: Any) -> None:
     settings = ChatSettings(weight_field="weight")
     with pytest.raises(DataError, match=r"messages\[0\].weight.*not a loss weight.*from 0") as raised:
@@ -95,7 +96,7 @@ def test_without_a_template_an_end_token_of_an_answer_without_loss_has_none() ->
 THOUGHTS = chat("one?", "<think>\nfirst thought\n</think>\n\none", "two?", "two", reasoning_content="second thought")
 
 
-@pytest.mark.parametrize(
+@table(
     ("reasoning", "first", "second"),
     [
         (Reasoning.TEMPLATE, False, True),
@@ -103,7 +104,7 @@ THOUGHTS = chat("one?", "<think>\nfirst thought\n</think>\n\none", "two?", "two"
         (Reasoning.KEEP, True, True),
     ],
 )
-@pytest.mark.parametrize("inline", [True, False])
+@table("inline", [True, False])
 def test_reasoning_of_earlier_turns(reasoning: Reasoning, first: bool, second: bool, inline: bool) -> None:
     messages = [dict(message) for message in THOUGHTS["messages"]]
     if not inline:
@@ -143,7 +144,7 @@ def test_tools_and_calls_are_rendered_by_the_template() -> None:
     assert rendered.text[slice(*span)].endswith('{"name": "add", "arguments": {"a": 2}}\n</tool_call><|im_end|>')
 
 
-@pytest.mark.parametrize(
+@table(
     ("source", "problem"),
     [
         (QWEN3, None),

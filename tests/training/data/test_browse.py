@@ -6,6 +6,7 @@ import json
 import pyarrow
 import pytest
 from pyarrow import parquet
+from subtest_table import table
 
 from training.data.files.browse import MATCHES, document, page, search
 from training.data.files.row_index import _ENTRY, EVERY, entries, rows_from
@@ -29,14 +30,14 @@ def written(folder, file_format):
     return path
 
 
-@pytest.mark.parametrize("file_format", ["jsonl", "jsonl.gz", "json", "csv", "parquet"])
-@pytest.mark.parametrize("first", [1, 90, 91, 256, 400, 401])
+@table("file_format", ["jsonl", "jsonl.gz", "json", "csv", "parquet"])
+@table("first", [1, 90, 91, 256, 400, 401])
 def test_rows_are_read_from_any_number_on(tmp_path, file_format, first):
     listed = list(rows_from(written(tmp_path, file_format), file_format, first))
     assert listed == list(enumerate(ROWS[first - 1 :], first))
 
 
-@pytest.mark.parametrize("first", [1, EVERY, EVERY + 1, 3 * EVERY, 400])
+@table("first", [1, EVERY, EVERY + 1, 3 * EVERY, 400])
 def test_an_index_leads_to_the_same_rows_in_a_file_with_blank_lines_and_a_byte_order_mark(tmp_path, first):
     path, index = tmp_path / "data.jsonl", tmp_path / "index"
     lines = [json.dumps(row, ensure_ascii=False) + ("\r\n" if n % 3 else "\n\n \u00a0\n") for n, row in enumerate(ROWS)]
@@ -55,8 +56,8 @@ def test_a_row_that_cannot_be_read_names_its_row_and_line_with_and_without_an_in
     assert isinstance(listed[0][1][1], DataError) and "(line 101 of the file)" in str(listed[0][1][1])
 
 
-@pytest.mark.parametrize(("file_format", "delimiter"), [("csv", ";"), ("csv", ","), ("tsv", "\t")])
-@pytest.mark.parametrize("first", [1, EVERY, EVERY + 1, 3 * EVERY, 400, 401])
+@table(("file_format", "delimiter"), [("csv", ";"), ("csv", ","), ("tsv", "\t")])
+@table("first", [1, EVERY, EVERY + 1, 3 * EVERY, 400, 401])
 def test_an_index_of_a_table_leads_to_the_same_rows_despite_quoted_line_breaks(
     tmp_path, monkeypatch, file_format, delimiter, first
 ):
@@ -89,8 +90,8 @@ def test_a_row_of_a_table_that_cannot_be_read_names_the_same_line_with_and_witho
     assert listed[0] == listed[1]
 
 
-@pytest.mark.parametrize("file_format", ["jsonl", "json", "csv", "parquet"])
-@pytest.mark.parametrize(("text", "expected"), [("QUESTION 400", [400]), ("ÜNÏCODE\n2800", [400]), ("no such", [])])
+@table("file_format", ["jsonl", "json", "csv", "parquet"])
+@table(("text", "expected"), [("QUESTION 400", [400]), ("ÜNÏCODE\n2800", [400]), ("no such", [])])
 def test_a_search_ignores_case_and_reads_every_column(tmp_path, file_format, text, expected):
     found = list(search(written(tmp_path, file_format), file_format, text))
     assert [row["row"] for row in found if "row" in row] == expected

@@ -1,19 +1,20 @@
 """Free text is not taken for classes."""
 
 import pytest
+from subtest_table import table
 
 from training.data.classes import check_classes
 from training.errors import DataError
 
 
-@pytest.mark.parametrize(
+@table(
     "names", [["a", "b"], ["1", "2", ""] * 9, [f"intent {n % 150}" for n in range(900)], [f"{n}" for n in range(19)]]
 )
 def test_classes_are_accepted(names):
     check_classes(names)
 
 
-@pytest.mark.parametrize(
+@table(
     ("names", "words"),
     [
         ([], "no row with a class"),

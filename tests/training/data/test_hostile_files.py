@@ -1,4 +1,7 @@
-"""Harmful, damaged and unusual files (tests/data): each is refused with its problem, or imported."""
+"""Harmful, damaged and unusual files (tests/data): each is refused with its problem, or imported.
+
+One limited process reads all files of tests/data. Those that would exceed a limit are made here, and read in a process each.
+"""
 
 import gzip
 import json
@@ -8,10 +11,13 @@ import pytest
 from paths import TESTS
 from pyarrow import parquet
 from sqlmodel import select
+from subtest_table import table
 
 from training.data.row_formats import UNKNOWN
 from training.errors import DataError
-from worker.datasets import datasets
+from worker.datasets import checking, datasets
+from worker.machine import programs
+from worker.machine.programs import Limits, Result
 from worker.settings import get_settings
 from worker.store import database as db
 from worker.store.tables import Dataset
@@ -121,6 +127,28 @@ TAKEN = {  # file: the format of its rows, their number, and words of the warnin
 }
 
 
+@pytest.fixture(scope="module")
+def reports():
+    """What the reader prints about each file of tests/data."""
+    files = sorted(DATA.iterdir())
+    limits = Limits(checking.MEMORY_BYTES, seconds=100)
+    read = programs.run_limited("tests.programs.inspect_files", [str(file) for file in files], limits)
+    assert read.code == 0, read.errors.decode()
+    return {file.name: line for file, line in zip(files, read.output.splitlines(), strict=True)}
+
+
+@pytest.fixture
+def read_before(home, reports, monkeypatch):
+    """An installation in which files of tests/data have been read by the process of `reports`."""
+
+    def run_limited(module, arguments, _):
+        _, name = arguments
+        assert module == checking.READER
+        return Result(0, reports[name.removeprefix("--name=")])
+
+    monkeypatch.setattr(programs, "run_limited", run_limited)
+
+
 def left_behind():
     """The files and database rows of the installation; empty if nothing was imported."""
     settings = get_settings()
@@ -141,16 +169,16 @@ def test_every_test_file_is_in_one_of_the_tables():
     assert {path.name for path in DATA.iterdir()} == REFUSED.keys() | TAKEN.keys()
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_an_invalid_file_is_refused_with_its_problem_and_without_leftovers(home, name):
+@table("name", REFUSED)
+def test_an_invalid_file_is_refused_with_its_problem_and_without_leftovers(read_before, name):
     row, words = REFUSED[name]
     error = refused(DATA / name)
     assert words in str(error)
     assert error.line == row
 
 
-@pytest.mark.parametrize("name", TAKEN)
-def test_an_unusual_file_is_imported_with_warnings(home, name):
+@table("name", TAKEN)
+def test_an_unusual_file_is_imported_with_warnings(read_before, name):
     shape, rows, words = TAKEN[name]
     dataset = datasets.add_file(path=DATA / name, name=name)
     assert (dataset.shape, dataset.rows) == (shape, rows)

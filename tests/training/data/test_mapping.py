@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from subtest_table import table
 
 from training.config.data_sets import sources
 from training.config.fields import ConfigError
@@ -28,7 +29,7 @@ def nested(tmp_path):
     return path
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "mapping"),
     [
         (COLUMNS, {"prompt": "qa.question", "completion": "qa.answers.0.text"}),
@@ -46,7 +47,7 @@ def test_a_mapping_is_one_line_and_survives_a_round_trip(text, mapping):
     assert parse_mapping(write_mapping(mapping)) == mapping
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "words"),
     [
         ("prompt", "not a role=column pair"),

@@ -4,6 +4,7 @@ import json
 import string
 
 import pytest
+from subtest_table import table
 
 from training.data.example import EmptyRow, Example
 from training.data.inspection import inspect
@@ -163,7 +164,7 @@ EXAMPLES = [  # a row, its format, and its example
 ]
 
 
-@pytest.mark.parametrize(("row", "shape", "example"), EXAMPLES)
+@table(("row", "shape", "example"), EXAMPLES)
 def test_a_row_is_detected_and_becomes_an_example(row, shape, example):
     detected = find_format(row)
     assert detected.format == shape and detected.reason.startswith("every row has the column")
@@ -174,7 +175,7 @@ def test_there_is_an_example_of_every_format():
     assert {shape for _, shape, _ in EXAMPLES} == set(FORMATS)
 
 
-@pytest.mark.parametrize(
+@table(
     "row",
     [
         {"question": "a", "answer": "b"},
@@ -189,7 +190,7 @@ def test_columns_that_need_a_mapping_have_no_known_format(row):
         find_format(row)
 
 
-@pytest.mark.parametrize(
+@table(
     ("row", "field"),
     [
         ({"instruction": " ", "input": "", "output": "a"}, "instruction"),
@@ -210,7 +211,7 @@ def test_rows_without_loss_tokens_are_distinguished_from_invalid_rows(row, field
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize(
+@table(
     ("row", "words"),
     [
         ({"chosen": "Yes", "rejected": "No"}, "there is no prompt"),
@@ -282,7 +283,7 @@ def test_the_problem_of_mixed_formats_counts_their_rows(tmp_path):
     assert inspection.trainable
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "texts", "reason"),
     [
         ("One.\nTwo.\n", ["One.", "Two."], "every line is one row"),

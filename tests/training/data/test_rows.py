@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyarrow import parquet
+from subtest_table import table
 
 from training.data.inspection import inspect
 from training.data.rows import read_numbered
@@ -27,7 +27,7 @@ def complaint(path: Path) -> DataError:
     return error
 
 
-@pytest.mark.parametrize(
+@table(
     ("row", "shape"),
     [
         (ALPACA, "alpaca"),
@@ -63,7 +63,7 @@ def test_rows_are_the_same_from_every_file_type(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "content", "words"),
     [
         ("empty.jsonl", b"", "is empty"),
@@ -103,7 +103,7 @@ def test_a_file_that_cannot_train_is_refused_with_the_reason(
     assert words in str(complaint(path))
 
 
-@pytest.mark.parametrize(
+@table(
     ("row", "field", "words"),
     [
         ('{"messages": [{"role": "user", "content"', "", "the line is truncated"),
@@ -130,7 +130,7 @@ def test_long_values_are_truncated_in_the_sample(tmp_path: Path) -> None:
     assert len(inspection.sample[0]["text"]) < 500
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "shape", "rows"),
     [
         ("alpaca_en_demo.json", "alpaca", 999),
@@ -167,7 +167,7 @@ def test_each_question_of_squad_is_a_row_and_gets_a_mapping(tmp_path: Path) -> N
     assert inspect(path, columns=found.suggestion).trainable
 
 
-@pytest.mark.parametrize(
+@table(
     ("row", "mapping"),
     [
         ({"question": "a", "answer": "b", "id": 1}, "prompt=question, completion=answer"),
@@ -193,7 +193,7 @@ def test_a_mapping_is_suggested_only_if_it_fits_the_rows(tmp_path: Path, row: di
 PAIR = {"prompt": "What is this?", "completion": "A cat."}
 
 
-@pytest.mark.parametrize(
+@table(
     "row",
     [
         PAIR | {"image": "cat.png"},
@@ -215,7 +215,7 @@ def test_rows_with_images_audio_or_video_are_refused(tmp_path: Path, row: dict[s
     assert "image" in str(error) or "video" in str(error) or "audio" in str(error)
 
 
-@pytest.mark.parametrize(
+@table(
     "row",
     [
         PAIR | {"image": None, "images": [], "audio": ""},

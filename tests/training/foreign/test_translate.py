@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from subtest_table import table
 
 from training.errors import UserError
 from training.foreign.entries import Outcome
@@ -67,7 +68,7 @@ def test_an_axolotl_file_keeps_its_meaning(tmp_path):
     assert (config.report_to, config.report_project) == ("wandb", "tests")
 
 
-@pytest.mark.parametrize("values", [LLAMAFACTORY, AXOLOTL])
+@table("values", [LLAMAFACTORY, AXOLOTL])
 def test_every_key_has_an_entry(values):
     assert {entry.key for entry in imported(values).entries} >= values.keys()
 
@@ -202,9 +203,7 @@ def test_every_data_set_of_axolotl_is_taken(tmp_path):
     assert Path(config.validation_data).name == "held_out.jsonl"
 
 
-@pytest.mark.parametrize(
-    "text", ['{"train_batch_size": 64, "steps_per_print": 10}', '{"train_micro_batch_size_per_gpu": 8}']
-)
+@table("text", ['{"train_batch_size": 64, "steps_per_print": 10}', '{"train_micro_batch_size_per_gpu": 8}'])
 def test_a_deepspeed_json_without_a_zero_section_is_stage_0(text):
     result = import_text(text, None)
     assert (result.programs, result.settings["strategy"]) == (("DeepSpeed",), "zero0")
@@ -218,13 +217,13 @@ def test_without_a_folder_no_file_is_read(tmp_path):
     assert outcome(result, "dataset").outcome is Outcome.UNSUPPORTED
 
 
-@pytest.mark.parametrize("text", ["", "hello", "[1, 2]", "a: b: c", "model: m\ndata: d\nlora_r: 8\n", "null"])
+@table("text", ["", "hello", "[1, 2]", "a: b: c", "model: m\ndata: d\nlora_r: 8\n", "null"])
 def test_a_text_of_no_known_program_is_refused(text):
     with pytest.raises(UserError, match=r"configuration of|not valid YAML"):
         import_text(text, None, "pasted")
 
 
-@pytest.mark.parametrize(
+@table(
     "more",
     [
         {"pissa_init": True, "pissa_iter": [1]},
@@ -258,8 +257,8 @@ def test_aliases_and_deep_nesting_are_refused():
             import_text(text, None, "pasted")
 
 
-@pytest.mark.parametrize("value", [None, True, 0, -1, 1.5, "", "auto", "x" * 50, [], [1, "a"], {}, {"a": None}, [{}]])
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+@table("value", [None, True, 0, -1, 1.5, "", "auto", "x" * 50, [], [1, "a"], {}, {"a": None}, [{}]])
+@table("program", PROGRAMS)
 def test_no_value_of_any_key_crashes(program, value):
     starts = {"DeepSpeed": "zero_optimization", "accelerate": "distributed_type", "PEFT": "peft_type", "axolotl": "base_model",
               "LLaMA-Factory": "finetuning_type", "transformers and trl": "model_name_or_path"}  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
+from subtest_table import table
 
 from training.config.applies import APPLIES, applies
 from training.config.fields import settings
@@ -29,7 +29,7 @@ def config(**values: Any) -> RunConfig:
     return RunConfig.model_validate({"model": "m", "data": "d"} | values)
 
 
-@pytest.mark.parametrize(
+@table(
     ("machine", "values", "setting"),
     [
         (CPU, {"strategy": "zero3"}, "strategy"),
@@ -167,7 +167,7 @@ def test_a_refused_pair_names_its_setting_and_has_a_working_fix(
     assert conflict.reason not in [item.reason for item in check(mended, machine)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("machine", "values"),
     [
         (CPU, {}),
@@ -186,7 +186,7 @@ def test_working_combinations_are_accepted(machine: Machine, values: dict[str, A
     assert check(config(**values), machine) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("machine", "values"),
     [
         (CPU, {"method": "full", "learning_rate": 1e-2}),
@@ -209,7 +209,7 @@ def test_working_but_unwise_combinations_are_advice_with_a_working_fix(
     assert check(config(**(values | advice.changes)), machine) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("values", "setting"),
     [
         ({"method": "vera", "method_options": "r=8", "lora_r": 8}, "lora_r"),
@@ -261,7 +261,7 @@ def other_value(name: str) -> Any:
     return setting.default / 2 if setting.default else (setting.minimum or 0) + 0.5
 
 
-@pytest.mark.parametrize("name", list(APPLIES))
+@table("name", list(APPLIES))
 def test_a_changed_setting_has_advice_or_a_conflict_exactly_where_it_has_no_effect(name: str) -> None:
     choices = [(chooser, choice) for chooser, known in CHOICES.items() for choice in known if chooser != name]
     for chooser, choice in [*choices, *((chooser, given) for chooser, given in GIVEN.items() if chooser != name)]:
@@ -286,12 +286,12 @@ def test_a_disabled_setting_has_no_advice() -> None:
     assert check(config(validation_data="v", eval_split=0, lr_scheduler="constant", warmup=0), CPU) == []
 
 
-@pytest.mark.parametrize(("machine", "precision"), [(CPU, "fp32"), (FOUR_V100, "fp16"), (ONE_H100, "bf16")])
+@table(("machine", "precision"), [(CPU, "fp32"), (FOUR_V100, "fp16"), (ONE_H100, "bf16")])
 def test_automatic_precision_is_the_best_the_machine_has(machine: Machine, precision: str) -> None:
     assert machine.best_precision.value == precision
 
 
-@pytest.mark.parametrize(
+@table(
     ("values", "sure"),
     [
         ({"learning_rate": 1e-2}, "Likely"),
@@ -320,7 +320,7 @@ MODELS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@table("name", MODELS)
 def test_overflow_in_fp16_is_foretold_from_the_model_s_config(tmp_path: Path, name: str) -> None:
     values, sure = MODELS[name]
     (tmp_path / "config.json").write_text(json.dumps(values))

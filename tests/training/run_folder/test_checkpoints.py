@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import pytest
+from subtest_table import table
 
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir, checkpoints_dir
@@ -31,8 +31,8 @@ def test_a_checkpoint_without_a_manifest_is_skipped_and_reported(tmp_path: Path)
     assert [path.name for path in checkpoints.unsealed(tmp_path)] == ["checkpoint-2"]
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "global/rank_0.pt", "manifest.json"])
-@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+@table("name", ["weights.safetensors", "global/rank_0.pt", "manifest.json"])
+@table("damage", ["cut", "flipped", "gone"])
 def test_damage_to_any_file_is_detected(tmp_path: Path, name: str, damage: str) -> None:
     older, newer = make(tmp_path, 1), make(tmp_path, 2)
     file = newer / name

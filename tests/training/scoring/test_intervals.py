@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from subtest_table import table
 
 from training.scoring.intervals import bootstrap, bounded, mean_interval
 
@@ -29,13 +30,13 @@ def coverage(interval, mean, draw, rows):
     return np.mean([low <= mean <= high for low, high in found])
 
 
-@pytest.mark.parametrize("rows", [3, 5, 10, 50, 200])
-@pytest.mark.parametrize("kind", KINDS)
+@table("rows", [3, 5, 10, 50, 200])
+@table("kind", KINDS)
 def test_the_interval_of_a_mean_contains_it_in_95_percent_of_samples_at_any_number_of_rows(kind, rows):
     assert coverage(mean_interval, *KINDS[kind], rows) >= LEAST
 
 
-@pytest.mark.parametrize("rows", [3, 5, 10, 50, 200])
+@table("rows", [3, 5, 10, 50, 200])
 def test_the_interval_of_paired_differences_contains_the_true_one_in_95_percent_of_samples(rows):
     def draw(random, rows):
         return random.choice([1.0, 0.0, -1.0], rows, p=[0.12, 0.83, 0.05])
@@ -47,7 +48,7 @@ def test_a_bootstrap_interval_would_not():
     assert coverage(bootstrap, *KINDS["90% right"], 3) < 0.5
 
 
-@pytest.mark.parametrize(("rows", "low", "high"), [(3, 0.292, 1.0), (30, 0.884, 1.0)])
+@table(("rows", "low", "high"), [(3, 0.292, 1.0), (30, 0.884, 1.0)])
 def test_the_interval_of_right_answers_only_is_clopper_and_pearson_s(rows, low, high):
     assert mean_interval([1.0] * rows) == pytest.approx((low, high), abs=0.01)
 

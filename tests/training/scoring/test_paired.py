@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from subtest_table import table
 
 from training.scoring.paired import Paired, Verdict, compare, rows_needed, sign_flip
 
@@ -28,7 +29,7 @@ def token_f1(random, rows):
     return before, after
 
 
-@pytest.mark.parametrize("rows", [30, 160, 500])
+@table("rows", [30, 160, 500])
 def test_of_200_pairs_of_equally_good_models_at_most_5_percent_are_called_better(rows):
     random = np.random.default_rng(rows)
     draws = [lambda: answered(random, rows, 0.6, 0.3), lambda: answered(random, rows, 0.9, 0.1)]
@@ -54,7 +55,7 @@ def test_a_loss_of_the_same_size_is_called_worse():
     assert compare(before, after, lower_is_better=True).verdict is Verdict.WORSE
 
 
-@pytest.mark.parametrize(("better", "worse"), [(5, 0), (6, 0), (8, 1), (8, 2), (15, 4), (15, 5)])
+@table(("better", "worse"), [(5, 0), (6, 0), (8, 1), (8, 2), (15, 4), (15, 5)])
 def test_right_and_wrong_answers_differ_exactly_if_mcnemar_s_exact_test_says_so(better, worse):
     differences = np.array([1.0] * better + [-1.0] * worse + [0.0] * 91)
     p_value = 2 * sum(math.comb(better + worse, count) for count in range(worse + 1)) / 2 ** (better + worse)

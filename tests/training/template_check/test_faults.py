@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from chat_models import CHATML, FAMILIES, KINDS, LLAMA3, MISTRAL, QWEN3, chat, make_tokenizer, write_model, write_rows
+from subtest_table import table
 
 from training.chat.named_templates import NAMED
 from training.config.run_config import RunConfig
@@ -52,16 +52,16 @@ def only(report: Report, fault: str, severity: str) -> Finding:
     return finding
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "qwen3"])
+@table("kind", KINDS)
+@table("family", [name for name in FAMILIES if name != "qwen3"])
 def test_healthy_templates_give_no_alarm(tmp_path: Path, family: str, kind: str) -> None:
     report = checked(tmp_path, make_tokenizer(family, kind), CHAT)
     assert (report.findings, report.checked) == ((), 3)
     assert all(any(token.trained for token in row.tokens) for row in report.rows)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
+@table("kind", KINDS)
+@table(
     ("rows", "settings"),
     [
         ([chat("2+2?", "4", reasoning_content="add"), chat("2+2?", "<think>\nadd\n</think>\n\n4")], {}),
@@ -80,7 +80,7 @@ def test_a_healthy_thinking_template_gives_no_alarm(
     assert checked(tmp_path, make_tokenizer("qwen3", kind), rows, **settings).findings == ()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@table("kind", KINDS)
 def test_doubled_bos(tmp_path: Path, kind: str) -> None:
     report = checked(tmp_path, make_tokenizer("llama3", kind), CHAT, chat_template="{{ bos_token }}" + LLAMA3)
     finding = only(report, "doubled_bos", ERROR)
@@ -98,7 +98,7 @@ def test_end_token_masked(tmp_path: Path) -> None:
     assert "<|im_end|> after the answer has no loss" in finding.message
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@table("kind", KINDS)
 def test_end_token_that_the_template_never_writes(tmp_path: Path, kind: str) -> None:
     report = checked(tmp_path, make_tokenizer("mistral", kind), CHAT, chat_template=MISTRAL.replace("+ eos_token", ""))
     assert "writes no end token" in only(report, "end_token_never_written", ERROR).message
@@ -122,7 +122,7 @@ def test_the_end_tokens_of_the_generation_config_count(tmp_path: Path) -> None:
     assert checked(tmp_path, tokenizer, CHAT).findings == ()
 
 
-@pytest.mark.parametrize("family", ["chatml", "mistral"])
+@table("family", ["chatml", "mistral"])
 def test_pad_equal_to_the_end_token(tmp_path: Path, family: str) -> None:
     end = FAMILIES[family][1]
     only(checked(tmp_path, make_tokenizer(family, pad_token=end), CHAT), "pad_is_end_token", WARNING)
@@ -149,7 +149,7 @@ def test_a_prompt_whose_last_token_merges_with_the_answer(tmp_path: Path) -> Non
     only(report, "prompt_differs", WARNING)
 
 
-@pytest.mark.parametrize("family", ["llama3", "gemma"])
+@table("family", ["llama3", "gemma"])
 def test_a_template_that_trims_the_answer(tmp_path: Path, family: str) -> None:
     finding = only(checked(tmp_path, make_tokenizer(family), ROWS), "answer_trimmed", WARNING)
     assert finding.row == 3
@@ -190,7 +190,7 @@ def test_a_head_that_is_rounded_up_gives_no_alarm(tmp_path: Path) -> None:
     assert checked(tmp_path, make_tokenizer("chatml"), CHAT, head=1024).findings == ()
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "found"),
     [
         ({}, True),
@@ -222,7 +222,7 @@ def test_special_tokens_whose_embeddings_are_zero(tmp_path: Path) -> None:
     assert only(checked(tmp_path, tokenizer, CHAT), "added_tokens_untrained", ERROR).tokens == ("<|im_start|>",)
 
 
-@pytest.mark.parametrize(("limit", "severity"), [(8, ERROR), (24, WARNING)])
+@table(("limit", "severity"), [(8, ERROR), (24, WARNING)])
 def test_a_maximum_length_that_cuts_the_end_token_off(tmp_path: Path, limit: int, severity: str) -> None:
     rows = [chat("Hi", "Hello"), chat("Hi", "Hello " * 20)]
     found = {
@@ -276,7 +276,7 @@ def test_a_template_that_writes_the_current_date(tmp_path: Path) -> None:
     assert "date_string" not in unfixed.fix
 
 
-@pytest.mark.parametrize("name", NAMED)
+@table("name", NAMED)
 def test_templates_by_name_give_no_alarm(tmp_path: Path, name: str) -> None:
     family = {"zephyr": "mistral"}.get(name, name)
     tokenizer = make_tokenizer(family)
@@ -313,7 +313,7 @@ def test_loss_weights_that_are_all_zero(tmp_path: Path) -> None:
     assert checked(tmp_path, make_tokenizer("chatml"), rows, **finding.changes).findings == ()
 
 
-@pytest.mark.parametrize(
+@table(
     ("template", "message"),
     [
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "unsafe"),

@@ -1,14 +1,14 @@
 """A failed run beside one that finished: new log lines and other settings."""
 
-import pytest
 from played_run import PlayedRun
+from subtest_table import table
 
 from worker.diagnosis.comparison import MOST_LINES, different_settings, new_lines, template
 from worker.store.tables import Status
 from worker.supervision.run_diagnosis import compared, of_run
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "other"),
     [
         ("step 10 of 200 took 1.53 s", "step 7 of 9 took 0.2 s"),

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from paths import TESTS
+from subtest_table import table
 
 from training.config.fields import settings
 from training.config.run_config import RunConfig
@@ -30,7 +31,7 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {gib} {unit}. GPU 
 of which 1.00 GiB is free."""
 
 
-@pytest.mark.parametrize("cause", [cause.name for cause in CAUSES])
+@table("cause", [cause.name for cause in CAUSES])
 def test_every_cause_is_found_in_its_log(cause):
     diagnosis = diagnose(log(cause))
     assert diagnosis.cause == cause, diagnosis.explanation
@@ -49,7 +50,7 @@ def test_every_log_has_a_cause_and_causes_are_unique():
     assert all(BY_SUBJECT.values())
 
 
-@pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.changes], ids=lambda cause: cause.name)
+@table("cause", [cause for cause in CAUSES if cause.changes])
 def test_every_fix_changes_existing_settings(cause):
     assert cause.changes.keys() <= settings().keys()
     RunConfig(model="m", data="d", **cause.changes)
@@ -85,9 +86,7 @@ Root Cause (first observed failure):
     assert (diagnosis.cause, diagnosis.first_failed_rank) == ("permission_denied", 1)
 
 
-@pytest.mark.parametrize(
-    "mark", ["[rank{}]: ", "[default{}]:", "[default{}]:[rank{}]: ", "[rank: {}] ", "[1,{}]<stderr>:"]
-)
+@table("mark", ["[rank{}]: ", "[default{}]:", "[default{}]:[rank{}]: ", "[rank: {}] ", "[1,{}]<stderr>:"])
 def test_line_prefixes_of_launchers_give_the_rank(mark):
     lines = [
         "Traceback (most recent call last):",
@@ -172,7 +171,7 @@ def test_an_attention_matrix_gives_the_sequence_length_if_model_and_batch_are_kn
     assert (diagnosis.first_failed_rank, diagnosis.inferred["gpu"], diagnosis.inferred["phase"]) == (2, 2, "forward")
 
 
-@pytest.mark.parametrize(
+@table(
     ("gib", "code", "batch", "length", "tensor"),
     [
         (8.00, "attn_weights = softmax(attn_weights, dim=-1, dtype=torch.float32)", 4, 4096, "attention matrix"),
@@ -204,7 +203,7 @@ def test_a_length_beyond_the_models_positions_is_the_least_likely_candidate():
     assert inferred["sequence_length"] <= 4096
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "requested", "free"),
     [
         (
@@ -248,7 +247,7 @@ def test_fragmentation_is_distinguished_from_memory_in_use():
 OFFLOADED = {"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("code", "phase", "changes"),
     [
         ("AutoModelForCausalLM.from_pretrained(folder).cuda()", "loading", OFFLOADED),
@@ -277,7 +276,7 @@ LAST = (
 )
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "rank"),
     [
         ("world_size=3\n" + "".join(WAITED.format(rank, 5, "ALLREDUCE") for rank in (0, 2)), 1),
@@ -290,7 +289,6 @@ LAST = (
         ("".join(WAITED.format(rank, 4 if rank == 0 else 5, "ALLREDUCE") for rank in range(3)), 0),
         ("".join(WAITED.format(rank, 5, "BROADCAST" if rank == 1 else "ALLREDUCE") for rank in range(3)), 1),
     ],
-    ids=["silent", "queued fewer", "behind", "another collective"],
 )
 def test_a_collective_timeout_names_the_rank_that_hung(text, rank):
     diagnosis = diagnose(text)
@@ -363,7 +361,7 @@ def ended(error, *, before="", code="go()"):
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("call", "argument", "fix"),
     [
         ("SFTConfig", "max_seq_length", "max_length"),

@@ -2,8 +2,8 @@
 
 import re
 
-import pytest
 from paths import TESTS
+from subtest_table import table
 
 from worker.diagnosis.causes import CAUSES
 from worker.diagnosis.diagnosis import UNKNOWN, diagnose
@@ -52,13 +52,13 @@ def plain_logs():
             yield cause.name
 
 
-@pytest.mark.parametrize("path", MORE, ids=lambda path: path.stem)
+@table("path", MORE)
 def test_every_further_log_has_the_cause_that_its_name_gives(path):
     diagnosis = diagnose(path.read_text(encoding="utf-8"))
     assert diagnosis.cause == path.stem.partition(".")[0], diagnosis.explanation
 
 
-@pytest.mark.parametrize("name", list(plain_logs()))
+@table("name", list(plain_logs()))
 def test_a_cause_is_found_in_a_notebook_too(name):
     text = as_in_a_notebook((LOGS / f"{name}.log").read_text(encoding="utf-8"))
     assert text.count("-" * 75)
@@ -81,7 +81,7 @@ def test_of_two_exceptions_of_one_program_the_last_counts():
     assert diagnose(caught + "no fast kernels\n" + raised("moon.MoonError: the moon is full")).cause == UNKNOWN
 
 
-@pytest.mark.parametrize(
+@table(
     ("first", "link", "last", "cause"),
     [
         ("KeyError: 'text'", HANDLED, "moon.MoonError: the moon is full", UNKNOWN),
@@ -138,7 +138,7 @@ def test_a_traceback_pasted_with_an_indent_is_parsed():
     assert "moon.MoonError: the moon is full (in main, a.py)" in diagnose(text).explanation
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "code", "cause"),
     [
         ("SFTTrainer.__init__() got an unexpected keyword argument 'packing'", "SFTTrainer(", "package_incompatible"),
@@ -169,7 +169,7 @@ def test_what_is_printed_after_an_interruption_is_not_the_cause():
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "code", "cause"),
     [
         ("KeyError: 'content'", "return reply['content']", UNKNOWN),
@@ -183,7 +183,7 @@ def test_the_code_that_failed_distinguishes_rows_and_files_from_other_values(err
     assert diagnose(raised(error, code=code)).cause == cause
 
 
-@pytest.mark.parametrize(
+@table(
     "log",
     [
         "10:00:00: E external/local_xla/cuda.cc:2] failed call to cuInit: no CUDA-capable device is detected\nSaved.\n",

@@ -2,7 +2,7 @@
 
 import re
 
-import pytest
+from subtest_table import table
 
 from worker.diagnosis.diagnosis import UNKNOWN, diagnose
 from worker.diagnosis.parsing.needles import Haystack, needles
@@ -22,7 +22,7 @@ ACCEPTED = (
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
 
 
-@pytest.mark.parametrize(
+@table(
     "before",
     [
         ACCEPTED,
@@ -43,7 +43,7 @@ def test_source_code_in_a_traceback_is_not_the_cause():
     assert diagnose(ended("moon.MoonError: the moon is full", code=code)).cause == UNKNOWN
 
 
-@pytest.mark.parametrize(
+@table(
     "log",
     [
         OVERFLOW * 3 + "{'loss': 1.5, 'grad_norm': 1.2, 'epoch': 0.1}\n" * 2,
@@ -85,7 +85,7 @@ def test_the_second_of_two_runs_in_a_log_counts():
     assert diagnose(first + second).cause == "permission_denied"
 
 
-@pytest.mark.parametrize(
+@table(
     "prefix",
     [
         "Jan  2 10:00:00 node1 python[4711]: ",
@@ -111,7 +111,7 @@ def test_an_error_between_many_lines_of_metrics_is_found():
     assert went_on.cause == UNKNOWN
 
 
-@pytest.mark.parametrize(
+@table(
     ("pattern", "needed"),
     [
         ("disk (?:quota|space) exceeded", {" exceeded"}),
