@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import patience
 import pytest
 from paths import PROGRAMS, ROOT
-from patience import eventually
 
 from training.config.run_config import RunConfig
 from worker.supervision.launcher import launch
@@ -34,14 +34,25 @@ def forked(request: dict[str, Any]) -> int:
         return int(stream.readline())
 
 
+def run(code: str) -> None:
+    """Runs the code in a fork; fails with its output if it fails."""
+    done = patience.run([str(_python()), "-c", code], stderr=subprocess.STDOUT, cwd=ROOT)
+    assert not done.returncode, done.stdout.decode()
+
+
 def use_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets this process start `sys.executable -m MODULE` and `-c CODE` as forks (programs/warm_python.py)."""
+    """Lets this process, and the forks, start `sys.executable -m MODULE` and `-c CODE` as forks (programs/warm_python.py)."""
+    monkeypatch.setattr(sys, "executable", str(_python()))
+
+
+@cache
+def _python() -> Path:
     _connected().close()
     script = folder() / f"python-{os.getpid()}"
-    words = [sys.executable, "-IS", str(PROGRAMS / "warm_python.py"), str(folder() / "socket")]
+    words = [sys.executable, "-IS", str(PROGRAMS / "warm_python.py"), str(folder() / "socket"), str(script)]
     script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     script.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(script))
+    return script
 
 
 def _connected() -> socket.socket:
@@ -72,7 +83,7 @@ def _start_warm_launcher(place: Path) -> None:
         assert process.poll() is None, (place / "output.log").read_text()
         return (place / "socket").exists()
 
-    eventually(listens, [process])
+    patience.eventually(listens, [process])
 
 
 def _session() -> int:

@@ -136,7 +136,7 @@ def launch(request: dict[str, Any]) -> int:
 
 
 def run_program(
-    connection: socket.socket, streams: list[int], program: list[str], env: dict[str, str], folder: str
+    connection: socket.socket, streams: list[int], program: list[str], executable: str, env: dict[str, str], folder: str
 ) -> int:
     """Runs `python [-u] [-W ...] -m MODULE ...` or `-c CODE ...` with the streams of the process that asks for it, which gets the
     process ID and then the exit code."""
@@ -145,6 +145,7 @@ def run_program(
         os.dup2(stream, number)
         os.close(stream)
     threading.Thread(target=end_with, args=[connection], daemon=True).start()
+    sys.executable = executable
     words = iter(program)
     while (kind := next(words)) not in ("-m", "-c"):
         if kind == "-W":

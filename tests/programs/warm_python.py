@@ -1,4 +1,5 @@
-"""Stands in for the Python interpreter: `warm_python.py SOCKET -m MODULE ...` runs the program in a fork of the warm launcher.
+"""Stands in for the Python interpreter: `warm_python.py SOCKET EXECUTABLE -m MODULE ...` runs the program in a fork of the warm
+launcher, which starts others by EXECUTABLE.
 
 Signals, standard streams, environment, folder and exit code are those of this process; when it is killed, the fork ends with it.
 """
@@ -10,10 +11,11 @@ import socket
 import sys
 
 
-def main(address: str, arguments: list[str]) -> int:
+def main(address: str, executable: str, program: list[str]) -> int:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
-        request = {"program": arguments, "env": dict(os.environ), "folder": os.getcwd()}  # noqa: PTH109 no import
+        request = {"program": program, "executable": executable, "env": dict(os.environ)}
+        request["folder"] = os.getcwd()  # noqa: PTH109 importing pathlib takes longer than all else
         socket.send_fds(connection, [json.dumps(request).encode() + b"\n"], [0, 1, 2])
         with connection.makefile() as answers:
             fork = int(answers.readline())
@@ -26,4 +28,4 @@ def main(address: str, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))

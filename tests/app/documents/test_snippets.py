@@ -1,21 +1,19 @@
 """The snippets of a finished run work as they are: python against a real run, shell by its syntax."""
 
-import contextlib
-import io
 import json
 import os
 import shlex
 import subprocess
 import sys
-import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import patience
 import pytest
+import warm
 from played_run import PlayedRun
-from tiny import make_data, make_model
-from trainer_process import train_here
+from trained import Recipe, copy_of, trained
 
 from app.documents.results.outputs import used_by_snippets
 from app.documents.results.snippets import Snippet, Used, snippets
@@ -29,27 +27,25 @@ pytestmark = [
     pytest.mark.train,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
+PYTHON = sys.executable
 SHORT = {"verify_rows": 1, "max_steps": 1, "eval_steps": 0, "eval_split": 4, "max_new_tokens": 3}
-CHAT = [
-    {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}!"}]} for n in range(40)
-]
-CLASSES = [{"text": f"text {n}", "label": ("good", "bad")[n % 2]} for n in range(40)]
-PAIRS = [{"prompt": f"{n}?", "chosen": "yes", "rejected": "no"} for n in range(40)]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("models") / "tiny-llama")
+@pytest.fixture(autouse=True)
+def warm_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    warm.use_python(monkeypatch)
 
 
-def finished(data: Path, model: Path, shape: str, **settings: Any) -> list[Snippet]:
+def finished(data: str, shape: str, **settings: Any) -> list[Snippet]:
     """The snippets of a real run that is stored as finished."""
-    played = PlayedRun("My first run", model=str(model), data=str(data), **(SHORT | settings)).claim()
-    trained = train_here(get_settings().runs_dir / played.id, model, data, **(SHORT | settings))
-    played.end(summary=trained.summary)
-    sample = [json.loads(line) for line in data.read_text().splitlines()[:3]]
+    recipe = Recipe("llama", data, SHORT | settings)
+    model, file = recipe.inputs
+    played = PlayedRun("My first run", model=str(model), data=str(file), **recipe.settings).claim()
+    copy_of(recipe, get_settings().runs_dir / played.id)
+    played.end(summary=trained(recipe).summary)
+    sample = [json.loads(line) for line in file.read_text().splitlines()[:3]]
     with database.write() as session:
-        facts = {"name": data.name, "format": "jsonl", "rows": 40, "bytes": 1, "created_at": 0.0}
+        facts = {"name": file.name, "format": "jsonl", "rows": 40, "bytes": 1, "created_at": 0.0}
         session.add(Dataset(id=played.id, sha256=played.id, shape=shape, sample=sample, **facts))
         runs.get(session=session, run_id=played.id).dataset_id = played.id
     with database.read() as session:
@@ -58,48 +54,35 @@ def finished(data: Path, model: Path, shape: str, **settings: Any) -> list[Snipp
     return snippets(used)
 
 
-def written(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def printed(snippet: Snippet) -> str:
-    """What the snippet prints. It runs in this process, which has imported the libraries: importing them takes the longest."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        exec(compile(snippet.text, snippet.program, "exec"), {"__name__": "__main__"})
-    return output.getvalue()
-
-
-def printed_alone(snippet: Snippet) -> str:
+def printed(snippet: Snippet, python: str | None = None) -> str:
     """What the snippet prints as a program of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", snippet.text],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"HF_HUB_OFFLINE": "1"},
-        check=False,
-    )
+    env = os.environ | {"HF_HUB_OFFLINE": "1"}
+    done = patience.run([python or sys.executable, "-W", "ignore", "-c", snippet.text], text=True, env=env)
     assert done.returncode == 0, f"{snippet.text}\n{done.stderr[-3000:]}"
-    return done.stdout
+    return str(done.stdout)
 
 
 def of(found: list[Snippet], program: str) -> Snippet:
     return next(one for one in found if one.program == program)
 
 
-def test_an_adapter_of_chats_answers_in_peft_and_transformers_alike(home: Path, tmp_path: Path, model: Path) -> None:
-    found = finished(written(tmp_path / "chat.jsonl", CHAT), model, "messages", learning_rate=0.05)
+def test_an_adapter_of_chats_answers_in_peft_and_transformers_alike(home: Path) -> None:
+    found = finished("chats", "messages", learning_rate=0.05)
     assert "apply_chat_template" in of(found, "peft").text
-    assert printed(of(found, "peft")) == printed_alone(of(found, "transformers")) != ""
+    assert printed(of(found, "peft")) == printed(of(found, "transformers")) != ""
     assert "chat/completions" in of(found, "vLLM").text
     assert "--chat-template" not in of(found, "vLLM").text  # the base model has the same template
     assert "<|user|>{{ .Content }}<|end|>" in of(found, "Ollama").text
 
 
-def test_plain_prompts_get_no_chat_template(home: Path, tmp_path: Path, model: Path) -> None:
-    found = finished(make_data(tmp_path / "rows.jsonl"), model, "prompt/completion", merge_adapter=True)
+@pytest.mark.nightly
+def test_a_snippet_runs_in_an_interpreter_that_has_imported_nothing(home: Path) -> None:
+    snippet = of(finished("chats", "messages", learning_rate=0.05), "transformers")
+    assert printed(snippet, PYTHON) == printed(snippet)
+
+
+def test_plain_prompts_get_no_chat_template(home: Path) -> None:
+    found = finished("counting", "prompt/completion", merge_adapter=True)
     assert "apply_chat_template" not in of(found, "peft").text
     assert 'TEMPLATE """{{ .Prompt }}"""' in of(found, "Ollama").text
     assert "/merged" in of(found, "transformers").text
@@ -107,28 +90,28 @@ def test_plain_prompts_get_no_chat_template(home: Path, tmp_path: Path, model: P
 
 
 @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
-def test_a_quantized_base_model_is_quantized_again(home: Path, tmp_path: Path, model: Path) -> None:
-    found = finished(make_data(tmp_path / "rows.jsonl"), model, "prompt/completion", method="qlora")
+def test_a_quantized_base_model_is_quantized_again(home: Path) -> None:
+    found = finished("counting", "prompt/completion", method="qlora")
     assert "load_in_4bit=True" in of(found, "peft").text
     assert "--quantization bitsandbytes" in of(found, "vLLM").text
     printed(of(found, "peft"))
 
 
-def test_a_classifier_prints_a_class(home: Path, tmp_path: Path, model: Path) -> None:
-    found = finished(written(tmp_path / "rows.jsonl", CLASSES), model, "text/label", task="classification")
+def test_a_classifier_prints_a_class(home: Path) -> None:
+    found = finished("classes", "text/label", task="classification")
     assert {one.program for one in found} == {"peft", "transformers"}
-    answer = printed_alone(of(found, "peft"))
+    answer = printed(of(found, "peft"))
     assert answer.strip() in ("good", "bad")
     assert printed(of(found, "transformers")) == answer
 
 
-def test_a_reward_model_prints_a_score(home: Path, tmp_path: Path, model: Path) -> None:
-    found = finished(written(tmp_path / "rows.jsonl", PAIRS), model, "preference", task="reward")
+def test_a_reward_model_prints_a_score(home: Path) -> None:
+    found = finished("pairs", "preference", task="reward")
     assert "tensor([" in printed(of(found, "peft"))
 
 
-def test_a_model_after_full_fine_tuning_needs_no_peft(home: Path, tmp_path: Path, model: Path) -> None:
-    found = finished(written(tmp_path / "chat.jsonl", CHAT), model, "messages", method="full")
+def test_a_model_after_full_fine_tuning_needs_no_peft(home: Path) -> None:
+    found = finished("chats", "messages", method="full")
     assert {one.program for one in found} == {"transformers", "vLLM", "llama.cpp", "Ollama"}
     printed(of(found, "transformers"))
     assert "lora" not in of(found, "vLLM").text
