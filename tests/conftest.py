@@ -53,7 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tells a process of `--dist each` which share of the files it runs."""
-    node.workerinput["share"] = (int(node.gateway.id.removeprefix("gw")), len(node.config.getvalue("tx")))
+    if node.config.getvalue("dist") == "each":
+        node.workerinput["share"] = (int(node.gateway.id.removeprefix("gw")), len(node.config.getvalue("tx")))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
