@@ -10,6 +10,7 @@ from paths import ROOT
 CODE = ["app", "worker", "training", "benchmarks", "tests", "migrations"]
 TEXTS = ["*.md", "docs/*.md", "*.yml", "Dockerfile", "Makefile", "pyproject.toml"]
 PACKAGES = "app|worker|training|benchmarks"
+WORTH_PARSING = re.compile(rf"-[mA]\b|[\"'](?:{PACKAGES})\.[a-z_]")  # parsing all files takes seconds
 MODULE = re.compile(rf"(?:{PACKAGES})(?:\.[a-z_]+)+(?::[a-z_]+)?")  # as a whole string: "worker.settings"
 NOT_MODULES = re.compile(r"no_such|\.(?:py|log)$|_$")
 COMMAND = re.compile(rf"(?:-m|-A) \"?((?:{PACKAGES})(?:\.[a-z_]+)+)")  # in a sentence: python -m worker.settings
@@ -25,7 +26,8 @@ def text_files() -> list[Path]:
 
 
 def strings(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text())):
+    source = file.read_text()
+    for node in ast.walk(ast.parse(source)) if WORTH_PARSING.search(source) else ():
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
