@@ -154,4 +154,4 @@ def begun(request: dict[str, Any]) -> int:
 if __name__ == "__main__":
     load()
     with contextlib.suppress(KeyboardInterrupt):
-        serve(sys.stdin, sys.stdout)
+        serve(sys.stdin, os.fdopen(os.dup(1), "w"))

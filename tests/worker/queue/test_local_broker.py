@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 from paths import ROOT
+from patience import eventually
 from redis import Redis
-from supervised import eventually
 
+from worker.machine.processes import is_gone
 from worker.queue import local_broker
 from worker.queue.local_broker import BrokerError
 from worker.settings import Settings, get_settings
@@ -127,9 +128,9 @@ def test_the_server_ends_with_the_process_that_started_it(settings: Settings) ->
         "from worker import settings; from worker.queue import local_broker; "
         "server = local_broker.start(settings.get_settings())"
     )
-    code = f"{begin}; print(server.pid, flush=True); import time; time.sleep(60)"
+    code = f"{begin}; print(server.pid, flush=True); import signal; signal.pause()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT, env=os.environ) as parent:
         assert parent.stdout is not None
         server = psutil.Process(int(parent.stdout.readline()))
         parent.send_signal(signal.SIGKILL)
-    eventually(lambda: not server.is_running())
+    eventually(lambda: is_gone(server))

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
@@ -13,9 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 from paths import ROOT, TESTS
+from patience import eventually
+from programs.stand_in import GO_FILE
+from programs.stand_in_nursery import Forked
 from redis import Redis, RedisError
 from sqlmodel import select
-from supervised import eventually, get, queue_run
+from supervised import get, nursery, queue_run
 
 from worker import celery_app
 from worker.machine import processes
@@ -27,7 +29,7 @@ from worker.store.tables import Attempt, Machine, Status
 pytestmark = pytest.mark.slow
 
 REDIS_PORT = 6379
-REDIS_NUMBER = 9 + os.getpid() % 7  # of Redis's 16 databases, not the default one
+REDIS_NUMBER = 1 + os.getpid() % 12  # of Redis's 16 databases, not the default one
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def redis(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
         client.delete(celery_app.NAME, *client.keys("_kombu.*"), *client.keys("unacked*"))
 
 
-@pytest.fixture(params=["valkey", "redis"])
+@pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.nightly)])
 def server(request: pytest.FixtureRequest) -> Redis:
     """Each server that the queue may be on."""
     client: Redis = request.getfixturevalue(request.param)
@@ -61,22 +63,22 @@ def server(request: pytest.FixtureRequest) -> Redis:
 
 
 @contextmanager
-def workers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+def workers(count: int) -> Iterator[list[Forked]]:
     """Celery workers with four threads each, ready for messages."""
-    words = [*tasks.worker_command(), "--concurrency", "4"]
+    words = tasks.worker_command()
     words[words.index("worker.queue.tasks")] = "programs.stand_in_worker"
+    arguments = [*words[words.index("celery") + 1 :], "--concurrency", "4"]
     log = get_settings().data_dir / "workers.log"
+    log.touch()
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    with log.open("ab") as output:
-        argvs = [[*words, "--hostname", f"worker{number}@test"] for number in range(count)]
-        started = [subprocess.Popen(argv, cwd=TESTS, env=env, stdout=output, stderr=output) for argv in argvs]
+    names = [f"worker{number}@test" for number in range(count)]
+    started = [nursery().fork("celery", [*arguments, "--hostname", name], log, TESTS, env) for name in names]
     try:
-        eventually(lambda: log.read_text().count(" ready.") == count, seconds=40)
+        eventually(lambda: log.read_text().count(" ready.") == count)
         yield started
     finally:
         for worker in started:
             processes.kill_tree(worker.pid)
-            worker.wait()
 
 
 def compilers(worker: psutil.Process) -> list[psutil.Process]:
@@ -85,8 +87,8 @@ def compilers(worker: psutil.Process) -> list[psutil.Process]:
 
 def test_the_compilation_of_deepspeeds_operators_ends_with_its_worker(valkey: Redis) -> None:
     with workers(1) as [worker]:
-        compiler = eventually(lambda: compilers(psutil.Process(worker.pid)))[0]
-        worker.kill()
+        compiler = eventually(lambda: compilers(worker.process))[0]
+        worker.process.kill()
         eventually(lambda: processes.is_gone(compiler))
 
 
@@ -97,7 +99,7 @@ def test_a_worker_reports_its_machine_and_that_it_stops(valkey: Redis) -> None:
 
     with workers(1) as [worker]:
         assert eventually(draining) == [False]
-        worker.terminate()
+        worker.process.terminate()
         worker.wait()
         assert draining() == [True]
 
@@ -122,21 +124,22 @@ def test_twenty_messages_to_eight_consumers_start_a_run_once(server: Redis) -> N
             ring.start()
         for ring in rings:
             ring.join()
-        eventually(lambda: get(run_id).status.ended, seconds=30)
+        eventually(lambda: get(run_id).status.ended)
         eventually(lambda: server.llen(celery_app.NAME) == 0)
     assert (get(run_id).status, attempts(run_id)) == (Status.FINISHED, ["finished"])
 
 
 def test_workers_survive_the_broker_and_training_survives_the_worker(valkey: Redis) -> None:
     with workers(1) as (worker,):
-        run_id = queue_run(steps=60, pause=0.05)
+        run_id = queue_run(steps=5, hold=3)
         celery_app.notify(run_id)
-        eventually(lambda: get(run_id).step > 1)
+        eventually(lambda: get(run_id).step == 2)
         valkey.shutdown(nosave=True)
         second = queue_run(steps=1)
         assert not celery_app.notify(second)
-        worker.kill()
+        worker.process.kill()
         worker.wait()
+        (get_settings().runs_dir / run_id / GO_FILE).touch()
         eventually(lambda: get(run_id).status is Status.FINISHED)
         assert get(second).status is Status.QUEUED
     assert attempts(run_id) == ["finished"]

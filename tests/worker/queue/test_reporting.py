@@ -2,8 +2,9 @@
 
 import psutil
 import pytest
+from patience import eventually
 from sqlmodel import select
-from supervised import eventually, started  # noqa: F401
+from supervised import started  # noqa: F401
 
 from worker.machine import measurement
 from worker.machine.devices import CPU
