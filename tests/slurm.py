@@ -4,7 +4,6 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from environment import use
 from paths import ROOT
+from patience import eventually
 
 from benchmarks import slurm_cluster
 from benchmarks.chaos import job
@@ -27,7 +27,7 @@ from worker.store import history, runs
 from worker.store.tables import Run, Status
 
 NODES = 2
-SECONDS = 240.0
+QUIET_SECONDS = 240.0  # Slurm lets a requeued job wait for two minutes
 
 
 def pending(run: Run) -> bool:
@@ -56,34 +56,43 @@ class Installation:
         with db.read() as session:
             return runs.get(session=session, run_id=run_id)
 
-    def until(self, run_id: str, condition: Callable[[Run], Any], seconds: float = SECONDS) -> Run:
+    def until(self, run_id: str, condition: Callable[[Run], Any]) -> Run:
         """Lets rounds pass until the run meets the condition."""
-        deadline = time.monotonic() + seconds
-        while not condition(run := self.get(run_id)):
-            state = f"{run.status} {run.phase} {run.step} {run.job} {run.error}\n{self.told(run_id)}"
-            assert time.monotonic() < deadline and not run.status.ended, state
-            self._round()
-        return run
+        return self._rounds_until(run_id, condition, lambda run: run.status.ended)
 
-    def until_end(self, run_id: str, seconds: float = SECONDS) -> Run:
+    def until_end(self, run_id: str) -> Run:
         """Lets rounds pass until the run has ended."""
-        deadline = time.monotonic() + seconds
-        while not (run := self.get(run_id)).status.ended:
-            assert time.monotonic() < deadline, f"{run.status} {run.phase} {run.step} {run.job}\n{self.told(run_id)}"
+        return self._rounds_until(run_id, lambda run: run.status.ended)
+
+    def _rounds_until(
+        self, run_id: str, condition: Callable[[Run], Any], too_late: Callable[[Run], bool] = lambda run: False
+    ) -> Run:
+        def met() -> Run | None:
+            run = self.get(run_id)
+            if condition(run):
+                return run
+            assert not too_late(run), self._state(run)
             self._round()
+            return None
+
+        try:
+            run = eventually(met, quiet=QUIET_SECONDS, every=0.1)
+        except AssertionError as error:
+            error.add_note(self._state(self.get(run_id)))
+            raise
+        assert run
         return run
 
-    def wait(self, condition: Callable[[], Any], seconds: float = SECONDS) -> None:
+    def _state(self, run: Run) -> str:
+        return f"{run.status} {run.phase} {run.step} {run.job} {run.error}\n{self.told(run.id)}"
+
+    def wait(self, condition: Callable[[], Any]) -> None:
         """Waits without rounds."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        eventually(condition, quiet=QUIET_SECONDS, every=0.2)
 
     def _round(self) -> None:
         self.cluster.resume_drained()
         reaper.run_round()
-        time.sleep(0.1)
 
     def trains(self, run_id: str, step: int, attempt: int) -> Run:
         return self.until(run_id, lambda run: run.attempt >= attempt and run.step >= step and bool(run.job_id))
@@ -121,11 +130,11 @@ class Installation:
         return run
 
     def nothing_left(self) -> None:
-        deadline = time.monotonic() + SECONDS
-        while listed := self.cluster.call("squeue", "--noheader"):
-            assert time.monotonic() < deadline, listed
+        def left() -> str:
             self.cluster.resume_drained()
-            time.sleep(0.2)
+            return self.cluster.call("squeue", "--noheader")
+
+        self.wait(lambda: not left())
 
 
 @pytest.fixture(scope="module")

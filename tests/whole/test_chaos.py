@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import patience
 import pytest
 from paths import ROOT
 
@@ -26,10 +27,11 @@ STEPS = 12
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_eight_faults_leave_nothing_lost_doubled_or_left_over() -> None:
     options = ["--faults", "8", "--seed", "12", "--workers", "2", "--pause", "1", "--light", "--json"]
     argv = [sys.executable, "-m", "benchmarks.chaos", *options]
-    completed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    completed = patience.run(argv, cwd=ROOT, text=True)
     assert completed.stdout, completed.stderr
     report = json.loads(completed.stdout)
     assert report["found"] == [] and report["clean"] and completed.returncode == 0, completed.stdout + completed.stderr

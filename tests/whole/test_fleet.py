@@ -7,9 +7,10 @@ from pathlib import Path
 import fleet
 import pytest
 import tiny
+from patience import eventually
 from postgres_cluster import Cluster, programs
 from sqlmodel import select
-from supervised import eventually, get
+from supervised import get
 
 from training.config.run_config import RunConfig
 from worker.engines.local import placement
@@ -17,7 +18,7 @@ from worker.settings import get_settings
 from worker.store import database, history, runs
 from worker.store.tables import MachineFailure, Metric, Run, Status
 
-pytestmark = [pytest.mark.train, pytest.mark.slow]
+pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.nightly]
 STEPS = 120
 
 
@@ -65,7 +66,7 @@ def started(network: fleet.Network, folder: Path, **settings: object) -> str:
         host.start()
     with database.write() as session:
         run_id = runs.create(session=session, config=config, dataset_id=None, name="two machines").id
-    eventually(lambda: get(run_id).step >= 30 or get(run_id).status.ended, seconds=600)
+    eventually(lambda: get(run_id).step >= 30 or get(run_id).status.ended)
     assert sorted(get(run_id).devices) == ["alpha/cpu", "beta/cpu"], told(run_id)
     return run_id
 
@@ -83,7 +84,7 @@ def told(run_id: str) -> list[str]:
 
 def finished(run_id: str) -> Run:
     """Waits for the end; every step was trained, and each is stored once."""
-    eventually(lambda: get(run_id).status.ended, seconds=600)
+    eventually(lambda: get(run_id).status.ended)
     run = get(run_id)
     assert run.status is Status.FINISHED, told(run_id)
     with database.read() as session:
@@ -116,11 +117,11 @@ def test_a_run_that_needs_both_machines_waits_until_both_are_back(network: fleet
     run_id = started(network, tmp_path, strategy="ddp")
     lost = other(network, run_id)
     lost.plug(in_=False)
-    eventually(lambda: get(run_id).status is Status.QUEUED, seconds=300)
+    eventually(lambda: get(run_id).status is Status.QUEUED)
     with database.read() as session:
         reason = placement.reason_to_wait(session=session, run=get(run_id))
     assert reason.startswith("Waits for 2 machines with 1 free device each")
-    eventually(lambda: not lost.ranks(), seconds=120)
+    eventually(lambda: not lost.ranks())
     lost.plug(in_=True)
     run = finished(run_id)
     assert (run.attempt, run.placed) == (2, {}), told(run_id)

@@ -55,6 +55,7 @@ def stand_in(home: object) -> Iterator[StandIn]:
         yield stand_in
 
 
+@pytest.mark.nightly
 def test_the_stand_in_answers_as_slurm_does(cluster: SlurmCluster, home: object) -> None:  # noqa: F811
     timeline = Timeline()
     simulated = StandIn(Controller(timeline, 2, 300.0))

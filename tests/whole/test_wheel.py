@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 from paths import ROOT
-from supervised import eventually
+from patience import ended, eventually
 
 from worker.machine import processes
 
@@ -112,16 +112,16 @@ def up(installation: Installation) -> Iterator[str]:
         return match[1] if match else None
 
     try:
-        yield eventually(address, seconds=120)
+        yield eventually(address)
         started.send_signal(signal.SIGINT)
-        assert started.wait(60) == 0, output.read_text()
+        assert ended(started) == 0, output.read_text()
     finally:
         processes.kill_tree(started.pid)
         started.wait()
 
 
 def fetch(address: str) -> bytes:
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address) as answer:
         return bytes(answer.read())
 
 
@@ -163,6 +163,7 @@ def test_every_package_comes_from_the_wheel(installation: Installation) -> None:
 
 
 @pytest.mark.train
+@pytest.mark.nightly
 def test_the_quickstart_runs_outside_of_a_checkout_and_writes_nothing_into_the_installation(
     installation: Installation,
 ) -> None:

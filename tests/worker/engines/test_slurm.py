@@ -32,7 +32,7 @@ from worker.store import runs
 from worker.store.tables import Run, Status
 
 __all__ = ["cluster", "slurm"]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def ranks(run_id: str) -> list[psutil.Process]:

@@ -18,7 +18,7 @@ from worker.store.system import aside
 from worker.store.tables import Run, Status
 
 __all__ = ["slurm"]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

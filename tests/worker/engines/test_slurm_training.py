@@ -17,7 +17,7 @@ from worker.store.measured import series
 from worker.store.tables import Status
 
 __all__ = ["cluster", "slurm"]
-pytestmark = [pytest.mark.slow, pytest.mark.train]
+pytestmark = [pytest.mark.slow, pytest.mark.train, pytest.mark.nightly]
 
 
 def test_zero_2_on_two_nodes_has_the_losses_of_one_machine(
@@ -30,7 +30,7 @@ def test_zero_2_on_two_nodes_has_the_losses_of_one_machine(
 
     config = RunConfig.model_validate({"model": str(model), "data": str(data), "num_machines": 2} | settings)
     run_id = submit(config).id
-    run = slurm.until(run_id, lambda run: run.plan, seconds=400)
+    run = slurm.until(run_id, lambda run: run.plan)
     assert run.plan
     assert (run.plan["engine"], run.plan["zero_stage"], run.plan["world_size"]) == ("DeepSpeedEngine", 2, 2)
     slurm.until_end(run_id)

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 from paths import PROGRAMS, ROOT, TESTS
-from supervised import eventually, get, living, queue_run
+from patience import eventually
+from supervised import ENDLESS, get, living, queue_run
 
 from worker.machine import processes
 from worker.machine.process_identity import Identity
@@ -52,7 +53,7 @@ def worker(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
     if library is None:
         pytest.skip("no libfaketime is installed; on Debian: apt-get install faketime")
-    monkeypatch.setenv("LATHE_LEASE_SECONDS", "30")
+    monkeypatch.setenv("LATHE_LEASE_SECONDS", "600")
     monkeypatch.setenv("LATHE_RENEW_SECONDS", "1")
     get_settings.cache_clear()
     started = Worker(library, tmp_path / "clock")
@@ -60,10 +61,11 @@ def worker(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     started.end()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("offset", ["+1d", "-1d"])
 def test_setting_the_clock_by_a_day_ends_no_run_and_lost_runs_are_still_found(worker: Worker, offset: str) -> None:
-    run_id = queue_run(steps=100_000, pause=0.05, save_at=2)
-    before = eventually(lambda: (run := get(run_id)).step > 2 and run, seconds=60)
+    run_id = queue_run(**ENDLESS)
+    before = eventually(lambda: (run := get(run_id)).step > 2 and run)
     worker.set(offset)
     jumped = eventually(lambda: (run := get(run_id)).step > before.step + 20 and renewed_since(run, before) and run)
     worker.set("+0")
@@ -73,7 +75,7 @@ def test_setting_the_clock_by_a_day_ends_no_run_and_lost_runs_are_still_found(wo
     supervisor = Identity.parse(back.lease_owner)
     assert supervisor
     psutil.Process(supervisor.pid).kill()
-    eventually(lambda: get(run_id).attempt == 2 and get(run_id).phase == "training", seconds=60)
+    eventually(lambda: get(run_id).attempt == 2 and get(run_id).phase == "training")
     assert len([process for process in living(run_id) if "rank" in process.cmdline()]) == 1
 
 
