@@ -1,5 +1,6 @@
 """The outputs of a run besides its adapter: a merged model and a model card."""
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -7,37 +8,35 @@ import gguf
 import huggingface_hub
 import pytest
 import torch
+import warm
 from commands import lathe
 from peft import PeftModel
 from played_run import PlayedRun
 from safetensors.torch import load_file
-from tiny import make_data, make_model
+from trained import CACHE, RECIPES, copy_of, trained
 from trainer_process import Trained, train_here
 from transformers import AutoModelForCausalLM
 
 from tests.stand_in_hub import receive
 from training.results import merging
 from training.run_folder.events import Note
-from training.run_folder.lineage import DataSource, Lineage
 
-LINEAGE = Lineage("run12", "a run", "run11", 2, [DataSource("Training data", "rows.jsonl", "ab" * 32)])
 SHORT = {"max_steps": 2, "eval_steps": 0, "learning_rate": 0.05}
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.train,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("inputs")
-    return make_model(folder / "tiny-llama"), make_data(folder / "data.jsonl")
+@pytest.fixture
+def inputs() -> tuple[Path, Path]:
+    return RECIPES["merged"].inputs
 
 
-@pytest.fixture(scope="module")
-def merged(tmp_path_factory: pytest.TempPathFactory, inputs: tuple[Path, Path]) -> Trained:
-    run_dir = tmp_path_factory.mktemp("runs") / "run"
-    run_dir.mkdir()
-    LINEAGE.write(run_dir)
-    return train_here(run_dir, *inputs, **SHORT, merge_adapter=True, answer_rows=1, max_new_tokens=2)
+@pytest.fixture
+def merged() -> Trained:
+    return trained("merged")
 
 
 def logits(model: torch.nn.Module) -> torch.Tensor:
@@ -45,8 +44,8 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
         return model.eval()(torch.arange(24)[None]).logits
 
 
-def warnings_of(trained: Trained) -> list[str]:
-    return [note.message for note in trained.of(Note) if note.level == "warning"]
+def warnings_of(run: Trained) -> list[str]:
+    return [note.message for note in run.of(Note) if note.level == "warning"]
 
 
 def test_the_merged_model_computes_what_base_and_adapter_compute(merged: Trained, inputs: tuple[Path, Path]) -> None:
@@ -70,23 +69,21 @@ def test_qlora_is_merged_into_the_unquantized_base(tmp_path: Path, inputs: tuple
     assert torch.allclose(logits(model), together, atol=1e-5)
 
 
-def test_a_finished_run_is_merged_afterwards_by_the_same_program(
-    tmp_path: Path, merged: Trained, inputs: tuple[Path, Path]
-) -> None:
+def test_a_finished_run_is_merged_afterwards_by_the_same_program(tmp_path: Path, merged: Trained) -> None:
     run_dir = tmp_path / "run"
-    shutil.copytree(merged.run_dir, run_dir, ignore=shutil.ignore_patterns("merged"))
+    copy_of("merged", run_dir, "merged")
     assert merging.main(run_dir) == 0
     for name in ("model.safetensors", "README.md"):
         assert (run_dir / "merged" / name).read_bytes() == (merged.run_dir / "merged" / name).read_bytes()
 
 
 def test_a_missing_base_model_is_an_error_without_leftovers(
-    tmp_path: Path, merged: Trained, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, inputs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"
-    shutil.copytree(merged.run_dir, run_dir, ignore=shutil.ignore_patterns("merged"))
+    copy_of("merged", run_dir, "merged")
     config = (run_dir / "config.json").read_text()
-    (run_dir / "config.json").write_text(config.replace("tiny-llama", "tiny-llama-gone"))
+    (run_dir / "config.json").write_text(config.replace(str(inputs[0]), f"{inputs[0]}-gone"))
     assert merging.main(run_dir) == 1
     assert "model (given: " in capsys.readouterr().err
     assert not [path for path in run_dir.iterdir() if path.name.startswith("merged")]
@@ -97,11 +94,11 @@ def test_with_a_full_disk_the_merge_fails_but_not_the_run(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr("training.results.merging.shutil.disk_usage", lambda _: usage._replace(free=1000))
-    trained = train_here(tmp_path / "run", *inputs, **SHORT, merge_adapter=True)
-    (note,) = warnings_of(trained)
+    run = train_here(tmp_path / "run", *inputs, **SHORT, merge_adapter=True)
+    (note,) = warnings_of(run)
     assert "The merged model was not written." in note
     assert "the disk has 1,000 free" in note
-    assert trained.summary["steps"] == 2
+    assert run.summary["steps"] == 2
     assert not (tmp_path / "run/merged").exists()
 
 
@@ -111,8 +108,8 @@ def test_a_finished_run_is_pushed_with_its_card(
     with receive() as (address, received):
         monkeypatch.setenv("HF_ENDPOINT", address)
         monkeypatch.setenv("HF_TOKEN", "hf_good")
-        trained = train_here(tmp_path / "run", *inputs, **SHORT, push_to_hub="owner/model", push_private=False)
-    assert warnings_of(trained) == []
+        run = train_here(tmp_path / "run", *inputs, **SHORT, push_to_hub="owner/model", push_private=False)
+    assert warnings_of(run) == []
     assert received.private is False
     for name in ("adapter_model.safetensors", "README.md"):
         assert received.files[name] == (tmp_path / "run/adapter" / name).read_bytes()
@@ -125,20 +122,20 @@ def test_a_refused_push_is_noted_and_the_run_is_finished(
     with receive() as (address, _):
         monkeypatch.setenv("HF_ENDPOINT", address)
         monkeypatch.setenv("HF_TOKEN", "hf_bad")
-        trained = train_here(tmp_path / "run", *inputs, **SHORT, push_to_hub="owner/model")
-    (note,) = warnings_of(trained)
+        run = train_here(tmp_path / "run", *inputs, **SHORT, push_to_hub="owner/model")
+    (note,) = warnings_of(run)
     assert note.startswith("The result was not pushed. To try again, run `lathe push RUN owner/model`. push_to_hub")
     assert "refused by the hub (401)" in note
     assert "hf_bad" not in note
-    assert trained.summary["steps"] == 2
+    assert run.summary["steps"] == 2
 
 
 def test_the_card_begins_with_the_metadata_of_hubs(merged: Trained) -> None:
     card = huggingface_hub.ModelCard.load(merged.run_dir / "adapter/README.md")
     assert card.data.to_dict() == {
-        "base_model": "tiny-llama",
+        "base_model": "llama",
         "base_model_relation": "adapter",
-        "datasets": ["rows.jsonl"],
+        "datasets": ["counting.jsonl"],
         "library_name": "peft",
         "pipeline_tag": "text-generation",
         "tags": ["lathe", "sft", "lora"],
@@ -153,7 +150,7 @@ def test_the_card_has_the_lineage_and_no_folder_of_this_machine(merged: Trained,
         "# a run",
         "| Run | run12, attempt 2 |",
         "| Cloned from run | run11 |",
-        f"| Training data | rows.jsonl, SHA-256 `{'ab' * 32}` |",
+        f"| Training data | counting.jsonl, SHA-256 `{hashlib.sha256(inputs[1].read_bytes()).hexdigest()}` |",
         "| Seed | 42 |",
         "| Hardware | CPU (",
         "| Optimizer | adamw (torch.AdamW) |",
@@ -161,10 +158,10 @@ def test_the_card_has_the_lineage_and_no_folder_of_this_machine(merged: Trained,
         "| ROUGE-L, 1 held-out rows | ",
         f"| torch | {torch.__version__} |",
         "learning_rate: 0.05",
-        "model: tiny-llama",
+        "model: llama",
     ):
         assert line in text
-    assert str(inputs[0].parent) not in text
+    assert str(CACHE) not in text
 
 
 def test_a_finished_run_is_exported_from_the_command_line_merged_and_as_gguf(
@@ -172,8 +169,8 @@ def test_a_finished_run_is_exported_from_the_command_line_merged_and_as_gguf(
 ) -> None:
     run = PlayedRun().claim().end()
     folder = home / "runs" / run.id
-    shutil.copytree(merged.run_dir, folder, ignore=shutil.ignore_patterns("merged"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    copy_of("merged", folder, "merged")
+    warm.use_python(monkeypatch)
     done = lathe("export", run.id, "--gguf", "-o", tmp_path / "mine.gguf")
     assert done.exit_code == 0, done.stderr
     for name in ("model.safetensors", "README.md"):

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from gguf_families import make
+import warm
 from safetensors.torch import load_file, save_file
-from tiny import make_model
+from trained import FAMILIES, PARITY, Recipe, copy_of, data, model, of_family, trained
 from trainer_process import train_here
 from transformers import AutoTokenizer
 
@@ -20,56 +20,31 @@ pytestmark = [
     pytest.mark.train,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
-PARITY = {"verify_rows": 3, "max_steps": 4, "eval_split": 4, "eval_steps": 0, "precision": "fp32"}
-# As Qwen3's: the last answer begins with an empty thinking block, which a prompt has only without thinking.
-QWEN3 = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
-    "{% if m['role'] == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
-)
-WITHOUT_THINKING = {"chat_template_kwargs": "enable_thinking=false"}
-FAMILIES = ["llama-3.2", "qwen3", "gemma3", "gpt2"]
-
-
-def family(name: str, folder: Path) -> Path:
-    """A tiny model in the shape of a family, with its kind of tokenizer and template."""
-    make(name, folder)
-    if name == "qwen3":
-        (folder / "chat_template.jinja").write_text(QWEN3)
-    return folder
-
-
-def chats(file: Path) -> Path:
-    rows = [
-        {"messages": [{"role": "user", "content": f"say  {n}?"}, {"role": "assistant", "content": f"{n}!"}]}
-        for n in range(24)
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+ON_CHATS = Recipe("llama", "chats", PARITY)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_form_of_a_family_has_the_prompts_and_answers_of_training(name: str, tmp_path: Path) -> None:
-    model, data = family(name, tmp_path / "model"), chats(tmp_path / "chats.jsonl")
-    options = WITHOUT_THINKING if name == "qwen3" else {}
-    trained = train_here(tmp_path / "run", model, data, merge_adapter=True, **PARITY, **options)
-    found = trained.summary["parity"]
+def test_every_form_of_a_family_has_the_prompts_and_answers_of_training(name: str) -> None:
+    found = trained(of_family(name, merge_adapter=True)).summary["parity"]
     assert found["equal"], found
     for form in ("adapter", "merged"):
         assert (found["forms"][form]["rows"], found["forms"][form]["prompt_ids_equal"]) == (3, True)
         assert found["forms"][form]["max_logit_difference"] < 1e-4
 
 
-@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama_cpp_python (the extra llama)")
-@pytest.mark.parametrize("name", FAMILIES)
-def test_llama_cpp_renders_and_answers_as_training_did(name: str, tmp_path: Path) -> None:
-    model, data, run_dir = family(name, tmp_path / "model"), chats(tmp_path / "chats.jsonl"), tmp_path / "run"
-    options = WITHOUT_THINKING if name == "qwen3" else {}
-    train_here(run_dir, model, data, **PARITY, **options)
+def finished(recipe: Recipe, run_dir: Path) -> tuple[RunConfig, Path, Reference]:
+    """A run with its adapter, and its reference."""
+    copy_of(recipe, run_dir, "merged")
     config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
     reference = Reference.read(run_dir)
     assert reference
+    return config, run_dir, reference
+
+
+@pytest.mark.skipif(find_spec("llama_cpp") is None, reason="needs llama_cpp_python (the extra llama)")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_llama_cpp_renders_and_answers_as_training_did(name: str, tmp_path: Path) -> None:
+    config, run_dir, reference = finished(of_family(name, merge_adapter=True), tmp_path / "run")
     exact, lossy = verify(config, run_dir, reference, ["gguf", "gguf-Q8_0"])
     assert (exact["prompt_ids_equal"], exact["answers_equal"]) == (True, True), exact
     assert exact["max_logit_difference"] < 5e-3
@@ -78,21 +53,18 @@ def test_llama_cpp_renders_and_answers_as_training_did(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt2"])
-def test_the_served_result_renders_and_answers_as_training_did(name: str, tmp_path: Path) -> None:
-    model, data, run_dir = family(name, tmp_path / "model"), chats(tmp_path / "chats.jsonl"), tmp_path / "run"
-    options = WITHOUT_THINKING if name == "qwen3" else {}
-    train_here(run_dir, model, data, **PARITY, **options)
-    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
-    reference = Reference.read(run_dir)
-    assert reference
+def test_the_served_result_renders_and_answers_as_training_did(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm.use_python(monkeypatch)
+    config, run_dir, reference = finished(of_family(name, merge_adapter=True), tmp_path / "run")
     (served,) = verify(config, run_dir, reference, ["served"])
     assert (served["rows"], served["prompt_ids_equal"], served["answers_equal"]) == (3, True, True), served
     assert served["max_logit_difference"] < 1e-4
 
 
-def test_a_thinking_block_that_serving_omits_is_found_in_the_first_row(tmp_path: Path) -> None:
-    model, data = family("qwen3", tmp_path / "model"), chats(tmp_path / "chats.jsonl")
-    found = train_here(tmp_path / "run", model, data, **PARITY).summary["parity"]
+def test_a_thinking_block_that_serving_omits_is_found_in_the_first_row() -> None:
+    found = trained(Recipe("qwen3", "chats", PARITY)).summary["parity"]
     assert not found["equal"]
     different = found["forms"]["adapter"]["first_difference"]
     assert different["what"] == "prompt"
@@ -101,28 +73,16 @@ def test_a_thinking_block_that_serving_omits_is_found_in_the_first_row(tmp_path:
 
 def test_an_answer_ends_at_the_token_that_the_chat_teaches(tmp_path: Path) -> None:
     """A base model's own end token is another: without a generation configuration the answer would go on."""
-    model, data = family("qwen3", tmp_path / "model"), chats(tmp_path / "chats.jsonl")
-    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
-    train_here(tmp_path / "run", model, data, **PARITY)
+    base = Path(shutil.copytree(model("qwen3"), tmp_path / "model"))
+    (base / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
+    train_here(tmp_path / "run", base, data("chats"), **PARITY)
     written = json.loads((tmp_path / "run/adapter/generation_config.json").read_text())
-    im_end = AutoTokenizer.from_pretrained(model).convert_tokens_to_ids("<|im_end|>")
+    im_end = AutoTokenizer.from_pretrained(base).convert_tokens_to_ids("<|im_end|>")
     assert sorted(written["eos_token_id"]) == [0, im_end]
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> tuple[RunConfig, Path, Reference]:
-    """A run with its adapter, and its reference."""
-    model, data = make_model(tmp_path / "model"), chats(tmp_path / "chats.jsonl")
-    run_dir = tmp_path / "run"
-    train_here(run_dir, model, data, **PARITY)
-    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
-    reference = Reference.read(run_dir)
-    assert reference
-    return config, run_dir, reference
-
-
-def test_another_template_and_other_weights_are_found(finished: tuple[RunConfig, Path, Reference]) -> None:
-    config, run_dir, reference = finished
+def test_another_template_and_other_weights_are_found(tmp_path: Path) -> None:
+    config, run_dir, reference = finished(ON_CHATS, tmp_path / "run")
     kept = run_dir / "kept"
     shutil.copytree(run_dir / "adapter", kept)
     template = run_dir / "adapter/chat_template.jinja"
@@ -141,8 +101,8 @@ def test_another_template_and_other_weights_are_found(finished: tuple[RunConfig,
     assert not verdict(reference, [form])["equal"]
 
 
-def test_a_form_that_cannot_be_loaded_has_its_reason(finished: tuple[RunConfig, Path, Reference]) -> None:
-    config, run_dir, reference = finished
+def test_a_form_that_cannot_be_loaded_has_its_reason(tmp_path: Path) -> None:
+    config, run_dir, reference = finished(ON_CHATS, tmp_path / "run")
     (run_dir / "adapter/adapter_model.safetensors").unlink()
     (form,) = verify(config, run_dir, reference, ["adapter"])
     assert form["error"]["message"]
@@ -150,25 +110,21 @@ def test_a_form_that_cannot_be_loaded_has_its_reason(finished: tuple[RunConfig, 
 
 
 def test_a_quantized_run_equals_on_its_own_base_and_loses_little_elsewhere(tmp_path: Path) -> None:
-    model, data, run_dir = family("llama-3.2", tmp_path / "model"), chats(tmp_path / "chats.jsonl"), tmp_path / "run"
-    trained = train_here(run_dir, model, data, quantization="4bit", merge_adapter=True, **PARITY)
-    parity = trained.summary["parity"]
+    quantized = of_family("llama-3.2", quantization="4bit", merge_adapter=True)
+    parity = trained(quantized).summary["parity"]
     assert parity["equal"], parity
     exact, merged = parity["forms"]["adapter"], parity["forms"]["merged"]
     assert (exact["lossy"], exact["answers_equal"], merged["lossy"]) == (False, True, True)
     assert exact["max_logit_difference"] < 1e-4
     assert merged["max_logit_difference"] > 0.01
     assert merged["perplexity_loss"] == pytest.approx(merged["perplexity"] - parity["perplexity"])
+    config, run_dir, reference = finished(quantized, tmp_path / "run")
     card = (run_dir / "adapter/README.md").read_text()
     assert f"perplexity {merged['perplexity']:.4g}" in card
-    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
-    reference = Reference.read(run_dir)
-    assert reference
     (other,) = verify(config, run_dir, reference, ["adapter-8bit"])
     assert (other["lossy"], other["prompt_ids_equal"], other["perplexity_loss"] != 0) == (True, True, True), other
 
 
-def test_a_full_fine_tuning_is_compared_as_a_model(tmp_path: Path) -> None:
-    model, data = make_model(tmp_path / "model"), chats(tmp_path / "chats.jsonl")
-    found = train_here(tmp_path / "run", model, data, method="full", **PARITY).summary["parity"]
+def test_a_full_fine_tuning_is_compared_as_a_model() -> None:
+    found = trained(Recipe("llama", "chats", PARITY | {"method": "full"})).summary["parity"]
     assert (list(found["forms"]), found["equal"]) == (["model"], True)
