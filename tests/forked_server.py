@@ -94,6 +94,16 @@ def site(home: Path, **settings: str) -> Iterator[Served]:
         yield served
 
 
+def imported() -> set[str]:
+    """The modules that a server has imported when it starts."""
+    receiving, sending = _context().Pipe(duplex=False)
+    process = _context().Process(target=_tell_imported, args=(sending,))
+    process.start()
+    names: set[str] = receiving.recv()
+    process.join()
+    return names
+
+
 @cache
 def _context() -> Any:
     """Starts the process that forks servers; it ends with this one."""
@@ -103,6 +113,10 @@ def _context() -> Any:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(TESTS / "programs"), *filter(None, sys.path)]))
         multiprocessing.forkserver.ensure_running()
     return context
+
+
+def _tell_imported(sending: Any) -> None:
+    sending.send(set(sys.modules))
 
 
 def _serve(environment: dict[str, str], log: Path) -> None:

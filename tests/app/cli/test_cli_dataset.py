@@ -1,12 +1,11 @@
 """`lathe dataset`: checks files without server or database, and manages stored data sets."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from commands import answer, lathe
-from paths import ROOT
+from environment import use
+from prepared import STARTER
 
 KEYS = {
     "format", "reason", "rows", "tokens", "truncated_rows", "untrained_rows", "duplicate_rows", "longest_rows", "padding_waste",
@@ -21,26 +20,25 @@ def bad(tmp_path):
     return path
 
 
-def check(file, *arguments, exit_code=0):
-    """Runs the check in a process with an empty data folder, which it must not create."""
-    command = [sys.executable, "-m", "app.cli.__main__", "dataset", "check", str(file), "--json", *arguments]
-    nowhere = file.parent / "nowhere"
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": str(ROOT),
-        "LATHE_DATA_DIR": str(nowhere),
-        "HOME": str(file.parent),
-    }
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=file.parent, check=False)
-    assert done.returncode == exit_code, done.stderr + done.stdout
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Checks with an empty data folder, which the check must not create. A function to what it prints."""
+    nowhere = tmp_path / "nowhere"
+    use(monkeypatch, DATA_DIR=str(nowhere))
+
+    def checked(file, *arguments, exit_code=0):
+        done = lathe("dataset", "check", file, "--json", *arguments)
+        assert done.exit_code == exit_code, done.output
+        return json.loads(done.stdout), done.stderr
+
+    yield checked
     assert not nowhere.exists()
-    return json.loads(done.stdout), done.stderr
 
 
 @pytest.mark.slow
-def test_check_counts_tokens_without_a_server_and_stores_nothing(rows):
+def test_check_counts_tokens_without_a_server_and_stores_nothing(check, rows):
     result, progress = check(
-        rows, "--model", "static/starter", "--max-length", "64", "--micro-batch", "2", "--num-processes", "2"
+        rows, "--model", STARTER, "--max-length", "64", "--micro-batch", "2", "--num-processes", "2"
     )
     assert set(result) >= KEYS
     assert (result["format"], result["rows"], result["trainable"]) == ("prompt/completion", 40, True)
@@ -56,8 +54,8 @@ def test_check_counts_tokens_without_a_server_and_stores_nothing(rows):
 
 
 @pytest.mark.slow
-def test_check_of_an_unusable_data_set_exits_with_1_and_prints_file_row_and_fix(bad):
-    result, _ = check(bad, "--model", "static/starter", exit_code=1)
+def test_check_of_an_unusable_data_set_exits_with_1_and_prints_file_row_and_fix(check, bad):
+    result, _ = check(bad, "--model", STARTER, exit_code=1)
     assert set(result) >= KEYS
     assert result["trainable"] is False
     assert (result["tokens"], result["truncated_rows"]) == (
@@ -81,19 +79,19 @@ def test_check_prints_a_verdict_and_the_fix(bad, rows):
 
 
 @pytest.mark.slow
-def test_check_accepts_a_mapping_and_finds_training_rows_in_the_validation_data(tmp_path):
+def test_check_accepts_a_mapping_and_finds_training_rows_in_the_validation_data(check, tmp_path):
     listed = [{"q": f"question {n}", "a": f"answer {n}"} for n in range(6)]
     for name, part in (("train", listed), ("val", [listed[2], {"q": "new", "a": "row"}])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     mapped = ["--columns", "prompt=q, completion=a", "--validation", str(tmp_path / "val.jsonl")]
-    result, _ = check(tmp_path / "train.jsonl", "--model", "static/starter", *mapped)
+    result, _ = check(tmp_path / "train.jsonl", "--model", STARTER, *mapped)
     assert result["format"] == "mapped"
     assert (result["validation"]["leaked_rows"], result["validation"]["leaked_examples"]) == (1, [[1, 3]])
     assert "also in train.jsonl" in result["problems"][-1]["message"]
 
 
 @pytest.mark.slow
-def test_a_model_without_a_tokenizer_is_a_problem_in_the_report(rows, tmp_path):
+def test_a_model_without_a_tokenizer_is_a_problem_in_the_report(check, rows, tmp_path):
     (tmp_path / "empty").mkdir()
     result, _ = check(rows, "--model", str(tmp_path / "empty"), exit_code=1)
     assert result["problems"][0]["field"] == "model" and result["trainable"] is False

@@ -11,6 +11,7 @@ import zipfile
 from contextlib import contextmanager
 
 import pytest
+import warm
 from commands import all_runs, answer, lathe
 from played_run import GIB, PlayedRun
 
@@ -62,7 +63,8 @@ def test_export_uses_the_merged_model_of_the_run(finished, home, tmp_path):
 
 
 @pytest.mark.slow
-def test_export_explains_why_merging_is_impossible(finished, tmp_path):
+def test_export_explains_why_merging_is_impossible(finished, tmp_path, monkeypatch):
+    warm.use_python(monkeypatch)
     result = lathe("export", finished.id, "--merged", "--to", tmp_path / "whole")
     assert result.exit_code == 1
     assert "the result could not be created: " in result.stderr

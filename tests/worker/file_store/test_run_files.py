@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
+from patience import ended, eventually
 
 from training.errors import UserError
 from training.run_folder import checkpoints
@@ -44,6 +45,9 @@ def s3() -> Iterator[str]:
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+S3_NIGHTLY = pytest.mark.parametrize("store", ["file", pytest.param("s3", marks=pytest.mark.nightly)], indirect=True)
 
 
 @pytest.fixture(params=["file", "s3"])
@@ -113,6 +117,7 @@ def test_a_run_continues_on_another_machine(store: ObjectStore, tmp_path: Path) 
     assert sha256(checkpoint / "shards" / "0.pt") == sha256(checkpoint_dir(there, 4) / "shards" / "0.pt")
 
 
+@S3_NIGHTLY
 def test_a_checkpoint_without_its_manifest_does_not_count(store: ObjectStore, tmp_path: Path) -> None:
     here, there = tmp_path / "a" / "run1", tmp_path / "b" / "run1"
     saved(here, 4)
@@ -123,6 +128,7 @@ def test_a_checkpoint_without_its_manifest_does_not_count(store: ObjectStore, tm
     assert checkpoints.sealed(there) == []
 
 
+@S3_NIGHTLY
 def test_a_damaged_file_in_the_store_is_not_used(store: ObjectStore, tmp_path: Path) -> None:
     here, there = tmp_path / "a" / "run1", tmp_path / "b" / "run1"
     saved(here, 4)
@@ -135,6 +141,7 @@ def test_a_damaged_file_in_the_store_is_not_used(store: ObjectStore, tmp_path: P
     assert checkpoints.sealed(there) == []
 
 
+@S3_NIGHTLY
 def test_an_upload_that_was_killed_continues_and_never_counts_before_its_end(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,11 +150,10 @@ def test_an_upload_that_was_killed_continues_and_never_counts_before_its_end(
     prefix = "runs/run1/checkpoints/checkpoint-4"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     pushing = subprocess.Popen([sys.executable, "-c", PUSH, str(here)], env=environment)
-    while len(store.keys(prefix)) < 3:
-        assert pushing.poll() is None
-        time.sleep(0.01)
+    eventually(lambda: len(store.keys(prefix)) >= 3 or pushing.poll() is not None, [pushing])
+    assert pushing.poll() is None
     pushing.send_signal(signal.SIGKILL)
-    pushing.wait()
+    ended(pushing)
     before = len(store.keys(prefix))
     assert store.size(f"{prefix}/manifest.json") is None
     sent: list[str] = []
@@ -173,6 +179,7 @@ def test_deleted_checkpoints_and_runs_are_deleted_in_the_store(store: ObjectStor
     assert store.keys("runs/run1") == []
 
 
+@S3_NIGHTLY
 def test_a_changed_checkpoint_of_the_same_step_replaces_the_old_one(store: ObjectStore, tmp_path: Path) -> None:
     here, there = tmp_path / "a" / "run1", tmp_path / "b" / "run1"
     checkpoint = saved(here, 4)

@@ -5,21 +5,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from paths import ROOT
+from patience import eventually
 
 from worker.machine import processes
 from worker.machine.process_identity import Identity, hostname, me
 
-SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import signal; signal.pause()"]
 DEAF = [
     sys.executable,
     "-c",
-    "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)",
+    "import signal; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); signal.pause()",
 ]
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the kernel has no such service elsewhere")
 
@@ -30,13 +31,6 @@ def started() -> Iterator[list[psutil.Process]]:
     kept: list[psutil.Process] = []
     yield kept
     processes.end(kept)
-
-
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def start(argv: list[str], kept: list[psutil.Process]) -> subprocess.Popen[bytes]:
@@ -60,7 +54,7 @@ def test_a_zombie_counts_as_ended(started: list[psutil.Process]) -> None:
     with start(SLEEP, started) as popen:
         identity = Identity.of(popen.pid)
         popen.kill()
-        until(lambda: not identity.alive)
+        eventually(lambda: not identity.alive)
         assert psutil.pid_exists(popen.pid)
 
 
@@ -108,18 +102,18 @@ def test_a_process_that_handles_sigterm_is_not_killed(started: list[psutil.Proce
 def test_a_process_is_found_by_an_environment_variable(started: list[psutil.Process]) -> None:
     with subprocess.Popen(SLEEP, env=os.environ | {"MARK_OF_TEST": str(os.getpid())}) as popen:
         started.append(psutil.Process(popen.pid))
-        until(lambda: [result.pid for result in processes.marked("MARK_OF_TEST", str(os.getpid()))] == [popen.pid])
+        eventually(lambda: [result.pid for result in processes.marked("MARK_OF_TEST", str(os.getpid()))] == [popen.pid])
         popen.kill()
 
 
 PARENT = """
-import os, sys, time
+import os, signal, sys
 from pathlib import Path
 from worker.machine import processes
 processes.set_child_subreaper()
 {start}
 print(child.pid, flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 
@@ -137,7 +131,7 @@ def test_a_child_ends_with_its_killed_parent_and_a_detached_process_does_not(
         started.append(child)
         parent.kill()
     if kind == "start_child":
-        until(lambda: processes.is_gone(child))
+        eventually(lambda: processes.is_gone(child))
     else:
         time.sleep(0.2)
         assert not processes.is_gone(child)
@@ -147,7 +141,7 @@ ADOPT = """
 import os, subprocess, sys
 from worker.machine import processes
 processes.set_child_subreaper()
-code = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
+code = "import subprocess; print(subprocess.Popen(['sleep', 'infinity']).pid, flush=True)"
 with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as middle:
     orphan = int(middle.stdout.readline())
     middle.wait()
