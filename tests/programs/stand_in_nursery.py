@@ -39,10 +39,34 @@ def evaluate(arguments: list[str]) -> int:
     return supervisor.main()
 
 
+def drain(_: list[str]) -> int:
+    from app.cli import drain
+
+    words = drain.worker_command()
+    drain.worker_command = lambda: [
+        "programs.stand_in_worker" if word == "worker.queue.tasks" else word for word in words
+    ]
+    return told(drain.serve())
+
+
+def up(arguments: list[str]) -> int:
+    from programs import stand_in_up
+
+    return told(stand_in_up.main(arguments))
+
+
+def told(code: int) -> int:
+    """Returns the exit code; its starter, which is not this process's parent, reads it in the log."""
+    print(f"exit code {code}", flush=True)
+    return code
+
+
 PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "worker.supervision.supervisor": stand_in.supervise,
     "worker.evaluations.supervisor": evaluate,
     "celery": celery,
+    "drain": drain,
+    "up": up,
 }
 
 
@@ -60,6 +84,10 @@ class Forked:
         while self.poll() is None:
             processes.wait_for_end(self, 60)  # type: ignore[arg-type]
         return 0
+
+    def end(self) -> None:
+        """Kills it and its descendants."""
+        processes.kill_tree(self.pid)
 
 
 class Nursery:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from worker.settings import get_settings
 
+TESTS = Path(__file__).resolve().parents[1]
+
 
 class Well(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
@@ -19,15 +21,15 @@ def serve() -> None:
     http.server.HTTPServer((settings.host, settings.port), Well).serve_forever()
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     from app.local import services, up
     from worker.queue.tasks import worker_command
 
     words = worker_command()
     words[words.index("worker.queue.tasks")] = "programs.stand_in_worker"
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), str(services.ROOT)])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(services.ROOT)])
     up.worker_command = lambda: words
-    if "--light" in sys.argv:
+    if "--light" in arguments:
         whole = up.python_service
         web = [sys.executable, __file__, "serve"]
         up.python_service = lambda name, argv, *rest: whole(name, web if name == "web server" else argv, *rest)
@@ -35,4 +37,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(serve() if "serve" in sys.argv else main())
+    serve()

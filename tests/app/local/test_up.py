@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,8 +14,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from paths import PROGRAMS, ROOT
-from supervised import eventually, get, living, queue_run
+from paths import ROOT
+from patience import eventually
+from programs.stand_in_nursery import Forked
+from supervised import ENDLESS, get, living, nursery, queue_run
 
 from app.errors import CannotStart
 from app.local.lock import address_of, free_port, only_one
@@ -26,26 +27,29 @@ from worker.machine import processes
 from worker.settings import Settings, get_settings
 from worker.store.tables import Status
 
-SCRIPT = PROGRAMS / "stand_in_up.py"
-SLOW = {"steps": 400, "pause": 0.05, "save_at": 2}
-
 
 @dataclass
 class Started:
     """A running `lathe up` and its output so far."""
 
-    process: subprocess.Popen[bytes]
+    process: Forked
     output: Path
 
-    def said(self, text: str, seconds: float = 60) -> str:
+    def said(self, text: str) -> str:
         """Waits until the output contains `text`, and returns all output."""
 
         def found() -> bool:
-            assert self.process.poll() is None or text in self.output.read_text(), self.output.read_text()
-            return text in self.output.read_text()
+            has_ended = self.process.poll() is not None
+            printed = self.output.read_text()
+            assert text in printed or not has_ended, printed
+            return text in printed
 
-        eventually(found, seconds)
+        eventually(found)
         return self.output.read_text()
+
+    def exit_code(self) -> int:
+        """Waits for the end."""
+        return int(self.said("exit code ").rpartition("exit code ")[2])
 
     def address(self) -> str:
         return next(line.split()[-1] for line in self.said("Lathe is running at").splitlines() if "running at" in line)
@@ -60,21 +64,19 @@ class Started:
         return result
 
     def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
+        self.process.process.send_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager
 def up(*flags: str) -> Iterator[Started]:
     output = get_settings().data_dir / f"up{time.monotonic_ns()}.txt"
+    output.touch()
     env = os.environ | {"LATHE_PORT": "0", "PYTHONPATH": str(ROOT)}
-    with output.open("wb") as file:
-        argv = [sys.executable, str(SCRIPT), *flags]
-        started = subprocess.Popen(argv, stdout=file, stderr=file, env=env, start_new_session=True)
+    started = nursery().fork("up", flags, output, env=env)
     try:
         yield Started(started, output)
     finally:
-        processes.kill_tree(started.pid)
-        started.wait()
+        started.end()
 
 
 @pytest.mark.slow
@@ -85,12 +87,12 @@ def test_a_run_in_progress_is_saved_at_ctrl_c_and_resumed_at_the_next_start(home
         with contextlib.closing(http.client.HTTPConnection(host, int(port))) as connection:
             connection.request("GET", "/healthz")
             assert connection.getresponse().status == 200
-        celery_app.notify(run_id := queue_run(**SLOW))
+        celery_app.notify(run_id := queue_run(**ENDLESS))
         eventually(lambda: get(run_id).step > 2)
         services = first.services()
         assert set(services) == {"worker", "web", "queue"}
         first.interrupt()
-        assert first.process.wait(60) == 0
+        assert first.exit_code() == 0
         output = first.said("Lathe has stopped.")
     assert f"{run_id}  a run, step" in output
     assert f"{run_id}  saved and requeued at step" in output
@@ -98,31 +100,18 @@ def test_a_run_in_progress_is_saved_at_ctrl_c_and_resumed_at_the_next_start(home
     assert living(run_id) == []
     assert all(processes.is_gone(service) for service in services.values())
     with up("--light") as second:
-        eventually(lambda: get(run_id).attempt == 2 and get(run_id).status is Status.RUNNING, seconds=60)
-        second.interrupt()
-        assert second.process.wait(60) == 0
+        eventually(lambda: get(run_id).attempt == 2 and get(run_id).status is Status.RUNNING)
+        services = second.services()
+        second.process.process.kill()
+        eventually(lambda: all(processes.is_gone(service) for service in services.values()))
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_exits_at_once_without_loss(home: Path) -> None:
-    with up("--light") as started:
-        started.address()
-        celery_app.notify(run_id := queue_run(**SLOW, deaf=True))
-        eventually(lambda: get(run_id).step > 2)
-        started.interrupt()
-        started.said("Ctrl-C again")
-        started.interrupt()
-        assert started.process.wait(30) == 0
-        assert f"{run_id}  killed" in started.said("some runs were killed")
-    assert living(run_id) == []
-
-
-@pytest.mark.slow
-def test_a_second_start_prints_the_first_ones_address_and_a_killed_service_restarts(home: Path) -> None:
+def test_a_second_start_is_refused_a_killed_service_restarts_and_a_second_ctrl_c_exits_at_once(home: Path) -> None:
     with up("--light") as started:
         address = started.address()
         with up("--light") as late:
-            assert late.process.wait(30) == 1
+            assert late.exit_code() == 1
             assert f"already running at {address} (process {started.process.pid})" in late.output.read_text()
         before = started.services()
         before["worker"].kill()
@@ -130,10 +119,14 @@ def test_a_second_start_prints_the_first_ones_address_and_a_killed_service_resta
         eventually(
             lambda: len(now := started.services()) == 3 and not set(now.values()) & {before["worker"], before["queue"]}
         )
-        services = started.services().values()
-        started.process.kill()
-        started.process.wait()
-        eventually(lambda: all(processes.is_gone(service) for service in services), seconds=30)
+        celery_app.notify(run_id := queue_run(**ENDLESS, deaf=True))
+        eventually(lambda: get(run_id).step > 2)
+        started.interrupt()
+        started.said("Ctrl-C again")
+        started.interrupt()
+        assert started.exit_code() == 0
+        assert f"{run_id}  killed" in started.said("some runs were killed")
+    assert living(run_id) == []
 
 
 def test_a_used_port_is_reported_with_the_variable_to_change(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

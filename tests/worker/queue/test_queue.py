@@ -78,7 +78,7 @@ def workers(count: int) -> Iterator[list[Forked]]:
         yield started
     finally:
         for worker in started:
-            processes.kill_tree(worker.pid)
+            worker.end()
 
 
 def compilers(worker: psutil.Process) -> list[psutil.Process]:

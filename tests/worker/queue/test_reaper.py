@@ -100,7 +100,7 @@ def test_a_run_whose_supervisor_was_killed_is_resumed_and_finishes() -> None:
         it.until(lambda run: run.step == 5)
         assert reaper.lost_runs() == []
         it.process.kill()
-        eventually(lambda: processes.is_gone(it.process))
+        eventually(reaper.lost_runs)
         it.go()
         reaper.run_round()
         run = it.until(lambda run: run.attempt == 2 and run.status is Status.FINISHED and run)

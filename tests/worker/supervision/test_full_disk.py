@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
-from supervised import living, queue_run, supervise
+from supervised import ENDLESS, living, queue_run, supervise
 
 from training.reports.report import Report
 from training.run_folder import full_disk
@@ -22,7 +22,6 @@ from worker.store.tables import Status
 
 pytestmark = pytest.mark.slow
 
-ENDLESS = {"steps": 100_000, "pause": 0.01, "save_at": 2}
 MIB = 2**20
 
 
@@ -83,7 +82,7 @@ def test_a_full_disk_of_the_run_is_reported(home: Path) -> None:
 
 
 def test_a_run_resumes_from_its_checkpoint_once_the_disk_has_space(data_disk: Path) -> None:
-    run_id = queue_run(**(ENDLESS | {"steps": 60, "pause": 0.05}))
+    run_id = queue_run(steps=6, save_at=2, hold=5)
     with supervise(run_id) as it:
         it.until(lambda run: run.step > 2)
         filler = fill(data_disk)
@@ -92,8 +91,9 @@ def test_a_run_resumes_from_its_checkpoint_once_the_disk_has_space(data_disk: Pa
     with database.write() as session:
         runs.resume(session=session, run_id=run_id)
     with supervise(run_id) as it:
+        it.go()
         run = it.wait()
-    assert (run.status, run.step) == (Status.FINISHED, 60)
+    assert (run.status, run.step) == (Status.FINISHED, 6)
     assert "Resumed from step" in it.told()
     assert not (it.run_dir / RESERVE_FILE).exists()
 

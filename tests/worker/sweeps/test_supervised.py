@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from supervised import get, queue_run, quick_leases, supervise  # noqa: F401
+from supervised import get, supervise
 
 from training.config.run_config import RunConfig
 from worker.store import database, runs, sweeps
