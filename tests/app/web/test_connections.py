@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A server that waits half a second for the rest of a request."""
-    with server(tmp_path_factory.mktemp("hasty") / "home", REQUEST_SECONDS="0.5") as started:
+    """A server that waits three seconds for the rest of a request."""
+    with server(tmp_path_factory.mktemp("hasty") / "home", REQUEST_SECONDS="3") as started:
         yield started
 
 
@@ -41,16 +41,21 @@ def rest(connection):
     return received
 
 
+INCOMPLETE = (
+    b"",
+    b"GET / HTTP/1.1\r\nHost: ",
+    b"POST /api/runs HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n{",
+    b"POST /api/runs HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
+    b"POST /gradio_api/run/predict HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n{",
+)
+
+
 def test_an_incomplete_request_is_closed(served, subtests):
-    for sent in (
-        b"",
-        b"GET / HTTP/1.1\r\nHost: ",
-        b"POST /api/runs HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n{",
-        b"POST /api/runs HTTP/1.1\r\nHost: HOST\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
-        b"POST /gradio_api/run/predict HTTP/1.1\r\nHost: HOST\r\nContent-Length: 100\r\n\r\n{",
-    ):
-        with subtests.test(sent.decode()), served.connect(sent) as connection:
-            assert b"200 OK" not in rest(connection)
+    with ExitStack() as held:
+        opened = [(sent, held.enter_context(served.connect(sent))) for sent in INCOMPLETE]
+        for sent, connection in opened:
+            with subtests.test(sent.decode()):
+                assert b"200 OK" not in rest(connection)
 
 
 def test_a_second_incomplete_request_is_closed_too(served):

@@ -11,6 +11,7 @@ from worker.datasets import datasets, row_pages, row_search
 from worker.store import database as db
 
 LARGE = 50_000
+PATIENCE = 86_400  # seconds; the guard of the suite ends what hangs
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_any_row_of_a_large_file_is_read_with_an_index_beside_it_which_goes_with
 def test_a_search_streams_through_a_large_file_and_tells_its_progress(home, large):
     path = datasets.path_of(datasets.add_file(path=large, name="large.jsonl"))
     search = row_search.search(path, "QUESTION 1234")
-    search.wait(100, 600)
+    search.wait(100, PATIENCE)
     assert (search.state, search.more) == ("done", False)
     assert [row["row"] for row in search.matches] == [1_234, *range(12_340, 12_350)]
     assert search.read == LARGE
@@ -68,7 +69,7 @@ def test_a_stopped_search_keeps_its_rows_until_it_is_started_again(home, large):
     assert search.state == "stopped"
     assert row_search.search(path, "question 47777") is search
     again = row_search.search(path, "question 47777", again=True)
-    again.wait(2, 600)
+    again.wait(2, PATIENCE)
     assert again is not search and [row["row"] for row in again.matches] == [47_777]
 
 
@@ -101,10 +102,15 @@ def test_a_row_out_of_reach_of_a_text_file_is_refused_with_what_to_do(home, tmp_
 
 def test_a_document_of_rows_names_the_offset_of_the_next_ones(home, tmp_path):
     item = stored(tmp_path, "".join(f'{{"text": "word {n % 4}"}}\n' for n in range(1, 11)))
-    part = rows_document.document(item, 4, 4, seconds=60)
+    part = rows_document.document(item, 4, 4, seconds=PATIENCE)
     assert ([row["row"] for row in part["rows"]], part["total"], part["next"]) == ([5, 6, 7, 8], 10, 8)
-    assert rows_document.document(item, 50, 4, seconds=60) == {"rows": [], "offset": 50, "total": 10, "next": None}
-    found = rows_document.document(item, 0, 2, "WORD 1", seconds=60)
+    assert rows_document.document(item, 50, 4, seconds=PATIENCE) == {
+        "rows": [],
+        "offset": 50,
+        "total": 10,
+        "next": None,
+    }
+    found = rows_document.document(item, 0, 2, "WORD 1", seconds=PATIENCE)
     assert ([row["row"] for row in found["rows"]], found["next"]) == ([1, 5], 2)
-    rest = rows_document.document(item, 2, 2, "word 1", seconds=60)
+    rest = rows_document.document(item, 2, 2, "word 1", seconds=PATIENCE)
     assert ([row["row"] for row in rest["rows"]], rest["next"], rest["complete"]) == ([9], None, True)
