@@ -18,6 +18,7 @@ from run_files import checkpoint
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted
 from training.scoring.intervals import mean_interval
 from worker.datasets import datasets
+from worker.diagnosis.diagnosis import diagnose
 from worker.evaluations import submit
 from worker.settings import get_settings
 from worker.store import accounts, database, evaluations
@@ -50,15 +51,15 @@ class Prepared:
     tokens: dict[str, str]  # of alice, bob and carol, who is an admin
 
 
-@pytest.fixture
-def prepared(bare_home: Path) -> Prepared:
+@pytest.fixture(name="prepared")
+def prepared_installation(home: Path) -> Prepared:
     """A copy for a test, which may change it."""
-    return copied(bare_home)
+    return copied(home)
 
 
 def copied(home: Path) -> Prepared:
     """A copy in the data folder `home`."""
-    shutil.copytree(_original().home, home)
+    shutil.copytree(_original().home, home, dirs_exist_ok=True)
     return replace(_original(), home=home)
 
 
@@ -97,13 +98,7 @@ def _make(folder: Path) -> Prepared:
     adapter.mkdir(parents=True)
     (adapter / "adapter_model.safetensors").write_bytes(b"weights")
     failed = PlayedRun("letters", data=dataset, lora_r=4).claim().prints(LOG)
-    diagnosis = {
-        "title": "Out of GPU memory",
-        "cause": "cuda_out_of_memory",
-        "explanation": "",
-        "fix": [],
-        "changes": {},
-    }
+    diagnosis = diagnose(LOG).document()
     failed.end(Status.FAILED, reason="it broke", error={"message": "it broke", "traceback": "", "diagnosis": diagnosis})
     waiting = PlayedRun("waiting").id
     config = {"model": str(STARTER), "data": dataset}
@@ -111,7 +106,7 @@ def _make(folder: Path) -> Prepared:
     machine("node1", devices=[gpu("node1", 0), gpu("node1", 1)])
     with database.write() as session:
         served = serving.create(session=session, models=[f"{finished.id}:base"], owner="local").id
-    base, result = (_evaluated(finished.id, heldout, source) for source in ("base", "result"))
+    base, result = (evaluated(finished.id, heldout, source, right) for source, right in RIGHT.items())
     return Prepared(
         folder / "home", dataset, heldout, finished.id, failed.id, waiting, sweep, base, result, served, tokens
     )
@@ -123,12 +118,12 @@ def _rows(file: Path, first: int) -> Path:
     return file
 
 
-def _evaluated(run: str, data: str, source: str) -> str:
-    """An evaluation as its supervisor leaves it."""
+def evaluated(run: str, data: str, source: str, right: int) -> str:
+    """An evaluation as its supervisor leaves it: of its answers, the first `right` are right."""
     item = submit.submit(run, {"source": source, "metrics": ["exact_match"]}, data=data)
-    scores = [float(row < RIGHT[source]) for row in range(ANSWERS)]
+    scores = [float(row < right) for row in range(ANSWERS)]
     low, high = mean_interval(scores)
-    metrics = {"exact_match": {"mean": RIGHT[source] / ANSWERS, "low": low, "high": high, "rows": ANSWERS}}
+    metrics = {"exact_match": {"mean": right / ANSWERS, "low": low, "high": high, "rows": ANSWERS}}
     with database.write() as session:
         claim = {"owner": "host:1:1", "device": "host/cpu", "lease_seconds": 60}
         assert evaluations.claim(session=session, evaluation_id=item.id, **claim)

@@ -5,26 +5,20 @@ import re
 
 import pytest
 from fastapi.routing import APIRoute
-from machines import gpu, machine
-from paths import ROOT
 from played_run import PlayedRun
+from prepared import LOG, STARTER, prepared_installation  # noqa: F401
 from pydantic import TypeAdapter
 from web import client
 
 from app.web.rest.answers.analysis import ConfigCheck, ForecastAnswer, Translation
 from app.web.rest.answers.errors import ErrorAnswer
 from app.web.rest.openapi import operations
-from training.run_folder.events import CheckpointSaved, Metrics, PhaseStarted
 from worker.datasets import datasets, token_counts
 from worker.disk import background, usage
 from worker.settings import get_settings
-from worker.store import accounts, database
-from worker.store.playground import serving
-from worker.store.tables import Status
+from worker.store import database
 
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
-LOG = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
-STARTER = ROOT / "static" / "starter"
 QUERIES = {"/api/compare": "runs={run},{failed}", "/api/compare/series": "runs={run},{failed}"}
 QUERIES |= dict.fromkeys(
     ["/api/datasets/{dataset_id}/tokens", "/api/datasets/{dataset_id}/rows/{row}/tokens"], f"model={STARTER}"
@@ -46,50 +40,34 @@ def api(home, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def installation(api, tmp_path, monkeypatch):
+def installation(api, prepared, tmp_path, monkeypatch):
     """The ids of an installation with everything that an answer can contain."""
-    (tmp_path / "rows.jsonl").write_text(ROWS + ROWS)
+    (tmp_path / "rows.jsonl").write_text(ROWS)
     monkeypatch.setenv("LATHE_DATA_FOLDERS", str(tmp_path))
     get_settings.cache_clear()
-    item = datasets.add_file(path=tmp_path / "rows.jsonl", name="rows.jsonl")
-    run = PlayedRun("done", data=item.id).claim()
-    run.report(PhaseStarted(phase="training"), Metrics(step=1, values={"loss": 2.0, "grad_norm": None, "tokens": 10.0}))
-    run.report(
-        Metrics(step=1, rank=0, values={"host_rss": 5e9}), CheckpointSaved(step=1, path="checkpoint-1", bytes=10)
-    )
-    run.prints("one", "[rank0]: a warning").end()
-    failed = PlayedRun("failed", data=item.id, lora_r=4).claim().prints(LOG)
-    failed.end(Status.FAILED, reason="it broke", error={"message": "it broke", "traceback": ""})
-    PlayedRun("waiting")
     running = PlayedRun("running").claim("node1/cuda:0")
-    machine("node1", devices=[gpu("node1", 0), gpu("node1", 1)])
-    with database.write() as session:
-        accounts.add(session=session, name="alice")
-        serving.create(session=session, models=[f"{run.id}:base"], owner="local")
-    prompts = [{"system": "", "user": "one"}]
-    kept = api.post("/api/prompt-sets", json={"name": "kept", "prompts": prompts}).json()
-    given = api.post(f"/api/prompt-sets/{kept['id']}/answers", json={"model": run.id, "answers": [{"text": "two"}]})
-    assert given.json()["answers"] == {run.id: [{"text": "two"}]}
+    run = prepared.finished
+    kept = api.post("/api/prompt-sets", json={"name": "kept", "prompts": [{"system": "", "user": "one"}]}).json()
+    given = api.post(f"/api/prompt-sets/{kept['id']}/answers", json={"model": run, "answers": [{"text": "two"}]})
+    assert given.json()["answers"] == {run: [{"text": "two"}]}
     channel = api.post("/api/notifications", json={"address": "http://127.0.0.1:9/nobody"}).json()
     assert api.post(f"/api/notifications/{channel['id']}/test").json()["reason"]
-    (get_settings().runs_dir / run.id / "adapter").mkdir(parents=True, exist_ok=True)
-    evaluation = api.post(f"/api/runs/{run.id}/evaluations", json={"data": item.id}).json()
-    spec = {"config": {"model": str(STARTER), "data": item.id}, "space": {"lora_r": [4, 8]}}
-    sweep = api.post("/api/sweeps", json=spec).json()
     shared = api.post("/api/diagnoses", params={"share": True}, content=LOG).json()["shared"]
     started = api.post("/api/datasets/imports", json={"file": f"{tmp_path.name}/rows.jsonl"})
     assert started.status_code == 202, started.text
+    with database.read() as session:
+        item = datasets.get(session=session, dataset_id=prepared.dataset)
     token_counts.wait(
         lambda: token_counts.measure(datasets.path_of(item), item.sha256, str(STARTER), rows=item.rows, retry=True)
     )
     return {
-        "run": run.id,
-        "failed": failed.id,
+        "run": run,
+        "failed": prepared.failed,
         "running": running.id,
-        "run_id": run.id,
+        "run_id": run,
         "dataset_id": item.id,
-        "evaluation_id": evaluation["id"],
-        "sweep_id": sweep["id"],
+        "evaluation_id": prepared.result,
+        "sweep_id": prepared.sweep,
         "diagnosis_id": shared["id"],
         "import_id": started.json()["id"],
         "form": "json",

@@ -3,14 +3,12 @@
 import json
 
 import pytest
-from played_run import SUMMARY, PlayedRun
+from played_run import PlayedRun
+from prepared import ANSWERS, RIGHT, evaluated, prepared_installation  # noqa: F401
 from web import client
 
-from training.scoring.intervals import mean_interval
-from worker.evaluations.submit import folder_of
 from worker.settings import get_settings
-from worker.store import accounts, database, evaluations
-from worker.store.tables import Status
+from worker.store import accounts, database
 
 
 @pytest.fixture
@@ -22,8 +20,7 @@ def rows(tmp_path):
 
 @pytest.fixture
 def run(home):
-    played = PlayedRun("letters").claim()
-    played.end(summary=SUMMARY)
+    played = PlayedRun("letters").claim().end()
     (get_settings().runs_dir / played.id / "adapter").mkdir(parents=True)
     return played.id
 
@@ -32,33 +29,6 @@ def queued(run, **asked):
     answer = client().post(f"/api/runs/{run}/evaluations", json=asked)
     assert answer.status_code == 201, answer.text
     return answer.json()
-
-
-def finished(run, rows, right, source="result", count=200):
-    """An evaluation whose first `right` answers are right, as its supervisor leaves it."""
-    found = queued(run, data=rows, source=source, metrics=["exact_match"])
-    with database.write() as session:
-        item = evaluations.claim(
-            session=session, evaluation_id=found["id"], owner="host:1:1", device="host/cpu", lease_seconds=60
-        )
-        scores = [float(row < right) for row in range(count)]
-        low, high = mean_interval(scores)
-        metrics = {"exact_match": {"mean": right / count, "low": low, "high": high, "rows": count}}
-        summary = {"rows": count, "metrics": metrics}
-        evaluations.finish(session=session, evaluation_id=item.id, attempt=1, status=Status.FINISHED, summary=summary)
-    records = [
-        {
-            "row": row,
-            "prompt": "p",
-            "expected": "x",
-            "answer": "x" if score else source,
-            "scores": {"exact_match": score},
-        }
-        for row, score in enumerate(scores)
-    ]
-    folder_of(item).mkdir(parents=True, exist_ok=True)
-    (folder_of(item) / "answers.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-    return item.id
 
 
 def test_an_evaluation_is_queued_listed_stopped_and_deleted(run, rows):
@@ -78,33 +48,32 @@ def test_wrong_values_are_answered_with_field_value_and_fix(run, rows):
     assert answer.json()["error"]["message"].startswith("metric 'bleu' is unknown; metrics are exact_match")
 
 
-def test_an_evaluation_is_compared_with_the_one_before_training(run, rows):
-    base, result = finished(run, rows, 60, source="base"), finished(run, rows, 100)
-    found = client().get(f"/api/evaluations/{result}").json()
-    assert found["against"]["evaluation"] == base
+def test_an_evaluation_is_compared_with_the_one_before_training(prepared):
+    found = client().get(f"/api/evaluations/{prepared.result}").json()
+    assert found["against"]["evaluation"] == prepared.base
     assert found["against"]["scores"]["exact_match"]["verdict"] == "better"
-    assert client().get(f"/api/evaluations/{base}").json()["against"] is None
+    assert client().get(f"/api/evaluations/{prepared.base}").json()["against"] is None
 
 
-def test_rows_are_sorted_by_score_and_by_difference(run, rows):
-    base, result = finished(run, rows, 60, source="base"), finished(run, rows, 100)
-    api = client()
-    lowest = api.get(f"/api/evaluations/{result}/rows", params={"order": "lowest", "limit": 3}).json()
-    assert ([row["row"] for row in lowest["rows"]], lowest["total"]) == ([101, 102, 103], 200)
-    better = api.get(f"/api/evaluations/{result}/rows", params={"order": "better", "against": base, "limit": 1}).json()
+def test_rows_are_sorted_by_score_and_by_difference(prepared):
+    api, place = client(), f"/api/evaluations/{prepared.result}"
+    lowest = api.get(f"{place}/rows", params={"order": "lowest", "limit": 3}).json()
+    first_wrong = RIGHT["result"] + 1
+    assert [row["row"] for row in lowest["rows"]] == list(range(first_wrong, first_wrong + 3))
+    assert lowest["total"] == ANSWERS
+    better = api.get(f"{place}/rows", params={"order": "better", "against": prepared.base, "limit": 1}).json()
     (row,) = better["rows"]
-    assert (row["row"], row["difference"], row["other"], row["answer"]) == (61, 1.0, "base", "x")
-    assert len(api.get(f"/api/evaluations/{result}/answers.jsonl").text.splitlines()) == 200
+    assert (row["row"], row["difference"], row["other"], row["answer"]) == (RIGHT["base"] + 1, 1.0, "base", "x")
+    assert len(api.get(f"{place}/answers.jsonl").text.splitlines()) == ANSWERS
 
 
-def test_runs_are_compared_by_their_evaluations_on_the_same_data(run, rows):
-    other = PlayedRun("other").claim()
-    other.end(summary=SUMMARY)
+def test_runs_are_compared_by_their_evaluations_on_the_same_data(prepared):
+    other = PlayedRun("other").claim().end()
     (get_settings().runs_dir / other.id / "adapter").mkdir(parents=True)
-    finished(run, rows, 100), finished(other.id, rows, 140)
-    (found,) = client().get("/api/compare", params={"runs": f"{run},{other.id}"}).json()["against_first"]
+    evaluated(other.id, prepared.heldout, "result", 140)
+    (found,) = client().get("/api/compare", params={"runs": f"{prepared.finished},{other.id}"}).json()["against_first"]
     assert found["scores"]["exact_match"]["verdict"] == "better"
-    assert found["scores"]["exact_match"]["rows"] == 200
+    assert found["scores"]["exact_match"]["rows"] == ANSWERS
 
 
 def test_another_account_may_not_evaluate_a_run(run, rows):
