@@ -20,7 +20,7 @@ from training.config.run_config import RunConfig
 from training.tokens import store
 
 SETTINGS: dict[str, Any] = {
-    "max_steps": 4,
+    "max_steps": 3,
     "save_steps": 1,
     "save_total_limit": 1,
     "eval_split": 0,

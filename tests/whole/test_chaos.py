@@ -2,7 +2,7 @@
 
 import json
 import os
-import subprocess
+import shutil
 import sys
 from dataclasses import replace
 from itertools import islice
@@ -44,19 +44,29 @@ def test_a_seed_determines_the_faults() -> None:
     assert first == again != other
 
 
+CONFIG = RunConfig(name="light-1", model="m", data="d", max_steps=STEPS, save_steps=5, seed=7).model_copy(
+    update={"num_processes": 2}
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished light run without faults."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "config.json").write_text(CONFIG.model_dump_json())
+    argv = [sys.executable, ranks.__file__, "launch", str(folder)]
+    patience.run(argv, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    return folder
+
+
 @pytest.fixture
-def finished(home: Path) -> tuple[str, Path]:
-    """Id and folder of a finished light run without faults."""
-    config = RunConfig(name="light-1", model="m", data="d", max_steps=STEPS, save_steps=5, seed=7)
-    config = config.model_copy(update={"num_processes": 2})
+def finished(home: Path, trained: Path) -> tuple[str, Path]:
+    """Id and folder of a finished light run without faults, which the test may change."""
     with database.write() as session:
-        run = runs.create(session=session, config=config, dataset_id=None)
+        run = runs.create(session=session, config=CONFIG, dataset_id=None)
         claims.claim(session=session, run_id=run.id, owner="host:1:1", devices=["host/cpu"], lease_seconds=60)
     folder = get_settings().runs_dir / run.id
-    folder.mkdir()
-    (folder / "config.json").write_text(config.model_dump_json())
-    argv = [sys.executable, ranks.__file__, "launch", str(folder)]
-    subprocess.run(argv, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    shutil.copytree(trained, folder)
     lines = (folder / "events.jsonl").read_bytes().splitlines()
     records = [record for record in map(decode, lines) if record]
     with database.write() as session:

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import psycopg
 import pytest
 import redis
 from deploy_files import SERVICES, environment, stages
+from patience import ended, eventually
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.slow
 
 POSTGRES = "host=127.0.0.1 port=5432 user=postgres dbname=postgres connect_timeout=2"
 REDIS_DATABASE = 13
-PATIENCE_SECONDS = 90
 PROGRAMS = {
     "python": [sys.executable],
     "lathe": [sys.executable, "-m", "app.cli.__main__"],
@@ -85,6 +84,7 @@ def containers(postgresql, broker, tmp_path):
 class Containers:
     def __init__(self, variables, folder: Path, running: ExitStack):
         self._variables, self._folder, self._running = variables, folder, running
+        self._processes = {}
 
     def start(self, service):
         """Starts a service's command; what it prints goes to a file."""
@@ -94,6 +94,7 @@ class Containers:
             [*PROGRAMS[command[0]], *command[1:]], env=self._variables(service), stdout=output, stderr=subprocess.STDOUT
         )
         self._running.callback(self._stop, process)
+        self._processes[service] = process
         return process
 
     def healthy(self, service):
@@ -109,13 +110,21 @@ class Containers:
     def printed(self, service):
         return (self._folder / f"{service}.log").read_text()
 
+    def says(self, service, words):
+        """Waits until a service prints these words."""
+        process = self._processes[service]
+
+        def found():
+            has_ended = process.poll() is not None
+            printed = self.printed(service)
+            assert words in printed or not has_ended, printed
+            return words in printed
+
+        eventually(found)
+
     def _stop(self, process):
-        process.terminate()
-        try:
-            process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
 def free_port():
@@ -123,29 +132,22 @@ def free_port():
         return server.getsockname()[1]
 
 
-def eventually(condition, process):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        if condition():
-            return True
-        time.sleep(0.5)
-    return False
-
-
 def test_after_migrate_web_and_worker_become_healthy_and_stop_on_sigterm(containers, postgresql):
-    assert containers.start("migrate").wait(PATIENCE_SECONDS) == 0, containers.printed("migrate")
+    assert ended(containers.start("migrate")) == 0, containers.printed("migrate")
     with psycopg.connect(postgresql) as connection:
         tables = {row[0] for row in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
     assert tables >= {"run", "metric", "alembic_version"}
 
     web, worker = containers.start("web"), containers.start("worker")
-    assert eventually(lambda: containers.healthy("web"), web), containers.printed("web")
-    assert eventually(lambda: containers.healthy("worker"), worker), containers.printed("worker")
+    containers.says("worker", " ready.")
+    eventually(lambda: containers.healthy("worker"), every=1)
+    eventually(lambda: web.poll() is not None or containers.healthy("web"), every=1)
+    assert web.poll() is None, containers.printed("web")
 
     web.terminate()
     worker.terminate()
-    assert web.wait(PATIENCE_SECONDS) in (0, -signal.SIGTERM), containers.printed("web")
-    assert worker.wait(PATIENCE_SECONDS) == 0, containers.printed("worker")
+    assert ended(web) in (0, -signal.SIGTERM), containers.printed("web")
+    assert ended(worker) == 0, containers.printed("worker")
 
 
 def test_the_queue_server_accepts_its_containers_flags_and_requires_the_password(tmp_path):
@@ -156,7 +158,7 @@ def test_the_queue_server_accepts_its_containers_flags_and_requires_the_password
     server = subprocess.Popen([str(find_server()), *flags, *here])
     once = Retry(NoBackoff(), 0)
     try:
-        assert eventually(socket_path.exists, server), (tmp_path / "log").read_text()
+        eventually(socket_path.exists)
         with redis.Redis(unix_socket_path=str(socket_path), password=password, retry=once) as client:
             assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
             assert client.config_get("appendonly") == {"appendonly": "yes"}
@@ -165,4 +167,4 @@ def test_the_queue_server_accepts_its_containers_flags_and_requires_the_password
             stranger.ping()
     finally:
         server.terminate()
-        server.wait(PATIENCE_SECONDS)
+        server.wait()

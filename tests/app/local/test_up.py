@@ -81,7 +81,7 @@ def up(*flags: str) -> Iterator[Started]:
 
 @pytest.mark.slow
 def test_a_run_in_progress_is_saved_at_ctrl_c_and_resumed_at_the_next_start(home: Path) -> None:
-    with up() as first:
+    with up("--light") as first:
         address = first.address()
         host, port = address.removeprefix("http://").split(":")
         with contextlib.closing(http.client.HTTPConnection(host, int(port))) as connection:

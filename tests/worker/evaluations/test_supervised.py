@@ -7,8 +7,9 @@ import signal
 
 import psutil
 import pytest
+from patience import eventually
 from played_run import SUMMARY, PlayedRun
-from supervised import eventually
+from supervised import started  # noqa: F401
 from tiny import make_data, make_model
 
 from app.documents.results import evaluations as document
@@ -22,8 +23,7 @@ from worker.store import database, evaluations, runs
 from worker.store.playground import prompt_sets
 from worker.store.tables import DeviceLease, Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
-SECONDS = 120
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home", "started")]
 OWN = {"own.py": "def words(prompt, answer, expected):\n    return len(expected.split())\n"}
 
 
@@ -56,14 +56,14 @@ def test_an_evaluation_survives_the_loss_of_its_supervisor_and_finishes_with_sco
     rows = make_data(tmp_path / "rows.jsonl", rows=6)
     item = submit(run, {"source": "base", "metrics": ["exact_match", "own.py:words"], "own": OWN}, data=str(rows))
     assert [one.id for one in starting.start_waiting()] == [item.id]
-    supervisor = eventually(lambda: supervised(item), SECONDS)
-    program = eventually(lambda: processes.marked(RUN_VARIABLE, f"evaluation-{item.id}"), SECONDS)
+    supervisor = eventually(lambda: supervised(item))
+    program = eventually(lambda: processes.marked(RUN_VARIABLE, f"evaluation-{item.id}"), every=0.2)
     supervisor.send_signal(signal.SIGKILL)
-    assert processes.wait_gone(program, 10) == []  # nothing answers rows unsupervised
-    assert [one.id for one in eventually(starting.recover, SECONDS)] == [item.id]
+    eventually(lambda: all(processes.is_gone(one) for one in program))  # nothing answers rows unsupervised
+    assert [one.id for one in eventually(starting.recover)] == [item.id]
     assert (get(item).status, get(item).attempt) == (Status.QUEUED, 1)
     starting.start_waiting()
-    ended = eventually(lambda: (one := get(item)).status.ended and one, SECONDS)
+    ended = eventually(lambda: (one := get(item)).status.ended and one, every=0.2)
     assert (ended.status, ended.attempt, ended.error) == (Status.FINISHED, 2, None)
     assert (ended.overlap["rows"], ended.overlap["equal"]) == (6, 3)
     assert ended.summary["rows"] == 6
@@ -94,7 +94,7 @@ def test_a_prompt_set_is_answered_by_a_new_result_without_anybody_asking(tmp_pat
     played.end(summary=SUMMARY)
     (item,) = starting.start_waiting()
     assert (item.run_id, item.owner, item.request["name"]) == (played.id, "anna", "prompt set counts")
-    ended = eventually(lambda: (one := get(item)).status.ended and one, SECONDS)
+    ended = eventually(lambda: (one := get(item)).status.ended and one, every=0.2)
     assert (ended.error, ended.summary) == (None, {"rows": 2, "metrics": {}})
     with database.read() as session:
         kept = {one.name: one.answers for one in prompt_sets.listing(session=session)}
@@ -105,10 +105,10 @@ def test_a_prompt_set_is_answered_by_a_new_result_without_anybody_asking(tmp_pat
 def test_a_running_evaluation_is_stopped(run, tmp_path):
     item = submit(run, {"source": "base"}, data=str(make_data(tmp_path / "rows.jsonl", rows=6)))
     starting.start_waiting()
-    eventually(lambda: supervised(item), SECONDS)
+    eventually(lambda: supervised(item))
     with database.write() as session:
         evaluations.request_stop(session=session, evaluation_id=item.id)
-    assert eventually(lambda: (one := get(item)).status.ended and one, SECONDS).status is Status.STOPPED
+    assert eventually(lambda: (one := get(item)).status.ended and one, every=0.2).status is Status.STOPPED
     assert processes.marked(RUN_VARIABLE, f"evaluation-{item.id}") == []
 
 

@@ -251,8 +251,11 @@ def test_a_run_of_another_machine_is_not_recovered_before_its_lease_expires() ->
 def test_a_preloaded_supervisor_ends_with_its_worker() -> None:
     worker = os.fork()
     if worker == 0:
-        starting.prepare()
-        signal.pause()
+        try:
+            starting.prepare()
+            signal.pause()
+        finally:
+            os._exit(1)
     (ready,) = eventually(standing_ready)
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)

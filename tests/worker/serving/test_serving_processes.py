@@ -2,24 +2,23 @@
 
 import os
 import signal
-import subprocess
 import sys
 
 import psutil
 import pytest
-from environment import use
 from machines import gpu, machine
 from paths import PROGRAMS, ROOT
+from patience import eventually
 from played_run import PlayedRun
 from run_files import result
 from sqlmodel import select
-from supervised import eventually
 
 from worker.engines.local import starting
 from worker.evaluations import starting as evaluation_starting
 from worker.machine import devices
 from worker.machine.devices import Gpu
 from worker.machine.process_identity import hostname, me
+from worker.machine.processes import is_gone
 from worker.serving import memory, models, processes
 from worker.store import claims, database, evaluations
 from worker.store.playground import serving
@@ -38,13 +37,15 @@ def installation(home, monkeypatch):
     )
     monkeypatch.setattr(devices, "all_gpus", lambda: tuple(Gpu(n, f"GPU-{n}", "H", 8, (9, 0)) for n in range(2)))
     monkeypatch.setattr(starting, "_supervise", lambda run: None)
+    monkeypatch.setattr(processes, "_READY_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "_STARTING_SECONDS", 0.05)
     yield home
     for thread in list(processes._threads.values()):
         with database.read() as session:
             live = serving.live(session=session)
         for one in live:
             end(one.id)
-        thread.join(10)
+        thread.join()
 
 
 def ask(*names, owner="local"):
@@ -209,34 +210,22 @@ def test_another_request_of_the_same_user_replaces_it(installation):
     assert get(other.id).state is ServedState.READY
 
 
-WORKER = """
-import sys
-sys.path[:0] = [{tests!r}, {root!r}]
-from test_serving_processes import FIRST, hostname  # the same machine
-from paths import PROGRAMS
-from worker.machine import devices
-from worker.serving import processes
-processes.program = lambda planned: [sys.executable, str(PROGRAMS / "stand_in_server.py"), planned.model]
-devices.all_gpus = lambda: (devices.Gpu(0, "GPU-0", "H", 8, (9, 0)),)
-processes.start_waiting()
-import signal
-signal.pause()
-"""
-
-
-def test_after_kill_9_of_the_worker_the_process_dies_and_the_next_worker_frees_the_device(installation, monkeypatch):
-    use(monkeypatch, DATA_DIR=str(installation))
+def test_after_kill_9_of_the_worker_the_process_dies_and_the_next_worker_frees_the_device(installation):
     found = ask(base())
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/worker/serving")])
-    code = WORKER.format(tests=str(ROOT / "tests"), root=str(ROOT))
-    worker = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path})
+    worker = os.fork()
+    if worker == 0:
+        try:
+            processes.start_waiting()
+            signal.pause()
+        finally:
+            os._exit(1)
     try:
-        ready = is_in(ServedState.READY, found)
+        ready = psutil.Process(is_in(ServedState.READY, found).pid)
     finally:
-        worker.kill()
-        worker.wait()
-    eventually(lambda: not psutil.pid_exists(ready.pid))
-    assert leased() == {FIRST: found}
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+    eventually(lambda: is_gone(ready))
+    assert leased() == {SECOND: found}
     processes.recover()
     assert get(found).reason == f"Its worker on {hostname()} ended."
     assert leased() == {}

@@ -30,59 +30,58 @@ def history(database, new_run):
         runs.describe(session=session, run_id=low.id, tags=["Paper", "läuft"], notes="the good one", pinned=True)
 
 
-@pytest.mark.parametrize(
-    ("search", "names"),
-    [
-        ("method:lora status:finished data:alpaca", {"low"}),
-        ("status:failed,queued", {"high", "new"}),
-        ("-status:failed", {"low", "new"}),
-        ("loss<1", {"low"}),
-        ("loss>=0.5", {"low", "high"}),
-        ("-loss<1", {"high", "new"}),
-        ("peak>2", {"low", "high"}),
-        ("lora_r<=8", {"low"}),
-        ("learning_rate<1e-4", {"high"}),
-        ("tf32:yes", {"high"}),
-        ("tf32:no", {"low", "new"}),
-        ("deepspeed_config:none", {"low", "high", "new"}),
-        ("tag:paper", {"low"}),
-        ("tag:pap", set()),
-        ("LÄUFT", {"low"}),
-        ('notes:"good one"', {"low"}),
-        ("model=org/QWEN", {"high", "new"}),
-        ("is:pinned", {"low"}),
-        ("-is:pinned qwen", {"high", "new"}),
-        ("queued:1h", {"low", "high", "new"}),
-        ("queued>1h", set()),
-        ("queued>2020-01-01", {"low", "high", "new"}),
-        ("ended<2020-01-01", set()),
-        ("duration<1h", {"low", "high"}),
-        ("step>=100 step<101", {"low", "high"}),
-        ('"org/llama"', {"low"}),
-        ("", {"low", "high", "new"}),
-    ],
-)
-def test_a_filter_finds_the_runs_that_it_describes(history, search, names):
-    assert found(search) == names
+FOUND = [
+    ("method:lora status:finished data:alpaca", {"low"}),
+    ("status:failed,queued", {"high", "new"}),
+    ("-status:failed", {"low", "new"}),
+    ("loss<1", {"low"}),
+    ("loss>=0.5", {"low", "high"}),
+    ("-loss<1", {"high", "new"}),
+    ("peak>2", {"low", "high"}),
+    ("lora_r<=8", {"low"}),
+    ("learning_rate<1e-4", {"high"}),
+    ("tf32:yes", {"high"}),
+    ("tf32:no", {"low", "new"}),
+    ("deepspeed_config:none", {"low", "high", "new"}),
+    ("tag:paper", {"low"}),
+    ("tag:pap", set()),
+    ("LÄUFT", {"low"}),
+    ('notes:"good one"', {"low"}),
+    ("model=org/QWEN", {"high", "new"}),
+    ("is:pinned", {"low"}),
+    ("-is:pinned qwen", {"high", "new"}),
+    ("queued:1h", {"low", "high", "new"}),
+    ("queued>1h", set()),
+    ("queued>2020-01-01", {"low", "high", "new"}),
+    ("ended<2020-01-01", set()),
+    ("duration<1h", {"low", "high"}),
+    ("step>=100 step<101", {"low", "high"}),
+    ('"org/llama"', {"low"}),
+    ("", {"low", "high", "new"}),
+]
+WRONG = [
+    ("metod:lora", "metod", "Did you mean method"),
+    ("status:asleep", "status", "Give queued"),
+    ("loss<low", "loss", "is not a number"),
+    ("queued:soon", "queued", "queued:7d"),
+    ("tf32:perhaps", "tf32", "tf32:yes"),
+    ("name>b", "name", "Write name:b"),
+    ("is:blue", "is", "pinned, archived"),
+    ("https://example.org", "https", "in quotes"),
+]
 
 
-@pytest.mark.parametrize(
-    ("search", "field", "words"),
-    [
-        ("metod:lora", "metod", "Did you mean method"),
-        ("status:asleep", "status", "Give queued"),
-        ("loss<low", "loss", "is not a number"),
-        ("queued:soon", "queued", "queued:7d"),
-        ("tf32:perhaps", "tf32", "tf32:yes"),
-        ("name>b", "name", "Write name:b"),
-        ("is:blue", "is", "pinned, archived"),
-        ("https://example.org", "https", "in quotes"),
-    ],
-)
-def test_a_wrong_filter_names_the_field_and_the_fix(history, search, field, words):
-    with pytest.raises(FilterError, match=words) as refused:
-        found(search)
-    assert refused.value.problem.field == field
+def test_a_filter_finds_the_runs_that_it_describes(history, subtests):
+    for search, names in FOUND:
+        with subtests.test(search):
+            assert found(search) == names
+
+
+def test_a_wrong_filter_names_the_field_and_the_fix(history, subtests):
+    for search, field, words in WRONG:
+        with subtests.test(search), pytest.raises(FilterError, match=words) as refused:
+            found(search)
+        assert refused.value.problem.field == field
 
 
 def test_an_archived_run_is_listed_only_on_request(history):

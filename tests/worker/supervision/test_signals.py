@@ -2,10 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import patience
 import pytest
 from paths import PROGRAMS, ROOT
 from safetensors import safe_open
@@ -40,11 +41,18 @@ KILLED = {
     for place in CHECKPOINT[2::2] + CHECKPOINT[5::2] + RESULT[1:3]
 }
 CASES = TOLD | KILLED
+USUAL = [CHECKPOINT[0], CHECKPOINT[4], CHECKPOINT[5], CHECKPOINT[8], RESULT[2]]
+
+
+def cases(chosen: dict[str, tuple[str, str]]) -> list[Any]:
+    """Parameters of a test; those at an unusual place are nightly."""
+    return [pytest.param(name, marks=() if CASES[name][1] in USUAL else pytest.mark.nightly) for name in chosen]
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
-    """The folder with a run for each case, and their exit codes."""
+def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+    """The folder with a run for each selected case, and their exit codes."""
+    selected = {case for item in request.session.items for case in CASES if item.name.endswith(f"[{case}]")}
     folder = tmp_path_factory.mktemp("signals")
     model, data = make_model(folder / "model"), make_data(folder / "data.jsonl", rows=16)
     argv = [
@@ -53,14 +61,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int
         str(model),
         str(data),
         str(folder),
-        json.dumps(CASES),
+        json.dumps({case: CASES[case] for case in selected}),
     ]
-    done = subprocess.run(argv, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    done = patience.run(argv, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True)
     assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("case", TOLD)
+@pytest.mark.parametrize("case", cases(TOLD))
 def test_sigterm_during_a_save_leaves_no_incomplete_files(ended: tuple[Path, dict[str, int]], case: str) -> None:
     run_dir, code = ended[0] / case, ended[1][case]
     assert ((run_dir / "signalled").exists(), code) == (True, 0), (run_dir / "output.log").read_text()
@@ -74,7 +82,7 @@ def test_sigterm_during_a_save_leaves_no_incomplete_files(ended: tuple[Path, dic
     assert has_whole_result(run_dir) != asked_in_time
 
 
-@pytest.mark.parametrize("case", KILLED)
+@pytest.mark.parametrize("case", cases(KILLED))
 def test_sigkill_during_a_save_leaves_a_complete_checkpoint_and_no_incomplete_result(
     ended: tuple[Path, dict[str, int]], case: str
 ) -> None:
