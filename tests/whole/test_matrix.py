@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 import pytest
+import warm
 
 from benchmarks.matrix.command import OTHERS_WITH, Cell, document, run_cells, table, wanted
 from training.config.choices import Task
@@ -52,9 +53,11 @@ def test_cells_that_worked_are_not_run_again(tmp_path: Path) -> None:
     assert result.outcome == "worked"
 
 
-@pytest.mark.nightly  # an interpreter for each kind of ranks
 @pytest.mark.train
-def test_a_crashed_cell_reports_its_error_and_the_next_one_runs(tmp_path: Path) -> None:
+def test_a_crashed_cell_reports_its_error_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm.use_python(monkeypatch)
     from benchmarks.matrix.command import make_inputs
 
     bad, good = wanted(asked(task=["sft"], method=["lora"], strategy=["single"]), make_inputs(tmp_path))

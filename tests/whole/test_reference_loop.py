@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 from paths import ROOT
 from patience import run
 from trainer_process import train_here
@@ -173,7 +174,8 @@ def test_a_run_agrees_with_a_plain_loop(
 
 @pytest.mark.nightly
 @pytest.mark.train
-def test_the_command_compares_runs_on_one_and_two_ranks() -> None:
+def test_the_command_compares_runs_on_one_and_two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    warm.use_python(monkeypatch)
     done = run([sys.executable, "-m", "benchmarks.reference", "--json", "--only", TRIED], cwd=ROOT, text=True)
     figures = json.loads(done.stdout)
     assert figures["disagreed"] == [], done.stderr[-2000:]

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from click.testing import CliRunner
-from limited_programs import programs_here  # noqa: F401
 from tiny import make_model
 
 from app.cli.__main__ import main
@@ -77,8 +77,8 @@ def test_if_nothing_matches_the_error_lists_the_model_s_modules(folder: Path, ta
     assert "gate_proj" in caught.value.fix
 
 
-@pytest.mark.usefixtures("programs_here")
-def test_the_command_prints_the_result_of_the_limited_process(folder: Path) -> None:
+def test_the_command_prints_the_result_of_the_limited_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warm.use_python(monkeypatch)
     done = CliRunner().invoke(main, ["targets", "--model", str(folder), "--target-modules", "all-linear"])
     assert done.exit_code == 0, done.output
     assert "34,816 of 150,464 parameters are trainable" in done.output

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+import warm
 from patience import ended, eventually, run
 
 from training import operator_cache
@@ -204,9 +205,9 @@ def test_compiling_ahead_ends_at_once_if_everything_is_compiled(own_folder: Path
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.nightly  # an interpreter that imports DeepSpeed
 @pytest.mark.train
-def test_compiling_ahead_without_a_compiler_prints_why(own_folder: Path) -> None:
+def test_compiling_ahead_without_a_compiler_prints_why(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warm.use_python(monkeypatch)
     done = ahead_of_runs(CXX="no-such-compiler")
     assert done.returncode == 1 and ("no-such-compiler" in done.stderr or "little memory" in done.stdout)
     assert not any(operator_cache.usable(operator_cache.folder_of(name), name) for name in AHEAD)
@@ -220,7 +221,7 @@ def _is_held(folder: Path) -> bool:
 @pytest.mark.train
 def test_a_run_that_waits_too_long_ends_background_compiling(own_folder: Path, tmp_path: Path) -> None:
     compiler = tmp_path / "slow-compiler"
-    compiler.write_text("#!/bin/sh\nexec sleep infinity\n")
+    compiler.write_text("#!/bin/sh\nexec sleep 600\n")
     compiler.chmod(0o755)
     argv = [sys.executable, "-m", operator_cache.AHEAD_MODULE]
     with subprocess.Popen(argv, env=os.environ | {"CXX": str(compiler)}) as ahead_of_us:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 from paths import ROOT
 from patience import run
 
@@ -25,7 +26,9 @@ if rank == 0:
 """
 
 
-@pytest.mark.nightly  # an interpreter that imports all libraries
-def test_ranks_wait_for_rank_0_beyond_the_time_limit_of_a_collective(tmp_path: Path) -> None:
+def test_ranks_wait_for_rank_0_beyond_the_time_limit_of_a_collective(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm.use_python(monkeypatch)
     done = run([sys.executable, "-c", PROGRAM, str(tmp_path / "meeting")], cwd=ROOT, text=True)
     assert done.stdout == "met\nmet\n", done.stderr

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import warm
 from paths import ROOT
 from patience import run
 
@@ -54,10 +55,11 @@ Checked = tuple[list[int], list[Event]]
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checked]:
-    """By the version of torch on node b: the exit codes of two ranks on nodes a and b, and the records that they wrote. One
-    interpreter forks all ranks, since the import of torch takes longest."""
+    """By the version of torch on node b: the exit codes of two ranks on nodes a and b, and the records that they wrote."""
     folder = tmp_path_factory.mktemp("nodes")
-    done = run([sys.executable, "-c", PROGRAM, str(folder), "2.13.0", "2.12.0"], cwd=ROOT, text=True, check=True)
+    with pytest.MonkeyPatch.context() as patched:
+        warm.use_python(patched)
+        done = run([sys.executable, "-c", PROGRAM, str(folder), "2.13.0", "2.12.0"], cwd=ROOT, text=True, check=True)
     return {version: (codes, records(folder / version)) for version, codes in json.loads(done.stdout).items()}
 
 

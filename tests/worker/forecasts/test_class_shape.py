@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from commands import answer, lathe
-from limited_programs import programs_here  # noqa: F401
 
 from benchmarks.families.inputs import small
 from training.config.choices import Task
@@ -16,6 +16,11 @@ from worker.forecasts import solving
 from worker.forecasts.solving import Problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(autouse=True)
+def warm_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    warm.use_python(monkeypatch)
 
 
 def write(folder: Path, model_type: str, **changes: Any) -> Path:
@@ -39,7 +44,6 @@ def test_a_class_is_read_once_and_then_known_without_it(
         forecasting.shape_at(str(config), task=Task.CLASSIFICATION)
 
 
-@pytest.mark.usefixtures("programs_here")
 def test_an_architecture_that_transformers_does_not_have_is_refused_with_the_reason(home: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "chatglm", "hidden_size": 64, "auto_map": {"AutoConfig": "x.Y"}}))
@@ -48,7 +52,6 @@ def test_an_architecture_that_transformers_does_not_have_is_refused_with_the_rea
     assert "cannot say how much memory it needs" in result.stderr
 
 
-@pytest.mark.usefixtures("programs_here")
 def test_layers_that_the_formula_does_not_know_are_simulated(home: Path, tmp_path: Path) -> None:
     write(tmp_path / "model", "qwen3_next")
     flags = "--gpu h100 --max-length 64 --micro-batch 1 --method full"
@@ -58,7 +61,6 @@ def test_layers_that_the_formula_does_not_know_are_simulated(home: Path, tmp_pat
     assert output["simulated"]["parts"]["activations"] > 0
 
 
-@pytest.mark.usefixtures("programs_here")
 def test_a_simulated_step_moves_the_border_and_confirms_it(home: Path, tmp_path: Path) -> None:
     from training.config.fields import parse
     from training.forecast.solve import Wanted
