@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("app", "worker", "training")
 SUITE = f'{sys.executable} -m pytest -n 3 --dist each --max-worker-restart 0 -m "not nightly"'
 RESULTS = ROOT / ".pytest_cache" / "planted_faults.jsonl"
+INTERRUPTED, NOTHING_COLLECTED = 2, 5  # exit codes of pytest
 UNCHANGED = 0  # the number of the run without a fault
 
 COMPARISONS = {
@@ -158,8 +159,8 @@ def tried(clone: Path, fault: Fault, suite: str) -> dict[str, Any]:
             git(clone, "checkout", "--quiet", "--", fault.file)
             forget_compiled(file)
     failed = CAUGHT_BY.findall(output)
-    if code == 5:  # pytest: no test was collected
-        raise SystemExit(f"The suite runs no test:\n{output[-2000:]}")
+    if code == NOTHING_COLLECTED or (code == INTERRUPTED and not failed):
+        raise SystemExit(f"The suite ran no test or was interrupted:\n{output[-2000:]}")
     if fault.number == UNCHANGED and code:
         print(output[-4000:], file=sys.stderr)
     by = None if code == 0 else failed[0] if failed else f"exit code {code}"
@@ -171,7 +172,11 @@ def run(suite: str, clone: Path) -> tuple[int, str]:
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         argv = shlex.split(suite)
         with subprocess.Popen(argv, cwd=clone, env=environment(clone), stdout=output, stderr=output) as process:
-            process.wait()  # Ctrl-C reaches the suite too, which ends what it started
+            try:
+                process.wait()
+            except KeyboardInterrupt:  # it has reached the suite too, which ends what it started
+                process.wait()
+                raise
         output.seek(0)
         return process.returncode, output.read()
 
@@ -265,7 +270,7 @@ def replacements(node: ast.AST, lines: list[str]) -> Iterator[Replacement]:
             for left, right in itertools.pairwise(values):
                 yield from of_operator(left, right, lines, re.compile("and|or"), {"and": ("or",), "or": ("and",)})
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-            yield from of_node(node, str(value + 1), str(value - 1))
+            yield from of_node(node, str(round(value + 1, 9)), str(round(value - 1, 9)))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield from of_node(node, text_of(operand, lines))
         case ast.Return(value=ast.expr()):
