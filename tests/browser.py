@@ -21,6 +21,7 @@ LIVE_ONLY = """new MutationObserver((_, observer) => {
 }).observe(document, { childList: true, subtree: true })"""
 """Removes the first drawing of a page (tests/app/web/test_first_drawing.py), so that a test finds each element once."""
 SHOWN = "document.body.innerText + '\\nhidden: ' + document.body.textContent.slice(0, 3000)"
+ROUND_MS, MOST_REQUESTS = 1000, 300  # a page that repeats its requests sends the next before
 GUARD_MS = 15 * 60_000  # pages that stand still fail sooner, by _watch
 IN_BROWSER = [
     pytest.mark.browser,
@@ -36,6 +37,19 @@ def chromium(config: pytest.Config, base_url: str) -> "Chromium":
         opened[base_url] = Chromium(base_url)
         config.add_cleanup(opened[base_url].close)
     return opened[base_url]
+
+
+@contextmanager
+def opened(config: pytest.Config, address: str) -> Iterator[Any]:
+    """A page of the server; at the end nothing outside the server was asked for and no script has failed."""
+    outside: list[str] = []
+    errors: list[str] = []
+    inside = (address, "data:", "blob:")
+    with chromium(config, address).page(LIVE_ONLY) as page:
+        page.on("request", lambda request: None if request.url.startswith(inside) else outside.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        yield page
+    assert (outside, errors) == ([], [])
 
 
 class Chromium:
@@ -91,6 +105,17 @@ def says(page: Any, selector: str, *words: str) -> None:
     """Waits until the element contains all words."""
     for word in words:
         page.locator(selector, has_text=word).first.wait_for()
+
+
+def becomes_quiet(page: Any) -> None:
+    """Waits until the page sends no more requests; fails if it sends them without end."""
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    before = -1
+    while len(sent) > before or page.log.is_waiting():
+        before = len(sent)
+        assert before < MOST_REQUESTS, sent[-5:]
+        page.wait_for_timeout(ROUND_MS)
 
 
 def field(page: Any, name: str) -> Any:

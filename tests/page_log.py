@@ -21,6 +21,10 @@ class PageLog:
         page.on("requestfailed", self._failed)
         page.on("response", lambda answer: self._add(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
 
+    def is_waiting(self) -> bool:
+        """Whether a handler has yet to answer."""
+        return any("/run/predict" in request.url for request in self._waiting)
+
     def text(self) -> str:
         """The log, the requests without an answer, and what the page shows now."""
         waiting = [

@@ -1,10 +1,11 @@
 """A server and a page of Chromium for the tests of pages."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from browser import LIVE_ONLY, chromium
+from browser import opened
 from environment import use
 from sqlmodel import delete
 from web import site as served_site
@@ -23,30 +24,33 @@ def site(tmp_path_factory) -> Iterator[tuple[str, Path]]:
 
 
 @pytest.fixture
-def emptied(site, monkeypatch):
+def emptied(site):
     """The server with an empty database, which is also this process's."""
-    use(monkeypatch, DATA_DIR=str(site[1]))
-    with database.write() as session:
-        for table in (Run, Dataset, Machine):
-            session.exec(delete(table))
-    yield site
-    database.dispose()
+    with empty_database(site):
+        yield site
+
+
+@pytest.fixture(scope="class")
+def emptied_once(site):
+    """The same, for tests of a class that only read."""
+    with empty_database(site):
+        yield site
+
+
+@contextmanager
+def empty_database(site):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use(monkeypatch, DATA_DIR=str(site[1]))
+        with database.write() as session:
+            for table in (Run, Dataset, Machine):
+                session.exec(delete(table))
+        yield
+        database.dispose()
     get_settings.cache_clear()
 
 
 @pytest.fixture
 def page(emptied, request):
-    """A page of the server; at the end nothing outside the server was asked for and no script has failed."""
-    address, _ = emptied
-    outside: list[str] = []
-    errors: list[str] = []
-    with chromium(request.config, address).page(LIVE_ONLY) as opened:
-        opened.on("request", lambda request: None if _inside(request.url, address) else outside.append(request.url))
-        opened.on("pageerror", lambda error: errors.append(str(error)))
-        yield opened
-    assert outside == []
-    assert errors == []
-
-
-def _inside(url, address):
-    return url.startswith((address, "data:", "blob:"))
+    """A page of the emptied server."""
+    with opened(request.config, emptied[0]) as page:
+        yield page

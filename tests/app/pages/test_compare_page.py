@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browser import IN_BROWSER, says
+from browser import IN_BROWSER, opened, says
 from played_run import SUMMARY, PlayedRun
 
 from training.run_folder.events import Metrics
@@ -21,13 +21,17 @@ def trained(name, steps=20, end=True, **settings):
     return run.end(summary=SUMMARY) if end else run
 
 
-@pytest.fixture
-def two(page):
+def comparison(page):
     """The page with a comparison of two finished runs, and the runs."""
     first, second = trained("first"), trained("second", lora_r=64)
     page.goto(f"/compare?runs={first.id},{second.id}")
     says(page, "table.compared", "first", "second")
     return page, first, second
+
+
+@pytest.fixture
+def two(page):
+    return comparison(page)
 
 
 def plotted(page):
@@ -44,27 +48,34 @@ def copied(page, button, said):
     return page.evaluate("navigator.clipboard.readText()")
 
 
-def test_a_table_of_results_the_differing_settings_and_plots_are_shown(two):
-    page, *_ = two
-    says(page, "table.compared", "294,912", "0.2364%", "3.5 GiB", "96.0%")
-    assert page.locator("table.settings tbody th").all_inner_texts() == ["LoRA r"]
-    assert page.locator("table.settings tbody td").all_inner_texts() == ["16", "64"]
-    assert page.locator("h1").inner_text() == "Compare 2 runs"
-    assert plotted(page) == ["first", "second"]
+class TestOfOnePage:
+    """Tests that share one loaded page, which they do not change."""
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def two(cls, emptied_once, request):
+        with opened(request.config, emptied_once[0]) as page:
+            yield comparison(page)
 
-def test_markdown_csv_and_the_link_are_copied(two):
-    page, first, second = two
-    assert "| first | finished | LoRA |" in copied(page, "Copy Markdown", "Markdown copied.")
-    assert copied(page, "Copy CSV", "CSV copied.").startswith("id,name,status,method,")
-    assert copied(page, "Copy link", "Link copied.").endswith(f"/compare?runs={first.id},{second.id}")
+    def test_a_table_of_results_the_differing_settings_and_plots_are_shown(self, two):
+        page, *_ = two
+        says(page, "table.compared", "294,912", "0.2364%", "3.5 GiB", "96.0%")
+        assert page.locator("table.settings tbody th").all_inner_texts() == ["LoRA r"]
+        assert page.locator("table.settings tbody td").all_inner_texts() == ["16", "64"]
+        assert page.locator("h1").inner_text() == "Compare 2 runs"
+        assert plotted(page) == ["first", "second"]
 
+    def test_markdown_csv_and_the_link_are_copied(self, two):
+        page, first, second = two
+        assert "| first | finished | LoRA |" in copied(page, "Copy Markdown", "Markdown copied.")
+        assert copied(page, "Copy CSV", "CSV copied.").startswith("id,name,status,method,")
+        assert copied(page, "Copy link", "Link copied.").endswith(f"/compare?runs={first.id},{second.id}")
 
-def test_csv_is_downloaded(two):
-    page, *_ = two
-    with page.expect_download() as download:
-        page.locator("a", has_text="Download CSV").click()
-    assert download.value.suggested_filename == "comparison.csv"
+    def test_csv_is_downloaded(self, two):
+        page, *_ = two
+        with page.expect_download() as download:
+            page.locator("a", has_text="Download CSV").click()
+        assert download.value.suggested_filename == "comparison.csv"
 
 
 def test_a_run_is_removed_and_the_address_follows(two):
@@ -96,6 +107,7 @@ def test_a_run_is_found_and_added_by_keyboard_finished_runs_first(page):
     says(page, "table.compared", "letters waiting")
 
 
+@pytest.mark.nightly
 def test_the_switch_shows_all_settings_and_is_kept_in_the_address(two):
     page, *_ = two
     page.locator("#all-settings").check()
@@ -106,6 +118,7 @@ def test_the_switch_shows_all_settings_and_is_kept_in_the_address(two):
     says(page, "table.settings", "Learning rate")
 
 
+@pytest.mark.nightly
 def test_the_table_is_sorted_by_a_click_on_a_heading(page):
     ids = [trained(name).id for name in ("b", "c", "a")]
     page.goto(f"/compare?runs={','.join(ids)}")
@@ -143,6 +156,7 @@ def test_a_running_run_brings_new_points(page):
     assert "first_step=" not in again.value.url  # a new attempt repeats steps
 
 
+@pytest.mark.nightly
 def test_scatter_and_parallel_coordinates_load_plotly_only_when_opened(page):
     ids = [
         trained(SCRIPT if rank == 8 else f"r {rank}", lora_r=rank, learning_rate=rank * 1e-5).id for rank in (4, 8, 16)

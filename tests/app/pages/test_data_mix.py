@@ -4,7 +4,6 @@ import json
 
 import pytest
 from browser import IN_BROWSER, field, says
-from played_run import model_folder
 
 from app.documents.live import panels
 from app.pages.new_run import data_chooser, data_mix
@@ -119,7 +118,7 @@ def test_sets_are_mixed_and_the_run_has_their_weights(page, tmp_path):
             "".join(f'{{"prompt": "{name} {n}", "completion": "{n}"}}\n' for n in range(20))
         )
         ids.append(datasets.add_file(path=tmp_path / f"{name}.jsonl", name=f"{name}.jsonl").id)
-    page.goto(f"/new?data={ids[0]}&model={model_folder(tmp_path / 'model')}")
+    page.goto(f"/new?data={ids[0]}&model=static/starter")
     page.locator(".add-set select").select_option(ids[1])
     page.locator("table.mix tbody tr").nth(1).wait_for()
     weight = page.locator('input[data-set="1"][data-key="weight"]')

@@ -3,6 +3,7 @@
 import json
 import re
 
+import pytest
 from browser import IN_BROWSER, says
 
 from worker.datasets import datasets
@@ -60,6 +61,7 @@ def test_a_file_is_uploaded_and_tokenized_and_its_maximum_length_dragged(page, t
     assert page.evaluate("window.harmed") is None
 
 
+@pytest.mark.nightly
 def test_columns_are_mapped_in_dropdowns_with_a_live_preview(page, tmp_path):
     listed = [{"qa": {"q": f"question {n}", "a": [f"answer {n}"]}} for n in range(5)]
     path = tmp_path / "odd.jsonl"
@@ -142,6 +144,7 @@ def test_all_rows_are_paged_and_searched_and_back_and_forward_go_through_pages_a
     assert page.evaluate("window.harmed") is None
 
 
+@pytest.mark.nightly
 def test_the_histogram_has_an_axis_of_rows_and_tells_what_a_bar_holds_by_pointer_and_by_key(page, tmp_path):
     item = added(tmp_path / "sums.jsonl", [{"prompt": "a", "completion": "word " * (1 + n % 40)} for n in range(400)])
     page.goto(f"/dataset?id={item.id}&tab=lengths&model=static/starter")

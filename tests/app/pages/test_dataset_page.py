@@ -1,9 +1,10 @@
 """The page of a data set, on a real store with real tokens; no browser."""
 
 import json
-import time
 
+import psutil
 import pytest
+from patience import eventually
 from played_run import PlayedRun
 from starlette.testclient import TestClient
 from web import client
@@ -28,7 +29,6 @@ from worker.store import runs
 from worker.store.tables import Run
 
 MODEL = "static/starter"
-SETTLED_SECONDS = 60  # for a real process on a busy machine
 
 
 @pytest.fixture
@@ -40,9 +40,7 @@ def item(home, rows):
 
 def tokenized(view):
     """The page's body once the data set is tokenized."""
-    deadline = time.monotonic() + SETTLED_SECONDS
-    while (shown := show(view)).seconds == dataset.WAITING_SECONDS and time.monotonic() < deadline:
-        time.sleep(0.1)
+    shown = eventually(lambda: (page := show(view)).seconds != dataset.WAITING_SECONDS and page, every=0.1)
     return shown.parts[3]
 
 
@@ -141,9 +139,9 @@ def test_new_run_does_not_tokenize_for_a_model_that_is_not_here(item):
 
 
 def settled(own):
-    deadline = time.monotonic() + SETTLED_SECONDS
-    while any(intake.state == "checking" for intake in own.all()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    eventually(
+        lambda: all(intake.state != "checking" for intake in own.all()), [psutil.Process()]
+    )  # threads of this process
     return own.all()
 
 

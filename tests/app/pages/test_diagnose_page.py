@@ -1,7 +1,8 @@
 """The page Diagnose and the diagnosis on a failed run's page, in a real browser."""
 
 import pytest
-from browser import IN_BROWSER, field, says
+from browser import IN_BROWSER, becomes_live, field, says
+from patience import eventually
 from played_run import PlayedRun
 
 from worker.diagnosis.diagnosis import diagnose
@@ -16,6 +17,7 @@ HARM = "<script>window.harmed = true</script><img src=x onerror='window.harmed =
 def test_a_pasted_log_is_diagnosed_beside_it(page):
     page.goto("/diagnose")
     says(page, ".empty", "No log yet")
+    says(page, ".recent", "The last failed runs and shared logs will be listed here.")
     page.locator("#log textarea").fill(f"starting\n{ERROR}\n{HARM}")
     page.locator("#diagnose").click()
     says(page, ".diagnosis", "cuda_out_of_memory")
@@ -89,16 +91,20 @@ def test_a_shared_diagnosis_has_a_link_for_everybody_until_it_is_deleted(page, s
     says(page, ".empty", "Shared diagnosis not found", "was deleted")
 
 
-def test_failed_runs_are_listed_with_their_causes_and_without_any_the_list_says_what_comes(page):
-    page.goto("/diagnose")
-    says(page, ".recent", "The last failed runs and shared logs will be listed here.")
+def test_failed_runs_are_listed_with_their_causes(page):
     diagnosis = diagnose(ERROR).document()
     run = (
         PlayedRun("<b>sums</b>").claim("host/cuda:0").end(Status.FAILED, error={"message": "x", "diagnosis": diagnosis})
     )
-    page.wait_for_timeout(2100)  # the list may be two seconds old
-    page.reload()
-    says(page, ".recent", "<b>sums</b>", "cuda_out_of_memory")
+    page.goto("/diagnose")
+
+    def lists_it():
+        page.reload()
+        becomes_live(page)
+        return page.locator(".recent", has_text="<b>sums</b>").count()
+
+    eventually(lists_it, every=0.5)  # the list may be two seconds old
+    says(page, ".recent", "cuda_out_of_memory")
     page.locator(".recent a").click()
     says(page, ".failure", "Out of GPU memory")
     assert page.url.endswith(f"/run?id={run.id}")

@@ -61,6 +61,7 @@ def test_an_evaluation_is_queued_from_the_page_and_its_problems_shown(page, run)
     says(page, "table.evaluations", "queued", "held.jsonl")
 
 
+@pytest.mark.nightly
 def test_metrics_written_in_the_form_are_queued_by_the_names_of_their_functions(page, run):
     run_id, _ = run
     page.goto(f"/run?id={run_id}")

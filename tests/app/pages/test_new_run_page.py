@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browser import IN_BROWSER, becomes_live, field, says
+from browser import IN_BROWSER, becomes_live, becomes_quiet, field, opened, reveal, says
 from played_run import PlayedRun
 
 from training.config.fields import parse
@@ -44,6 +44,17 @@ def focused(page):
     return page.evaluate("(document.activeElement.closest('.setting, .foldable') ?? document.activeElement).id")
 
 
+def choose(page, name, choice):
+    reveal(page, name)
+    page.locator(f"#setting-{name} label", has_text=choice).first.click()
+
+
+def pick(page, name, choice):
+    """Picks from a drop-down list."""
+    field(page, name).click()
+    page.get_by_role("option", name=choice, exact=True).click()
+
+
 class Keys:
     """Presses keys and counts them."""
 
@@ -61,83 +72,142 @@ class Keys:
             self.press("Tab")
 
 
-def test_the_basic_form_and_start_are_visible_without_scrolling(page):
-    open_new_run(page)
-    for selector in ("#setting-data", "#setting-max_length", "#group-reporting .fold", "#start"):
-        box = page.locator(selector).bounding_box()
-        assert box["y"] + box["height"] <= 900, selector
+class TestOfOneForm:
+    """Tests that share one loaded form, which takes two seconds of processor time; the last ones leave another strategy."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def loaded(cls, site, request):
+        with opened(request.config, site[0]) as page:
+            open_new_run(page)
+            yield page
+
+    @pytest.fixture
+    def page(self, loaded):
+        """The form with all groups folded, and without a search."""
+        loaded.locator("#find-setting").fill("")
+        for opened_fold in reversed(loaded.locator(".foldable .fold[aria-expanded=true]").all()):
+            opened_fold.click()
+        loaded.evaluate("document.activeElement.blur()")
+        return loaded
+
+    def test_the_basic_form_and_start_are_visible_without_scrolling(self, page):
+        for selector in ("#setting-data", "#setting-max_length", "#group-reporting .fold", "#start"):
+            box = page.locator(selector).bounding_box()
+            assert box["y"] + box["height"] <= 900, selector
+
+    def test_a_folded_group_opens_by_click_and_by_key_and_is_one_tab_stop(self, page):
+        lora_r = page.locator("#setting-lora_r textarea")
+        assert lora_r.is_hidden()
+        fold(page, "method").click()
+        lora_r.wait_for()
+        assert fold(page, "method").get_attribute("aria-expanded") == "true"
+        page.keyboard.press("Enter")
+        lora_r.wait_for(state="hidden")
+        page.keyboard.press("Tab")
+        assert focused(page) == "group-strategy"
+
+    def test_the_search_shows_the_settings_that_match_in_their_groups_and_escape_clears_it(self, page):
+        sent = []
+        page.on("request", lambda request: sent.append(request.url))
+        page.keyboard.press("/")
+        page.keyboard.type("grad_accum")
+        page.locator("#setting-gradient_accumulation_steps textarea").wait_for()
+        assert page.locator(".form-column .setting:visible").count() == 1
+        assert page.locator(".foldable:visible h2").all_inner_texts()[0].startswith("Optimization")
+        assert sent == []
+        page.keyboard.press("Enter")
+        assert focused(page) == "setting-gradient_accumulation_steps"
+        page.locator("#find-setting").press("Escape")
+        page.locator("#setting-gradient_accumulation_steps").wait_for(state="hidden")
+        page.locator("#setting-data").wait_for()
+
+    def test_the_search_says_when_a_setting_has_no_effect_and_when_none_matches(self, page):
+        page.locator("#find-setting").fill("zero_quantized_weights")
+        says(page, "#find-result", "Without effect on this run: Quantized weights (qwZ) (applies to strategy zero3)")
+        page.locator("#find-setting").fill("<b>nothing")
+        says(page, "#find-result", 'No setting matches "<b>nothing".')
+
+    def test_a_link_to_a_problem_opens_the_group_of_its_field(self, page):
+        field(page, "lora_r").fill("abc")
+        says(page, ".problems", "abc")
+        fold(page, "method").click()
+        page.locator("#setting-lora_r").wait_for(state="hidden")
+        page.locator(".problems [data-goto=lora_r]").click()
+        page.locator("#setting-lora_r").wait_for()
+        assert focused(page) == "setting-lora_r"
+        field(page, "lora_r").fill("16")
+        page.locator(".problems", has_text="abc").wait_for(state="detached")
+
+    def test_a_wrong_learning_rate_is_named_beside_start_and_at_its_field(self, page):
+        field(page, "learning_rate").fill("abc")
+        says(page, ".problems li", "Learning rate")
+        says(page, ".problems", "abc", "is not a number", "above 0, at most 1")
+        assert page.locator("#setting-learning_rate.wrong").count() == 1
+        assert page.locator("#start").is_disabled()
+        assert field(page, "learning_rate").input_value() == "abc"
+        field(page, "learning_rate").fill("0.001")
+        page.locator("#setting-learning_rate.wrong").wait_for(state="detached")
+
+    def test_full_fine_tuning_hides_the_lora_settings_and_lora_restores_their_values(self, page):
+        field(page, "lora_r").fill("8")
+        pick(page, "method", "Full fine-tuning")
+        field(page, "lora_r").wait_for(state="hidden")
+        says(page, "#command", "accelerate")
+        pick(page, "method", "LoRA")
+        field(page, "lora_r").wait_for()
+        assert field(page, "lora_r").input_value() == "8"
+        field(page, "lora_r").fill("16")
+
+    def test_a_distributed_strategy_proposes_processes_and_one_click_fixes_a_conflict(self, page):
+        choose(page, "strategy", "ZeRO stage 2")
+        field(page, "num_processes").wait_for()
+        page.wait_for_function("document.querySelector('#setting-num_processes textarea').value === '2'")
+        field(page, "num_processes").fill("1")
+        page.locator(".fix", has_text="Set Strategy: Single device").click()
+        page.locator("#setting-strategy label.selected", has_text="Single device").wait_for()
+        page.locator(".problems", has_text="num_processes is 1").wait_for(state="detached")
+
+    @pytest.mark.nightly
+    def test_another_method_shows_its_options(self, page):
+        reveal(page, "method_options")
+        says(page, ".method-options summary", "LoRA options")
+        pick(page, "method", "VeRA")
+        says(page, ".method-options summary", "VeRA options")
+        field(page, "method_options").fill("d_initail=0.2")
+        says(page, ".problems", "Did you mean d_initial?")
+        page.locator(".problems button.fix", has_text="d_initial").click()
+        page.wait_for_function("document.querySelector('#setting-method_options textarea')?.value === 'd_initial=0.2'")
+        field(page, "method_options").fill("")
+        pick(page, "method", "LoRA")
+        says(page, ".method-options summary", "LoRA options")
+
+    def test_a_choice_group_is_one_tab_stop_with_arrow_keys_and_explains_the_chosen_option_in_place(self, page):
+        below = page.locator("#setting-learning_rate")
+        before = below.bounding_box()["y"]
+        page.locator("#setting-method input").focus()
+        page.keyboard.press("Tab")
+        page.wait_for_function("document.activeElement.closest('#setting-strategy')")
+        page.keyboard.press("ArrowRight")
+        says(page, "#setting-strategy .info-text", "Every device holds a copy of the model")
+        page.keyboard.press("Tab")
+        assert focused(page) == "setting-learning_rate"
+        says(page, "#setting-strategy label.selected", "DDP")
+        page.locator("#setting-num_processes").wait_for()
+        assert below.bounding_box()["y"] == before
+
+    def test_after_a_choice_that_shows_further_fields_the_page_becomes_quiet(self, page):
+        choose(page, "strategy", "ZeRO stage 3")
+        page.wait_for_function("document.querySelector('#setting-num_processes textarea')?.value === '2'")
+        becomes_quiet(page)
 
 
-def test_a_folded_group_opens_by_click_and_by_key_and_is_one_tab_stop(page):
-    open_new_run(page)
-    lora_r = page.locator("#setting-lora_r textarea")
-    assert lora_r.is_hidden()
-    fold(page, "method").click()
-    lora_r.wait_for()
-    assert fold(page, "method").get_attribute("aria-expanded") == "true"
-    page.keyboard.press("Enter")
-    lora_r.wait_for(state="hidden")
-    page.keyboard.press("Tab")
-    assert focused(page) == "group-strategy"
-
-
+@pytest.mark.nightly
 def test_the_line_of_a_folded_group_names_what_a_clone_changes(page):
     run = PlayedRun("sums", lora_r=64)
     open_new_run(page, f"?clone={run.id}")
     says(page, "#group-method .differs", "1 changed: LoRA r 64")
     assert page.locator("#setting-lora_r textarea").is_hidden()
-
-
-def test_the_search_shows_the_settings_that_match_in_their_groups_and_escape_clears_it(page):
-    open_new_run(page)
-    sent = []
-    page.on("request", lambda request: sent.append(request.url))
-    page.keyboard.press("/")
-    page.keyboard.type("grad_accum")
-    page.locator("#setting-gradient_accumulation_steps textarea").wait_for()
-    assert page.locator(".form-column .setting:visible").count() == 1
-    assert page.locator(".foldable:visible h2").all_inner_texts()[0].startswith("Optimization")
-    assert sent == []
-    page.keyboard.press("Enter")
-    assert focused(page) == "setting-gradient_accumulation_steps"
-    page.locator("#find-setting").press("Escape")
-    page.locator("#setting-gradient_accumulation_steps").wait_for(state="hidden")
-    page.locator("#setting-data").wait_for()
-
-
-def test_the_search_says_when_a_setting_has_no_effect_and_when_none_matches(page):
-    open_new_run(page)
-    page.locator("#find-setting").fill("zero_quantized_weights")
-    says(page, "#find-result", "Without effect on this run: Quantized weights (qwZ) (applies to strategy zero3)")
-    page.locator("#find-setting").fill("<b>nothing")
-    says(page, "#find-result", 'No setting matches "<b>nothing".')
-
-
-def test_a_link_to_a_problem_opens_the_group_of_its_field(page):
-    open_new_run(page)
-    field(page, "lora_r").fill("abc")
-    says(page, ".problems", "abc")
-    fold(page, "method").click()
-    page.locator("#setting-lora_r").wait_for(state="hidden")
-    page.locator(".problems [data-goto=lora_r]").click()
-    page.locator("#setting-lora_r").wait_for()
-    assert focused(page) == "setting-lora_r"
-
-
-def test_a_choice_group_is_one_tab_stop_with_arrow_keys_and_explains_the_chosen_option_in_place(page):
-    open_new_run(page)
-    below = page.locator("#setting-learning_rate")
-    before = below.bounding_box()["y"]
-    page.locator("#setting-method input").focus()
-    page.keyboard.press("Tab")
-    page.wait_for_function("document.activeElement.closest('#setting-strategy')")
-    page.keyboard.press("ArrowRight")
-    says(page, "#setting-strategy .info-text", "Every device holds a copy of the model")
-    page.keyboard.press("Tab")
-    assert focused(page) == "setting-learning_rate"
-    says(page, "#setting-strategy label.selected", "DDP")
-    page.locator("#setting-num_processes").wait_for()
-    assert below.bounding_box()["y"] == before
 
 
 def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(page):
@@ -157,38 +227,7 @@ def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(pag
     assert keys.count <= MOST_KEYS
 
 
-def test_changes_of_several_fields_at_once_are_followed_by_no_requests_without_end(page):
-    page.goto("/new")
-    becomes_live(page)
-    sent = []
-    page.on("request", lambda request: sent.append(request.url))
-    page.get_by_text("Load the starter example").click()
-    says(page, ".ready", "Ready to start")
-    for _ in range(40):
-        before = len(sent)
-        page.wait_for_timeout(2000)  # a round of the requests that Gradio repeated took less than a second
-        if len(sent) == before:
-            break
-    assert len(sent) == before
-
-
-def test_rendered_rows_show_what_is_trained_and_apply_a_fix(page):
-    page.goto("/new")
-    becomes_live(page)
-    page.get_by_text("Load the starter example").click()
-    page.locator("#start:not([disabled])").wait_for()
-    page.locator("#render-rows").click()
-    says(page, ".rendered", "64 rows checked, no faults found.")
-    trained = "".join(page.locator(".rendered .tokens").first.locator(".trained").all_inner_texts())
-    assert trained.startswith("{") and trained.endswith("<|end|>")
-    page.locator("#setting-max_length input, #setting-max_length textarea").first.fill("60")
-    page.locator("#render-rows").click()
-    page.locator(".rendered .fix").first.click()
-    page.wait_for_function(
-        "Number(document.querySelector('#setting-max_length input, #setting-max_length textarea').value) > 60"
-    )
-
-
+@pytest.mark.nightly
 def test_new_run_simulates_a_step_while_the_limit_is_close_to_the_forecast(page, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(TINY_MODEL))
     asked = {"model": str(tmp_path), "data": "none", "method": "full", "max_length": 512, "memory_limit": 10_000}
@@ -200,3 +239,21 @@ def test_new_run_simulates_a_step_while_the_limit_is_close_to_the_forecast(page,
     field(page, "memory_limit").fill("10000")
     page.locator(".memory-card .timeline").wait_for(state="detached")
     says(page, ".memory .verdict b.good", "Fits")
+
+
+def test_the_starter_example_is_followed_by_no_requests_without_end_and_its_rendered_rows_show_what_is_trained(page):
+    page.goto("/new")
+    becomes_live(page)
+    page.get_by_text("Load the starter example").click()
+    says(page, ".ready", "Ready to start")
+    becomes_quiet(page)
+    page.locator("#render-rows").click()
+    says(page, ".rendered", "64 rows checked, no faults found.")
+    trained = "".join(page.locator(".rendered .tokens").first.locator(".trained").all_inner_texts())
+    assert trained.startswith("{") and trained.endswith("<|end|>")
+    page.locator("#setting-max_length input, #setting-max_length textarea").first.fill("60")
+    page.locator("#render-rows").click()
+    page.locator(".rendered .fix").first.click()
+    page.wait_for_function(
+        "Number(document.querySelector('#setting-max_length input, #setting-max_length textarea').value) > 60"
+    )

@@ -79,17 +79,7 @@ def test_an_empty_history_leads_to_a_new_run(page):
     assert page.locator("#start").is_disabled()
 
 
-def test_full_fine_tuning_hides_the_lora_settings_and_lora_restores_their_values(page):
-    open_new_run(page)
-    field(page, "lora_r").fill("8")
-    pick(page, "method", "Full fine-tuning")
-    field(page, "lora_r").wait_for(state="hidden")
-    says(page, "#command", "accelerate")
-    pick(page, "method", "LoRA")
-    field(page, "lora_r").wait_for()
-    assert field(page, "lora_r").input_value() == "8"
-
-
+@pytest.mark.nightly
 def test_another_method_shows_its_options_and_its_trainable_parameters(page, tmp_path):
     from tiny import make_model
 
@@ -105,22 +95,11 @@ def test_another_method_shows_its_options_and_its_trainable_parameters(page, tmp
     page.locator(".problems button.fix", has_text="d_initial").click()
     page.wait_for_function("document.querySelector('#setting-method_options textarea')?.value === 'd_initial=0.2'")
     page.locator("#look-targets").click()
-    page.locator(".targets table", has_text="model.layers.*.self_attn.q_proj").wait_for(timeout=90_000)
+    page.locator(".targets table", has_text="model.layers.*.self_attn.q_proj").wait_for()
     says(page, ".targets", "1,280 of 116,928 parameters are trainable", "64 -> 64")
 
 
-def test_a_wrong_learning_rate_is_named_beside_start_and_at_its_field(page):
-    open_new_run(page)
-    field(page, "learning_rate").fill("abc")
-    says(page, ".problems li", "Learning rate")
-    says(page, ".problems", "abc", "is not a number", "above 0, at most 1")
-    assert page.locator("#setting-learning_rate.wrong").count() == 1
-    assert page.locator("#start").is_disabled()
-    assert field(page, "learning_rate").input_value() == "abc"
-    field(page, "learning_rate").fill("0.001")
-    page.locator("#setting-learning_rate.wrong").wait_for(state="detached")
-
-
+@pytest.mark.nightly
 def test_a_draft_survives_a_refresh(page):
     open_new_run(page)
     field(page, "name").fill("kept")
@@ -134,31 +113,7 @@ def test_a_draft_survives_a_refresh(page):
     assert page.locator("#setting-offload_param label.selected").inner_text().strip() == "CPU"
 
 
-def test_a_distributed_strategy_proposes_processes_and_one_click_fixes_a_conflict(page):
-    open_new_run(page)
-    choose(page, "strategy", "ZeRO stage 2")
-    field(page, "num_processes").wait_for()
-    page.wait_for_function("document.querySelector('#setting-num_processes textarea').value === '2'")
-    field(page, "num_processes").fill("1")
-    page.locator(".fix", has_text="Set Strategy: Single device").click()
-    page.locator("#setting-strategy label.selected", has_text="Single device").wait_for()
-    page.locator(".problems", has_text="num_processes is 1").wait_for(state="detached")
-
-
-def test_after_a_choice_that_shows_further_fields_the_page_becomes_quiet(page):
-    open_new_run(page)
-    calls = []
-    page.on("request", lambda request: calls.append(request.url) if "/run/predict" in request.url else None)
-    choose(page, "strategy", "ZeRO stage 3")
-    page.wait_for_function("document.querySelector('#setting-num_processes textarea')?.value === '2'")
-    for _ in range(20):
-        before = len(calls)
-        page.wait_for_timeout(1500)
-        if len(calls) == before:
-            break
-    assert len(calls) == before
-
-
+@pytest.mark.nightly
 def test_an_upload_is_described_picked_and_started_and_opens_the_run_page(page, rows, tmp_path):
     open_new_run(page)
     page.set_input_files("#upload input[type=file]", rows)
@@ -176,6 +131,7 @@ def test_an_upload_is_described_picked_and_started_and_opens_the_run_page(page, 
     assert uploads == []
 
 
+@pytest.mark.nightly
 def test_an_unusable_file_is_explained_at_the_upload_box(page, tmp_path):
     open_new_run(page)
     bad = tmp_path / "<b>bad.jsonl"
@@ -295,6 +251,7 @@ def test_a_stopped_run_is_resumed_on_other_processes_and_a_refusal_stays_in_the_
     assert (config["strategy"], config["num_processes"], config["gradient_accumulation_steps"]) == ("zero2", 2, 2)
 
 
+@pytest.mark.nightly
 def test_a_clone_starts_with_the_runs_settings_and_keeps_edits_on_a_refresh(page):
     run = trained("sums", lora_r=64, learning_rate=5e-4)
     page.goto(f"/run?id={run.id}")

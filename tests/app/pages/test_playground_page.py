@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from browser import IN_BROWSER, says
 from paths import ROOT
+from patience import eventually
 from played_run import PlayedRun
 from run_files import folder_of
 from safetensors.numpy import save_file
 from sqlmodel import delete
-from supervised import eventually
 
 from training.config.run_config import RunConfig
 from training.run_folder.paths import RUN_VARIABLE
@@ -28,7 +28,6 @@ from worker.store import database, runs
 from worker.store.playground import serving
 from worker.store.tables import PromptSet, ServedModel, Status
 
-LOADING = 240_000  # milliseconds: a busy machine imports torch in more than a minute
 FIRST, SECOND = f"{hostname()}/cuda:0", f"{hostname()}/cuda:1"
 pytestmark = IN_BROWSER
 STARTER = ROOT / "static" / "starter"
@@ -119,20 +118,19 @@ def leased():
 def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_process_is_named(page, worker, training):
     run = finished_run()
     page.goto(f"/playground?run={run.id}")
-    page.set_default_timeout(LOADING)
     says(page, ".served", "No model is loaded.")
     page.fill("#playground-user", "Write this order as JSON: two mugs to Oslo.")
     page.fill("input[name=max_tokens]", "8")
     page.click("#playground-ask")
     says(page, ".served", f"on {SECOND}, process")
-    before = eventually(lambda: row(training).step, LOADING / 1000)
+    before = eventually(lambda: row(training).step)
     page.click("#playground-ask")
     base = f"{training}:base"  # the oldest run gives the base model its name
     for model in (base, run.id):
         said(page, model).locator(".note", has_text=re.compile("token.*(ended|cut at the maximum)")).wait_for()
     answers = [said(page, model).locator(".said").inner_text() for model in (base, run.id)]
     assert answers[0] != answers[1]
-    eventually(lambda: row(training).step > before, LOADING / 1000)
+    eventually(lambda: row(training).step > before)
     assert (row(training).status, row(training).devices) == (Status.RUNNING, [FIRST])
     said(page, run.id).locator("summary").click()
     says(said(page, run.id), ".token", "<|user|>", "<|assistant|>")
@@ -142,7 +140,7 @@ def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_pr
     says(page, "#set-table td", "two mugs to Oslo")
     page.click("#set-run")
     cell = page.locator(f'#set-table td[data-model="{run.id}"]')
-    eventually(lambda: cell.inner_text().strip() == answers[1].strip(), LOADING / 1000)
+    eventually(lambda: cell.inner_text().strip() == answers[1].strip())
     page.select_option("#set-against", base)
     assert cell.locator("ins").count() > 0
     page.check("#set-every")
@@ -153,7 +151,7 @@ def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_pr
     assert leased() == {SECOND: live.id}
     os.kill(live.pid, signal.SIGKILL)
     says(page, ".served", "Ended", "It was killed by signal 9 (SIGKILL).", "Start again")
-    eventually(lambda: leased() == {}, LOADING / 1000)
+    eventually(lambda: leased() == {})
     assert row(training).status is Status.RUNNING
 
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from browser import IN_BROWSER, says
+from browser import IN_BROWSER, opened, says
 from played_run import GIB, PlayedRun
 
 from training.run_folder.events import CheckpointSaved, Metrics, PhaseStarted, Planned, Resumed
@@ -11,8 +11,7 @@ from training.run_folder.events import CheckpointSaved, Metrics, PhaseStarted, P
 pytestmark = IN_BROWSER
 
 
-@pytest.fixture
-def run(page):
+def training_run():
     """A run of 3000 steps on two ranks that is training, with a checkpoint at step 1000."""
     plan = Planned(
         total_steps=4000, start_step=0, train_rows=19, eval_rows=1, skipped_rows=0, truncated_rows=0, world_size=2,
@@ -34,67 +33,85 @@ def run(page):
     return started.report(*points, *memory, CheckpointSaved(step=1000, path="checkpoint-1000", bytes=2**20))
 
 
-def opened(page, run):
+def shown(page, run):
     page.goto(f"/run?id={run.id}")
     page.wait_for_function("lathe.plotsOfRun()?.panels[0]?.plot")
     return page.locator(".plot-canvas").first
+
+
+@pytest.fixture
+def run(page):
+    return training_run()
 
 
 def x_of_loss(page):
     return page.evaluate("lathe.plotsOfRun().panels[0].lines[0].x")
 
 
-def test_a_drag_zooms_all_plots_and_asks_for_finer_data_and_a_double_click_resets(page, run):
-    canvas = opened(page, run)
-    assert len(x_of_loss(page)) == 376
-    box = canvas.bounding_box()
-    with page.expect_request(lambda request: "/plots?" in request.url and "from=" in request.url):
-        page.mouse.move(box["x"] + 200, box["y"] + 60)
-        page.mouse.down()
-        page.mouse.move(box["x"] + 260, box["y"] + 60, steps=3)
-        page.mouse.up()
-    page.wait_for_function("(xs => xs[1] - xs[0] === 1)(lathe.plotsOfRun().panels[0].lines[0].x)")
-    ranges = page.evaluate("lathe.plotsOfRun().panels.map(panel => [panel.plot.scales.x.min, panel.plot.scales.x.max])")
-    assert ranges == [ranges[0]] * len(ranges)
-    assert ranges[0][1] - ranges[0][0] < 500
-    canvas.dblclick()
-    page.wait_for_function("lathe.plotsOfRun().panels[0].lines[0].x.length === 376")
+class TestPlots:
+    """Tests that share one loaded page; the last one leaves another axis."""
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def page(cls, emptied_once, request):
+        run = training_run()
+        with opened(request.config, emptied_once[0]) as page:
+            shown(page, run)
+            yield page
 
-def test_the_readout_shows_values_at_the_cursor_of_all_plots(page, run):
-    canvas = opened(page, run)
-    says(page, ".plot-readout", "last")
-    box = canvas.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
-    page.locator(".plot-readout", has_text="step 1,").nth(1).wait_for()
-    first, second = (page.locator(".plot-where").nth(index).inner_text() for index in range(2))
-    assert first == second
-    says(page, ".plot-readout", "peak")
+    def test_the_readout_shows_values_at_the_cursor_of_all_plots(self, page):
+        canvas = page.locator(".plot-canvas").first
+        says(page, ".plot-readout", "last")
+        box = canvas.bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+        page.locator(".plot-readout", has_text="step 1,").nth(1).wait_for()
+        first, second = (page.locator(".plot-where").nth(index).inner_text() for index in range(2))
+        assert first == second
+        says(page, ".plot-readout", "peak")
 
+    def test_a_drag_zooms_all_plots_and_asks_for_finer_data_and_a_double_click_resets(self, page):
+        canvas = page.locator(".plot-canvas").first
+        assert len(x_of_loss(page)) == 376
+        box = canvas.bounding_box()
+        with page.expect_request(lambda request: "/plots?" in request.url and "from=" in request.url):
+            page.mouse.move(box["x"] + 200, box["y"] + 60)
+            page.mouse.down()
+            page.mouse.move(box["x"] + 260, box["y"] + 60, steps=3)
+            page.mouse.up()
+        page.wait_for_function("(xs => xs[1] - xs[0] === 1)(lathe.plotsOfRun().panels[0].lines[0].x)")
+        ranges = page.evaluate(
+            "lathe.plotsOfRun().panels.map(panel => [panel.plot.scales.x.min, panel.plot.scales.x.max])"
+        )
+        assert ranges == [ranges[0]] * len(ranges)
+        assert ranges[0][1] - ranges[0][0] < 500
+        canvas.dblclick()
+        page.wait_for_function("lathe.plotsOfRun().panels[0].lines[0].x.length === 376")
 
-def test_the_keyboard_moves_the_cursor_and_zooms(page, run):
-    opened(page, run).focus()
-    page.keyboard.press("ArrowLeft")
-    says(page, ".plot-readout", "step 3,000")
-    page.keyboard.press("ArrowLeft")
-    says(page, ".plot-readout", "step 2,999")
-    page.keyboard.press("+")
-    page.wait_for_function("lathe.plotsOfRun().range")
-    page.keyboard.press("0")
-    page.wait_for_function("lathe.plotsOfRun().range === null")
-    assert "training 1." in page.locator(".plot-canvas").first.get_attribute("aria-label")
+    def test_the_keyboard_moves_the_cursor_and_zooms(self, page):
+        page.mouse.move(0, 0)
+        page.locator(".plot-canvas").first.focus()
+        page.keyboard.press("ArrowLeft")
+        says(page, ".plot-readout", "step 3,000")
+        page.keyboard.press("ArrowLeft")
+        says(page, ".plot-readout", "step 2,999")
+        page.keyboard.press("+")
+        page.wait_for_function("lathe.plotsOfRun().range")
+        page.keyboard.press("0")
+        page.wait_for_function("lathe.plotsOfRun().range === null")
+        assert "training 1." in page.locator(".plot-canvas").first.get_attribute("aria-label")
 
+    def test_phases_have_durations(self, page):
+        says(page, ".phase-list", "loading model", "training")
 
-def test_the_x_axis_can_be_tokens(page, run):
-    opened(page, run)
-    page.locator(".plot-tools option[value=tokens]").wait_for(state="attached")
-    page.locator(".plot-tools select").first.select_option("tokens")
-    page.wait_for_function("lathe.plotsOfRun().panels[0].lines[0].x.at(-1) === 300000")
-    says(page, ".plot-where", "last")
+    def test_the_x_axis_can_be_tokens(self, page):
+        page.locator(".plot-tools option[value=tokens]").wait_for(state="attached")
+        page.locator(".plot-tools select").first.select_option("tokens")
+        page.wait_for_function("lathe.plotsOfRun().panels[0].lines[0].x.at(-1) === 300000")
+        says(page, ".plot-where", "last")
 
 
 def test_the_facts_and_plots_follow_the_stream(page, run):
-    opened(page, run)
+    shown(page, run)
     says(page, ".standing", "3,000 of 4,000")
     run.report(Metrics(step=3001, values={"loss": 0.5, "tokens_per_second": 1234.0}))
     says(page, ".standing", "3,001 of 4,000", "0.5000", "1,234 tokens/s")
@@ -102,20 +119,15 @@ def test_the_facts_and_plots_follow_the_stream(page, run):
 
 
 def test_a_run_that_goes_back_draws_the_steps_again(page, run):
-    opened(page, run)
+    shown(page, run)
     run.report(Resumed(step=1000, path="checkpoint-1000", rejected=[]))
     says(page, ".events", "Resumed from step 1000.")
     says(page, ".standing", "1,000 of 4,000")
 
 
-def test_phases_have_durations(page, run):
-    opened(page, run)
-    says(page, ".phase-list", "loading model", "training")
-
-
 def test_the_log_is_searched_with_next_and_previous(page, run):
     run.prints(*[f"step {n} of 3000" + (" <b>needle</b>" if n in (3, 400, 900) else "") for n in range(1000)])
-    opened(page, run)
+    shown(page, run)
     says(page, ".log", "step 999 of 3000")
     page.locator(".log-search").fill("NEEDLE")
     says(page, ".log-count", "1 of 1")  # the newest 500 lines have one
@@ -131,7 +143,7 @@ def test_the_log_is_searched_with_next_and_previous(page, run):
 
 def test_the_log_is_filtered_by_level_and_rank_and_older_lines_come_on_scrolling_up(page, run):
     run.prints(*[f"[rank{n % 2}]: line {n}" for n in range(600)], "[rank1]: ValueError: broken", "UserWarning: odd")
-    opened(page, run)
+    shown(page, run)
     says(page, ".log", "ValueError: broken")
     page.get_by_label("Level", exact=True).select_option("error")
     assert page.locator(".log-line").all_inner_texts() == ["[rank1]: ValueError: broken"]
@@ -145,7 +157,7 @@ def test_the_log_is_filtered_by_level_and_rank_and_older_lines_come_on_scrolling
 
 def test_the_whole_log_is_downloaded(page, run):
     run.prints(*[f"line {n}" for n in range(2500)])
-    opened(page, run)
+    shown(page, run)
     with page.expect_download() as download:
         page.locator(".log-tools a", has_text="Download").click()
     lines = download.value.path().read_text().splitlines()
@@ -154,7 +166,7 @@ def test_the_whole_log_is_downloaded(page, run):
 
 def test_new_log_lines_arrive_and_following_stops_while_somebody_reads(page, run):
     run.prints(*[f"line {n}" for n in range(100)])
-    opened(page, run)
+    shown(page, run)
     says(page, ".log", "line 99")
     page.locator(".log").evaluate("box => { box.scrollTop = 200 }")
     page.wait_for_function("!document.querySelector('.log-follow input').checked")

@@ -96,6 +96,7 @@ def test_colleagues_are_added_with_a_token_shown_once_and_removed_after_a_questi
         assert accounts.of_token(session=session, token=token) is None
 
 
+@pytest.mark.nightly
 def test_a_new_form_begins_with_the_default_model(page):
     page.goto("/settings")
     says(page, "table.folders", "Data folder")

@@ -33,7 +33,7 @@ def lose(page, pattern, times):
         "**/assets/index-*.js",
         pytest.param("**/assets/Blocks-*.js", marks=pytest.mark.nightly),
         pytest.param("**/runs.js?*", marks=pytest.mark.nightly),
-        "**/lathe.css?*",
+        pytest.param("**/lathe.css?*", marks=pytest.mark.nightly),
     ],
 )
 def test_a_page_without_one_of_its_files_loads_again_by_itself(page, file):
@@ -46,6 +46,7 @@ def test_a_page_without_one_of_its_files_loads_again_by_itself(page, file):
     assert not page.locator(NOTICE).count()
 
 
+@pytest.mark.nightly
 def test_without_its_first_script_it_loads_again_too(page):
     lose(page, "**/lathe.js?*", times=1)
     page.goto("/datasets")
@@ -53,6 +54,7 @@ def test_without_its_first_script_it_loads_again_too(page):
     becomes_live(page)
 
 
+@pytest.mark.nightly
 def test_after_three_reloads_it_says_what_is_wrong_and_offers_a_reload(page):
     lose(page, "**/assets/Index-*.js", times=10_000)
     page.goto("/")
