@@ -5,13 +5,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 from paths import ROOT
+from patience import eventually
 
 from training.run_folder.paths import RUN_VARIABLE
 from worker.machine import processes
@@ -123,10 +123,7 @@ class Network:
         for host in self.hosts:
             host.kill()
         for namespace in (*(host.namespace for host in self.hosts), self.namespace):
-            for _ in range(50):  # until its last process has gone
-                if _ip("netns", "delete", namespace, check=False):
-                    break
-                time.sleep(0.1)
+            eventually(lambda name=namespace: _ip("netns", "delete", name, check=False))  # after its last process
 
 
 def _trains(process: psutil.Process) -> bool:

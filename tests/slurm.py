@@ -151,7 +151,7 @@ def cluster() -> Iterator[SlurmCluster]:
 @pytest.fixture
 def slurm(cluster: SlurmCluster, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installation]:
     """An installation with the engine slurm only; its runs train with light ranks or, by name, for real."""
-    seconds = {"LEASE_SECONDS": "12", "RENEW_SECONDS": "1", "MAX_ATTEMPTS": "6", "SLURM_GRACE_SECONDS": "20"}
+    seconds = {"LEASE_SECONDS": "600", "RENEW_SECONDS": "1", "MAX_ATTEMPTS": "6", "SLURM_GRACE_SECONDS": "20"}
     use(monkeypatch, DATA_DIR=str(home), ENGINES="slurm", SLURM_GRES="cpu", **seconds)
     for name, value in (cluster.environment | {"PYTHONPATH": str(ROOT)}).items():
         monkeypatch.setenv(name, value)

@@ -12,6 +12,7 @@ import pytest
 from slurm import Installation, cluster, pending, slurm
 from sqlalchemy import update
 from sqlmodel import col
+from supervised import expire
 
 from benchmarks.slurm_cluster import SlurmCluster
 from training.config.run_config import RunConfig
@@ -55,6 +56,7 @@ def test_a_run_survives_the_death_of_a_rank_its_supervisor_and_slurms_daemons(sl
     slurm.cluster.kill("slurmctld")  # while it is away, the run trains and other runs wait
     waiting = slurm.light(20)
     supervisor(second).kill()
+    expire(run_id)
     slurm.until(run_id, lambda run: run.status is Status.QUEUED or run.attempt > 2)
     assert (slurm.get(waiting).status, slurm.get(waiting).attempt) == (Status.QUEUED, 0)
     slurm.cluster.start_controller()

@@ -159,6 +159,14 @@ def test_runs_queued_while_the_broker_is_down_still_start(home: Path) -> None:
     local_broker.stop(server)
 
 
+def test_a_run_whose_message_was_flushed_still_starts(valkey: Redis) -> None:
+    run_id = queue_run(steps=1)
+    celery_app.notify(run_id)
+    valkey.flushall()
+    with workers(1):
+        eventually(lambda: get(run_id).status is Status.FINISHED)
+
+
 def test_notifying_fails_quickly_without_a_broker(home: Path) -> None:
     assert not celery_app.notify("run1")
 

@@ -86,6 +86,16 @@ def test_a_run_whose_rank_is_killed_resumes_from_its_checkpoint_and_finishes(pha
     assert outcomes(run_id) == ["failed", "finished"]
 
 
+def test_a_run_whose_launcher_is_killed_is_requeued_and_no_rank_trains_on() -> None:
+    with supervise(queue_run(**ENDLESS, ranks=2)) as it:
+        it.until(lambda run: run.step > 2)
+        (launcher,) = set(living(it.run_id)) - set(it.ranks())
+        launcher.kill()
+        run = it.wait()
+        assert (run.status, living(run.id)) == (Status.QUEUED, [])
+        assert "It continues from the checkpoint of step 2." in it.told()
+
+
 def test_an_error_before_the_first_step_is_not_retried_and_keeps_the_log() -> None:
     with supervise(queue_run(crash_in="loading model", how="exit")) as it:
         run = it.wait()
