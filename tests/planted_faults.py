@@ -116,8 +116,9 @@ def append(file: Path, result: dict[str, Any]) -> None:
 def cloned(folder: Path, commit: str) -> Path:
     """A clone of a commit. The environment and the data that tests look for beside the checkout are links to those here."""
     clone = folder / "lathe"
+    commit = git(ROOT, "rev-parse", f"{commit}^{{commit}}")
     git(ROOT, "clone", "--quiet", "--no-checkout", str(ROOT), str(clone))
-    git(clone, "checkout", "--quiet", "--detach", git(ROOT, "rev-parse", f"{commit}^{{commit}}"))
+    git(clone, "checkout", "--quiet", "--detach", commit)
     for target, link in ((ROOT / ".venv", clone / ".venv"), (ROOT.parent / "shared", folder / "shared")):
         if target.is_dir():
             link.symlink_to(target)
