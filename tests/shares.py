@@ -47,6 +47,8 @@ class Recorder:
         self._seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "context"):  # a subtest, whose time is in its test's
+            return
         self._seconds[report.nodeid.partition("::")[0]]["nightly" in report.keywords] += report.duration
 
     def pytest_sessionfinish(self) -> None:
