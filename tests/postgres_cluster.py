@@ -1,5 +1,6 @@
 """A PostgreSQL server for tests, which can be stopped and frozen."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import psutil
+from patience import eventually
 
 from worker.machine import processes
 
@@ -68,7 +70,11 @@ class Cluster:
 
     def stop(self) -> None:
         """Ends the server and its connections at once."""
-        self._run("pg_ctl", "stop", "-m", "fast", "-w", "-D", str(self._data))
+        server = self._processes()[0]
+        self._run("pg_ctl", "stop", "-m", "fast", "-W", "-D", str(self._data))
+        eventually(lambda: processes.is_gone(server))
+        with contextlib.suppress(ChildProcessError):  # as a subreaper, this process is its parent
+            os.waitpid(server.pid, 0)
 
     def freeze(self) -> None:
         """Freezes the server: it does not answer, but its connections stay open."""

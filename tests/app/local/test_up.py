@@ -25,6 +25,7 @@ from app.local.services import ServiceFailed, python_service
 from worker import celery_app
 from worker.machine import processes
 from worker.settings import Settings, get_settings
+from worker.store import database, runs
 from worker.store.tables import Status
 
 
@@ -104,6 +105,10 @@ def test_a_run_in_progress_is_saved_at_ctrl_c_and_resumed_at_the_next_start(home
         services = second.services()
         second.process.process.kill()
         eventually(lambda: all(processes.is_gone(service) for service in services.values()))
+    assert living(run_id), "the training goes on under its supervisor"
+    with database.write() as session:
+        runs.request_stop(session=session, run_id=run_id)
+    eventually(lambda: get(run_id).status is Status.STOPPED and not living(run_id), every=0.1)
 
 
 @pytest.mark.slow
