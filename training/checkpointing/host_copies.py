@@ -10,7 +10,9 @@ from typing import Any
 import psutil
 import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from training.units import byte_size
 
@@ -68,10 +70,27 @@ class HostCopies:
             self._stage(state)
 
     def _stage(self, state: Any) -> Any:
+        leaves, tree = tree_flatten(state)
         with _disable_current_modes():  # the counter of memory_limit
-            copied = self._stager.stage({"state": state})
+            copied = self._stager.stage({"leaves": [_parts(leaf) for leaf in leaves]})
         assert isinstance(copied, dict)
-        return copied["state"]
+        return tree_unflatten(map(_whole, leaves, copied["leaves"]), tree)
+
+
+def _is_quantized(leaf: Any) -> bool:
+    """True for the moments of torchao's optimizers, of which the stager can copy only the parts."""
+    return is_traceable_wrapper_subclass(leaf) and not isinstance(leaf, DTensor)
+
+
+def _parts(leaf: Any) -> Any:
+    return {name: getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]} if _is_quantized(leaf) else leaf
+
+
+def _whole(leaf: Any, copied: Any) -> Any:
+    """The copy of a leaf from the copies of its parts."""
+    if not _is_quantized(leaf):
+        return copied
+    return type(leaf).__tensor_unflatten__(copied, leaf.__tensor_flatten__()[1], leaf.shape, leaf.stride())
 
 
 def tensor_bytes(state: Any) -> int:

@@ -16,6 +16,7 @@ from training.models.loading import weights_dtype
 from training.reports.memory_limit import as_fraction
 from training.trainer.optimizers import split_parameters
 
+pytestmark = pytest.mark.train
 CLASSES = {
     "adamw": "torch.AdamW",
     "adamw_8bit": "bitsandbytes.AdamW",
@@ -57,8 +58,9 @@ def test_every_optimizer_learns(tmp_path: Path, inputs: tuple[Path, Path], optim
     assert trained.summary["optimizer"] == CLASSES[optimizer]
 
 
-def test_muon_resumes_exactly_from_a_checkpoint(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
-    settings = {"method": "full", "optimizer": "muon", "learning_rate": 1e-3, "eval_steps": 0}
+@pytest.mark.parametrize("optimizer", ["muon", "adamw_torchao_8bit", "adamw_torchao_4bit"])
+def test_its_state_resumes_exactly_from_a_checkpoint(tmp_path: Path, inputs: tuple[Path, Path], optimizer: str) -> None:
+    settings = {"method": "full", "optimizer": optimizer, "learning_rate": 1e-3, "eval_steps": 0}
     whole = train_here(tmp_path / "whole", *inputs, save_steps=3, **settings)
     for later in ("model", "checkpoints/checkpoint-6"):
         (tmp_path / "whole" / later).rename(tmp_path / later.replace("/", "-"))
