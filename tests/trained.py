@@ -120,7 +120,8 @@ PARITY = {"verify_rows": 3, "max_steps": 4, "eval_split": 4, "eval_steps": 0, "p
 # Dropout, a checkpoint within an epoch, and one of the last step.
 RESUMABLE = {
     "max_steps": 4, "save_steps": 2, "eval_split": 0, "eval_steps": 0, "micro_batch_size": 2, "gradient_accumulation_steps": 2,
-    "max_length": 480, "lora_dropout": 0.1, "learning_rate": 1e-2, "weight_decay": 0.1, "precision": "fp32",
+    "max_length": 480, "lora_dropout": 0.1, "learning_rate": 1e-2, "lr_scheduler": "cosine", "weight_decay": 0.1,
+    "precision": "fp32",
 }  # fmt: skip
 
 

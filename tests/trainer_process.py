@@ -140,6 +140,13 @@ def start_with_slow_rank(run_dir: Path, model: Path, data: Path | str, **setting
     return _start(run_dir, model, data, [str(PROGRAMS / "slow_rank_train.py")], settings)
 
 
+def start_held(run_dir: Path, model: Path, data: Path | str, hold: int, **settings: Any) -> Trained:
+    """The same; it waits after step `hold` until the file `go` is in the run's folder (programs/held_train.py)."""
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / "hold").write_text(str(hold))
+    return _start(run_dir, model, data, [str(PROGRAMS / "held_train.py")], settings)
+
+
 def start_without_collection(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
     """The same without automatic garbage collection, which frees reference cycles by chance (programs/uncollected_train.py)."""
     return _start(run_dir, model, data, [str(PROGRAMS / "uncollected_train.py")], settings)

@@ -1,14 +1,12 @@
 """The probe tests the largest batch before the first step, and does not change any bit of the run."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import make_model
-from trainer_process import start, train_here
+from trained import LONG_ROW, resumable, trained
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
@@ -18,42 +16,13 @@ from training.run_folder.events import Metrics, Note, OutOfMemory, PhaseStarted,
 from worker.store.memory_words import summary
 from worker.supervision.outcome import next_rung_after
 
-LONG_ROW = 9
-SETTINGS: dict[str, Any] = {
-    "max_steps": 4,
-    "eval_split": 0,
-    "eval_steps": 0,
-    "save_steps": 0,
-    "logging_steps": 1,
-    "micro_batch_size": 2,
-    "gradient_accumulation_steps": 2,
-    "max_length": 480,
-    "lora_dropout": 0.1,
-    "learning_rate": 1e-2,
-    "weight_decay": 0.1,
-    "precision": "fp32",
-}
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A model with dropout, and rows with one that is much longer than the others."""
-    folder = tmp_path_factory.mktemp("inputs")
-    model = make_model(folder / "model")
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.1}))
-    rows = [{"prompt": f"row {row}: ", "completion": "abc" * (1 + row % 5)} for row in range(16)]
-    rows[LONG_ROW]["completion"] = "x" * 400
-    (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    return {"model": str(model), "data": str(folder / "rows.jsonl")}
-
 
 def events(folder: Path, kind: type[Any]) -> list[Any]:
     with (folder / "events.jsonl").open("rb") as lines:
         return [event for line in lines if isinstance(event := decode(line), kind)]
 
 
-def trained(folder: Path) -> tuple[dict[int, tuple[Any, ...]], dict[str, torch.Tensor]]:
+def numbers_and_weights(folder: Path) -> tuple[dict[int, tuple[Any, ...]], dict[str, torch.Tensor]]:
     """Returns loss, gradient norm and learning rate of each step, and the weights of the result."""
     numbers = {
         event.step: tuple(event.values[name] for name in ("loss", "grad_norm", "learning_rate"))
@@ -65,7 +34,7 @@ def trained(folder: Path) -> tuple[dict[int, tuple[Any, ...]], dict[str, torch.T
 
 
 def assert_same(first: Path, other: Path) -> None:
-    (numbers, weights), (others, other_weights) = trained(first), trained(other)
+    (numbers, weights), (others, other_weights) = numbers_and_weights(first), numbers_and_weights(other)
     assert list(numbers) == [1, 2, 3, 4] and numbers == others
     assert weights.keys() == other_weights.keys()
     assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
@@ -85,40 +54,36 @@ def probed(folder: Path) -> bool:
     ],
     ids=lambda settings: " ".join(str(value) for value in settings.values()),
 )
-def test_the_probe_does_not_change_losses_and_weights(
-    tmp_path: Path, inputs: dict[str, str], settings: dict[str, Any]
-) -> None:
-    files = Path(inputs["model"]), Path(inputs["data"])
+def test_the_probe_does_not_change_losses_and_weights(tmp_path: Path, settings: dict[str, Any]) -> None:
+    recipe = resumable("single", **settings)
     with torch.compiler.set_stance("force_eager"):  # torchao compiles its step, which takes half a minute
-        for probe in ("off", "on"):
-            train_here(tmp_path / probe, *files, **SETTINGS | settings | {"probe": probe})
-    assert_same(tmp_path / "off", tmp_path / "on")
-    assert (probed(tmp_path / "off"), probed(tmp_path / "on")) == (False, True)
-    (note,) = [note.message for note in events(tmp_path / "on", Note) if "largest batch" in note.message]
+        off = trained(recipe).run_dir
+        recipe.train(tmp_path, probe="on")
+    assert_same(off, tmp_path)
+    assert (probed(off), probed(tmp_path)) == (False, True)
+    (note,) = [note.message for note in events(tmp_path, Note) if "largest batch" in note.message]
     assert "2 rows of up to 408 tokens" in note or settings.get("packing") == "packed"
 
 
 @pytest.mark.train
 @pytest.mark.parametrize(
-    ("strategy", "method"), [("ddp", "lora"), ("zero2", "full"), ("zero3", "full"), ("zero3", "lora"), ("fsdp", "full")]
-)
-def test_the_probe_does_not_change_losses_and_weights_on_two_ranks(
-    tmp_path: Path, inputs: dict[str, str], strategy: str, method: str
-) -> None:
-    settings = SETTINGS | {"strategy": strategy, "num_processes": 2, "method": method}
-    for probe in ("off", "on"):
-        run = start(tmp_path / probe, Path(inputs["model"]), Path(inputs["data"]), **settings, probe=probe)
-        assert run.finish() == 0, run.log()
-    assert_same(tmp_path / "off", tmp_path / "on")
-    assert probed(tmp_path / "on")
+    ("strategy", "method"),
+    [
+        ("ddp", "lora"), ("zero3", "full"), ("fsdp", "full"),
+        pytest.param("zero2", "full", marks=pytest.mark.nightly), pytest.param("zero3", "lora", marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
+def test_the_probe_does_not_change_losses_and_weights_on_two_ranks(tmp_path: Path, strategy: str, method: str) -> None:
+    recipe = resumable(strategy, method)
+    recipe.train(tmp_path, probe="on")
+    assert_same(trained(recipe).run_dir, tmp_path)
+    assert probed(tmp_path)
 
 
 @pytest.mark.train
-def test_the_probe_finds_a_batch_that_does_not_fit(tmp_path: Path, inputs: dict[str, str]) -> None:
-    files = Path(inputs["model"]), Path(inputs["data"])
-    settings = {"method": "full", "packing": "none", "memory_limit": 8, "probe": "on"}
+def test_the_probe_finds_a_batch_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(torch.OutOfMemoryError):
-        train_here(tmp_path, *files, **SETTINGS | settings)
+        resumable("single", "full").train(tmp_path, packing="none", memory_limit=8, probe="on")
     (report,) = events(tmp_path, OutOfMemory)
     assert LONG_ROW + 1 in report.batches[0]["rows"]
     ran_with = RunConfig.model_validate_json((tmp_path / "config.json").read_text())
