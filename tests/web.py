@@ -55,6 +55,13 @@ def client(address: str = ADDRESS, **settings: object) -> TestClient:
     return TestClient(app, base_url=address, headers={"Authorization": f"Bearer {token}"})
 
 
+def html(browser: TestClient, path: str) -> str:
+    """The first drawing of a page: the server's own HTML (app/web/first_drawing/)."""
+    _, mark, after = browser.get(path).text.partition('<div id="first-drawing">')
+    assert mark
+    return after.partition("lathe.firstDrawing()")[0]
+
+
 @contextmanager
 def server(data_dir: Path, **settings: str) -> Iterator[Served]:
     """A server process on a free port, with other settings of an installation beside its folder."""

@@ -104,7 +104,7 @@ def test_by_mouse_an_empty_lathe_gives_an_adapter_trained_on_an_uploaded_file_un
         clicks += 1
 
     rows = tmp_path / "orders.jsonl"
-    rows.write_text("".join((STARTER / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:64]))
+    rows.write_text("".join((STARTER / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:16]))
     click(page.locator(".empty a", has_text="Start a run"))
     page.locator("#command .cm-line", has_text="accelerate launch").wait_for()
     with page.expect_file_chooser() as chooser:
@@ -124,6 +124,7 @@ def test_by_mouse_an_empty_lathe_gives_an_adapter_trained_on_an_uploaded_file_un
     assert clicks <= 8
 
 
+@pytest.mark.nightly
 def test_a_run_started_in_the_browser_under_zero_2_learns_the_skill_of_the_quickstart(
     installation: Installation, page: Page, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from browser import CHROMIUM, LIVE_ONLY, chromium, says
 from commands import lathe
 from paths import ROOT, TESTS
 from patience import eventually
-from web import client, server
+from web import client, html, server
 
 from worker.engines.local import starting
 from worker.settings import get_settings
@@ -60,6 +60,14 @@ def test_its_runs_are_listed_with_their_results_and_the_adapter_can_be_downloade
     assert weights == (old_home / "runs" / finished["id"] / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
+def test_its_pages_show_its_runs_and_data(old_home):
+    runs = html(client(), "/")
+    assert "Finished" in runs and "Stopped" in runs
+    assert "6 of 6" in html(client(), f"/run?id={run_named('Finished').id}")
+    assert "rows.jsonl" in html(client(), "/datasets")
+
+
+@pytest.mark.nightly
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
 def test_its_pages_open(old_home, request):

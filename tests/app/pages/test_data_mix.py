@@ -111,6 +111,7 @@ def test_markup_in_a_name_is_escaped_in_tables():
 
 @IN_BROWSER[0]
 @IN_BROWSER[1]
+@pytest.mark.nightly
 def test_sets_are_mixed_and_the_run_has_their_weights(page, tmp_path):
     ids = []
     for name in ("first", "second"):

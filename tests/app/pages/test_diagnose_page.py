@@ -37,7 +37,10 @@ def test_a_dropped_log_is_diagnosed_and_not_kept(page, site, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
-    [("micro-batch", "many", "micro_batch"), ("model", "/no/such", "config.json not found")],
+    [
+        ("micro-batch", "many", "micro_batch"),
+        pytest.param("model", "/no/such", "config.json not found", marks=pytest.mark.nightly),
+    ],
 )
 def test_an_invalid_field_beside_the_log_is_named(page, name, value, message):
     page.goto("/diagnose")

@@ -63,11 +63,12 @@ def test_the_line_below_a_choice_explains_the_chosen_option_without_raw_names(co
     assert all(len(item.choice_sentences) == len(item.choices) for item in settings().values())
 
 
-@pytest.mark.parametrize("name", settings())
-def test_the_short_line_of_a_setting_is_a_statement_that_names_no_choice(name):
-    line = form.in_short(settings()[name])
-    assert line.endswith(".")
-    assert not line.startswith(("dpo", "kto", "wsd", "seq2seq", "full:"))
+def test_the_short_line_of_a_setting_is_a_statement_that_names_no_choice(subtests):
+    for name, setting in settings().items():
+        with subtests.test(name):
+            line = form.in_short(setting)
+            assert line.endswith(".")
+            assert not line.startswith(("dpo", "kto", "wsd", "seq2seq", "full:"))
 
 
 def test_a_folded_group_says_how_many_settings_differ_and_which():
@@ -119,10 +120,12 @@ def test_every_setting_survives_a_round_trip_through_the_form():
     assert form.check(form.from_config(config.model_dump(mode="json"))) == config
 
 
-@pytest.mark.parametrize("name", [name for name in APPLIES if "lora" in name or name in ("target_modules", "use_dora")])
-def test_lora_settings_apply_to_lora_alone(name):
-    assert form.visible(values())[name]
-    assert not form.visible(values(method="full"))[name]
+def test_lora_settings_apply_to_lora_alone(subtests):
+    with_lora, without = form.visible(values()), form.visible(values(method="full"))
+    for name in APPLIES:
+        if "lora" in name or name in ("target_modules", "use_dora"):
+            with subtests.test(name):
+                assert (with_lora[name], without[name]) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -144,13 +147,15 @@ def test_the_visible_settings_of_a_strategy_depend_on_it(strategy, processes, op
     )
 
 
-@pytest.mark.parametrize("chooser", [name for name, setting in settings().items() if setting.kind == "choice"])
-def test_the_form_shows_a_setting_exactly_where_the_configuration_says_that_it_has_an_effect(chooser, monkeypatch):
+def test_the_form_shows_a_setting_exactly_where_the_configuration_says_that_it_has_an_effect(monkeypatch, subtests):
     use(monkeypatch, ENGINES="local,slurm")
-    for choice in settings()[chooser].choices:
-        typed = values(**{chooser: choice})
-        of_config = RunConfig.model_validate(CHOSEN | {chooser: choice}).model_dump(mode="json")
-        assert form.visible(typed) == {name: applies(name, of_config) for name in form.visible(typed)}
+    for chooser, setting in settings().items():
+        if setting.kind == "choice":
+            with subtests.test(chooser):
+                for choice in setting.choices:
+                    shown = form.visible(values(**{chooser: choice}))
+                    of_config = RunConfig.model_validate(CHOSEN | {chooser: choice}).model_dump(mode="json")
+                    assert shown == {name: applies(name, of_config) for name in shown}
     monkeypatch.undo()
     get_settings.cache_clear()
 

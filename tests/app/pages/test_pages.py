@@ -157,6 +157,7 @@ def test_the_history_is_filtered_by_text_and_status_and_the_address_keeps_the_fi
     says(page, ".empty", "No matching runs", "No failed runs match “sum”.")
 
 
+@pytest.mark.nightly
 def test_the_history_is_sorted_by_a_click_on_a_heading(page):
     for name in ("b", "c", "a"):
         PlayedRun(name)
@@ -221,6 +222,7 @@ def test_a_failed_run_shows_its_error_and_fix_and_can_be_resumed(page):
     says(page, ".run-title", "queued")
 
 
+@pytest.mark.nightly
 def test_a_refused_resume_shows_why(page):
     run = trained("sums").end(Status.FAILED, reason="no memory", error={"message": "Out of memory."})
     with database.write() as session:
@@ -267,6 +269,7 @@ def test_a_clone_starts_with_the_runs_settings_and_keeps_edits_on_a_refresh(page
     assert field(page, "lora_r").input_value() == "32"
 
 
+@pytest.mark.nightly
 def test_an_unknown_run_is_named_with_a_link_to_all_runs(page):
     page.goto("/run?id=<b>nosuchrun")
     says(page, ".empty", "Run not found", "<b>nosuchrun")

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from browser import IN_BROWSER, says
 from held_runs import now_of
 from played_run import PlayedRun
@@ -51,6 +52,7 @@ def test_selected_runs_are_tagged_and_a_click_on_the_tag_filters(page):
     assert sorted(names(page)) == sorted([HOSTILE, "sums"])
 
 
+@pytest.mark.nightly
 def test_a_form_that_is_refused_stays_open_with_what_was_typed(page):
     PlayedRun("sums").claim().end()
     page.goto("/")
@@ -97,6 +99,7 @@ def test_delete_tells_what_is_lost_and_keeps_what_runs(page):
         assert session.get(Run, running.id).status is Status.RUNNING
 
 
+@pytest.mark.nightly
 def test_an_archived_run_leaves_the_list_and_is_found_by_its_filter(page):
     PlayedRun("old").claim().end(), PlayedRun("new").claim().end()
     page.goto("/")
@@ -166,6 +169,7 @@ def test_a_live_row_changes_without_the_list_being_sent_again(page):
     assert page.locator("input[data-pick]").first.is_checked()
 
 
+@pytest.mark.nightly
 def test_a_long_name_does_not_widen_the_page(page):
     run = PlayedRun("other")
     with database.write() as session:

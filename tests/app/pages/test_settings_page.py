@@ -108,6 +108,7 @@ def test_a_new_form_begins_with_the_default_model(page):
     assert field(page, "model").input_value() == "org/my-model"
 
 
+@pytest.mark.nightly
 def test_the_tour_starts_the_sample_run_and_diagnoses_a_pasted_log(page):
     page.goto("/")
     page.locator(".empty a", has_text="Take the tour").click()

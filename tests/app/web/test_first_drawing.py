@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 from browser import IN_BROWSER, becomes_live, chromium
-from web import client
+from web import client, html
 
 from app.web.addresses import PAGES
 from app.web.first_drawing import gradio_files, parts
@@ -31,13 +31,6 @@ DOUBLED = (
 STEADY = tuple(page.path for page in PAGES if page.path not in ("/run", "/dataset"))  # these need an id
 
 
-def first(response):
-    """The HTML of the first drawing in a response."""
-    _, mark, after = response.text.partition('<div id="first-drawing">')
-    assert mark
-    return after.partition("lathe.firstDrawing()")[0]
-
-
 def stored(name, **settings):
     with database.write() as session:
         config = RunConfig(model="m", data="d.jsonl", name=name, **settings)
@@ -46,20 +39,20 @@ def stored(name, **settings):
 
 def test_the_first_response_has_the_runs_of_the_database_escaped(home):
     stored("<b>mine</b>")
-    assert "&lt;b&gt;mine&lt;/b&gt;" in first(client().get("/"))
+    assert "&lt;b&gt;mine&lt;/b&gt;" in html(client(), "/")
     assert "<b>mine</b>" not in client().get("/").text
 
 
 def test_it_is_of_the_address(home):
     stored("one")
-    assert "two</textarea>" in first(client().get("/?search=two"))
-    assert "one" in first(client().get(f"/run?id={stored('one')}"))
-    assert "Run not found" in first(client().get("/run?id=none"))
+    assert "two</textarea>" in html(client(), "/?search=two")
+    assert "one" in html(client(), f"/run?id={stored('one')}")
+    assert "Run not found" in html(client(), "/run?id=none")
 
 
 def test_every_page_has_one_and_every_control_in_it_is_inert(home):
     for page in PAGES:
-        drawn = first(client().get(page.path))
+        drawn = html(client(), page.path)
         assert "<h1" in drawn or "<h2>" in drawn, page.path  # h2: "Run not found"
         for control in ("<button", "<textarea", "<select"):
             for tag in drawn.split(control)[1:]:
@@ -69,9 +62,9 @@ def test_every_page_has_one_and_every_control_in_it_is_inert(home):
 def test_the_form_shows_the_draft_that_the_browser_keeps(home):
     web = client()
     web.cookies.set("lathe-draft", quote(json.dumps({"values": {"learning_rate": "0.00077"}, "parent": ""})))
-    assert "0.00077" in first(web.get("/new"))
+    assert "0.00077" in html(web, "/new")
     web.cookies.set("lathe-draft", "no json")
-    assert "0.00077" not in first(web.get("/new"))
+    assert "0.00077" not in html(web, "/new")
 
 
 def test_a_page_whose_handler_fails_still_opens(home, monkeypatch, caplog):
