@@ -1,6 +1,6 @@
 """A catalogue of trainings that tests read: each is trained once, by the first test that asks for it.
 
-`trained("dpo_lora")` has the records, checkpoints and result of one. `.pytest_cache/trained` keeps them for later sessions, until a
+`trained("sft_lora")` has the records, checkpoints and result of one. `.pytest_cache/trained` keeps them for later sessions, until a
 file changes that decides how they come out. A test that changes a run's folder works on a `copy_of` it; one of faults, signals or
 stops trains for itself (trainer_process.py).
 """
@@ -23,6 +23,9 @@ from paths import ROOT, TESTS
 from tiny import make_data, make_model
 from trainer_process import Trained, start, train_here
 
+from benchmarks.matrix.inputs import make_data as make_task_data
+from benchmarks.matrix.inputs import make_models
+from training.config.choices import Task
 from training.run_folder.lineage import DataSource, Lineage
 
 CACHE = ROOT / ".pytest_cache" / "trained"
@@ -94,6 +97,10 @@ def _chat(question: str, answer: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
 
 
+def _of_task(task: Task) -> Callable[[Path], object]:
+    return lambda file: make_task_data(file.parent)[task].rename(file)
+
+
 def _with_a_long_row() -> list[dict[str, Any]]:
     rows = [{"prompt": f"row {row}: ", "completion": "abc" * (1 + row % 5)} for row in range(22)]
     rows[LONG_ROW]["completion"] = "x" * 400
@@ -108,12 +115,15 @@ MODELS: dict[str, Callable[[Path], object]] = {
     "llama_with_dropout": _with_dropout,
     **{name: _family(name) for name in FAMILIES},
     "qwen3": _qwen3,
+    "plain_llama": lambda folder: make_models(folder.parent / "both")[0].rename(folder),
+    "t5": lambda folder: make_models(folder.parent / "both")[1].rename(folder),
 }
 DATA: dict[str, Callable[[Path], object]] = {
     "counting": make_data,
     "chats": _rows([_chat(f"say  {n}?", f"{n}!") for n in range(40)]),
     "classes": _rows([{"text": f"text {n}", "label": ("good", "bad")[n % 2]} for n in range(40)]),
     "pairs": _rows([{"prompt": f"{n}?", "chosen": "yes", "rejected": "no"} for n in range(40)]),
+    **{task.value: _of_task(task) for task in Task},
     "one_long": _rows(_with_a_long_row()),
 }
 PARITY = {"verify_rows": 3, "max_steps": 4, "eval_split": 4, "eval_steps": 0, "precision": "fp32"}
@@ -137,7 +147,17 @@ def of_family(name: str, **settings: Any) -> Recipe:
     return Recipe(name, "chats", PARITY | options | settings)
 
 
+TEN_STEPS = {"max_steps": 10, "learning_rate": 1e-2, "eval_steps": 10, "warmup": 0}
 RECIPES: dict[str, Recipe] = {
+    **{
+        f"task_{task.value}_{method}": Recipe(
+            "t5" if task is Task.SEQ2SEQ else "plain_llama",
+            task.value,
+            TEN_STEPS | {"task": task.value, "method": method},
+        )
+        for task in Task
+        for method in ("lora", "full")
+    },
     "sft_lora": Recipe(),
     "merged": Recipe(
         settings={

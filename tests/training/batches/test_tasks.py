@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trained import model, trained
 from trainer_process import Trained, train_here
 
-from benchmarks.matrix.inputs import make_data, make_models
+from benchmarks.matrix.inputs import make_data
 from training.config.choices import Task
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
@@ -29,8 +30,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def models(home: Path) -> tuple[Path, Path]:
-    return make_models(home)
+def models() -> tuple[Path, Path]:
+    return model("plain_llama"), model("t5")
 
 
 @pytest.fixture(scope="module")
@@ -38,26 +39,15 @@ def data(home: Path) -> dict[Task, Path]:
     return make_data(home)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, models: Any, data: Any) -> Any:
-    """A run of ten steps of a task with a method, made once."""
-    cache: dict[tuple[str, str], Trained] = {}
-
-    def train(task: str, method: str) -> Trained:
-        if (task, method) not in cache:
-            settings = {"max_steps": 10, "learning_rate": 1e-2, "eval_steps": 10, "logging_steps": 1, "warmup": 0}
-            folder = tmp_path_factory.mktemp(f"{task}-{method}")
-            model = models[1] if task == "seq2seq" else models[0]
-            cache[task, method] = train_here(folder, model, data[Task(task)], task=task, method=method, **settings)
-        return cache[task, method]
-
-    return train
+def of_task(task: str, method: str) -> Trained:
+    """A run of ten steps of a task with a method."""
+    return trained(f"task_{task}_{method}")
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
 @pytest.mark.parametrize("task", ALL)
-def test_every_task_learns(trained: Any, task: str, method: str) -> None:
-    ran = trained(task, method)
+def test_every_task_learns(task: str, method: str) -> None:
+    ran = of_task(task, method)
     losses = ran.series("loss")
     assert len(losses) == 10
     if task == "kto":  # its loss stays near 0.5
@@ -68,16 +58,16 @@ def test_every_task_learns(trained: Any, task: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("task", ALL)
-def test_the_result_loads_as_a_model_of_its_task(trained: Any, models: Any, task: str) -> None:
+def test_the_result_loads_as_a_model_of_its_task(models: Any, task: str) -> None:
     from peft import PeftModel
 
-    adapter = trained(task, "lora").run_dir / "adapter"
+    adapter = of_task(task, "lora").run_dir / "adapter"
     outputs = {"reward": {"num_labels": 1}, "classification": {"num_labels": 2}}.get(task, {})
     base = model_class(Task(task)).from_pretrained(models[1] if task == "seq2seq" else models[0], **outputs)
     tuned = PeftModel.from_pretrained(base, str(adapter))
     assert set(tuned.peft_config) == {"default"}
     assert not [path.name for path in adapter.iterdir() if path.is_dir()]
-    whole = model_class(Task(task)).from_pretrained(trained(task, "full").run_dir / "model")
+    whole = model_class(Task(task)).from_pretrained(of_task(task, "full").run_dir / "model")
     assert type(whole).__name__ == type(base).__name__
 
 
@@ -88,26 +78,26 @@ def test_the_reference_adapter_is_not_part_of_the_result(tmp_path: Path, models:
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
-def test_dpo_begins_where_the_model_equals_its_reference(trained: Any, method: str) -> None:
-    assert trained("dpo", method).series("loss")[1] == pytest.approx(log(2), abs=1e-5)
-    assert trained("dpo", method).series("eval_accuracy")[10] == 1.0
+def test_dpo_begins_where_the_model_equals_its_reference(method: str) -> None:
+    assert of_task("dpo", method).series("loss")[1] == pytest.approx(log(2), abs=1e-5)
+    assert of_task("dpo", method).series("eval_accuracy")[10] == 1.0
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
-def test_kto_begins_where_the_model_equals_its_reference(trained: Any, method: str) -> None:
-    assert trained("kto", method).series("loss")[1] == pytest.approx(0.5, abs=1e-5)
-    assert trained("kto", method).series("kl")[1] == 0
+def test_kto_begins_where_the_model_equals_its_reference(method: str) -> None:
+    assert of_task("kto", method).series("loss")[1] == pytest.approx(0.5, abs=1e-5)
+    assert of_task("kto", method).series("kl")[1] == 0
 
 
-def test_a_classifier_keeps_the_names_of_its_classes_and_says_how_accurate_it_is(trained: Any) -> None:
-    ran = trained("classification", "full")
+def test_a_classifier_keeps_the_names_of_its_classes_and_says_how_accurate_it_is() -> None:
+    ran = of_task("classification", "full")
     saved = json.loads((ran.run_dir / "model" / "config.json").read_text())
     assert saved["id2label"] == {"0": "even", "1": "odd"}
     assert 0 <= ran.series("eval_accuracy")[10] <= 1
 
 
-def test_a_reference_model_is_not_counted_as_parameters(trained: Any) -> None:
-    sft, dpo = (trained(task, "lora").summary for task in ("sft", "dpo"))
+def test_a_reference_model_is_not_counted_as_parameters() -> None:
+    sft, dpo = (of_task(task, "lora").summary for task in ("sft", "dpo"))
     assert dpo["trainable_parameters"] == sft["trainable_parameters"]
     assert dpo["total_parameters"] == sft["total_parameters"]
 

@@ -29,6 +29,7 @@ def test_scores_are_those_computed_by_hand(answer: str, expected: str, f1: float
     assert list(scores.values()) == pytest.approx([f1, *rouge], abs=1e-6)
 
 
+@pytest.mark.train
 def test_every_row_and_the_summary_have_the_scores(tmp_path: Path) -> None:
     model, data = make_model(tmp_path / "model"), make_data(tmp_path / "data.jsonl")
     trained = train_here(tmp_path / "run", model, data, answer_rows=3, max_new_tokens=8, max_steps=1, eval_steps=0)

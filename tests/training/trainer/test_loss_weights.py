@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from trainer_process import Trained, start, train_here
 from transformers import AutoModelForCausalLM
 
+pytestmark = pytest.mark.train
 STEPS, RATE = 2, 0.05
 WEIGHTS = [
     (0.25, 1.0, 3.0),
@@ -108,7 +109,6 @@ def test_a_weighted_run_equals_a_plain_loop(tmp_path: Path, home: Path, split: d
     assert_as_plain(train_here(tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | split), home)
 
 
-@pytest.mark.train
 def test_a_weighted_run_on_two_ranks_equals_a_plain_loop(tmp_path: Path, home: Path) -> None:
     split = {"micro_batch_size": 2, "gradient_accumulation_steps": 2, "strategy": "ddp", "num_processes": 2}
     trained = start(tmp_path / "run", home / "model", home / "rows.jsonl", **SETTINGS | split)

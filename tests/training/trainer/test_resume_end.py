@@ -12,6 +12,7 @@ from trainer_process import Trained, train_here
 
 from training.run_folder.events import Metrics, Resumed
 
+pytestmark = pytest.mark.train
 SETTINGS: dict[str, Any] = {
     "method": "full",
     "micro_batch_size": 4,

@@ -10,7 +10,7 @@ from trainer_process import Trained, train_here
 
 from training.trainer.step_in_backward import StepInBackward
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.train
 SETTINGS: dict[str, Any] = {
     "method": "full",
     "max_grad_norm": 0,

@@ -3,10 +3,12 @@
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from tiny import make_data, make_model
 from trainer_process import train_here
 
 
+@pytest.mark.train
 def test_tokens_and_epochs_grow_and_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
     inputs = make_model(tmp_path / "model"), make_data(tmp_path / "data.jsonl")
     settings = {"eval_steps": 0, "save_steps": 3, "logging_steps": 2}
