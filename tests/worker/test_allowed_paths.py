@@ -5,6 +5,7 @@ import io
 import json
 
 import pytest
+import warm
 
 from app.access import callers
 from app.access.callers import Caller
@@ -137,7 +138,9 @@ def pages():
 
 
 @pytest.mark.parametrize("place", ["review", "memory", "step", pytest.param("targets", marks=pytest.mark.slow)])
-def test_no_page_shows_an_account_a_model_outside_its_folders(home, folders, place):
+def test_no_page_shows_an_account_a_model_outside_its_folders(home, folders, place, monkeypatch):
+    if place == "targets":
+        warm.use_python(monkeypatch)
     look = dict(pages())[place]
     look(str(folders / "private"))  # cached results of the server's user must not be returned
     html = as_bob(look, str(folders / "private"))

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import warm
 from paths import ROOT
 from played_run import PlayedRun
 from web import client
@@ -124,7 +125,8 @@ def test_the_page_and_the_server_tell_levels_and_ranks_by_the_same_patterns():
 
 
 @pytest.mark.slow
-def test_the_trainable_parameters_of_a_configuration_are_listed(api):
+def test_the_trainable_parameters_of_a_configuration_are_listed(api, monkeypatch):
+    warm.use_python(monkeypatch)
     model = ROOT / "static" / "starter"
     answer = api.post("/api/targets", json={"model": str(model), "target_modules": "q_proj", "lora_r": 2})
     assert answer.status_code == 200, answer.text
