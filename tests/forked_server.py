@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environment import use
 from paths import ROOT, TESTS
 from patience import ended, eventually
+from web import free_port
 
 from worker.settings import get_settings
-from worker.store import database
 
 
 class Forked:
@@ -66,7 +65,7 @@ class Served:
 @contextmanager
 def server(data_dir: Path, **settings: str) -> Iterator[Served]:
     """A server on a free port, with other settings of an installation beside its folder."""
-    port = _free_port()
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
     environment |= {"LATHE_DATA_DIR": str(data_dir), "LATHE_PORT": str(port)}
     environment |= {f"LATHE_{name}": value for name, value in settings.items()}
@@ -80,18 +79,6 @@ def server(data_dir: Path, **settings: str) -> Iterator[Served]:
     finally:
         served.process.kill()
         ended(served.process)
-
-
-@contextmanager
-def site(home: Path, **settings: str) -> Iterator[Served]:
-    """A server with a new database in `home`."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        use(monkeypatch, DATA_DIR=str(home))
-        database.migrate()
-        database.dispose()
-    get_settings.cache_clear()
-    with server(home, **settings) as served:
-        yield served
 
 
 def imported() -> set[str]:
@@ -136,9 +123,3 @@ def _answers(served: Served) -> bool:
     with contextlib.suppress(OSError), urllib.request.urlopen(f"{served.address}/healthz", timeout=5):
         return True
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
