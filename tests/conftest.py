@@ -36,7 +36,18 @@ os.environ["OMP_NUM_THREADS"] = "1"
 set_child_subreaper()
 
 POSTGRES_URL = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
-ON_BOTH_DATABASES = ("tests/worker/store/", "tests/worker/queue/")
+ON_BOTH_DATABASES = (
+    "tests/worker/store/",
+    "tests/worker/queue/",
+    # At once, or on columns that the engines search in their own ways.
+    "tests/worker/datasets/test_datasets.py::test_adding_the_same_file_twice",
+    "tests/worker/datasets/test_datasets.py::test_unusual_characters",
+    "tests/worker/notifications/test_delivery.py::test_two_deliverers",
+    "tests/worker/disk/test_freeing.py::test_of_resume_and_freeing",
+    "tests/worker/disk/test_retention.py::test_the_rules_are_applied_once",
+    "tests/worker/runs/test_submissions.py::test_requests_at_once_with_one_key",
+    "tests/app/cli/test_cli.py::test_runs_lists_the_newest_first",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
