@@ -49,11 +49,6 @@ def get(run_id: str) -> Run:
         return runs.get(session=session, run_id=run_id)
 
 
-def eventually(condition: Callable[[], Any], _seconds: float = 0) -> Any:
-    """`patience.eventually`, for files that still name a time limit."""
-    return patience.eventually(condition)
-
-
 def living(run_id: str) -> list[psutil.Process]:
     """Returns the processes that train the run, wherever they are in the process tree."""
     return process.marked(RUN_VARIABLE, run_id)
