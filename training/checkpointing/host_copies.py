@@ -70,7 +70,8 @@ class HostCopies:
             self._stage(state)
 
     def _stage(self, state: Any) -> Any:
-        leaves, tree = tree_flatten(state)
+        # other types, such as torch.Size, stay as they are
+        leaves, tree = tree_flatten(state, is_leaf=lambda node: type(node) not in (dict, list, tuple))
         with _disable_current_modes():  # the counter of memory_limit
             copied = self._stager.stage({"leaves": [_parts(leaf) for leaf in leaves]})
         assert isinstance(copied, dict)
