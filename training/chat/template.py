@@ -12,6 +12,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from training.errors import DataError
+from training.regular_files import read_regular
 
 LARGEST_BYTES = 256 * 1024
 LARGEST_TEXT = 20_000_000
@@ -60,7 +61,7 @@ def from_file(path: Path) -> str:
     if path.stat().st_size > LARGEST_BYTES:
         raise ValueError(f"is larger than {LARGEST_BYTES // 1024} KiB")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path, LARGEST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError("is not text in UTF-8") from None
     if not is_source(text):

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _GREEDY_BELOW = 1e-4  # a lower temperature divides logits beyond the range of fp32
 
+
 @dataclass(frozen=True)
 class Sampling:
     """How to choose tokens; a temperature of 0 is greedy, a `top_k` below 1 no limit. `logprobs`: alternatives to report."""
