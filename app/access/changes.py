@@ -41,7 +41,8 @@ def resume(
         Forbidden: another user owns it.
         UserError: its checkpoint cannot be divided so.
     """
-    submit.resume(_own_run(run_id), step_down=step_down, strategy=strategy, num_processes=num_processes)
+    reach = callers.current().reach
+    submit.resume(_own_run(run_id), step_down=step_down, strategy=strategy, num_processes=num_processes, reach=reach)
 
 
 def start_sweep(spec: SweepSpec, submission: Submission | None = None) -> str:

@@ -1,7 +1,12 @@
-"""The local user who opened a connection, from /proc/net/tcp and /proc/net/tcp6 (Linux)."""
+"""The local user who opened a connection, as the kernel tells for one socket (Linux, sock_diag(7)).
 
-import sys
-from collections.abc import Iterator
+/proc/net/tcp lists all sockets of the machine; with thousands of them, reading it for each connection stops the server.
+"""
+
+import errno
+import os
+import socket
+import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,25 +18,30 @@ Address = IPv4Address | IPv6Address
 Place = tuple[Address, int]
 """An address with a port; IPv4 addresses mapped to IPv6 (::ffff:127.0.0.1) are stored as IPv4."""
 
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _OVERFLOW = Path("/proc/sys/kernel/overflowuid")
-_ESTABLISHED = "01"
+_SOCK_DIAG, _BY_FAMILY, _REQUEST, _ERROR = 4, 20, 1, 2  # linux/netlink.h, linux/sock_diag.h
+_HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
+_QUESTION = struct.Struct("=BBBBI")  # inet_diag_req_v2: family, protocol, extensions, padding, states
+_SOCKET = struct.Struct("!HH16s16s12s")  # inet_diag_sockid: ports, addresses, interface and cookie
+_ANSWER = struct.Struct("=BBBB48sIIIII")  # inet_diag_msg: family, state, ..., user, inode
+_ANY = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # every interface, no cookie
+_ESTABLISHED = 1
 
 
 def uid_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
     """The user id of the process at the `client` end of a loopback connection to `server`.
 
-    None if unknown: another machine or network namespace, no /proc, or a client that has already closed its end. The kernel
-    lists a socket without a process under user 0, whoever opened it.
+    None if unknown: another machine or network namespace, another system, or a client that has already closed its end. The
+    kernel reports a socket without a process under user 0, whoever opened it.
     """
-    ends = _place(client), _place(server)
-    if ends[0] is None or ends[1] is None or not (ends[0][0].is_loopback and ends[1][0].is_loopback):
+    near, far = _place(client), _place(server)
+    if near is None or far is None or not (near[0].is_loopback and far[0].is_loopback):
         return None
-    for line in _lines():
-        uid = _owner(line, ends)
-        if uid is not None:
-            return None if uid == _overflow_uid() else uid
-    return None
+    try:
+        uid = _owner(near, far)
+    except (OSError, AttributeError, struct.error):  # no such question on this system
+        return None
+    return None if uid == _overflow_uid() else uid
 
 
 def plain(host: str) -> Address | None:
@@ -67,30 +77,30 @@ def _place(end: tuple[str, int]) -> Place | None:
     return None if address is None else (address, end[1])
 
 
-def _lines() -> Iterator[str]:
-    for table in _TABLES:
-        try:
-            yield from table.read_text(encoding="ascii").splitlines()[1:]
-        except OSError:
-            continue
+def _owner(near: Place, far: Place) -> int | None:
+    """The user id of the open socket from `near` to `far`; None if there is none.
+
+    Raises:
+        OSError: the kernel does not answer this question.
+    """
+    family = socket.AF_INET if near[0].version == 4 else socket.AF_INET6
+    ends = _SOCKET.pack(near[1], far[1], _padded(near[0]), _padded(far[0]), _ANY)
+    question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _ESTABLISHED) + ends
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as kernel:
+        kernel.send(_HEADER.pack(_HEADER.size + len(question), _BY_FAMILY, _REQUEST, 1, 0) + question)
+        answer = kernel.recv(4096, socket.MSG_DONTWAIT)
+    kind = _HEADER.unpack_from(answer)[1]
+    if kind == _ERROR:
+        number = -struct.unpack_from("=i", answer, _HEADER.size)[0]
+        if number == errno.ENOENT:
+            return None
+        raise OSError(number, os.strerror(number))
+    _, state, *_, uid, inode = _ANSWER.unpack_from(answer, _HEADER.size)
+    return uid if state == _ESTABLISHED and inode else None
 
 
-def _owner(line: str, ends: tuple[Place | None, Place | None]) -> int | None:
-    """The user id in a line of the table, if it is the open socket with these ends."""
-    fields = line.split()
-    if len(fields) < 10 or fields[3] != _ESTABLISHED or fields[9] == "0":
-        return None
-    return int(fields[7]) if (_parsed(fields[1]), _parsed(fields[2])) == ends else None
-
-
-def _parsed(text: str) -> Place:
-    """An end of the table: its address is hexadecimal, each 32-bit word in the machine's byte order."""
-    digits, _, port = text.partition(":")
-    words = [bytes.fromhex(digits[start : start + 8]) for start in range(0, len(digits), 8)]
-    packed = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
-    address = ip_address(packed)
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return mapped or address, int(port, 16)
+def _padded(address: Address) -> bytes:
+    return address.packed.ljust(16, b"\0")
 
 
 def _overflow_uid() -> int | None:

@@ -20,7 +20,7 @@ from app.web.rest.answers.system import Health
 from app.web.rest.before_run import settings_object
 from app.web.rest.openapi import RUN_BODY, methods_of
 from app.web.rest.parameters import Key, Limit, Offset, Step
-from app.web.security import error
+from app.web.security import HEADERS, error
 from app.words.datasets import data_problems
 from training.config.choices import Strategy
 from training.config.fields import parse
@@ -212,7 +212,11 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def failed(request: Request, problem: Exception) -> JSONResponse:
         message = f"failed with {type(problem).__name__}."
-        return error(500, "request", request.url.path, message, "The server's log has the details. Report it as a bug.")
+        answer = error(
+            500, "request", request.url.path, message, "The server's log has the details. Report it as a bug."
+        )
+        answer.headers.update(HEADERS)  # this answer passes no middleware
+        return answer
 
 
 def _malformed(problem: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _GRADIO_ROUTES = re.compile(
 _OWN_ROUTES = re.compile(r"/api(/.*)?|/v1/(models|chat/completions|completions|tokenize)|/healthz|/static/lathe/.*")
 _PAGES = frozenset(page.path for page in PAGES)
 
-_HEADERS = {
+HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -188,7 +188,7 @@ class _Framing:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            headers.update(_HEADERS)
+            headers.update(HEADERS)
             if self.path.startswith("/assets/") or (self.path == "/theme.css" and b"v=" in self.scope["query_string"]):
                 headers["Cache-Control"] = "public, max-age=31536000, immutable"  # their addresses contain a hash
             if headers.get("content-type", "").startswith("text/html"):

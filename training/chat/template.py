@@ -3,13 +3,16 @@
 import re
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.compiler import CodeGenerator
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from training.errors import DataError
+from training.regular_files import read_regular
 
 LARGEST_BYTES = 256 * 1024
 LARGEST_TEXT = 20_000_000
@@ -32,6 +35,17 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Unevaluated(CodeGenerator):
+    """Compiles without computing constant expressions, which Jinja does while it compiles: `{{ 'a' * 10**10 }}` takes 10 GB."""
+
+    def _output_child_to_const(self, *_: Any) -> str:
+        raise nodes.Impossible
+
+    def visit_EvalContextModifier(self, node: nodes.EvalContextModifier, frame: Any) -> None:  # noqa: N802 - Jinja's name
+        for keyword in node.options:
+            self.visit(keyword.value, frame)
+
+
 def is_source(given: str) -> bool:
     """True if the setting `chat_template` is a template's text, False if it is the path of a file."""
     return bool(_SOURCE.search(given))
@@ -47,7 +61,7 @@ def from_file(path: Path) -> str:
     if path.stat().st_size > LARGEST_BYTES:
         raise ValueError(f"is larger than {LARGEST_BYTES // 1024} KiB")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path, LARGEST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError("is not text in UTF-8") from None
     if not is_source(text):
@@ -56,14 +70,15 @@ def from_file(path: Path) -> str:
 
 
 def syntax_problem(source: str) -> str | None:
-    """What is wrong with a template's syntax, with the line; None if Jinja accepts it. Runs nothing of it."""
+    """What is wrong with a template's syntax, with the line; None if Jinja accepts it. Computes nothing of it."""
     if len(source) > LARGEST_BYTES:
         return f"has {len(source):,} characters; at most {LARGEST_BYTES:,} are possible."
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], optimized=False
     )
+    environment.code_generator_class = _Unevaluated
     try:
-        environment.compile(environment.parse(source))
+        environment.compile(environment.parse(source), raw=True)
     except TemplateSyntaxError as error:
         return f"line {error.lineno}: {error.message or error}"
     except TemplateError as error:  # an unknown filter or test

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
+from training.config import yaml_text
 from training.errors import UserError
 
 _OWN_ARGUMENTS = ("messages", "conversation", "tools", "documents", "add_generation_prompt", "tokenize")
@@ -35,8 +34,8 @@ def parse(given: str | None) -> dict[str, Any]:
     """
     text = re.sub(r"(^|,)\s*([A-Za-z_]\w*)\s*=", r"\1 \2: ", given or "")
     try:
-        values = yaml.safe_load("{" + text + "}")
-    except yaml.YAMLError:
+        values = yaml_text.load("{" + text + "}")
+    except yaml_text.YamlTextError:
         values = None
     if not isinstance(values, dict) or any(not isinstance(key, str) or "=" in key for key in values):
         raise OptionError("must be name=value, name=value.", "Example: r=8, alpha=16.", "")
@@ -50,7 +49,7 @@ def written(values: Mapping[str, Any]) -> str:
 
 def value_text(value: Any) -> str:
     """A value as text that `parse` reads."""
-    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.-]*", value) and yaml.safe_load(value) == value
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.-]*", value) and yaml_text.load(value) == value
     return str(value) if plain else json.dumps(value, ensure_ascii=False)
 
 

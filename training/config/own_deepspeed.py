@@ -10,8 +10,11 @@ from typing import Any
 from training.config.run_config import RunConfig
 from training.deepspeed_file.check import checked
 from training.errors import UserError
+from training.regular_files import read_regular
 
 Values = dict[str, Any]
+
+_MOST_BYTES = 2**20
 
 # DeepSpeed's defaults for these keys contradict the run: no clipping, no 16-bit training, its own optimizer, a sharded result.
 _REQUIRED = (
@@ -55,7 +58,7 @@ def from_file(path: Path) -> str:
         OSError: the file cannot be read.
         ValueError: the JSON is not valid; names each error with its line.
     """
-    return checked(path.read_text(encoding="utf-8"))
+    return checked(read_regular(path, _MOST_BYTES).decode())
 
 
 def resolve(own: Values, settings: Values, sizes: Values, config: RunConfig) -> Values:

@@ -4,9 +4,11 @@ The form, the command line, the YAML format, the checks and docs/configuration.m
 A new setting is one line in this class. No torch.
 """
 
+import math
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from training.config import answer_metrics, data_sets, slurm_options, trackers
 from training.config.choices import (
@@ -55,6 +57,8 @@ def _steps_or_fraction(value: Any) -> Any:
         number = float(value)
     except (TypeError, ValueError):
         return value
+    if not math.isfinite(number):
+        raise ValueError("must be a fraction below 1 or an integer from 1 up")
     if number >= 1 and number != int(number):
         raise ValueError("must be a fraction below 1 or an integer from 1 up")
     return int(number) if number >= 1 or number == 0 else number
@@ -68,6 +72,13 @@ def _checkpointing(value: Any) -> Any:
 
 def _blank_to_none(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
+
+
+def _revision(value: str | None) -> str | None:
+    """The name of a branch or tag as git allows it, or a commit: it becomes a part of paths and URLs."""
+    if value is not None and (not re.fullmatch(r"\w[\w.@+/-]{0,200}", value) or ".." in value or "//" in value):
+        raise ValueError("must be the name of a branch or tag, or a commit")
+    return value
 
 
 def _slice(value: Any) -> Any:
@@ -107,6 +118,7 @@ OptionalAmount = Annotated[int | float | None, BeforeValidator(_steps_or_fractio
 Options = Annotated[str | None, BeforeValidator(_options)]
 # White space at the ends of a template is part of what it writes.
 Template = Annotated[str | None, StringConstraints(strip_whitespace=False), BeforeValidator(_blank_to_none)]
+Revision = Annotated[str | None, AfterValidator(_revision), BeforeValidator(_blank_to_none)]
 SlurmOptions = Annotated[str | None, BeforeValidator(slurm_options.canonical)]
 AnswerMetrics = Annotated[str, BeforeValidator(answer_metrics.canonical)]
 Trackers = Annotated[str | None, BeforeValidator(trackers.canonical)]
@@ -119,7 +131,7 @@ class RunConfig(BaseModel):
 
     name: str = setting("", "Run name. Default: the names of model and data.", Group.MODEL, max_length=120)
     model: str = setting(..., "Local folder with config.json and safetensors weights, or a hub id such as Qwen/Qwen3-0.6B.", Group.MODEL, basic=2, min_length=1)
-    revision: Text = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True)
+    revision: Revision = setting(None, "Branch, tag or commit of a hub model. Default: its main branch.", Group.MODEL, advanced=True)
     task: Task = setting(Task.SFT, "Training objective. sft: answers to prompts and chats. pretraining: whole texts. seq2seq: targets of an encoder-decoder such as T5. dpo, orpo: chosen over rejected answers. kto: answers labeled good or bad. reward: scores of answers. classification: the class of a text.", Group.MODEL, basic=3)
     data: DataText = setting(..., "Training data: a file (JSON, JSONL, CSV, TSV, Parquet, text, .gz) or a data set id. To mix several, a list of them (docs/mixing.md).", Group.MODEL, basic=1, min_length=1)
     columns: Text = setting(None, "Column mapping, needed only if the format is not detected. Example: prompt=question, completion=answers.0.text. Default: the mapping saved with the data set.", Group.MODEL, advanced=True)

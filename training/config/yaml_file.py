@@ -5,9 +5,11 @@ from typing import Any
 
 import yaml
 
+from training.config import yaml_text
 from training.config.data_sets import as_lists
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
+from training.config.yaml_text import YamlTextError
 from training.errors import Problem
 
 
@@ -18,10 +20,10 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
         ConfigError: the file cannot be read or is not a mapping, or a setting is wrong.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml_text.load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _unreadable(path, f"cannot be read: {error.strerror}.", "Give the path of a YAML file.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (YamlTextError, UnicodeDecodeError) as error:
         raise _unreadable(path, f"is not valid YAML: {error}", "Each line is `setting: value`.") from None
     if not isinstance(values, dict):
         raise _unreadable(

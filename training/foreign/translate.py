@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from training.config import yaml_text
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.deepspeed_file import reader as deepspeed_reader
@@ -214,22 +213,11 @@ def _text(path: Path) -> str:
         ) from None
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads YAML without aliases (`*name`): a short text with nested ones stands for terabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not supported; write the value again")
-        return super().compose_node(parent, index)
-
-
 def _values(text: str, name: str) -> Any:
     """The values of a text: a YAML or JSON mapping, else the flags of a command."""
     try:
-        values = yaml.load(text, _Loader)  # noqa: S506 a SafeLoader
-    except RecursionError:
-        raise UserError("file", name, "is nested too deeply.", "Give a configuration file.") from None
-    except yaml.YAMLError as error:
+        values = yaml_text.load(text)
+    except yaml_text.YamlTextError as error:
         values = None
         if not _flags(text):
             raise UserError(
@@ -273,8 +261,8 @@ def _plain(value: Any) -> Any:
 def _number(word: str) -> Any:
     """The word as YAML reads it, and numbers such as 1e-5, which YAML takes for text."""
     try:
-        value = yaml.load(word, _Loader)  # noqa: S506 a SafeLoader
-    except (yaml.YAMLError, RecursionError):
+        value = yaml_text.load(word)
+    except yaml_text.YamlTextError:
         return word
     if isinstance(value, str):
         try:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from training.model_info.turns import Turns, turns_of
+from training.regular_files import read_regular
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+_MOST_BYTES = 16 * 2**20
 _TOKENIZER_FILE = "tokenizer_config.json"
 
 
@@ -31,7 +33,7 @@ def chat_template_of(folder: Path) -> ChatTemplate | None:
     begin, end = (_content(values.get(name)) for name in ("bos_token", "eos_token"))
     jinja, listed = (folder / name for name in TEMPLATE_FILES)
     if jinja.is_file():
-        return ChatTemplate(jinja.read_text(encoding="utf-8"), begin, end, jinja)
+        return ChatTemplate(read_regular(jinja, _MOST_BYTES).decode(), begin, end, jinja)
     inside = _json(listed).get("chat_template") or values.get("chat_template")
     if isinstance(inside, list):  # named templates
         inside = next((one["template"] for one in inside if one.get("name") == "default"), None)
@@ -40,7 +42,7 @@ def chat_template_of(folder: Path) -> ChatTemplate | None:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(read_regular(file, _MOST_BYTES))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

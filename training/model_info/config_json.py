@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import UserError
+from training.regular_files import read_regular
 
 Values = dict[str, Any]
 CONFIG_FILE = "config.json"
@@ -35,8 +36,7 @@ def read_config(model: str | Path) -> Values:
     """
     try:
         path = Path(model).expanduser()
-        with (path / CONFIG_FILE if path.is_dir() else path).open("rb") as stream:
-            values = json.loads(stream.read(_MAX_BYTES))
+        values = json.loads(read_regular(path / CONFIG_FILE if path.is_dir() else path, _MAX_BYTES))
     except FileNotFoundError:
         raise ModelError(str(model), "config.json not found.", _FIX) from None
     except OSError as error:

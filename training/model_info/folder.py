@@ -8,7 +8,9 @@ from math import prod
 from pathlib import Path
 
 from training.model_info.config_json import HIDDEN, ModelError, positive, read_config, text_config
+from training.regular_files import open_regular
 
+_LONGEST_HEADER = 100_000_000  # safetensors refuses a longer one
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -92,10 +94,10 @@ def count_parameters(file: Path) -> int:
     Raises:
         OSError, ValueError, KeyError, struct.error: the file is truncated or damaged.
     """
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
-        if length > file.stat().st_size:
-            raise ValueError("the header is longer than the file")
+        if length > min(file.stat().st_size, _LONGEST_HEADER):
+            raise ValueError("the header is longer than the file, or than 100 MB")
         header = json.loads(stream.read(length))
     tensors = [entry for name, entry in header.items() if name != "__metadata__"]
     end = max((entry["data_offsets"][1] for entry in tensors), default=0)

@@ -1,8 +1,8 @@
 """Rules of PEFT's methods: supported weights, strategies and options, as found by running each method."""
 
-import re
 from collections.abc import Iterator
 
+from training.config import patterns
 from training.config.choices import Method, Quantization, Strategy, Task
 from training.config.machine import Machine
 from training.config.name_values import OptionError, as_names, parse, written
@@ -185,12 +185,10 @@ def ia3_needs_its_feedforward_modules(config: RunConfig, machine: Machine) -> It
 def a_pattern_of_target_modules_must_be_valid(config: RunConfig, machine: Machine) -> Iterator[Conflict]:
     if not is_pattern(config.target_modules):
         return
-    try:
-        re.compile(config.target_modules)
-    except re.error as error:
+    if problem := patterns.problem(config.target_modules):
         yield Conflict(
             ("target_modules",),
-            f"The regular expression is not valid: {error}.",
+            f"The regular expression {problem}.",
             r"Write for example .*\.(q_proj|v_proj), or names separated by commas, or auto.",
             {"target_modules": "auto"},
         )

@@ -18,6 +18,9 @@ from training.serving.text import Detokenizer, UntilStop
 log = logging.getLogger(__name__)
 
 
+_GREEDY_BELOW = 1e-4  # a lower temperature divides logits beyond the range of fp32
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How to choose tokens; a temperature of 0 is greedy, a `top_k` below 1 no limit. `logprobs`: alternatives to report."""
@@ -116,7 +119,7 @@ def generate(job: Job) -> None:
 def _configuration(served: Served, sampling: Sampling) -> GenerationConfig:
     """Every value that changes the distribution is set: those of the base model's configuration must not apply."""
     sampled: dict[str, Any] = {"do_sample": False}
-    if sampling.temperature > 0:
+    if sampling.temperature > _GREEDY_BELOW:
         sampled = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
         sampled["top_k"] = max(sampling.top_k, 0)
     return GenerationConfig(

@@ -8,7 +8,7 @@ LATHE_WEBHOOK_HOSTS. The rule is applied when a channel is added and again to ea
 import re
 import socket
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
 from training.errors import UserError
@@ -23,7 +23,9 @@ _FORMATS = {
     "discordapp.com": WebhookFormat.DISCORD,
     "ntfy.sh": WebhookFormat.NTFY,
 }
-_NAT64, _LOCAL_NAT64 = "64:ff9b::", "64:ff9b:1:"
+_NAT64 = "64:ff9b::"
+_GLOBAL_UNICAST = IPv6Network("2000::/3")  # IANA assigns public addresses from it only (RFC 4291, RFC 3587)
+_DOCUMENTATION = IPv6Network("3fff::/20")  # RFC 9637; Python 3.11 takes it for public
 
 
 class AddressError(UserError):
@@ -116,7 +118,7 @@ def is_public(address: str) -> bool:
             inner = IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
-        if str(found).startswith(_LOCAL_NAT64):
+        if found not in _GLOBAL_UNICAST or found in _DOCUMENTATION:
             return False
     return found.is_global and not found.is_multicast
 
@@ -149,7 +151,8 @@ def _parts(url: str) -> tuple[str, str, int]:
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        good = parts.scheme in ("http", "https") and parts.hostname and not parts.username and len(url) <= LONGEST
+        good = parts.scheme in ("http", "https") and parts.hostname and not parts.username
+        good = good and parts.port != 0 and len(url) <= LONGEST
     except ValueError:
         good = False
     if not good or not re.fullmatch(r"[\x21-\x7e]+", url):

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from sqlmodel import Session, col, select
 
+from training.config import json_text
 from training.evaluation.overlap import Overlap
 from training.evaluation.request import EVALUATIONS_FOLDER, RECORDS_FILE, EvaluationRequest
 from worker.store import runs
@@ -26,6 +27,9 @@ _FIELDS = (
     "error",
     "reason",
 )
+
+
+_OF_THIS_MACHINE = {"path": "", "prompt_set": ""}
 
 
 class _Mean(BaseModel):
@@ -73,8 +77,8 @@ def restore(session: Session, found: Iterable[bytes], run_id: str, owner: str, f
         ValueError: a line is not an ended evaluation.
     """
     for line in found:
-        values = json.loads(line)
-        request = EvaluationRequest.model_validate(values["request"]).model_dump(mode="json")
+        values = json_text.load(line)
+        request = EvaluationRequest.model_validate(values["request"] | _OF_THIS_MACHINE).model_dump(mode="json")
         own = {"run_id": run_id, "owner": owner, "request": request}
         item = Evaluation.model_validate({name: values[name] for name in _FIELDS} | own)
         if not Status(item.status).ended or not (item.id.isascii() and item.id.isalnum()):
@@ -94,7 +98,7 @@ def restore(session: Session, found: Iterable[bytes], run_id: str, owner: str, f
 
 def _values(item: Evaluation) -> dict[str, Any]:
     """A row without what belongs to this machine; the request without the path of the data."""
-    request = item.request | {"path": "", "prompt_set": ""}
+    request = item.request | _OF_THIS_MACHINE
     return item.model_dump(mode="json", include=set(_FIELDS)) | {"request": request}
 
 

@@ -9,6 +9,7 @@ from training.errors import UserError
 from training.rules import check
 from training.run_folder import checkpoints
 from training.run_folder.checkpoint_layout import Layout, check_resume
+from worker.runs.admission import admitted
 from worker.settings import get_settings
 from worker.store import runs
 
@@ -25,7 +26,7 @@ def sharding_changes(
     if strategy is None and num_processes is None:
         return {}
     run = runs.get(session=session, run_id=run_id)
-    before = stepped_down(RunConfig.model_validate(run.config), run.stepped_down)
+    before = admitted(run)
     changes: Changes = {}
     if strategy is not None:
         changes["strategy"] = strategy.value

@@ -1,20 +1,20 @@
 """Imports a run from its archive. A broken archive changes nothing: all of it is read and checked before anything is stored."""
 
-import json
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import insert
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlmodel import Session, SQLModel
 
+from training.config import json_text
 from training.config.fields import ConfigError, parse
 from training.errors import UserError
 from training.run_folder.events import Finished, encode
@@ -28,11 +28,39 @@ from worker.store import database, runs
 from worker.store.tables import LOCAL, Dataset, Run, Status
 
 _MOST_MEMBERS = 10_000
+_DEEPEST_FOLDER, _LONGEST_NAME = 10, 200
+_UNSUSPECTED_BYTES, _LARGEST_RATIO = 64 * 2**20, 100
 _MOST_ROW_BYTES = 64 * 2**20
 _MOST_LINE_BYTES = 2**20
 _SPARE_BYTES = 256 * 2**20
 _BATCH = 2000
 _FIX = "Make a new archive with `lathe archive RUN FILE`."
+
+
+Time = Annotated[float, Field(ge=0, lt=253_402_300_800)]  # seconds since the epoch, to the year 9999
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class _Bounded(BaseModel):
+    """The columns of a run that lists and pages calculate with; the others stay as they are."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    name: Annotated[str, Field(max_length=runs.LONGEST_NAME)]
+    tags: list[Annotated[str, Field(max_length=runs.LONGEST_TAG)]]
+    notes: Annotated[str, Field(max_length=runs.LONGEST_NOTES)]
+    fingerprints: dict[str, str]
+    created_at: Time
+    queued_at: Time
+    started_at: Time | None
+    finished_at: Time | None
+    attempt: Count
+    step: Count
+    total_steps: Count | None
+    peak_bytes: Count | None
+    seconds_per_step: Annotated[float, Field(ge=0)] | None
+    final_loss: float | None
+    best_loss: float | None
 
 
 class BadArchive(UserError):  # noqa: N818
@@ -74,8 +102,15 @@ def _checked_members(path: Path, source: ZipFile) -> list[ZipInfo]:
     for member in files:
         if not _is_expected(member):
             raise BadArchive("FILE", str(path), f"has a file that no run has: {member.filename[:200]!r}.", _FIX)
+    folders = {str(parent) for member in files for parent in PurePosixPath(member.filename).parents}
+    if twice := folders.intersection(names):
+        raise BadArchive("FILE", str(path), f"has a file and a folder of one name: {min(twice)!r}.", _FIX)
+    size, packed = sum(member.file_size for member in members), sum(member.compress_size for member in members)
+    if size > _UNSUSPECTED_BYTES and size > _LARGEST_RATIO * packed:
+        message = f"would become {size / max(packed, 1):,.0f} times as large ({byte_size(size)})."
+        raise BadArchive("FILE", str(path), message, _FIX)
     # The result is packed for download once more.
-    needed = 2 * sum(member.file_size for member in members) + _SPARE_BYTES
+    needed = 2 * size + _SPARE_BYTES
     free = shutil.disk_usage(get_settings().runs_dir).free
     if needed > free:
         message = f"needs {byte_size(needed)} of disk space, and {byte_size(free)} are free."
@@ -87,6 +122,8 @@ def _is_expected(member: ZipInfo) -> bool:
     """True for answers, the lineage, and files of the result; never for a path outside the run's folder, or a link."""
     name = member.filename.removeprefix(FILES)
     parts = PurePosixPath(name).parts
+    if len(parts) > _DEEPEST_FOLDER or any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        return False
     if name == member.filename or "\\" in name or ".." in parts or stat.S_ISLNK(member.external_attr >> 16):
         return False
     if name in LOOSE_FILES or archived_evaluations.is_file(name):
@@ -98,7 +135,7 @@ def _is_expected(member: ZipInfo) -> bool:
 def _run(path: Path, source: ZipFile, owner: str) -> Run:
     if source.getinfo(ROW_FILE).file_size > _MOST_ROW_BYTES:
         raise BadArchive("FILE", str(path), f"has a {ROW_FILE} above {byte_size(_MOST_ROW_BYTES)}.", _FIX)
-    document = json.loads(source.read(ROW_FILE))
+    document = json_text.load(source.read(ROW_FILE))
     if document["schema"] != SCHEMA:
         message = f"has schema {document['schema']!r}; this Lathe reads schema {SCHEMA}."
         raise BadArchive(
@@ -106,8 +143,9 @@ def _run(path: Path, source: ZipFile, owner: str) -> Run:
         )
     try:
         values = {name: document["run"][name] for name in RUN_FIELDS}
+        parse(values["config"] | values["stepped_down"])
         values["config"] = parse(values["config"]).model_dump(mode="json")
-        run = Run.model_validate(values | {"owner": owner})
+        run = Run.model_validate(_Bounded.model_validate(values).model_dump() | {"owner": owner})
     except ConfigError as error:
         raise BadArchive("FILE", str(path), f"has a configuration that this Lathe refuses: {error}", _FIX) from None
     if not Status(run.status).ended or not (run.id.isascii() and run.id.isalnum()):
@@ -163,7 +201,7 @@ def _insert(path: Path, source: ZipFile, session: Session, name: str, table: typ
     batch: list[dict[str, Any]] = []
     for number, line in enumerate(_read_lines(source, name), start=1):
         try:
-            row = table.model_validate(json.loads(line) | {"run_id": run_id})
+            row = table.model_validate(json_text.load(line) | {"run_id": run_id})
         except (ValidationError, ValueError, TypeError) as error:
             raise BadArchive(
                 "FILE", str(path), f"has a wrong line {number} in {name}: {_first_line(error)}.", _FIX

@@ -21,6 +21,7 @@ from training.units import byte_size
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path, with_model_path
 from worker.datasets import run_data, template_checking
 from worker.datasets.run_data import RunData, resolve
+from worker.runs.admission import admitted
 from worker.runs.config_files import with_files
 from worker.runs.resharding import sharding_changes
 from worker.settings import get_settings, hub_token
@@ -167,7 +168,12 @@ def stop(run_id: str) -> Run:
 
 
 def resume(
-    run_id: str, *, step_down: bool = False, strategy: Strategy | None = None, num_processes: int | None = None
+    run_id: str,
+    *,
+    step_down: bool = False,
+    strategy: Strategy | None = None,
+    num_processes: int | None = None,
+    reach: AllowedPaths = EVERYTHING,
 ) -> Run:
     """Queues a failed or stopped run again; with `step_down`, with the settings proposed after an out-of-memory error.
 
@@ -176,14 +182,14 @@ def resume(
     Raises:
         RunNotFound, NotResumable: as `runs.resume`.
         UserError: the checkpoint cannot be divided so.
-        ConfigError: its model or data no longer exist.
+        ConfigError: its model or data no longer exist, or `reach` and its owner's do not allow them.
     """
     with database.write() as session:
         changes = sharding_changes(
             session=session, run_id=run_id, strategy=strategy, num_processes=num_processes, machine=machine()
         )
         run = runs.resume(session=session, run_id=run_id, step_down=step_down, changes=changes)
-        config = RunConfig.model_validate(run.config)
+        config = admitted(run, reach=reach)
         resolve(config, session)
         problems: list[Problem] = []
         _describe(config.model, problems)

@@ -6,9 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from training.config import yaml_text
 from training.config.fields import ConfigError, Setting, settings
 from training.errors import Problem
 
@@ -108,8 +108,8 @@ def read_sweep(path: Path) -> SweepSpec:
         ConfigError: the file cannot be read, or a field is wrong.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        values = yaml_text.load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml_text.YamlTextError, UnicodeDecodeError) as error:
         fix = "Give a YAML or JSON file with config and space (docs/sweeps.md)."
         raise ConfigError([Problem("sweep file", str(path), f"cannot be read: {error}", fix)]) from None
     return parse_sweep(values)

@@ -3,8 +3,7 @@
 import re
 from typing import Any
 
-import yaml
-
+from training.config import yaml_text
 from training.config.fields import ConfigError
 from training.errors import Problem
 from worker.sweeps.spec import SweepSpec, parse_sweep
@@ -51,8 +50,8 @@ def applies(name: str, method: str) -> bool:
 
 def _configuration(text: str) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(text or "")
-    except yaml.YAMLError as error:
+        values = yaml_text.load(text or "")
+    except yaml_text.YamlTextError as error:
         fix = "Each line is `setting: value`."
         raise ConfigError([Problem("config", None, f"is not valid YAML: {error}", fix)]) from None
     if not isinstance(values, dict):

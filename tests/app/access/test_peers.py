@@ -3,13 +3,15 @@
 import os
 import socket
 import sys
+import time
+from contextlib import ExitStack
 
 import pytest
 
 from app.access import peers
 from app.access.peers import uid_of
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it in /proc/net/tcp")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has sock_diag")
 
 
 def connected(server_family, listening, client_family, address):
@@ -64,11 +66,27 @@ def test_an_address_outside_loopback_has_no_user():
     assert uid_of(("testclient", 1), ("testserver", 2)) is None
 
 
-def test_without_the_kernel_tables_no_user_is_known(monkeypatch, tmp_path):
-    monkeypatch.setattr(peers, "_TABLES", (tmp_path / "absent",))
+def test_where_the_kernel_does_not_answer_no_user_is_known(monkeypatch):
+    monkeypatch.setattr(peers, "_SOCK_DIAG", 31)
     listener, client, server = connected(FOUR, "127.0.0.1", FOUR, "127.0.0.1")
     with listener, client, server:
         assert asked(server) is None
+
+
+def test_many_sockets_of_the_machine_do_not_slow_the_question():
+    listener, client, server = connected(FOUR, "127.0.0.1", FOUR, "127.0.0.1")
+    with listener, client, server, ExitStack() as others:
+        began = time.process_time()
+        for _ in range(50):
+            assert asked(server) == os.getuid()
+        alone = time.process_time() - began
+        for _ in range(400):
+            for end in connected(FOUR, "127.0.0.1", FOUR, "127.0.0.1"):
+                others.enter_context(end)
+        began = time.process_time()
+        for _ in range(50):
+            assert asked(server) == os.getuid()
+        assert time.process_time() - began < 5 * alone + 0.05
 
 
 def test_a_user_of_another_namespace_is_unknown(monkeypatch, tmp_path):

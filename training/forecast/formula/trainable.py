@@ -1,7 +1,6 @@
 """The number of weights that a method trains, from the model's shape. No torch."""
 
-import re
-
+from training.config import patterns
 from training.config.choices import Method
 from training.config.name_values import as_names
 from training.config.peft_methods import is_pattern, options, refused_targets, usual_targets
@@ -171,7 +170,7 @@ def _matches(config: RunConfig, shape: ModelShape, linear: Linear, place: str) -
         places = (
             [f"{place}0."] if place else [""] if shape.counted_by == "class" else [f"{known}0." for known in _PLACES]
         )
-        return any(re.fullmatch(wanted, f"{before}{linear.name}") for before in places)
+        return any(patterns.matches(wanted, f"{before}{linear.name}") for before in places)
     return any(_ends(linear.name, name) for name in as_names(wanted))
 
 

@@ -26,6 +26,7 @@ _WORD = re.compile(r'(?P<not>-)?(?:(?P<field>[A-Za-z_]\w*)(?P<sign>>=|<=|:|>|<|=
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _LENGTH = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(sorted(_UNITS, key=len, reverse=True))})?")
 _GIB = 2**30
+_MOST_PARTS = 30
 _MEANS_TRUE, _MEANS_FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -60,6 +61,8 @@ def conditions(text: str) -> list[Condition]:
         FilterError: a field is unknown, or a value does not suit its field.
     """
     found = parts(text)
+    if len(found) > _MOST_PARTS:  # each is a search in every row, and databases limit the depth of a statement
+        raise FilterError("search", f"{text[:40]}...", f"has {len(found)} conditions.", f"Use at most {_MOST_PARTS}.")
     asked_for = any(part.field == "is" and part.value.lower() == "archived" for part in found)
     listed = [] if asked_for else [col(Run.archived_at).is_(None)]
     return listed + [_negated(_condition(part)) if part.negated else _condition(part) for part in found]

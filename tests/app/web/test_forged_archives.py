@@ -1,0 +1,180 @@
+"""A forged archive reads no file of the server, and breaks no list: a stored configuration is checked whenever it is used."""
+
+import io
+import json
+from zipfile import ZipFile
+
+import pytest
+from played_run import PlayedRun, model_folder
+from web import client
+
+from worker.runs import admission, run_archive
+from worker.store import accounts, database, runs
+from worker.store.tables import Status
+
+
+@pytest.fixture
+def api(home):
+    return client()
+
+
+@pytest.fixture
+def alice(home):
+    """The headers of an account."""
+    with database.write() as session:
+        return {"Authorization": f"Bearer {accounts.add(session=session, name='alice')}"}
+
+
+@pytest.fixture
+def archive(home):
+    """The members of the archive of a stopped run."""
+    run = PlayedRun("forged").claim()
+    run.end(Status.STOPPED)
+    with ZipFile(io.BytesIO(b"".join(run_archive.packed(run.id)))) as packed:
+        members = {name: packed.read(name) for name in packed.namelist()}
+    with database.write() as session:
+        runs.delete(session=session, run_id=run.id)
+    return members
+
+
+def forged(archive, config=None, **values):
+    """The archive as a file, with other values in the run's row."""
+    row = json.loads(archive["lathe-run.json"])
+    row["run"] |= values
+    row["run"]["config"] |= config or {}
+    target = io.BytesIO()
+    with ZipFile(target, "w") as packed:
+        for name, content in (archive | {"lathe-run.json": json.dumps(row)}).items():
+            packed.writestr(name, content)
+    return target.getvalue()
+
+
+def restored(api, content, **options):
+    return api.post("/api/archives", content=content, **options)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", "PRIVATE"),
+        ("data", "/etc/passwd"),
+        ("validation_data", "/etc/passwd"),
+        ("chat_template", "/etc/passwd"),
+        ("deepspeed_config", "/etc/passwd"),
+        ("deepspeed_config", '{"zero_optimization": {"stage": 3, "offload_param": {"nvme_path": "/tmp"}}}'),
+        ("nvme_path", "/tmp"),
+        ("push_to_hub", "alice/stolen"),
+    ],
+)
+@pytest.mark.parametrize("place", ["config", "stepped_down"])
+def test_what_an_account_may_not_name_is_refused_when_a_restored_run_is_used(
+    api, alice, archive, tmp_path, field, value, place
+):
+    if value == "PRIVATE":
+        value = str(model_folder(tmp_path / "private"))
+    change = {"config": {field: value}} if place == "config" else {"stepped_down": {field: value}}
+    answer = restored(api, forged(archive, **change), headers=alice)
+    if answer.status_code == 422:
+        return  # refused at once
+    run_id = answer.json()["id"]
+    refused = api.post(f"/api/runs/{run_id}/resume", headers=alice)
+    assert refused.status_code == 422, refused.text
+    with database.read() as session:
+        run = runs.get(session=session, run_id=run_id)
+    assert run.status is Status.STOPPED
+    with pytest.raises(admission.ConfigError):
+        admission.admitted(run)
+    served = api.post("/v1/chat/completions", headers=alice, json={"model": f"{run_id}:base", "messages": []})
+    assert served.status_code == 404, served.text
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"best_loss": float("inf")},
+        {"best_loss": float("nan")},
+        {"created_at": float("inf")},
+        {"created_at": 1e300},
+        {"created_at": -1},
+        {"step": 2**70},
+        {"name": "\ud800"},
+        {"name": "x" * 5000},
+        {"tags": ["x" * 500]},
+        {"tags": [["x"]]},
+        {"summary": {"train_seconds": float("inf")}},
+        {"plan": json.loads("[" * 400 + "]" * 400)},
+        {"stepped_down": {"model": 5}},
+        {"id": "../../x"},
+        {"status": "running"},
+    ],
+    ids=str,
+)
+def test_a_row_that_lists_cannot_show_is_refused_and_every_list_stays_whole(api, archive, values):
+    known = PlayedRun("known").claim().end()
+    answer = restored(api, forged(archive, **values))
+    assert answer.status_code == 422, answer.text
+    assert "archive" in answer.json()["error"]["fix"]
+    for path in ("/api/runs", f"/api/runs/{known.id}", "/v1/models", "/api/runs.csv"):
+        assert api.get(path).status_code == 200
+
+
+def test_an_archive_that_becomes_many_times_as_large_is_refused(api, archive):
+    target = io.BytesIO()
+    with ZipFile(target, "w", compression=8) as packed:
+        for name, content in archive.items():
+            packed.writestr(name, content)
+        packed.writestr("files/adapter/adapter_model.safetensors", b"\0" * 100 * 2**20)
+    problem = restored(api, target.getvalue()).json()["error"]
+    assert "times as large" in problem["message"]
+
+
+@pytest.mark.parametrize("name", ["adapter/" + "x" * 300 + ".json", "adapter/" + "d/" * 3000 + "x.json"])
+def test_names_that_no_disk_has_are_refused(api, archive, name):
+    answer = restored(api, forged(archive | {f"files/{name}": b"{}"}))
+    assert answer.status_code == 422, answer.text
+
+
+def test_a_file_and_a_folder_of_one_name_are_refused(api, archive):
+    both = {"files/adapter/a.json": b"{}", "files/adapter/a.json/b.json": b"{}"}
+    answer = restored(api, forged(archive | both))
+    assert answer.status_code == 422, answer.text
+    assert "one name" in answer.json()["error"]["message"]
+
+
+def test_the_owner_of_the_server_resumes_a_restored_run_that_names_a_file(api, archive, tmp_path):
+    rows, model = tmp_path / "rows.jsonl", model_folder(tmp_path / "model")
+    rows.write_text('{"prompt": "a", "completion": "b"}\n' * 20)
+    run_id = restored(api, forged(archive, config={"model": str(model), "data": str(rows)})).json()["id"]
+    assert api.post(f"/api/runs/{run_id}/resume").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 100_000, b'{"name": "\\ud800"}', b'{"learning_rate": NaN}', b'{"warmup": 1e999}', b'{"warmup": "inf"}', b"\xff"],
+)
+@pytest.mark.parametrize("path", ["/api/runs", "/api/checks", "/api/forecasts", "/v1/chat/completions"])
+def test_a_body_that_no_answer_could_show_again_is_refused(api, path, body):
+    answer = api.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert 400 <= answer.status_code < 500, answer.text
+    assert answer.json()["error"]["fix"]
+
+
+def test_settings_that_a_user_wrote_take_no_time_in_the_web_process(api, tmp_path):
+    bomb = "a: &a [x,x,x,x,x,x,x,x,x], b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a], c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b], d: &d [*c,*c,*c,*c,*c]"
+    bomb += "".join(f", {after}: &{after} [{','.join(['*' + before] * 9)}]" for before, after in zip("defg", "efgh", strict=True))
+    settings = {"model": str(model_folder(tmp_path / "model")), "data": "none"}
+    for change in (
+        {"method_options": bomb},
+        {"target_modules": "(([a-z._0-9])+)+!"},
+        {"chat_template": "{{ 'a' * 10**10 }}"},
+        {"chat_template": "{{ 7**(3*10**7) }}"},
+    ):
+        for path in ("/api/checks", "/api/forecasts", "/api/runs"):
+            answer = api.post(path, json=settings | change)
+            assert answer.status_code < 500, answer.text
+            assert len(answer.content) < 100_000
+
+
+def test_a_search_of_many_words_is_refused(api):
+    answer = api.get("/api/runs", params={"search": "word " * 300})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "search")

@@ -1,0 +1,70 @@
+"""Reads YAML that a user wrote, with limits: a few hundred bytes with nested aliases can stand for terabytes."""
+
+from typing import Any
+
+import yaml
+
+LONGEST_TEXT = 200_000  # which takes PyYAML about three seconds
+LONGEST_EXPANDED = 4_000_000
+"""Values, and the characters of those that are texts, after each alias (`*name`) is replaced by what it stands for."""
+DEEPEST = 100
+
+
+class YamlTextError(ValueError):
+    """A text that is not valid YAML, or beyond a limit; the message says what is wrong."""
+
+
+def load(text: str) -> Any:
+    """The value of a YAML or JSON text, with aliases.
+
+    Raises:
+        YamlTextError: it is not valid YAML, too long, too deep, or has too many values.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise YamlTextError(f"has {len(text):,} characters; at most {LONGEST_TEXT:,} are possible")
+    try:
+        return _loaded(text)
+    except YamlTextError:
+        raise
+    except yaml.YAMLError as error:
+        raise YamlTextError(str(error)) from None
+    except RecursionError:
+        raise YamlTextError(f"is nested more than {DEEPEST} levels deep") from None
+    except (ValueError, OverflowError) as error:  # a date or a number that Python does not have
+        raise YamlTextError(f"has a value that cannot be read: {error}") from None
+
+
+def _loaded(text: str) -> Any:
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _check(root)
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _check(root: yaml.Node) -> None:
+    """Measures a tree whose aliases are references to one node."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node, depth: int) -> int:
+        if depth > DEEPEST:  # also of a node that contains itself
+            raise YamlTextError(f"is nested more than {DEEPEST} levels deep, or contains itself")
+        if id(node) not in sizes:
+            own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+            sizes[id(node)] = 1 + own + sum(size(child, depth + 1) for child in _children(node))
+        return sizes[id(node)]
+
+    if (expanded := size(root, 0)) > LONGEST_EXPANDED:
+        raise YamlTextError(
+            f"stands for {expanded:,} characters with its aliases; at most {LONGEST_EXPANDED:,} are possible"
+        )
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
