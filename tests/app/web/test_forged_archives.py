@@ -150,7 +150,14 @@ def test_the_owner_of_the_server_resumes_a_restored_run_that_names_a_file(api, a
 
 @pytest.mark.parametrize(
     "body",
-    [b"[" * 100_000, b'{"name": "\\ud800"}', b'{"learning_rate": NaN}', b'{"warmup": 1e999}', b'{"warmup": "inf"}', b"\xff"],
+    [
+        b"[" * 100_000,
+        b'{"name": "\\ud800"}',
+        b'{"learning_rate": NaN}',
+        b'{"warmup": 1e999}',
+        b'{"warmup": "inf"}',
+        b"\xff",
+    ],
 )
 @pytest.mark.parametrize("path", ["/api/runs", "/api/checks", "/api/forecasts", "/v1/chat/completions"])
 def test_a_body_that_no_answer_could_show_again_is_refused(api, path, body):
@@ -160,8 +167,9 @@ def test_a_body_that_no_answer_could_show_again_is_refused(api, path, body):
 
 
 def test_settings_that_a_user_wrote_take_no_time_in_the_web_process(api, tmp_path):
-    bomb = "a: &a [x,x,x,x,x,x,x,x,x], b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a], c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b], d: &d [*c,*c,*c,*c,*c]"
-    bomb += "".join(f", {after}: &{after} [{','.join(['*' + before] * 9)}]" for before, after in zip("defg", "efgh", strict=True))
+    bomb = "a: &a [x,x,x,x,x,x,x,x,x]"
+    for before, after in zip("abcdefgh", "bcdefghi", strict=True):
+        bomb += f", {after}: &{after} [{','.join(['*' + before] * 9)}]"
     settings = {"model": str(model_folder(tmp_path / "model")), "data": "none"}
     for change in (
         {"method_options": bomb},
