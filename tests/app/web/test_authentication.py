@@ -160,8 +160,8 @@ def test_files_with_tokens_are_private(served):
     assert served[1].stat().st_mode & 0o777 == 0o700
 
 
-def new_run(owner):
-    run = PlayedRun().id
+def new_run(owner, dataset):
+    run = PlayedRun(data=dataset).id
     with database.write() as session:
         row = session.get(Run, run)
         row.owner = owner
@@ -171,7 +171,7 @@ def new_run(owner):
 
 def test_only_owner_and_admins_stop_and_resume_a_run(served):
     for name, allowed in (("bob", False), ("alice", True), ("carol", True)):
-        run = new_run("alice")
+        run = new_run("alice", served[3])
         for change, becomes in (("stop", "stopped"), ("resume", "queued")):
             status, body = one(served, "POST", f"/api/runs/{run}/{change}", bearer(served[2][name]))
             if allowed:
@@ -185,12 +185,12 @@ def test_only_owner_and_admins_stop_and_resume_a_run(served):
 
 
 def test_everybody_sees_every_run_with_its_owner(served):
-    run = new_run("alice")
+    run = new_run("alice", served[3])
     assert one(served, "GET", f"/api/runs/{run}", bearer(served[2]["bob"]))[1]["owner"] == "alice"
 
 
 def test_page_handlers_change_only_data_of_the_user(served):
-    run = new_run("alice")
+    run = new_run("alice", served[3])
     config = one(served, "GET", "/config", bearer(served[2]["bob"]))[1]
     changing = [
         item
