@@ -114,7 +114,9 @@ def exit_code(run: Callable[[], int | None]) -> int:
     try:
         return run() or 0
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return int(end.code) if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
         return 1

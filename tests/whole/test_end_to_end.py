@@ -17,6 +17,7 @@ from browser import CHROMIUM, LIVE_ONLY, chromium, reveal, says
 from paths import ROOT
 from patience import ended, run
 from playwright.sync_api import Locator, Page
+from trainer_process import train_here
 from web import free_port, wait_for
 
 pytestmark = [
@@ -122,6 +123,18 @@ def test_by_mouse_an_empty_lathe_gives_an_adapter_trained_on_an_uploaded_file_un
         assert any(name.endswith("adapter_model.safetensors") for name in archive.namelist())
     says(page, "body", "ZeRO-2 (DeepSpeedEngine), 2 processes")
     assert clicks <= 8
+
+
+def test_the_quickstart_teaches_the_starter_model_its_skill(tmp_path: Path) -> None:
+    settings = _quickstart() | {"max_steps": None, "save_steps": 0, "eval_steps": 0, "answer_rows": 48}
+    paths = {name: str(ROOT / settings.pop(name)) for name in ("model", "data", "validation_data")}
+    run = train_here(
+        tmp_path / "run", Path(paths["model"]), paths["data"], **settings, validation_data=paths["validation_data"]
+    )
+    answers = run.summary["answers"]
+    assert answers["rows"] == 48
+    assert answers["exact_match_before"] < 0.1
+    assert answers["exact_match_after"] > 0.9
 
 
 @pytest.mark.nightly

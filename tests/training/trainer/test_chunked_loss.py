@@ -152,4 +152,5 @@ def test_sharded_heads_give_the_same_curves(tmp_path: Path, strategy: str) -> No
     assert "in chunks" in notes(chunked)
     assert list(chunked.losses()) == [1, 2, 3, 4]
     for name in ("loss", "grad_norm"):
-        assert chunked.series(name) == pytest.approx(plain.series(name), rel=1e-4)
+        assert chunked.series(name) == pytest.approx(plain.series(name), rel=1e-4)  # AdamW enlarges rounding errors
+        assert chunked.series(name)[1] == pytest.approx(plain.series(name)[1], rel=1e-5)
