@@ -204,13 +204,11 @@ class Forked:
         return None if psutil.pid_exists(self.pid) or self.exit_code.exists() else -signal.SIGKILL
 
 
-@cache
-def _freeze_imports() -> None:
-    """Exempts what is imported by now from garbage collection: at the end of a training, accelerate collects all garbage, which
-    takes longer than a tiny training if it looks through every library."""
+def _freeze() -> None:
+    """Exempts what the tests have made by now from garbage collection: at the end of a training, accelerate collects all garbage,
+    which takes longer than a tiny training if it looks through every library."""
     for name in ("transformers.trainer", "peft"):
         importlib.import_module(name)
-    gc.collect()
     gc.freeze()
 
 
@@ -226,7 +224,7 @@ def train_here(run_dir: Path, model: Path, data: Path | str, **settings: Any) ->
     config = RunConfig.model_validate({"model": str(model), "data": str(data)} | SMALL | settings)
     (run_dir / "config.json").write_text(config.model_dump_json())
     report = Report(run_dir, rank=0)
-    _freeze_imports()
+    _freeze()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of the libraries; a separate process prints them into the log
