@@ -126,13 +126,13 @@ def test_by_mouse_an_empty_lathe_gives_an_adapter_trained_on_an_uploaded_file_un
 
 
 def test_the_quickstart_teaches_the_starter_model_its_skill(tmp_path: Path) -> None:
-    settings = _quickstart() | {"max_steps": None, "save_steps": 0, "eval_steps": 0, "answer_rows": 48}
+    settings = _quickstart() | {"max_steps": None, "save_steps": 0, "eval_steps": 0, "answer_rows": 24}
     paths = {name: str(ROOT / settings.pop(name)) for name in ("model", "data", "validation_data")}
     run = train_here(
         tmp_path / "run", Path(paths["model"]), paths["data"], **settings, validation_data=paths["validation_data"]
     )
     answers = run.summary["answers"]
-    assert answers["rows"] == 48
+    assert answers["rows"] == 24
     assert answers["exact_match_before"] < 0.1
     assert answers["exact_match_after"] > 0.9
 

@@ -81,6 +81,7 @@ def test_its_pages_open(old_home, request):
         says(page, "body", "rows.jsonl")
 
 
+@pytest.mark.nightly
 @pytest.mark.train
 def test_its_stopped_run_is_resumed_from_its_checkpoint(old_home):
     stopped = run_named("Stopped")

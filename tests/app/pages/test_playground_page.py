@@ -115,6 +115,7 @@ def leased():
         return {device: served.id for device, served in serving.on_devices(session=session).items()}
 
 
+@pytest.mark.nightly
 def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_process_is_named(page, worker, training):
     run = finished_run()
     page.goto(f"/playground?run={run.id}")
