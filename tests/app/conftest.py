@@ -12,7 +12,7 @@ from web import site as served_site
 
 from worker.settings import get_settings
 from worker.store import database
-from worker.store.tables import Dataset, Machine, Run
+from worker.store.tables import Dataset, Machine, Run, Sweep
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +42,7 @@ def empty_database(site):
     with pytest.MonkeyPatch.context() as monkeypatch:
         use(monkeypatch, DATA_DIR=str(site[1]))
         with database.write() as session:
-            for table in (Run, Dataset, Machine):
+            for table in (Run, Sweep, Dataset, Machine):
                 session.exec(delete(table))
         yield
         database.dispose()
