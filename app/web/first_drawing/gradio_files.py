@@ -8,7 +8,7 @@ from pathlib import Path
 import gradio as gr
 
 ASSETS = Path(gr.__file__).parent / "templates" / "frontend" / "assets"
-SHELL = ("core", "blocks")
+SHELL = ("core", "blocks", "column")
 """What every page needs beside the kinds of its components."""
 
 _LISTED = re.compile(r"m\.f=\[(.*?)\]")

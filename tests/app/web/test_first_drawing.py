@@ -5,12 +5,17 @@ from urllib.parse import quote
 
 import pytest
 from browser import IN_BROWSER, becomes_live, chromium
+from paths import ROOT
 from web import client, html
 
 from app.web.addresses import PAGES
 from app.web.first_drawing import gradio_files, parts
 from training.config.run_config import RunConfig
 from worker.store import database, runs
+from worker.sweeps import start
+from worker.sweeps.spec import parse_sweep
+
+STARTER = ROOT / "static" / "starter"
 
 HELD = """let lathe; window.held = true;
 Object.defineProperty(window, "lathe", { get: () => lathe, set(value) {
@@ -111,6 +116,17 @@ class TestInABrowser:
                 assert opened.locator("#first-drawing").count() == 0
                 assert opened.evaluate(DOUBLED) == []
         assert opened.faults == []
+
+    def test_a_list_of_sweeps_takes_its_place_without_a_shift(self, opened):
+        """The page has no column of its own, so that nothing else asks for the style of one."""
+        config = {"model": str(STARTER), "data": str(STARTER / "train.jsonl")}
+        start.start(parse_sweep({"config": config, "space": {"lora_r": [4, 8]}}))
+        opened.goto("/sweeps")
+        before = opened.evaluate(PLACES)
+        assert any("TABLE" in place for place in before)
+        opened.evaluate("window.held = false")
+        becomes_live(opened)
+        opened.wait_for_function(SETTLED, arg=before)
 
     def test_a_click_that_begins_in_it_is_not_lost(self, opened):
         opened.goto("/")
