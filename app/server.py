@@ -32,17 +32,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
-    from app.web import (
-        api,
-        authentication,
-        downloads,
-        gradio_calls,
-        json_bodies,
-        model_endpoint,
-        order,
-        security,
-        serving,
-    )
+    from app.web import api, authentication, downloads, gradio_calls, model_endpoint, order, security, serving
     from app.web.rest import (
         before_run,
         comparing,
@@ -86,7 +76,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.leaving = asyncio.Event()
     app.add_middleware(serving.Streams, leaving=app.state.leaving)
-    app.add_middleware(json_bodies.JsonBodies)
     app.add_middleware(gradio_calls.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules)

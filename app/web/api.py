@@ -18,6 +18,7 @@ from app.web.rest.answers.form import answers
 from app.web.rest.answers.runs import RunAnswer, RunList, SeriesList
 from app.web.rest.answers.system import Health
 from app.web.rest.before_run import settings_object
+from app.web.rest.json_route import JsonRouter
 from app.web.rest.openapi import RUN_BODY, methods_of
 from app.web.rest.parameters import Key, Limit, Offset, Step
 from app.web.security import HEADERS, error
@@ -79,7 +80,7 @@ _STATUS: dict[type[UserError], int] = {
 
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"]
 
-router = APIRouter()
+router = JsonRouter()
 rest = APIRouter()
 
 
@@ -222,10 +223,10 @@ def install_error_handlers(app: FastAPI) -> None:
 def _malformed(problem: Mapping[str, Any]) -> dict[str, Any]:
     """A value that has the wrong type or is out of bounds, as an error."""
     place, *rest = (str(part) for part in problem["loc"])
-    whole = not rest or problem["type"] == "json_invalid"
-    field, value = (place, None) if whole else (_joined(rest), str(problem["input"])[:200])
-    fix = "Correct it and send the request again."
-    return {"field": field, "value": value, "message": f"{problem['msg']}.", "fix": fix}
+    invalid = problem["type"] == "json_invalid"
+    field, value = (place, None) if invalid or not rest else (_joined(rest), str(problem["input"])[:200])
+    message = f"is not valid JSON: {problem['ctx']['error']}." if invalid else f"{problem['msg']}."
+    return {"field": field, "value": value, "message": message, "fix": "Correct it and send the request again."}
 
 
 def _joined(names: list[str]) -> str:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.uploads import NotUploaded, check_paths
-from app.web.json_bodies import again, whole
 from app.web.security import UPLOAD_PATHS, error
 
 _PREFIX = "/gradio_api/"
@@ -32,11 +31,11 @@ class GradioCalls:
         path = scope.get("path", "").rstrip("/")
         if scope["type"] != "http" or scope["method"] != "POST" or not path.startswith(_PREFIX) or path in UPLOAD_PATHS:
             return await self.app(scope, receive, send)
-        messages = await whole(receive)
+        messages = await _whole(receive)
         refusal = self._refusal(path, b"".join(message.get("body", b"") for message in messages))
         if refusal is not None:
             return await refusal(scope, receive, send)
-        return await self.app(scope, again(messages, receive), send)
+        return await self.app(scope, _again(messages, receive), send)
 
     def _refusal(self, path: str, body: bytes) -> JSONResponse | None:
         try:
@@ -57,3 +56,20 @@ class GradioCalls:
             shown = None if number is None else str(number)[:80]
             return error(404, "fn_index", shown, "is not a handler of a page.", "Reload the page.")
         return None
+
+
+async def _whole(receive: Receive) -> list[Message]:
+    messages = [await receive()]
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+    return messages
+
+
+def _again(messages: list[Message], receive: Receive) -> Receive:
+    """Returns the received messages first, then new ones."""
+    waiting = iter(messages)
+
+    async def replayed() -> Message:
+        return next(waiting, None) or await receive()
+
+    return replayed

@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
+from training.config import json_text
 from training.errors import Problem, UserError
 from worker.machine.process_identity import hostname
 from worker.serving import requests
@@ -59,8 +60,11 @@ async def tokenize(request: Request) -> Response:
 async def _pass_on(request: Request, path: str) -> Response:
     body = await request.body()
     try:
-        name = json.loads(body)["model"]
-    except (ValueError, KeyError, TypeError):
+        name = json_text.load(body)["model"]
+    except json_text.JsonTextError as error:
+        fix = "Correct it and send the request again."
+        return _error(400, Problem("body", None, f"is not valid JSON: {error}.", fix))
+    except (KeyError, TypeError):
         problem = Problem("model", None, "is missing.", "Send a JSON object with model; GET /v1/models lists them.")
         return _error(400, problem)
     try:

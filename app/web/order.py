@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import Body, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from app.access import changes
@@ -11,12 +11,13 @@ from app.documents.results import export
 from app.documents.run import document
 from app.web.rest.answers.form import answers, sends
 from app.web.rest.answers.runs import QueueAnswer, RunAnswer
+from app.web.rest.json_route import JsonRouter
 from training.errors import UserError
 from worker.store import database, runs, waiting
 from worker.store.listed import run_list
 from worker.store.tables import Status
 
-router = APIRouter()
+router = JsonRouter()
 
 MOST_EXPORTED = 10_000
 

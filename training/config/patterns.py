@@ -1,4 +1,4 @@
-"""Matches module names with a regular expression that a user wrote, in bounded time: with some, Python's `re` takes days."""
+"""Matches module names with a regular expression that a user wrote, in bounded time. Python's `re` takes days for some."""
 
 import re
 from functools import lru_cache
@@ -23,7 +23,7 @@ def problem(pattern: str) -> str | None:
     except RecursionError:
         return "is nested too deeply"
     except TimeoutError:
-        return "takes too long to match; repetitions within repetitions such as (a+)+ cause this"
+        return "takes too long to match. Nested repetitions such as (a+)+ cause this"
     return None
 
 

@@ -9,7 +9,6 @@ from training.config import yaml_text
 from training.config.data_sets import as_lists
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
-from training.config.yaml_text import YamlTextError
 from training.errors import Problem
 
 
@@ -23,7 +22,7 @@ def read_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
         values = yaml_text.load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _unreadable(path, f"cannot be read: {error.strerror}.", "Give the path of a YAML file.") from None
-    except (YamlTextError, UnicodeDecodeError) as error:
+    except (yaml_text.YamlTextError, UnicodeDecodeError) as error:
         raise _unreadable(path, f"is not valid YAML: {error}", "Each line is `setting: value`.") from None
     if not isinstance(values, dict):
         raise _unreadable(

@@ -6,22 +6,23 @@ import yaml
 
 LONGEST_TEXT = 200_000  # which takes PyYAML about three seconds
 LONGEST_EXPANDED = 4_000_000
-"""Values, and the characters of those that are texts, after each alias (`*name`) is replaced by what it stands for."""
+"""Values and characters after each alias (`*name`) is replaced by what it stands for."""
 DEEPEST = 100
+_TOO_DEEP = f"it has more than {DEEPEST} levels of nesting"
 
 
 class YamlTextError(ValueError):
-    """A text that is not valid YAML, or beyond a limit; the message says what is wrong."""
+    """A text that is not valid YAML, or exceeds a limit; the message names what is wrong."""
 
 
 def load(text: str) -> Any:
     """The value of a YAML or JSON text, with aliases.
 
     Raises:
-        YamlTextError: it is not valid YAML, too long, too deep, or has too many values.
+        YamlTextError: it is not valid YAML, or exceeds one of the limits above.
     """
     if len(text) > LONGEST_TEXT:
-        raise YamlTextError(f"has {len(text):,} characters; at most {LONGEST_TEXT:,} are possible")
+        raise YamlTextError(f"it has {len(text):,} characters; at most {LONGEST_TEXT:,} are possible")
     try:
         return _loaded(text)
     except YamlTextError:
@@ -29,9 +30,9 @@ def load(text: str) -> Any:
     except yaml.YAMLError as error:
         raise YamlTextError(str(error)) from None
     except RecursionError:
-        raise YamlTextError(f"is nested more than {DEEPEST} levels deep") from None
+        raise YamlTextError(_TOO_DEEP) from None
     except (ValueError, OverflowError) as error:  # a date or a number that Python does not have
-        raise YamlTextError(f"has a value that cannot be read: {error}") from None
+        raise YamlTextError(f"it has a value that cannot be read: {error}") from None
 
 
 def _loaded(text: str) -> Any:
@@ -52,16 +53,14 @@ def _check(root: yaml.Node) -> None:
 
     def size(node: yaml.Node, depth: int) -> int:
         if depth > DEEPEST:  # also of a node that contains itself
-            raise YamlTextError(f"is nested more than {DEEPEST} levels deep, or contains itself")
+            raise YamlTextError(f"{_TOO_DEEP}, or contains itself")
         if id(node) not in sizes:
             own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
             sizes[id(node)] = 1 + own + sum(size(child, depth + 1) for child in _children(node))
         return sizes[id(node)]
 
     if (expanded := size(root, 0)) > LONGEST_EXPANDED:
-        raise YamlTextError(
-            f"stands for {expanded:,} characters with its aliases; at most {LONGEST_EXPANDED:,} are possible"
-        )
+        raise YamlTextError(f"its aliases expand to {expanded:,} characters; at most {LONGEST_EXPANDED:,} are possible")
 
 
 def _children(node: yaml.Node) -> list[yaml.Node]:

@@ -17,8 +17,7 @@ from training.serving.text import Detokenizer, UntilStop
 
 log = logging.getLogger(__name__)
 
-
-_GREEDY_BELOW = 1e-4  # a lower temperature divides logits beyond the range of fp32
+_GREEDY_BELOW = 1e-4  # with a lower temperature, logits leave the range of fp32
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
 from worker.evaluations import judge
 from worker.runs import fetching
+from worker.runs.admission import admitted
 from worker.runs.submit import notify
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
@@ -35,10 +36,11 @@ def submit(
 
     Raises:
         RunNotFound: no run has this id.
-        ConfigError: one problem for each wrong value; nothing is queued.
+        ConfigError: one problem for each wrong value, or for what the run names and its owner may not; nothing is queued.
     """
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
+    admitted(run)
     values = _with_defaults(run, values)
     request, problems = _parsed(values)
     problems += _run_problems(run, request)

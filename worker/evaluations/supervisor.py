@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.evaluation.request import EvaluationRequest
 from worker.evaluations.submit import folder_of
@@ -19,7 +20,6 @@ from worker.evaluations.work import State, work
 from worker.machine import processes, programs
 from worker.machine.process_identity import me
 from worker.runs import fetching
-from worker.runs.admission import admitted
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
 from worker.store.claims import LeaseLost
@@ -77,7 +77,7 @@ class Supervisor:
             fetching.fetch(run)
             launch = launched(run, item)
             request = EvaluationRequest.model_validate(item.request)
-            config = admitted(run)
+            config = RunConfig.model_validate(run.config | run.stepped_down)
             env = environment(launch, mark, self._settings)
             self._summary = work(run_dir, folder_of(item), config, request, launch, env, self._state)
         except UserError as error:

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Any
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 from sqlalchemy import insert
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlmodel import Session, SQLModel
@@ -22,6 +22,7 @@ from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, result_dir
 from training.units import byte_size
 from worker.runs import archive, archived_evaluations
+from worker.runs.archived_row import ArchivedRow
 from worker.runs.run_archive import FILES, LOOSE_FILES, RESULT_ENDINGS, ROW_FILE, RUN_FIELDS, SCHEMA, TABLES
 from worker.settings import get_settings
 from worker.store import database, runs
@@ -35,32 +36,6 @@ _MOST_LINE_BYTES = 2**20
 _SPARE_BYTES = 256 * 2**20
 _BATCH = 2000
 _FIX = "Make a new archive with `lathe archive RUN FILE`."
-
-
-Time = Annotated[float, Field(ge=0, lt=253_402_300_800)]  # seconds since the epoch, to the year 9999
-Count = Annotated[int, Field(ge=0, lt=2**53)]
-
-
-class _Bounded(BaseModel):
-    """The columns of a run that lists and pages calculate with; the others stay as they are."""
-
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
-
-    name: Annotated[str, Field(max_length=runs.LONGEST_NAME)]
-    tags: list[Annotated[str, Field(max_length=runs.LONGEST_TAG)]]
-    notes: Annotated[str, Field(max_length=runs.LONGEST_NOTES)]
-    fingerprints: dict[str, str]
-    created_at: Time
-    queued_at: Time
-    started_at: Time | None
-    finished_at: Time | None
-    attempt: Count
-    step: Count
-    total_steps: Count | None
-    peak_bytes: Count | None
-    seconds_per_step: Annotated[float, Field(ge=0)] | None
-    final_loss: float | None
-    best_loss: float | None
 
 
 class BadArchive(UserError):  # noqa: N818
@@ -145,7 +120,8 @@ def _run(path: Path, source: ZipFile, owner: str) -> Run:
         values = {name: document["run"][name] for name in RUN_FIELDS}
         parse(values["config"] | values["stepped_down"])
         values["config"] = parse(values["config"]).model_dump(mode="json")
-        run = Run.model_validate(_Bounded.model_validate(values).model_dump() | {"owner": owner})
+        ArchivedRow.model_validate(values)
+        run = Run.model_validate(values | {"owner": owner})
     except ConfigError as error:
         raise BadArchive("FILE", str(path), f"has a configuration that this Lathe refuses: {error}", _FIX) from None
     if not Status(run.status).ended or not (run.id.isascii() and run.id.isalnum()):

@@ -8,14 +8,12 @@ from pathlib import Path
 from sqlmodel import Session
 
 from training.config.choices import Task
-from training.config.fields import ConfigError
 from training.config.name_values import template_arguments
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.run_folder import checkpoints
 from training.run_folder.paths import checkpoint_dir, checkpoint_step, saved_result
 from worker.runs import fetching
-from worker.runs.admission import admitted
 from worker.settings import get_settings
 from worker.store import runs
 from worker.store.tables import Run, Status
@@ -115,26 +113,25 @@ def source(*, session: Session, name: str) -> Source:
     Raises:
         NotServed: there is no such run, or nothing that can be served.
     """
-    run_id, _, what = name.partition(":")
-    try:
-        run = runs.get(session=session, run_id=run_id)
-    except runs.RunNotFound:
-        fix = "Give the id of a run (its result), or with :base or :checkpoint-N after it; GET /v1/models lists them."
-        raise NotServed("model", name, "is not a model of any run.", fix) from None
-    config = _admitted(run, name)
+    run, what = run_of(session=session, name=name), name.partition(":")[2]
+    config = RunConfig.model_validate(run.config)
     if config.task in _UNSERVED:
         fix = "Choose a run whose model generates text."
         raise NotServed("model", name, f"was trained for {config.task.value}, which answers no prompts.", fix)
     return Source(f"{run.id}:{what}" if what else run.id, None if what == BASE else _folder(run, what), config)
 
 
-def _admitted(run: Run, name: str) -> RunConfig:
+def run_of(*, session: Session, name: str) -> Run:
+    """The run of a model's name.
+
+    Raises:
+        NotServed: there is no such run.
+    """
     try:
-        return admitted(run)
-    except ConfigError as error:
-        problem = error.problem
-        message = f"cannot be served: its {problem.field} {problem.value!r} {problem.message}"
-        raise NotServed("model", name, message, problem.fix) from None
+        return runs.get(session=session, run_id=name.partition(":")[0])
+    except runs.RunNotFound:
+        fix = "Give the id of a run (its result), or with :base or :checkpoint-N after it; GET /v1/models lists them."
+        raise NotServed("model", name, "is not a model of any run.", fix) from None
 
 
 def offered(run: Run) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlmodel import Session, col, select
 
 from worker import celery_app
+from worker.runs.admission import admitted
 from worker.serving import models
 from worker.store import database
 from worker.store.playground import serving as store
@@ -21,8 +22,10 @@ def ask(names: Sequence[str], owner: str) -> ServedModel:
 
     Raises:
         NotServed: as `models.plan`.
+        ConfigError: a run names what its owner may not name.
     """
     with database.write() as session:
+        _admit(session, names)
         plan = models.plan(session=session, names=names)
         wanted = list(dict.fromkeys([plan.name, *plan.adapters, *plan.models]))
         for known in present(session, owner):
@@ -41,6 +44,7 @@ def ask_for_one(name: str, owner: str) -> ServedModel:
 
     Raises:
         NotServed: as `models.source`.
+        ConfigError: as `ask`.
     """
     with database.read() as session:
         known = present(session)
@@ -54,6 +58,11 @@ def ask_for_one(name: str, owner: str) -> ServedModel:
         except models.NotServed:
             together = [name]
     return ask(together, owner)
+
+
+def _admit(session: Session, names: Sequence[str]) -> None:
+    for name in names:
+        admitted(models.run_of(session=session, name=name))
 
 
 def offered() -> list[tuple[Run, list[str]]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from training.config.run_config import Changes, RunConfig
+from training.config.run_config import Changes, RunConfig, stepped_down
 from training.run_folder import checkpoints, full_disk
 from training.run_folder.events import PAUSED
 from training.run_folder.lineage import Lineage
@@ -23,7 +23,6 @@ from worker.datasets.run_data import resolve
 from worker.file_store.run_files import RunFiles
 from worker.machine import processes
 from worker.runs import archive
-from worker.runs.admission import admitted
 from worker.runs.lineage import lineage_of
 from worker.settings import get_settings
 from worker.store import claims, database, runs, waiting
@@ -190,10 +189,11 @@ class Supervisor:
         """The run's configuration for the training process.
 
         Raises:
-            ConfigError: its data was deleted, or it names what its owner may not name.
+            ConfigError: its data was deleted.
         """
         with database.read() as session:
-            return resolve(admitted(run, run.placed), session)
+            changed = run.stepped_down | run.placed
+            return resolve(stepped_down(RunConfig.model_validate(run.config), changed), session)
 
     def _lineage(self, run: Run) -> Lineage:
         with database.read() as session:
@@ -219,7 +219,7 @@ class Supervisor:
 
         try:
             run = self._load()
-            config = admitted(run)
+            config = stepped_down(RunConfig.model_validate(run.config), run.stepped_down)
             forecast = run_forecast.of_run(config, devices.machine())
             with database.write() as session:
                 runs.get(session=session, run_id=self._run_id).forecast = forecast

@@ -3,13 +3,14 @@
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import Body, Query, Request
 from fastapi.responses import PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
 from app.web.rest.answers.analysis import ConfigCheck, ForecastAnswer, Rendering, Targets, Translation
 from app.web.rest.answers.form import answers
+from app.web.rest.json_route import JsonRouter
 from app.web.rest.openapi import RUN_BODY, raw_body
 from app.words import forecast as forecast_words
 from app.words import solving as solving_words
@@ -26,7 +27,7 @@ from worker.forecasts import speed as speeds
 from worker.runs import rows_check, submit
 from worker.supervision import launcher
 
-router = APIRouter()
+router = JsonRouter()
 _SIMULATE = "Also simulate a training step (up to a minute); by default where the formula cannot decide."
 
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import Body, Query, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,12 +11,13 @@ from app.access import changes
 from app.documents.results import evaluations as document
 from app.web.rest.answers.evaluations import EvaluationAnswer, EvaluationList, EvaluationRows
 from app.web.rest.answers.form import answers, sends
+from app.web.rest.json_route import JsonRouter
 from app.web.security import error
 from training.evaluation.request import RECORDS_FILE
 from worker.evaluations.submit import folder_of
 from worker.store import database, evaluations
 
-router = APIRouter()
+router = JsonRouter()
 
 Order = Literal["row", "lowest", "highest", "worse", "better"]
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import Body, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from app.access import notify
@@ -10,9 +10,10 @@ from app.access.notify import Wish
 from app.documents.notifications import browser_document, channel_document, message_document
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.settings import BrowserEvents, BrowserMessages, Channel, ChannelList, Message
+from app.web.rest.json_route import JsonRouter
 from worker.store.tables import Event, WebhookFormat
 
-router = APIRouter(prefix="/api/notifications")
+router = JsonRouter(prefix="/api/notifications")
 
 
 class NewChannel(BaseModel):

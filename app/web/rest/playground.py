@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Response
+from fastapi import Body, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import callers
@@ -10,10 +10,11 @@ from app.access import playground as changes
 from app.documents import playground as documents
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.playground import PromptSetAnswer, PromptSets, Served, ServedAnswer, Suggestions
+from app.web.rest.json_route import JsonRouter
 from worker.store import database
 from worker.store.playground import prompt_sets
 
-router = APIRouter()
+router = JsonRouter()
 
 
 class Wanted(BaseModel):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict
 
 from app.access import account, callers, notify
@@ -10,9 +10,10 @@ from app.documents import installation
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.settings import SettingsAnswer
 from app.web.rest.answers.system import NewToken
+from app.web.rest.json_route import JsonRouter
 from worker.settings import get_settings
 
-router = APIRouter(prefix="/api/settings")
+router = JsonRouter(prefix="/api/settings")
 
 
 class NewPreferences(BaseModel):

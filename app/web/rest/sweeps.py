@@ -2,12 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import Body, Query, Response
 
 from app.access import callers, changes
 from app.documents.sweep import brief, document
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.sweeps import SweepAnswer, SweepList, SweepPlan
+from app.web.rest.json_route import JsonRouter
 from app.web.rest.openapi import SWEEP_BODY
 from app.web.rest.parameters import Key
 from worker.store import database, sweeps
@@ -15,7 +16,7 @@ from worker.store.submissions import Submission
 from worker.sweeps import plan
 from worker.sweeps.spec import parse_sweep
 
-router = APIRouter()
+router = JsonRouter()
 
 
 @router.get("/api/sweeps", **answers(SweepList))

@@ -2,16 +2,17 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query
+from fastapi import Body, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import callers, changes
 from app.documents import system as system_document
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.system import RemovedMachine, System, UsedMachine
+from app.web.rest.json_route import JsonRouter
 from worker.disk.offers import Freeable
 
-router = APIRouter()
+router = JsonRouter()
 
 
 class Wanted(BaseModel):

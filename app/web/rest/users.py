@@ -2,15 +2,16 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Response
+from fastapi import Body, Response
 from pydantic import BaseModel, ConfigDict
 
 from app.access import users
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.system import AccountList, NewToken
+from app.web.rest.json_route import JsonRouter
 from app.web.rest.parameters import Limit, Offset
 
-router = APIRouter(prefix="/api/users")
+router = JsonRouter(prefix="/api/users")
 
 
 class NewAccount(BaseModel):

@@ -1,7 +1,5 @@
 """Texts that a user wrote are read within limits, whatever they contain."""
 
-import time
-
 import pytest
 
 from training.chat.template import syntax_problem
@@ -24,10 +22,10 @@ def test_yaml_is_read_with_its_aliases() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (BOMB, "stands for"),
+        (BOMB, "expand to"),
         ("a: &a [*a]", "contains itself"),
-        ("[" * 20_000, "nested"),
-        ("- " * 5000, "nested"),
+        ("[" * 20_000, "nesting"),
+        ("- " * 5000, "nesting"),
         ("a: 2020-13-45", "month"),
         ("a: " + "1" * 5000, "digits"),
         ("a: !!python/object:os.system x", "constructor"),
@@ -46,8 +44,8 @@ def test_yaml_beyond_a_limit_is_refused_with_the_reason(text: str, reason: str) 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[" * 100_000, "nested"),
-        ("[" * 70 + "]" * 70, "nested"),
+        ("[" * 100_000, "nesting"),
+        ("[" * 70 + "]" * 70, "nesting"),
         ('{"a": NaN}', "NaN"),
         ('{"a": -Infinity}', "Infinity"),
         ('{"a": 1e999}', "range"),
@@ -85,10 +83,9 @@ def test_a_pattern_that_cannot_be_used_matches_nothing_and_says_why(pattern: str
 
 
 @pytest.mark.parametrize("pattern", ["(([a-z._0-9])+)+!", r"(.*)*\1x", "((a{1,1000}){1,1000}){1,1000}", "(?:.*?){30}="])
-def test_a_pattern_with_repeated_repetitions_takes_no_time(pattern: str) -> None:
-    began = time.process_time()
-    patterns.matches(pattern, "model.layers.0.self_attn.q_proj")
-    assert time.process_time() - began < 5  # Python's own engine takes longer than a day for the first
+def test_a_pattern_with_nested_repetitions_is_answered(pattern: str) -> None:
+    """Python's own engine takes longer than a day for the first."""
+    assert not patterns.matches(pattern, "model.layers.0.self_attn.q_proj")
 
 
 @pytest.mark.parametrize(

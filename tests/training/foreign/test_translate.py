@@ -258,7 +258,7 @@ def test_nested_aliases_and_deep_nesting_are_refused():
         f"{two}: &{two} [{', '.join(['*' + one] * 9)}]\n" for one, two in zip("abcdefgh", "bcdefghi", strict=True)
     )
     for text in (f"cutoff_len: 5\n{bomb}", "cutoff_len: " + "[" * 5000):
-        with pytest.raises(UserError, match=r"stands for|nested"):
+        with pytest.raises(UserError, match=r"expand to|nesting"):
             import_text(text, None, "pasted")
 
 

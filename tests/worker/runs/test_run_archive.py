@@ -33,7 +33,10 @@ def finished(home: Path) -> PlayedRun:
     run = PlayedRun("écriture", lora_r=4).claim()
     run.report(*[Metrics(step=step, values={"loss": 1 / step, "grad_norm": None}) for step in range(1, STEPS + 1)])
     run.report(Note(message="a note"), Metrics(step=1, rank=0, values={"host_rss": 5.0}))
-    run.prints("first line", "second line: 中文").end(summary=SUMMARY)
+    answers = SUMMARY["answers"] | {"changes": {"f1": {"better": 3, "worse": 0}}}
+    run.prints("first line", "second line: 中文").end(
+        summary=SUMMARY | {"answers": answers, "parity": {"adapter": "equal"}}
+    )
     with database.write() as session:
         runs.describe(session=session, run_id=run.id, tags=["paper"], notes="the good one")
     folder = get_settings().runs_dir / run.id

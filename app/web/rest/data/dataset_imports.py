@@ -2,17 +2,18 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Response
+from fastapi import Body, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import dataset_imports
 from app.access.intake import Intake, intakes
 from app.web.rest.answers.datasets import Files, ImportAnswer, ImportList
 from app.web.rest.answers.form import answers
+from app.web.rest.json_route import JsonRouter
 from training.config.fields import ConfigError
 from training.errors import Problem
 
-router = APIRouter(prefix="/api/datasets")
+router = JsonRouter(prefix="/api/datasets")
 
 
 class HubData(BaseModel):

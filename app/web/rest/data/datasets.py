@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
@@ -13,6 +13,7 @@ from app.documents import rows as rows_document
 from app.web.rest.answers.datasets import Check, DatasetAnswer, DatasetList, Rows
 from app.web.rest.answers.form import answers
 from app.web.rest.data.received import Received, received
+from app.web.rest.json_route import JsonRouter
 from app.web.rest.parameters import Limit, Offset
 from training.data.inspection import Inspection
 from worker.datasets import datasets, row_pages
@@ -20,7 +21,7 @@ from worker.datasets.checking import check_file
 from worker.datasets.row_search import LONGEST_TEXT
 from worker.store import database
 
-router = APIRouter(prefix="/api/datasets")
+router = JsonRouter(prefix="/api/datasets")
 
 UPLOADS = ("/api/datasets", "/api/datasets/check")
 """The addresses to which files are sent."""
