@@ -1,7 +1,7 @@
 # make up        starts Lathe: the page, the queue, a worker. Ctrl-C stops it.
-# make quick     runs every check and the unit tests that do not import torch: two minutes on two cores.
-# make test      runs every check and the tests of every promise: ten minutes on two cores. WORKERS=3 is the number of processes.
-# make test-all  runs every test, those of rarely touched ground too, and measures their durations: an hour on two cores.
+# make quick     runs every check and the unit tests that do not import torch.
+# make test      runs every check and the tests of every promise, in WORKERS=3 processes.
+# make test-all  runs every test, those of rarely touched ground too, and measures their durations.
 # make coverage  prints the line coverage of app, worker and training by `make test` and by `make test-all`.
 # make check     runs lint, format, types and the direction of imports.
 # make screenshots takes the pictures of README.md and docs/ again.
@@ -30,7 +30,7 @@ up: $(VENV)/.installed
 test: $(VENV)/.installed-dev chromium faketime slurm
 	@$(MAKE) --no-print-directory --jobs 2 check suite
 
-suite:
+suite: $(VENV)/.installed-dev
 	@$(PYTEST) -m "not nightly" --durations=10
 
 test-all: $(VENV)/.installed-dev chromium faketime slurm check

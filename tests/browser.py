@@ -130,6 +130,18 @@ def reveal(page: Any, name: str) -> None:
     page.evaluate("name => lathe.reveal(name)", name)
 
 
+def choose(page: Any, name: str, choice: str) -> None:
+    """Clicks a choice of a setting on New run."""
+    reveal(page, name)
+    page.locator(f"#setting-{name} label", has_text=choice).first.click()
+
+
+def pick(page: Any, name: str, choice: str) -> None:
+    """Picks from a setting's drop-down list on New run."""
+    field(page, name).click()
+    page.get_by_role("option", name=choice, exact=True).click()
+
+
 async def _watch(page: Any) -> None:
     """Closes the page when all processes stand still: what waits for it then fails, with what the page shows.
 

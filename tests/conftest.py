@@ -32,14 +32,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tiny models train faster on one thread, and several workers of pytest share the cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# Processes that outlive the one that started them stay descendants of the tests: waits see them, and they end with the tests.
+# Processes that outlive their parent become children of the tests, so that waits see them (patience.py).
 set_child_subreaper()
 
 POSTGRES_URL = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 ON_BOTH_DATABASES = (
     "tests/worker/store/",
     "tests/worker/queue/",
-    # At once, or on columns that the engines search in their own ways.
+    # Concurrent writers, and values that the engines store or search differently.
     "tests/worker/datasets/test_datasets.py::test_adding_the_same_file_twice",
     "tests/worker/datasets/test_datasets.py::test_unusual_characters",
     "tests/worker/notifications/test_delivery.py::test_two_deliverers",

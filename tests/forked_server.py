@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from paths import ROOT, TESTS
 from patience import ended, eventually
-from web import free_port
+from web import free_port, server_variables
 
 from worker.settings import get_settings
 
@@ -66,11 +66,8 @@ class Served:
 def server(data_dir: Path, **settings: str) -> Iterator[Served]:
     """A server on a free port, with other settings of an installation beside its folder."""
     port = free_port()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
-    environment |= {"LATHE_DATA_DIR": str(data_dir), "LATHE_PORT": str(port)}
-    environment |= {f"LATHE_{name}": value for name, value in settings.items()}
     log = data_dir.parent / "web.log"
-    started = _context().Process(target=_serve, args=(environment, log))
+    started = _context().Process(target=_serve, args=(server_variables(data_dir, port, settings), log))
     started.start()
     served = Served(f"http://127.0.0.1:{port}", Forked(started), log)
     try:

@@ -110,14 +110,15 @@ class Progress:
         return len(self._looks) == self._looks.maxlen and sum(self._looks) < BUSY_SHARE * len(self._looks)
 
     def describe(self) -> str:
-        """The processes, one a line."""
+        """The processes, one a line, without the parts of a browser."""
         lines = []
         for pid in self._pids():
             try:
                 process = psutil.Process(pid)
-                lines.append(
-                    f"{pid} {process.status()} {sum(process.cpu_times()[:2]):.1f} s {' '.join(process.cmdline())[:200]}"
-                )
+                command = " ".join(process.cmdline())
+                if "chrom" not in command:
+                    seconds = sum(process.cpu_times()[:2])
+                    lines.append(f"{pid} {process.status()} {seconds:.1f} s {command[-120:]}")
             except psutil.Error:
                 continue
         return "\n".join(lines) or "no process"

@@ -1,4 +1,4 @@
-"""An installation with runs, a sweep, evaluations and data sets, made once a session and copied for each test that reads it."""
+"""An installation with runs, a sweep, evaluations and data sets, made once in a process and copied for each test."""
 
 import atexit
 import json

@@ -103,7 +103,8 @@ class Supervised:
             return patience.eventually(lambda: condition(self.run))
         except AssertionError as error:
             run, log = self.run, (self.run_dir / SUPERVISOR_LOG).read_text()
-            error.add_note(f"{run.status}, attempt {run.attempt}, {run.phase}, step {run.step}\n{self.told()}\n{log}")
+            state = f"{run.status}, attempt {run.attempt}, {run.phase}, step {run.step}, held by {run.lease_owner}"
+            error.add_note(f"{state}\n{self.told()}\n{log}")
             raise
 
     def go(self) -> None:

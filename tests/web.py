@@ -62,16 +62,21 @@ def html(browser: TestClient, path: str) -> str:
     return after.partition("lathe.firstDrawing()")[0]
 
 
+def server_variables(data_dir: Path, port: int, settings: dict[str, str]) -> dict[str, str]:
+    """This process's environment, with only these LATHE_ variables."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
+    own = {"DATA_DIR": str(data_dir), "PORT": str(port)} | settings
+    return inherited | {f"LATHE_{name}": value for name, value in own.items()}
+
+
 @contextmanager
 def server(data_dir: Path, **settings: str) -> Iterator[Served]:
     """A server process on a free port, with other settings of an installation beside its folder."""
     port = free_port()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
-    environment |= {"LATHE_DATA_DIR": str(data_dir), "LATHE_PORT": str(port)}
-    environment |= {f"LATHE_{name}": value for name, value in settings.items()}
+    variables = server_variables(data_dir, port, settings)
     log = data_dir.parent / "web.log"
     with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "app.server"], env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen([sys.executable, "-m", "app.server"], env=variables, stdout=output, stderr=output)
         try:
             wait_for(f"http://127.0.0.1:{port}/healthz", process, log)
             yield Served(f"http://127.0.0.1:{port}", process, log)

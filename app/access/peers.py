@@ -31,8 +31,8 @@ _ESTABLISHED = 1
 def uid_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
     """The user id of the process at the `client` end of a loopback connection to `server`.
 
-    None if unknown: another machine or network namespace, another system, or a client that has already closed its end. The
-    kernel reports a socket without a process under user 0, whoever opened it.
+    None if unknown: another machine or network namespace, another system, or a client that has closed its end, which the kernel
+    then lists under user 0.
     """
     near, far = _place(client), _place(server)
     if near is None or far is None or not (near[0].is_loopback and far[0].is_loopback):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browser import IN_BROWSER, becomes_live, becomes_quiet, field, opened, reveal, says
+from browser import IN_BROWSER, becomes_live, becomes_quiet, choose, field, opened, pick, reveal, says
 from played_run import PlayedRun
 
 from training.config.fields import parse
@@ -42,17 +42,6 @@ def fold(page, name):
 def focused(page):
     """The id of the setting, group or element that has the focus."""
     return page.evaluate("(document.activeElement.closest('.setting, .foldable') ?? document.activeElement).id")
-
-
-def choose(page, name, choice):
-    reveal(page, name)
-    page.locator(f"#setting-{name} label", has_text=choice).first.click()
-
-
-def pick(page, name, choice):
-    """Picks from a drop-down list."""
-    field(page, name).click()
-    page.get_by_role("option", name=choice, exact=True).click()
 
 
 class Keys:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browser import IN_BROWSER, field, reveal, says
+from browser import IN_BROWSER, choose, field, pick, reveal, says
 from played_run import GIB, PlayedRun, model_folder
 
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned
@@ -22,17 +22,6 @@ def rows(tmp_path):
     path = tmp_path / "sums.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"{n} + 1 =", "completion": f" {n + 1}"}) + "\n" for n in range(20)))
     return path
-
-
-def choose(page, name, choice):
-    reveal(page, name)
-    page.locator(f"#setting-{name} label", has_text=choice).first.click()
-
-
-def pick(page, name, choice):
-    """Picks from a drop-down list."""
-    field(page, name).click()
-    page.get_by_role("option", name=choice, exact=True).click()
 
 
 def open_new_run(page, query=""):

@@ -101,8 +101,10 @@ def test_a_run_whose_supervisor_was_killed_is_resumed_and_finishes() -> None:
         assert reaper.lost_runs() == []
         it.process.kill()
         eventually(reaper.lost_runs)
+        eventually(lambda: living(run_id) == [])
         it.go()
         reaper.run_round()
+        assert "Requeued." in it.told()
         run = it.until(lambda run: run.attempt == 2 and run.status is Status.FINISHED and run)
         assert "ended unexpectedly. It continues from its last complete checkpoint." in it.told()
         assert "Resumed from step 3." in it.told()
