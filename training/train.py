@@ -13,6 +13,7 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.errors import StopRequested, UserError
 from training.ranks.stopping import StopSignal, die_with_parent
+from training.redaction import redact_output
 from training.reports.report import Report
 from training.rules import check
 from training.run_folder.events import PAUSED, Finished, Note, Resumed
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """Runs one rank and ends its process: status 0 when finished or stopped, 1 after an error (which it reports)."""
     die_with_parent()
+    redact_output()
     run_dir = Path(sys.argv[1]).resolve()
     rank, machine = int(os.environ.get("RANK", "0")), int(os.environ.get("GROUP_RANK", "0"))
     report, stop = Report(run_dir, rank, machine), StopSignal()

@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_va
 from pydantic_settings import SettingsConfigDict
 
 from training.errors import Problem, UserError
+from training.redaction import redact
 from worker.engine_settings import EngineSettings
 
 PREFIX = "LATHE_"
@@ -283,7 +284,8 @@ def _problem(place: list[int | str], value: object, message: str) -> Problem:
     if not place:
         return Problem(f"{PREFIX}LEASE_SECONDS", None, f"{message.removeprefix('Value error, ')}.", "Raise it.")
     name = str(place[0])
-    given = None if name in ("hub_token", "token", "smtp_url") else value
+    secret = "SecretStr" in str(Settings.model_fields[name].annotation)
+    given = None if secret else redact(value) if isinstance(value, str) else value
     wanted = Settings.model_fields[name].description or ""
     return Problem(f"{PREFIX}{name.upper()}", given, f"{message[0].lower()}{message[1:]}.", wanted)
 

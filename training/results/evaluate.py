@@ -35,6 +35,7 @@ from training.evaluation.request import (
 from training.models.loading import DTYPES, load_model, load_tokenizer, model_class
 from training.ranks.distributed import local_machine
 from training.ranks.stopping import die_with_parent
+from training.redaction import redact_output
 from training.results import harness
 from training.results.answers import answer_all
 from training.results.classes import answer_with_classes
@@ -213,6 +214,7 @@ def _steps(run_dir: Path) -> str:
 def main(run_dir: Path, evaluation_id: str) -> int:
     """Evaluates; writes a user's error into error.json. Returns the exit status."""
     die_with_parent()
+    redact_output()
     folder = evaluation_dir(run_dir, evaluation_id)
     try:
         evaluate(run_dir, folder)

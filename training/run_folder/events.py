@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from training.redaction import redact
+
 PAUSED = "paused"
 """The outcome of a run that has reached the step at which its sweep decides."""
 LOSS_OF = "loss/"
@@ -234,11 +236,13 @@ KINDS: dict[str, type[Event]] = {
 
 
 _BEGIN = b'{"kind":'
+_WORDS = {"message", "fix", "traceback"}
 
 
 def encode(event: Event) -> bytes:
-    """One line of JSON. NaN and infinities become null, since JSON has neither."""
+    """One line of JSON, with sentences and tracebacks redacted. NaN and infinities become null, since JSON has neither."""
     values = {"kind": event.kind} | dataclasses.asdict(event)
+    values |= {name: redact(values[name]) for name in _WORDS & values.keys()}
     try:
         return json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n"
     except ValueError:
@@ -266,7 +270,7 @@ class EventWriter:
     """Appends records to a file. Safe with several writers; `write` returns after the system call."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(self, event: Event) -> None:
         """Appends one line.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.errors import UserError
 from training.ranks.stopping import die_with_parent
+from training.redaction import redact_output
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -117,6 +118,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _start() -> Any:
     die_with_parent()
+    redact_output()
     sys.exit(main(sys.argv[1:]))
 
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from training.redaction import ESCAPES
 from worker.diagnosis.log_text import LONGEST_LINE
-from worker.redaction import ESCAPES
 
 MOST_LINES = 12
 _VARIABLE = re.compile(

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from training.model_info.dimensions import Dimensions
+from training.redaction import redact_all
 from worker.diagnosis.cause import Detail, Kind, Known
 from worker.diagnosis.causes import CAUSES
 from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.log_text import Line, Log
 from worker.diagnosis.matches import Match, ending, explaining_matches, is_of_root
-from worker.redaction import redact_all
 
 UNKNOWN = "unknown"
 _MOST_EVIDENCE = 8

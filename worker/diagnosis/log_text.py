@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from training.redaction import ESCAPES
 from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.parsing import prefixes
 from worker.diagnosis.parsing.chains import Chain, chains
 from worker.diagnosis.parsing.needles import Haystack
 from worker.diagnosis.parsing.roles import Role, roles
 from worker.diagnosis.parsing.tracebacks import Traceback, tracebacks, wrapped_messages
-from worker.redaction import ESCAPES
 
 LONGEST_LINE = 4000  # characters
 _REPEATS = 50

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from training import redaction
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.evaluation.request import EvaluationRequest
@@ -163,7 +164,7 @@ def launched(run: Run, item: Evaluation) -> Launch:
 
 def main() -> int:
     """Supervises the evaluation in the arguments."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    redaction.start_logging()
     return Supervisor(sys.argv[1], int(sys.argv[2])).run()
 
 

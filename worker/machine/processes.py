@@ -87,6 +87,10 @@ def wait_for_end(child: subprocess.Popen[bytes], seconds: float) -> None:
         os.close(handle)
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _start_process(
     argv: list[str],
     output: Path,
@@ -95,7 +99,7 @@ def _start_process(
     prepare: Callable[[], None] | None,
     stdin: int,
 ) -> subprocess.Popen[bytes]:
-    with output.open("ab", buffering=0) as file:
+    with open(output, "ab", buffering=0, opener=_private) as file:
         return subprocess.Popen(
             argv,
             stdin=stdin,

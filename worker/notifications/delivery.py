@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sqlmodel import Session
 
+from training.redaction import redact
 from worker.notifications import addresses, http_post, mail, messages
 from worker.notifications.addresses import AddressError
 from worker.notifications.errors import NotSent
-from worker.redaction import redact
 from worker.settings import get_settings
 from worker.store import accounts, database
 from worker.store.database import UNREACHABLE

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import UserError
-from worker.redaction import clean, redact_all
+from training.redaction import clean, redact_all
 from worker.settings import get_settings
 
 LOG_BYTES = 2**20

@@ -10,8 +10,8 @@ from sqlalchemy import ColumnElement, null, update
 from sqlmodel import Session, col, delete, func, select
 
 from training.config.fields import in_words
+from training.redaction import redact, redact_all
 from training.run_folder.events import CheckpointSaved
-from worker.redaction import redact, redact_all
 from worker.store import database, history, nodes
 from worker.store.jobs import open_for
 from worker.store.notifications import outbox

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, or_, update
 from sqlmodel import Session, col, delete, select
 
 from training.errors import UserError
-from worker.redaction import redact_all
+from training.redaction import redact_all
 from worker.store import database, runs, waiting
 from worker.store.claims import LeaseLost
 from worker.store.tables import DeviceLease, Evaluation, Run, Status

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from sqlalchemy import insert, update
 from sqlmodel import Session, col, select
 
+from training.redaction import redact
 from training.run_folder import events as trainer
 from training.units import byte_size
-from worker.redaction import redact
 from worker.store import database
 from worker.store.measured import metrics
 from worker.store.measured.metrics import WHOLE_RUN, Point

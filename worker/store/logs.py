@@ -5,7 +5,7 @@ import time
 from sqlalchemy import insert, update
 from sqlmodel import Session, col, select
 
-from worker.redaction import clean
+from training.redaction import clean
 from worker.store.tables import LogLine, Run
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, exists, update
 from sqlmodel import Session, col, select
 
-from worker.redaction import redact
+from training.redaction import redact
 from worker.store import database
 from worker.store.tables import Run, RunNode, Status
 

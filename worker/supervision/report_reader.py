@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from training import redaction
 from training.run_folder import checkpoints
 from training.run_folder.events import (
     CheckpointSaved,
@@ -21,7 +22,6 @@ from training.run_folder.events import (
     decode,
 )
 from training.run_folder.paths import EVENTS_FILE, LOG_FILE, checkpoint_step, events_file
-from worker import redaction
 from worker.store import claims, database, history, logs
 from worker.store.tables import Run
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from training import redaction
 from training.config.run_config import Changes, RunConfig, stepped_down
 from training.run_folder import checkpoints, full_disk
 from training.run_folder.events import PAUSED
@@ -301,7 +302,7 @@ def main(arguments: list[str], *, launch: Launcher = launcher.launch, graces: Gr
         arguments = standby.assignment(get_settings().runs_dir)
         if not arguments:  # the worker ended without a run
             return 0
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    redaction.start_logging()
     return Supervisor(arguments[0], int(arguments[1]), launch=launch, graces=graces).run()
 
 

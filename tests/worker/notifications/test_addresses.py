@@ -4,10 +4,10 @@ import pytest
 from environment import use
 from receivers import hooks
 
+from training.redaction import redact
 from worker.notifications import addresses, http_post
 from worker.notifications.addresses import AddressError
 from worker.notifications.errors import NotSent
-from worker.redaction import redact
 from worker.store.tables import WebhookFormat
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+from training import redaction
 from training.errors import UserError
 from worker.engines.job_side import claiming, training_step
 from worker.engines.job_side.training_step import TrainingStep
@@ -37,7 +38,7 @@ def main(arguments: list[str], *, launch: Launcher = training_step.launch) -> in
     """Supervises the run's next attempt. Returns 0 unless the job cannot be used at all."""
     run_id, submitted_on = arguments
     job_id = os.environ["SLURM_JOB_ID"]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    redaction.start_logging()
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: sys.exit(0))  # nothing is claimed yet
     try:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from training import redaction
 from training.config.run_config import RunConfig
 from training.run_folder.paths import LOG_FILE
 from worker.engines.local import machines_file, placement
@@ -175,7 +176,7 @@ class GangSupervisor(Supervisor):
 
 def main(arguments: list[str], graces: Graces | None = None) -> int:
     """Supervises the attempt. Returns 0, or 1 if another supervisor may have the run now."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    redaction.start_logging()
     return GangSupervisor(arguments[0], int(arguments[1]), graces=graces).run()
 
 

@@ -11,6 +11,7 @@ import sys
 
 import psutil
 
+from training import redaction
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.run_folder.paths import CONFIG_FILE, SUPERVISOR_VARIABLE
@@ -107,7 +108,7 @@ def _ranks() -> list[int]:
 
 def main(arguments: list[str]) -> int:
     """Holds and runs one machine's part. Returns 0, or 1 if another process has it or the attempt has ended."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    redaction.start_logging()
     processes.set_child_subreaper()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     run_id, attempt, rank = arguments[0], int(arguments[1]), int(arguments[2])

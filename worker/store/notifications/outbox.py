@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, update
 from sqlmodel import Session, col, delete, func, select
 
-from worker.redaction import redact, redact_all
+from training.redaction import redact, redact_all
 from worker.store import database
 from worker.store.database import UNREACHABLE
 from worker.store.notifications import channels

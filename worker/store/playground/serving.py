@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, update
 from sqlmodel import Session, col, delete, select
 
 from training.errors import UserError
-from worker.redaction import redact
+from training.redaction import redact
 from worker.store import database
 from worker.store.tables import DeviceLease, ServedModel, ServedState
 

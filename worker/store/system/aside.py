@@ -3,7 +3,7 @@
 from sqlmodel import Session, col, delete, func, select
 
 from training.errors import UserError
-from worker.redaction import redact
+from training.redaction import redact
 from worker.store import database
 from worker.store.tables import MachineAside, MachineFailure
 

@@ -1,0 +1,113 @@
+"""Redacts secrets in texts: what looks like a token, a key or a credential, and the values of secrets in the environment."""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+LONGEST_LINE = 4000  # characters; the whole line is in the run's output.log
+LONGEST_READ = 16 * LONGEST_LINE
+REDACTED = "[redacted]"
+_SECRETS = [
+    (re.compile(r"\bhf_[A-Za-z0-9]{8,}"), f"hf_{REDACTED}"),
+    (re.compile(r"(?i)\b(authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)\s+)[^\s\"',]+"), rf"\1{REDACTED}"),
+    (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/-]{12,}=*"), rf"\1{REDACTED}"),
+    (re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*):[^\s/@]+@"), rf"\1:{REDACTED}@"),
+    (
+        re.compile(
+            r"(?i)\b(https?://(?:hooks\.slack\.com/|(?:\w+\.)?discord(?:app)?\.com/api/webhooks/|[^\s/]+/hooks/))[^\s\"']+"
+        ),
+        rf"\1{REDACTED}",
+    ),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), REDACTED),
+    (
+        re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|sk-(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{8,})"),
+        REDACTED,
+    ),
+    (
+        re.compile(r"(?i)((?:secret|password|passwd|api_?key|access_?key|token)[\"']?\s*[=:]\s*[\"']?)[\w+/=.~-]{16,}"),
+        rf"\1{REDACTED}",
+    ),
+]
+_SECRET_NAME = re.compile(r"(?i)(?:key|token|secret|passw(?:or)?d|credentials?)$")  # of a variable
+_URL_PASSWORD = re.compile(r"://[^\s/:@]*:([^\s/@]+)@")
+_SHORTEST_SECRET = 6  # characters; a shorter value is part of other words
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+
+
+def redact(text: str) -> str:
+    """The text without secrets (hub tokens, keys, credentials in headers and URLs) and without characters that databases refuse."""
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    for secret in _own_secrets():
+        text = text.replace(secret, REDACTED)
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _own_secrets() -> list[str]:
+    """The secrets in this process's environment, the longest first: one may be a part of another."""
+    return sorted({secret for secret in _in_environment() if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True)
+
+
+def _in_environment() -> Iterator[str]:
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name) and not value.startswith("/"):  # not the path of a file with a key
+            yield value.strip()
+        elif "://" in value:
+            for password in _URL_PASSWORD.findall(value):
+                yield from (password, unquote(password))
+
+
+def redact_all(value: Any) -> Any:
+    """`redact` for every text in a JSON value."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: redact_all(item) for key, item in value.items()}
+    return [redact_all(item) for item in value] if isinstance(value, list) else value
+
+
+def clean(line: str) -> str:
+    """A line for display: only the last state of a progress bar, no color codes, no secrets, limited length."""
+    last = line.rstrip("\r\n").rsplit("\r", 1)[-1]
+    # Redact before truncating: half a token is not recognized.
+    shown = redact(ESCAPES.sub("", last[:LONGEST_READ]))
+    return shown if len(shown) <= LONGEST_LINE else f"{shown[:LONGEST_LINE]} ... ({len(last)} characters)"
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+
+def start_logging() -> None:
+    """Lets this process log to standard error, without secrets."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _Stream:
+    """A text stream that redacts what is written to it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(redact(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def redact_output() -> None:
+    """Redacts what this process prints from now on. Call it before libraries keep the streams."""
+    sys.stdout, sys.stderr = _Stream(sys.stdout), _Stream(sys.stderr)
