@@ -1,4 +1,4 @@
-"""The training program: `python -m accelerate.commands.launch --module training.train RUN_FOLDER`.
+"""The training program: `python -m training.ranks.launch --module training.train RUN_FOLDER`.
 
 It trains with the settings in RUN_FOLDER/config.json, writes its records to RUN_FOLDER/events.jsonl, and resumes from the newest
 complete checkpoint in the folder. It does not use the queue or the database.

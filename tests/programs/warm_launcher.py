@@ -25,10 +25,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from accelerate.commands.launch import main as accelerate_launch
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
+from training.ranks.launch import main as accelerate_launch
 from training.ranks.stopping import die_with_parent
 
 LIBRARIES = (

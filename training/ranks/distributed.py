@@ -1,6 +1,7 @@
 """Joins the ranks of a run, coordinates them, and describes how each holds its part of the model."""
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -42,6 +43,8 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
     On CPU the state is set up by hand: accelerate would silently disable DeepSpeed or give each rank a world of size 1.
     `describe` reports what really runs.
     """
+    if machine.most_machines == 1:
+        _connect_over_loopback()
     if config.strategy.zero_stage is not None:
         reuse_operators(report)
         check_nvme(config)
@@ -58,6 +61,13 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         state.distributed_type = DistributedType.DEEPSPEED
     return state
+
+
+def _connect_over_loopback() -> None:
+    """Lets gloo and NCCL listen where no other machine can reach them; by default they choose another interface."""
+    if "lo" in (name for _, name in socket.if_nameindex()):
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
 
 
 def _record_collectives(run_dir: Path) -> None:

@@ -96,7 +96,7 @@ def _arguments(config: RunConfig, *, on_cpu: bool, node: Node | None = None) -> 
         kind = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_offload_params", offloads, *_meeting(config, node)]
     else:
         kind = ["--use_deepspeed", *_meeting(config, node)]
-    return ["-m", "accelerate.commands.launch", *kind, *shared, "--module", "training.train"]
+    return ["-m", "training.ranks.launch", *kind, *shared, "--module", "training.train"]
 
 
 def _meeting(config: RunConfig, node: Node | None) -> list[str]:

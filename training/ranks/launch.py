@@ -1,0 +1,42 @@
+"""accelerate's launcher; no other machine can reach what it starts on this one: `python -m training.ranks.launch`.
+
+The ranks meet at a store of torch, which listens on all addresses and believes everybody. A store for ranks of this machine listens
+on loopback here.
+"""
+
+import socket
+from ipaddress import ip_address
+from typing import Any
+
+from accelerate.commands import launch
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
+
+
+def store(host: str, port: int, world_size: int, is_master: bool, *arguments: Any, **options: Any) -> TCPStore:
+    """A TCPStore; the one that listens for ranks at a loopback address listens on that address only.
+
+    Raises:
+        OSError: the port is in use.
+    """
+    if is_master and _is_loopback(host):
+        # torch closes the file descriptor.
+        options["master_listen_fd"] = socket.create_server((host, port)).detach()
+    return TCPStore(host, port, world_size, is_master, *arguments, **options)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def main() -> None:
+    """Runs `accelerate launch` with this process's arguments."""
+    vars(static_tcp_rendezvous)["TCPStore"] = store
+    launch.main()
+
+
+if __name__ == "__main__":
+    main()
