@@ -41,7 +41,7 @@ def _seconds(config: pytest.Config, listed: list[Path]) -> list[float]:
 
 
 class Recorder:
-    """Writes the durations of all tests of this run into `durations.json`."""
+    """Writes the durations of this run's tests into `durations.json`, and keeps those of other tests."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -52,5 +52,11 @@ class Recorder:
         self._seconds[report.nodeid.partition("::")[0]]["nightly" in report.keywords] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        rows = (f'  "{file}": [{usual:.1f}, {nightly:.1f}]' for file, (usual, nightly) in sorted(self._seconds.items()))
+        before = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+        rows = []
+        for file in sorted(before.keys() | self._seconds):
+            if (DURATIONS.parents[1] / file).exists():
+                pairs = zip(self._seconds[file], before.get(file, [0.0, 0.0]), strict=True)
+                usual, nightly = (seconds or known for seconds, known in pairs)
+                rows.append(f'  "{file}": [{usual:.1f}, {nightly:.1f}]')
         DURATIONS.write_text("{\n" + ",\n".join(rows) + "\n}\n")

@@ -14,7 +14,7 @@ from worker.machine import overload
 from worker.store import history, runs, waiting
 from worker.store.jobs import submitted_id
 from worker.store.measured import series
-from worker.store.tables import Run, Status
+from worker.store.tables import Run, Status, damaged
 
 BRIEF = (
     "id", "name", "owner", "status", "phase", "step", "total_steps", "attempt", "created_at", "queued_at", "started_at",
@@ -44,7 +44,9 @@ EVENT = ("time", "attempt", "kind", "level", "step", "message")
 def brief(run: Run) -> dict[str, Any]:
     """A run as `lathe runs` lists it. Times are seconds since the epoch, sizes bytes."""
     asked = {name: run.config.get(name) for name in ("model", "data", "method")}
-    return run.model_dump(mode="json", include=set(BRIEF)) | asked | {"job_id": submitted_id(run)}
+    return (
+        run.model_dump(mode="json", include=set(BRIEF)) | asked | {"job_id": submitted_id(run), "damaged": damaged(run)}
+    )
 
 
 def document(session: Session, run_id: str) -> dict[str, Any]:
@@ -62,6 +64,7 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
     latest = series.latest(session=session, run_id=run.id)
     return run.model_dump(mode="json", include=set(WHOLE)) | {
         "job_id": submitted_id(run),
+        "damaged": damaged(run),
         "attempts": [
             one.model_dump(mode="json", include=set(ATTEMPT)) for one in runs.attempts(session=session, run_id=run.id)
         ],

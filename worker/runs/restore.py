@@ -22,11 +22,11 @@ from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, result_dir
 from training.units import byte_size
 from worker.runs import archive, archived_evaluations
-from worker.runs.archived_row import ArchivedRow
 from worker.runs.run_archive import FILES, LOOSE_FILES, RESULT_ENDINGS, ROW_FILE, RUN_FIELDS, SCHEMA, TABLES
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.tables import LOCAL, Dataset, Run, Status
+from worker.store.tables.run_values import RunValues
 
 _MOST_MEMBERS = 10_000
 _DEEPEST_FOLDER, _LONGEST_NAME = 10, 200
@@ -120,7 +120,7 @@ def _run(path: Path, source: ZipFile, owner: str) -> Run:
         values = {name: document["run"][name] for name in RUN_FIELDS}
         parse(values["config"] | values["stepped_down"])
         values["config"] = parse(values["config"]).model_dump(mode="json")
-        ArchivedRow.model_validate(values)
+        RunValues.model_validate(values)
         run = Run.model_validate(values | {"owner": owner})
     except ConfigError as error:
         raise BadArchive("FILE", str(path), f"has a configuration that this Lathe refuses: {error}", _FIX) from None

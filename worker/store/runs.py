@@ -21,11 +21,11 @@ from worker.settings import get_settings
 from worker.store import database, history
 from worker.store.notifications import outbox
 from worker.store.tables import LOCAL, Attempt, Event, Request, Run, Status
+from worker.store.tables.run_values import LONGEST_NAME, LONGEST_NOTES, LONGEST_TAG
 
 ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # no i, l, o, u: they are misread
 ID_LENGTH = 12
 SHORTEST_PREFIX = 4
-LONGEST_NAME, LONGEST_TAG, LONGEST_NOTES = 200, 40, 20_000
 
 
 class RunNotFound(UserError):  # noqa: N818

@@ -10,7 +10,7 @@ from app.pages.common.diagnosis import changes_link, comparison_html, evidence_h
 from app.pages.common.html import each
 from app.pages.run.memory import proposal
 from app.words import numbers
-from worker.store.tables import Attempt, LogLine, Run
+from worker.store.tables import Attempt, LogLine, Run, damaged
 from worker.supervision.failure_cause import DIVERGED, failure_cause
 
 
@@ -27,6 +27,9 @@ class Cause:
 def failure(run: Run, attempts: Sequence[Attempt], log: Sequence[LogLine], compared: dict[str, Any] | None) -> Markup:
     """The box; nothing for a healthy run. `compared` is the run beside one that finished."""
     error = run.error
+    if unread := damaged(run):
+        fix = "The rest of it is here. Restore the run from an archive, or delete it."
+        return _box(Cause("Damaged", f"These fields of its row cannot be read: {', '.join(unread)}.", fix))
     if not error:
         return _box(Cause(*DIVERGED)) if run.diverged else Markup("")
     return _box(_cause(run, error, attempts), _details(error, log, compared))

@@ -14,7 +14,7 @@ from training.config.fields import settings
 from training.units import NONE, byte_size
 from worker.store import waiting
 from worker.store.listed.run_list import orders
-from worker.store.tables import Run, Status
+from worker.store.tables import Run, Status, damaged
 
 Names = Mapping[str, str]
 """The display names of data sets by id."""
@@ -113,6 +113,8 @@ def _name(run: Run) -> Markup:
     chips = [(f"tag:{tag}", tag) for tag in run.tags] + marks
     chips += [(f"sweep:{run.sweep_id}", "sweep")] if run.sweep_id else []
     drawn = Markup("").join(_chip(search, word) for search, word in chips)
+    if unread := damaged(run):
+        drawn += Markup('<span class="chip bad" title="Cannot be read: {}">damaged</span>').format(", ".join(unread))
     return Markup('{}<a href="/run?id={}" title="{}">{}</a>{}').format(pin, run.id, run.name, run.name, drawn)
 
 

@@ -74,7 +74,7 @@ def test_finished_runs_on_the_same_gpu_narrow_the_range(database: str) -> None:
         played = PlayedRun().claim()
         played.end(summary=SUMMARY | {"tokens_per_second": 10_000 * share / 0.5})
         with db.write() as session:
-            session.get_one(Run, played.id).forecast = {"card": "h100", "roofline": ideal}
+            session.get_one(Run, played.id).forecast = {"card": "h100", "roofline": ideal, "allocated_bytes": 0}
     known = speed.efficiency(H100)
     assert known.runs == 3
     assert known.share == pytest.approx((0.39, 0.41))

@@ -23,6 +23,7 @@ from worker.store.tables.notifications import (
     WebhookFormat,
 )
 from worker.store.tables.reported import LogLine, Metric, MetricRollup, RunEvent
+from worker.store.tables.run_values import damaged
 from worker.store.tables.runs import LOCAL, Attempt, Request, Run, Status
 from worker.store.tables.serving import PromptSet, ServedModel, ServedState
 from worker.store.tables.sweeps import Sweep
@@ -58,4 +59,5 @@ __all__ = [
     "Status",
     "Sweep",
     "WebhookFormat",
+    "damaged",
 ]

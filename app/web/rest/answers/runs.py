@@ -19,6 +19,7 @@ class RunInList(Answer):
     model: str | None
     data: str | None = Field(description="id of the training data set; several with their weights")
     method: str | None
+    damaged: list[str] = Field(description="fields that cannot be read and have no value here")
 
 
 class RunList(Answer):
@@ -69,6 +70,7 @@ class Place(Answer):
 class RunAnswer(Answer):
     """A run with its attempts, events and latest metrics. Times are seconds since the epoch, sizes bytes."""
 
+    damaged: list[str] = Field(description="fields that cannot be read and have no value here")
     attempts: list[AttemptAnswer]
     events: list[EventAnswer]
     latest: dict[str, float | None] = Field(description="newest value of each metric")
