@@ -21,6 +21,8 @@ from typing import TextIO
 
 import psutil
 
+from training.whole_file import write_whole
+
 ROOT_VARIABLE = "TORCH_EXTENSIONS_DIR"
 AHEAD_MODULE = "training.ranks.compile_operators"
 PHASE = "compiling DeepSpeed operators"
@@ -67,9 +69,7 @@ def usable(folder: Path, name: str) -> Path | None:
 def stamp(folder: Path, name: str) -> None:
     """Writes the stamp of the operator in `folder`. Call it after the operator has been loaded."""
     text = json.dumps({"environment": environment(), "sha256": _sha256(folder / f"{name}.so")})
-    part = folder / f"{_STAMP}.part"
-    part.write_text(text, encoding="utf-8")
-    part.replace(folder / _STAMP)
+    write_whole(folder / _STAMP, text)
 
 
 def clear(folder: Path) -> None:

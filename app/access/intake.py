@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.access.permissions import check_change
+from app.errors import storage_problem
 from app.words.datasets import problems_of
 from training.errors import DataError, UserError
-from worker.store.database import UNREACHABLE
 from worker.store.tables import LOCAL, Dataset
 
 log = logging.getLogger(__name__)
@@ -108,11 +108,11 @@ class Intakes:
             added = [(item.id, item.name) for item in add()]
         except DataError as error:
             self._store(_refused(intake, problems_of(error)))
-        except UNREACHABLE:
-            self._store(_refused(intake, [_issue("The database is unreachable.", "Try again in a moment.")]))
         except Exception as error:  # the only boundary of this thread: the page shows the error
             log.exception("Could not import %s", intake.name)
             issue = _issue(f"Import failed with {type(error).__name__}.", "See the server's log.")
+            if problem := storage_problem(error):
+                issue = _issue(f"The {problem.field} {problem.message}", problem.fix)
             self._store(_refused(intake, [issue]))
         else:
             self._store(replace(intake, state="done", added=added, ended=time.time()))

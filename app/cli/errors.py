@@ -7,7 +7,7 @@ import click
 
 from app.cli.options import Group
 from app.cli.sources.server import check_command
-from app.errors import database_problem
+from app.errors import storage_problem
 from training.errors import DataError, Problem, UserError
 
 
@@ -57,7 +57,7 @@ def explain(error: Exception) -> list[Problem] | None:
         return data_problems(error)
     if isinstance(error, UserError):
         return error.problems
-    problem = database_problem(error) or _system(error)
+    problem = storage_problem(error) or _system(error)
     return [problem] if problem else None
 
 

@@ -11,7 +11,7 @@ from types import FrameType
 from urllib.parse import urlsplit
 
 from app.access.server_token import address_with_token, check_listening
-from app.errors import database_problem
+from app.errors import storage_problem
 from app.local import leaving
 from app.local.lock import address_of, free_port, only_one
 from app.local.services import Service, ServiceFailed, python_service
@@ -46,7 +46,7 @@ def up(settings: Settings, open_browser: bool = False) -> int:
     except (UserError, BrokerError, ServiceFailed) as error:
         _say(str(error), error=True)
     except UNREACHABLE as error:
-        _say(str(database_problem(error)), error=True)
+        _say(str(storage_problem(error)), error=True)
     return 1
 
 

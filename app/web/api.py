@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy import exc
 from starlette.exceptions import HTTPException
 
 from app.access import callers, changes
@@ -14,6 +15,7 @@ from app.access.intake import ImportNotFound
 from app.access.notify import TooSoon
 from app.access.permissions import Forbidden
 from app.documents.run import brief, document
+from app.errors import is_full, storage_problem
 from app.web.rest.answers.form import answers
 from app.web.rest.answers.runs import RunAnswer, RunList, SeriesList
 from app.web.rest.answers.system import Health
@@ -199,12 +201,14 @@ def install_error_handlers(app: FastAPI) -> None:
         problems = [_malformed(one) for one in problem.errors()]
         return JSONResponse({"error": problems[0], "problems": problems}, 422)
 
-    async def database_unreachable(_: Request, problem: Exception) -> JSONResponse:
-        cause = getattr(problem, "orig", problem)
-        return error(503, "database", None, f"is unreachable: {cause}", "Try again in a moment.")
+    async def not_stored(_: Request, error: Exception) -> JSONResponse:
+        problem = storage_problem(error)
+        if problem is None or isinstance(error, exc.IntegrityError | exc.DataError | exc.ProgrammingError):
+            raise error  # a bug
+        return JSONResponse({"error": vars(problem), "problems": [vars(problem)]}, 507 if is_full(problem) else 503)
 
-    for kind in UNREACHABLE:
-        app.add_exception_handler(kind, database_unreachable)
+    for kind in (*UNREACHABLE, exc.DatabaseError, OSError):
+        app.add_exception_handler(kind, not_stored)
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, problem: HTTPException) -> JSONResponse:

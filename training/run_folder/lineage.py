@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from training.run_folder.paths import LINEAGE_FILE
+from training.whole_file import write_whole
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,7 @@ class Lineage:
         Raises:
             OSError: the disk is full.
         """
-        part = run_dir / f"{LINEAGE_FILE}.part"
-        part.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
-        part.replace(run_dir / LINEAGE_FILE)
+        write_whole(run_dir / LINEAGE_FILE, json.dumps(asdict(self), indent=2))
 
     @classmethod
     def read(cls, run_dir: Path) -> "Lineage":

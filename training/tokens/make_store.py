@@ -37,6 +37,7 @@ from training.tokens.store import (
     store_key,
 )
 from training.tokens.task_parts import StoredText
+from training.whole_file import write_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -225,9 +226,7 @@ class FileProgress:
         now = time.monotonic()
         if now - self._written >= _SECONDS_BETWEEN_REPORTS:
             self._written = now
-            part = self._file.with_suffix(".part")
-            part.write_text(json.dumps({"done": done, "total": self._total}))
-            part.replace(self._file)
+            write_whole(self._file, json.dumps({"done": done, "total": self._total}))
 
 
 def _problem(error: Exception, file: str) -> dict[str, Any]:

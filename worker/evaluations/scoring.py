@@ -9,6 +9,7 @@ from typing import Any
 from training.errors import UserError
 from training.evaluation.request import JUDGE, RECORDS_FILE, EvaluationRequest
 from training.scoring.intervals import mean_interval
+from training.whole_file import write_whole
 from worker.evaluations.judge import JudgeError, judged
 from worker.machine import programs
 from worker.machine.programs import Limits, ProgramError
@@ -46,9 +47,8 @@ def add_scores(folder: Path, request: EvaluationRequest, progress: Progress, sto
             record["scores"][metric] = score
     if JUDGE in request.metrics:
         _judge(request, records, progress, stopped)
-    part = folder / f"{RECORDS_FILE}.part"
-    part.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
-    part.replace(folder / RECORDS_FILE)
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    write_whole(folder / RECORDS_FILE, "".join(lines))
 
 
 def summarize(records: Sequence[Record], metrics: Sequence[str]) -> dict[str, Any]:

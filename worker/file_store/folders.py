@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from training.run_folder.paths import MANIFEST_FILE
+from training.whole_file import write_whole
 from worker.file_store.object_store import ObjectStore
 
 JOURNAL_FILE = ".uploaded.json"
@@ -32,9 +33,7 @@ class Journal:
 
     def add(self, key: str, digest: str) -> None:
         self._hashes[key] = digest
-        part = self._file.with_suffix(".part")
-        part.write_text(json.dumps(self._hashes), encoding="utf-8")
-        part.replace(self._file)
+        write_whole(self._file, json.dumps(self._hashes))
 
 
 def push_folder(store: ObjectStore, folder: Path, key: str, journal: Journal) -> None:

@@ -5,7 +5,6 @@ belong into a row.
 """
 
 import json
-import os
 import re
 import secrets
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 from training.errors import UserError
 from training.redaction import clean, redact_all
+from training.whole_file import write_whole
 from worker.settings import get_settings
 
 LOG_BYTES = 2**20
@@ -59,11 +59,7 @@ def share(*, diagnosis: dict[str, Any], log: str, owner: str) -> SharedDiagnosis
     shared = SharedDiagnosis(secrets.token_hex(8), owner, time.time(), redact_all(diagnosis), shortened(log))
     folder = _folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = folder / f".{shared.id}"
-    descriptor = os.open(aside, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(asdict(shared), file)
-    aside.replace(_file(shared.id))
+    write_whole(_file(shared.id), json.dumps(asdict(shared)))
     return shared
 
 

@@ -19,6 +19,7 @@ from training.run_folder import checkpoints, full_disk
 from training.run_folder.events import PAUSED
 from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, LOG_FILE, saved_result
+from training.whole_file import write_whole
 from worker.datasets import token_cache
 from worker.datasets.run_data import resolve
 from worker.file_store.run_files import RunFiles
@@ -35,7 +36,7 @@ from worker.supervision.launcher import Launch
 from worker.supervision.lease import DatabaseRetry, Lease, LeaseUncertain, steady
 from worker.supervision.outcome import Ending, Verdict
 from worker.supervision.report_reader import AttemptProgress, Reports, finished_record
-from worker.supervision.training_process import TrainingProcess, end_left_behind, environment, write_whole
+from worker.supervision.training_process import TrainingProcess, end_left_behind, environment
 from worker.supervision.watchdog import Graces, Watchdog
 from worker.sweeps import advance
 

@@ -37,13 +37,6 @@ def environment(launch: Launch, run_id: str, settings: Settings, pause_at: int |
     return inherited | token | ours | pause | launch.env
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is never seen half written."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
 def end_left_behind(run_id: str) -> None:
     """Kills processes of an earlier attempt on this machine that its supervisor left behind."""
     processes.end(processes.marked(RUN_VARIABLE, run_id))

@@ -12,7 +12,7 @@ from commands import all_runs, answer, lathe
 from played_run import SUMMARY, PlayedRun
 
 from app.cli.__main__ import main
-from app.errors import database_problem
+from app.errors import storage_problem
 from training.config.fields import settings
 from training.run_folder.events import Metrics, Note
 from worker.store.database import UNREACHABLE
@@ -254,7 +254,7 @@ def test_an_unreachable_database_is_a_message_without_a_traceback(home, monkeypa
 
 @pytest.mark.parametrize("kind", UNREACHABLE)
 def test_every_error_of_an_unreachable_database_has_a_fix(kind):
-    problem = database_problem(kind("SELECT 1", {}, Exception("the connection is closed")))
+    problem = storage_problem(kind("SELECT 1", {}, Exception("the connection is closed")))
     assert problem is not None
     assert problem.message == "is unreachable: the connection is closed." and "LATHE_DATABASE_URL" in problem.fix
 

@@ -1,13 +1,12 @@
 """A disk fills while a run trains: the run ends at once, names the disk, and keeps its checkpoint."""
 
-import contextlib
 import errno
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from small_disk import MIB, fill, small_disk
 from sqlalchemy.exc import OperationalError
 from supervised import ENDLESS, living, queue_run, supervise
 
@@ -22,21 +21,6 @@ from worker.store.tables import Status
 
 pytestmark = pytest.mark.slow
 
-MIB = 2**20
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
-    """Mounts a small disk at `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small disk needs root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
 
 @pytest.fixture
 def data_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
@@ -44,17 +28,6 @@ def data_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     with small_disk(tmp_path / "home", 80) as folder:
         request.getfixturevalue("home")
         yield folder
-
-
-def fill(folder: Path) -> Path:
-    """Fills the free space of the disk."""
-    filler = folder / "filler"
-    with contextlib.suppress(OSError), filler.open("ab", buffering=0) as stream:
-        for size in (MIB, 4096, 1):
-            with contextlib.suppress(OSError):
-                while stream.write(bytes(size)) == size:
-                    pass
-    return filler
 
 
 def test_a_full_disk_of_run_and_database_is_reported_and_the_checkpoint_remains(

@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from training.errors import UserError
+from training.whole_file import write_whole
 from worker.machine.process_identity import hostname
 
 FILE = "machines.json"
@@ -22,9 +23,7 @@ class Meeting(BaseModel):
 
 def write(run_dir: Path, meeting: Meeting) -> None:
     """Writes the file, whole or not at all."""
-    part = run_dir / f"{FILE}.part"
-    part.write_text(meeting.model_dump_json(), encoding="utf-8")
-    part.replace(run_dir / FILE)
+    write_whole(run_dir / FILE, meeting.model_dump_json())
 
 
 def read(run_dir: Path, attempt: int) -> Meeting:
