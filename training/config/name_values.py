@@ -37,9 +37,14 @@ def parse(given: str | None) -> dict[str, Any]:
         values = yaml_text.load("{" + text + "}")
     except yaml_text.YamlTextError:
         values = None
-    if not isinstance(values, dict) or any(not isinstance(key, str) or "=" in key for key in values):
+    if not isinstance(values, dict) or not all(isinstance(key, str) and _has_value(key, text) for key in values):
         raise OptionError("must be name=value, name=value.", "Example: r=8, alpha=16.", "")
     return values
+
+
+def _has_value(name: str, text: str) -> bool:
+    """False for a name alone, to which YAML gives the value null."""
+    return "=" not in name and re.search(rf"{re.escape(name)}[\"']?\s*:", text) is not None
 
 
 def written(values: Mapping[str, Any]) -> str:
