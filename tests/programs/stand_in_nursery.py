@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -80,9 +81,10 @@ class Forked:
     def poll(self) -> int | None:
         return 0 if processes.is_gone(self.process) else None
 
-    def wait(self) -> int:
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end. Without pidfd_open, which fails once the process is gone: it is not this process's child."""
         while self.poll() is None:
-            processes.wait_for_end(self, 60)  # type: ignore[arg-type]
+            time.sleep(0.02)
         return 0
 
     def end(self) -> None:
