@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -49,16 +49,22 @@ def redact(text: str) -> str:
 
 def _own_secrets() -> list[str]:
     """The secrets in this process's environment, the longest first: one may be a part of another."""
-    return sorted({secret for secret in _in_environment() if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True)
+    values = (os.environ.get(name, "").strip() for name in _secret_names(tuple(os.environ)))
+    secrets = {part for value in values for part in _parts(value) if len(part) >= _SHORTEST_SECRET}
+    return sorted(secrets, key=len, reverse=True)
 
 
-def _in_environment() -> Iterator[str]:
-    for name, value in os.environ.items():
-        if _SECRET_NAME.search(name) and not value.startswith("/"):  # not the path of a file with a key
-            yield value.strip()
-        elif "://" in value:
-            for password in _URL_PASSWORD.findall(value):
-                yield from (password, unquote(password))
+@lru_cache(maxsize=1)
+def _secret_names(names: tuple[str, ...]) -> list[str]:
+    """The variables that hold a secret, or an address that may contain one. Cached, since logs have many lines."""
+    return [name for name in names if _SECRET_NAME.search(name) or "://" in os.environ.get(name, "")]
+
+
+def _parts(value: str) -> list[str]:
+    """The secrets in a variable's value; none for the path of a file with a key."""
+    if "://" in value:
+        return [form for password in _URL_PASSWORD.findall(value) for form in (password, unquote(password))]
+    return [] if value.startswith("/") else [value]
 
 
 def redact_all(value: Any) -> Any:
