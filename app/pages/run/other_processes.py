@@ -60,14 +60,17 @@ def opened(run: Run) -> list[Any]:
     return [gr.update(visible=True), config.strategy.value, str(config.num_processes), ""]
 
 
-def change(strategy: str, processes: str) -> Change:
+def change(strategy: str | None, processes: str | None) -> Change:
     """What resumes a run with these settings; it raises UserError if they do not fit."""
 
     def resume(run_id: str) -> None:
-        if not processes.strip().isdecimal() or int(processes) < 1:
+        if strategy not in list(Strategy):
+            raise UserError("strategy", strategy, "is not a strategy.", f"Choose one of {', '.join(Strategy)}.")
+        number = (processes or "").strip()
+        if not number.isdecimal() or int(number) < 1:
             raise UserError(
                 "num_processes", processes, "is not a number of processes.", "Enter a whole number from 1 on."
             )
-        changes.resume(run_id, strategy=Strategy(strategy), num_processes=int(processes))
+        changes.resume(run_id, strategy=Strategy(strategy), num_processes=int(number))
 
     return resume
