@@ -24,9 +24,11 @@ def storage_problem(error: Exception) -> Problem | None:
     folder = Path(place).parent if isinstance(place, str) and Path(place).is_absolute() else get_settings().data_dir
     if says_full(error) or (isinstance(error, OSError) and full_disk.is_full(error, folder)):
         return _full(folder if folder.exists() else get_settings().data_dir)
-    if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES):
-        fix = "Mount its disk writable, and let the user of Lathe's processes write there (ls -ld)."
-        return Problem("folder", str(place or folder), "cannot be written to.", fix)
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return Problem("file", str(place or folder), "is on a read-only disk.", "Mount the disk writable.")
+    if isinstance(error, OSError) and error.errno == errno.EACCES:
+        fix = "Give Lathe's user access to the file and its folder (ls -ld)."
+        return Problem("file", str(place or folder), "may not be opened by Lathe's user.", fix)
     return _database_problem(error)
 
 

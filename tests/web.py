@@ -55,6 +55,14 @@ def client(address: str = ADDRESS, **settings: object) -> TestClient:
     return TestClient(app, base_url=address, headers={"Authorization": f"Bearer {token}"})
 
 
+def account(name: str, *, admin: bool = False) -> dict[str, str]:
+    """The headers of a new account."""
+    from worker.store import accounts, database
+
+    with database.write() as session:
+        return {"Authorization": f"Bearer {accounts.add(session=session, name=name, admin=admin)}"}
+
+
 def html(browser: TestClient, path: str) -> str:
     """The first drawing of a page: the server's own HTML (app/web/first_drawing/)."""
     _, mark, after = browser.get(path).text.partition('<div id="first-drawing">')

@@ -112,7 +112,9 @@ class Intakes:
             log.exception("Could not import %s", intake.name)
             issue = _issue(f"Import failed with {type(error).__name__}.", "See the server's log.")
             if problem := storage_problem(error):
-                issue = _issue(f"The {problem.field} {problem.message}", problem.fix)
+                issue = _issue(
+                    " ".join(filter(None, ("The", problem.field, problem.value, problem.message))), problem.fix
+                )
             self._store(_refused(intake, [issue]))
         else:
             self._store(replace(intake, state="done", added=added, ended=time.time()))

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 from training.config import yaml_text
 from training.errors import UserError
 
@@ -32,19 +34,22 @@ def parse(given: str | None) -> dict[str, Any]:
     Raises:
         OptionError: the text does not have this form.
     """
-    text = re.sub(r"(^|,)\s*([A-Za-z_]\w*)\s*=", r"\1 \2: ", given or "")
+    text = "{" + re.sub(r"(^|,)\s*([A-Za-z_]\w*)\s*=", r"\1 \2: ", given or "") + "}"
     try:
-        values = yaml_text.load("{" + text + "}")
+        values = yaml_text.load(text)
     except yaml_text.YamlTextError:
         values = None
-    if not isinstance(values, dict) or not all(isinstance(key, str) and _has_value(key, text) for key in values):
+    named = isinstance(values, dict) and all(isinstance(key, str) and "=" not in key for key in values)
+    if not named or _has_lone_name(text):
         raise OptionError("must be name=value, name=value.", "Example: r=8, alpha=16.", "")
-    return values
+    return dict(values)
 
 
-def _has_value(name: str, text: str) -> bool:
-    """False for a name alone, to which YAML gives the value null."""
-    return "=" not in name and re.search(rf"{re.escape(name)}[\"']?\s*:", text) is not None
+def _has_lone_name(text: str) -> bool:
+    """True if a name of the mapping has no value, which YAML reads as null. The text was read before."""
+    mapping = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert isinstance(mapping, yaml.MappingNode)
+    return any(isinstance(node, yaml.ScalarNode) and node.style is None and not node.value for _, node in mapping.value)
 
 
 def written(values: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """accelerate's launcher; no other machine can reach what it starts on this one: `python -m training.ranks.launch`.
 
-The ranks meet at a store of torch, which listens on all addresses and believes everybody. A store for ranks of this machine listens
-on loopback here.
+Ranks find each other through a TCPStore of torch, which listens on all addresses and accepts every client. Here, a store for the
+ranks of one machine listens on loopback only.
 """
 
 import socket
@@ -14,15 +14,19 @@ from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
 
 
 def store(host: str, port: int, world_size: int, is_master: bool, *arguments: Any, **options: Any) -> TCPStore:
-    """A TCPStore; the one that listens for ranks at a loopback address listens on that address only.
+    """A TCPStore, which listens only on `host` if that is a loopback address.
 
     Raises:
         OSError: the port is in use.
     """
     if is_master and _is_loopback(host):
         # torch closes the file descriptor.
-        options["master_listen_fd"] = socket.create_server((host, port)).detach()
+        options["master_listen_fd"] = socket.create_server((host, port), family=_family(host)).detach()
     return TCPStore(host, port, world_size, is_master, *arguments, **options)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _is_loopback(host: str) -> bool:

@@ -23,9 +23,8 @@ from worker.store.tables import Status
 
 _REFRESH_SECONDS, _WORK_SECONDS = 3.0, 0.15
 COLUMNS_COOKIE = "lathe_columns"
-_FORGOTTEN = Markup(
-    '<div class="alert" role="alert"><b>Not saved.</b> The server was restarted since this form was opened. Copy what you typed, '
-    "close the form and open it again.</div>"
+_FORGOTTEN = UserError(
+    "form", None, "was opened before the server restarted.", "Copy what you typed, close the form and open it again."
 )
 
 
@@ -241,7 +240,7 @@ def _edit(run_ids: list[str]) -> list[Any]:
 def edited(pending: Pending, name: str, tags: str, notes: str, before: Shown) -> list[Any]:
     """Stores the form and closes it; a refusal is shown in the form."""
     if not pending.form:  # the server was restarted
-        return [gr.skip(), _FORGOTTEN, "", *changed(before.view, before)]
+        return [gr.skip(), user_error_html(_FORGOTTEN), "", *changed(before.view, before)]
     outcome = actions.describe(pending.form, name or "", tags or "", notes or "")
     forget()
     said = actions.outcome_html("changed", outcome)

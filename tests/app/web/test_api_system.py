@@ -4,10 +4,10 @@ import pytest
 from machines import gpu, machine, seen_ago
 from played_run import PlayedRun
 from run_files import checkpoint, result, steps_of
-from web import client
+from web import account, client
 
 from worker.disk import background, usage
-from worker.store import accounts, database
+from worker.store import database
 from worker.store.system import aside
 from worker.store.tables import Run, Status
 
@@ -17,12 +17,6 @@ def api(home, tmp_path, monkeypatch):
     monkeypatch.setattr(usage, "model_caches", lambda: [tmp_path / "models"])
     yield client()
     background.disk().wait()
-
-
-def account(name, *, admin=False):
-    """The header of a new account."""
-    with database.write() as session:
-        return {"Authorization": f"Bearer {accounts.add(session=session, name=name, admin=admin)}"}
 
 
 def stopped(owner):

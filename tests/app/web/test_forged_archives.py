@@ -6,10 +6,10 @@ from zipfile import ZipFile
 
 import pytest
 from played_run import PlayedRun, model_folder
-from web import client
+from web import account, client
 
 from worker.runs import admission, run_archive
-from worker.store import accounts, database, runs
+from worker.store import database, runs
 from worker.store.tables import Status
 
 
@@ -20,9 +20,7 @@ def api(home):
 
 @pytest.fixture
 def alice(home):
-    """The headers of an account."""
-    with database.write() as session:
-        return {"Authorization": f"Bearer {accounts.add(session=session, name='alice')}"}
+    return account("alice")
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from web import client
+from web import account, client
 
 from training.config.fields import settings
 from training.config.run_config import RunConfig
-from worker.store import accounts, database
 
 CANARY = "4242424242"
 NO_PLACES = {
@@ -24,8 +23,7 @@ def api(home):
 
 @pytest.fixture
 def alice(home):
-    with database.write() as session:
-        return {"Authorization": f"Bearer {accounts.add(session=session, name='alice')}"}
+    return account("alice")
 
 
 @pytest.fixture

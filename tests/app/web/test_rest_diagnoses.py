@@ -6,10 +6,9 @@ import pytest
 import warm
 from paths import ROOT
 from played_run import PlayedRun
-from web import client
+from web import account, client
 
 from app.documents import log_search
-from worker.store import accounts, database
 from worker.store.tables import Status
 
 LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB.\nHF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"
@@ -23,11 +22,6 @@ def api(home):
 def told(response, status):
     assert response.status_code == status, response.text
     return response.json()["error"]
-
-
-def account(name):
-    with database.write() as session:
-        return {"Authorization": f"Bearer {accounts.add(session=session, name=name)}"}
 
 
 def test_a_diagnosis_is_shared_listed_and_deleted_by_its_owner(api):

@@ -5,10 +5,9 @@ import time
 
 import pytest
 from stand_in_hub import serve
-from web import client
+from web import account, client
 
 from worker.settings import get_settings
-from worker.store import accounts, database
 
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
 
@@ -57,8 +56,7 @@ def test_the_problems_of_a_refused_file_stay_until_they_are_dismissed(api):
     found = ended(api, {"file": "shared/broken.jsonl"})
     assert (found["state"], found["datasets"], found["problems"][0]["line"]) == ("refused", [], 1)
     place = f"/api/datasets/imports/{found['id']}"
-    with database.write() as session:
-        bob = {"Authorization": f"Bearer {accounts.add(session=session, name='bob')}"}
+    bob = account("bob")
     assert told(api.delete(place, headers=bob), 403)["field"] == "file"
     assert api.delete(place).status_code == 204
     assert told(api.get(place), 404)["field"] == "import"
@@ -66,8 +64,7 @@ def test_the_problems_of_a_refused_file_stay_until_they_are_dismissed(api):
 
 def test_a_data_set_of_the_hub_is_imported_for_the_caller(api, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    with database.write() as session:
-        alice = {"Authorization": f"Bearer {accounts.add(session=session, name='alice')}"}
+    alice = account("alice")
     with serve({"data/train.jsonl": ROWS.encode()}) as (address, _):
         monkeypatch.setenv("HF_ENDPOINT", address)
         found = ended(api, {"hub": {"name": "owner/set"}}, headers=alice)

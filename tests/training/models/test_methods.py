@@ -139,7 +139,7 @@ def test_options_are_text_of_names_and_values(method: str, text: str, values: di
         ("lora", "layers_to_transform=[a]", "a list of integers"),
         ("vera", "128", "must be name=value"),
         ("vera", "r: [", "must be name=value"),
-        ("vera", "r=8, bias", "must be name=value"),
+        ("vera", "bias=none, s", "must be name=value"),
         ("full", "r=8", "has no options"),
     ],
 )

@@ -122,6 +122,7 @@ _DAMAGED = "damaged"
 @event.listens_for(Run, "load")
 @event.listens_for(Run, "refresh")
 def _leave_out_damaged(run: Run, *_: object) -> None:
+    inspect(run).info.pop(_DAMAGED, None)
     held = {name: value for name, value in run.__dict__.items() if name in RunValues.model_fields}
     try:
         RunValues.model_validate(held)
