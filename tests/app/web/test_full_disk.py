@@ -27,6 +27,17 @@ def disk(tmp_path, request):
         yield folder
 
 
+@pytest.fixture
+def api(disk):
+    """A client of an application that stores uploads on the small disk too."""
+    api = client()
+    usual = api.app.state.uploads
+    api.app.state.uploads = disk / "uploads"
+    api.app.state.uploads.mkdir(exist_ok=True)
+    yield api
+    api.app.state.uploads = usual
+
+
 def files(disk):
     return sorted(
         str(file) for file in disk.rglob("*") if file.is_file() and file.suffix not in (".db", ".db-wal", ".db-shm")
@@ -49,10 +60,7 @@ def writing(model, run_id):
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_named_with_the_cure_and_nothing_is_left(disk, tmp_path, subtests, monkeypatch):
-    api = client()
-    (disk / "uploads").mkdir(exist_ok=True)
-    monkeypatch.setattr(api.app.state, "uploads", disk / "uploads")
+def test_a_full_disk_is_named_with_the_cure_and_nothing_is_left(api, disk, tmp_path, subtests):
     run = PlayedRun("kept").claim()
     run.end(Status.STOPPED)
     requests = writing(model_folder(tmp_path / "model"), run.id)
