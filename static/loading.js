@@ -1,4 +1,4 @@
-// Loads a page again if one of its files did not arrive, and says so if it does not become live. A browser can drop requests
+// Loads a page again if one of its files or answers did not arrive, and says so if it does not become live. A browser can drop requests
 // under way (Chromium does when an address of its machine changes: ERR_NETWORK_CHANGED), and neither it nor Gradio repeats them.
 // The server writes this script into the page, so that it needs no request itself.
 (() => {
@@ -54,12 +54,17 @@
     }
   }
 
-  function onMissing() {
+  // A handler that fills the page ended with an error, which the page shows.
+  function failed() {
+    onMissing(null, "What fills it", "the server's log");
+  }
+
+  function onMissing(_event, lost = "Some of its files", cure = "the connection to the server") {
     if (live) return; // a part that is loaded later, when something may be typed
     missing += 1;
     if (missing > 1) return;
     if (reloads() < MOST) setTimeout(reload, WAIT_MS * 2 ** reloads());
-    else show("This page did not load completely.", `Some of its files did not arrive, even after ${MOST} reloads. Check the connection to the server.`);
+    else show("This page did not load completely.", `${lost} did not arrive, even after ${MOST} reloads. Check ${cure}.`);
   }
 
   // Called when all handlers that fill the page have answered.
@@ -71,11 +76,11 @@
   }
 
   const FILES = "script[src], link[rel=stylesheet], link[rel=modulepreload]";
-  addEventListener("error", (event) => event.target instanceof Element && event.target.matches(FILES) && onMissing(), true);
+  addEventListener("error", (event) => event.target instanceof Element && event.target.matches(FILES) && onMissing(event), true);
   addEventListener("vite:preloadError", onMissing); // from Gradio's loader of modules
   setTimeout(() => {
     if (!live && !missing) show("This page is still loading.", `Its controls do not work yet, after ${SLOW_MS / 1000} s.`);
   }, SLOW_MS);
 
-  window.lathe = { loaded };
+  window.lathe = { loaded, failed };
 })();

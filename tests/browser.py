@@ -22,6 +22,7 @@ LIVE_ONLY = """new MutationObserver((_, observer) => {
 """Removes the first drawing of a page (tests/app/web/test_first_drawing.py), so that a test finds each element once."""
 SHOWN = "document.body.innerText + '\\nhidden: ' + document.body.textContent.slice(0, 3000)"
 ROUND_MS, MOST_REQUESTS = 1000, 300  # a page that repeats its requests sends the next before
+MOST_LOOKS = 80  # without a request, 1.5 s each; a page that waits for an animation is not idle
 GUARD_MS = 15 * 60_000  # pages that stand still fail sooner, by _watch
 IN_BROWSER = [
     pytest.mark.browser,
@@ -143,16 +144,18 @@ def pick(page: Any, name: str, choice: str) -> None:
 
 
 async def _watch(page: Any) -> None:
-    """Closes the page when all processes stand still: what waits for it then fails, with what the page shows.
+    """Closes the page when all processes stand still, or it asks for nothing more: what waits for it fails, with what it shows.
 
     It runs only while the test waits for the browser.
     """
-    progress = Progress(quiet=QUIET_SECONDS / 3)
-    while not progress.has_stopped():
+    progress, looks = Progress(quiet=QUIET_SECONDS / 3), 0
+    sent = page.log.ended()
+    while not progress.has_stopped() and looks < MOST_LOOKS:
         await asyncio.sleep(LOOK_SECONDS * 3)
+        before, sent = sent, page.log.ended()
+        looks = looks + 1 if sent is not None and sent == before else 0
     own, shown = page._impl_obj, "nothing"
     with contextlib.suppress(Exception):
         shown = await own.evaluate(SHOWN, None)
-    await own.close(
-        None, f"nothing was going on for {QUIET_SECONDS:g} s; {own.url} shows:\n{shown}\n{progress.describe()}"
-    )
+    told = "\n".join([*page.log.lines(), f"{own.url} shows:", shown, progress.describe()])
+    await own.close(None, f"nothing more happens on the page:\n{told}")

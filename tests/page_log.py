@@ -12,11 +12,12 @@ class PageLog:
         self._page, self._start = page, time.monotonic()
         self._lines: deque[str] = deque(maxlen=100)
         self._waiting: dict[Any, float] = {}
+        self._sent = 0
         page.on("console", lambda message: self._add(f"console {message.type}: {message.text}"))
         page.on("pageerror", lambda error: self._add(f"error: {error}"))
         page.on("crash", lambda: self._add("the page crashed"))
         page.on("framenavigated", lambda frame: self._add(f"at {frame.url}"))
-        page.on("request", lambda request: self._waiting.update({request: time.monotonic()}))
+        page.on("request", self._asked)
         page.on("requestfinished", lambda request: self._waiting.pop(request, None))
         page.on("requestfailed", self._failed)
         page.on("response", lambda answer: self._add(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
@@ -25,6 +26,14 @@ class PageLog:
         """Whether a handler has yet to answer."""
         return any("/run/predict" in request.url for request in self._waiting)
 
+    def ended(self) -> int | None:
+        """How many requests the page has sent, if all have been answered (apart from Gradio's stream, which ends with the page)."""
+        return None if any("/heartbeat/" not in request.url for request in self._waiting) else self._sent
+
+    def lines(self) -> list[str]:
+        """Messages, failed requests, and answers with an error, with their times."""
+        return list(self._lines)
+
     def text(self) -> str:
         """The log, the requests without an answer, and what the page shows now."""
         waiting = [
@@ -32,10 +41,14 @@ class PageLog:
             for request, since in self._waiting.items()
             if "/heartbeat/" not in request.url  # Gradio's stream, which ends with the page
         ]
-        return "\n".join([*self._lines, *waiting, f"the page {self._page.url} shows:", self._shown()])
+        return "\n".join([*self.lines(), *waiting, f"the page {self._page.url} shows:", self._shown()])
 
     def _add(self, line: str) -> None:
         self._lines.append(f"{time.monotonic() - self._start:6.1f} s  {line}")
+
+    def _asked(self, request: Any) -> None:
+        self._waiting[request] = time.monotonic()
+        self._sent += 1
 
     def _failed(self, request: Any) -> None:
         self._waiting.pop(request, None)

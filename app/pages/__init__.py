@@ -77,7 +77,7 @@ def _configured_once(demo: gr.Blocks) -> Iterator[None]:
 
 
 def _tell_when_live(demo: gr.Blocks, own: set[int]) -> None:
-    """Calls `lathe.live` in the browser after each handler that fills the page when it opens.
+    """Calls `lathe.live` in the browser after each handler that fills the page when it opens, and `lathe.failed` if it failed.
 
     After the last of them the first drawing (app/web/first_drawing/) gives way to the live page.
     """
@@ -88,6 +88,8 @@ def _tell_when_live(demo: gr.Blocks, own: set[int]) -> None:
         if opens and handler.fn is not None:
             filling.append(number)
     for number in filling:
-        Dependency(demo, {}, number, None).then(None, None, None, js=f"() => lathe.live({len(filling)})")
+        handler = Dependency(demo, {}, number, None)
+        handler.then(None, None, None, js=f"() => lathe.live({len(filling)})")
+        handler.failure(None, None, None, js="() => lathe.failed()")
     if not filling:
         demo.load(None, None, None, js="() => lathe.live(1)")

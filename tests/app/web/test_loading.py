@@ -66,6 +66,28 @@ def test_after_three_reloads_it_says_what_is_wrong_and_offers_a_reload(page):
     becomes_live(page)
 
 
+def fail(page, times):
+    """Lets the first `times` handlers end with an error."""
+    page.route("**/run/predict", lambda route: route.fulfill(status=500, body="failed"), times=times)
+
+
+def test_a_page_of_which_a_handler_failed_loads_again_by_itself(page):
+    fail(page, times=1)
+    page.goto("/new")
+    becomes_live(page)
+    assert len(page.loads) == 2
+    assert page.evaluate("sessionStorage.getItem('lathe-reloads')") == "0"
+
+
+def test_a_handler_that_fails_after_three_reloads_too_is_said_to_have_failed(page):
+    fail(page, times=10_000)
+    page.goto("/new")
+    page.locator(
+        NOTICE, has_text="What fills it did not arrive, even after 3 reloads. Check the server's log."
+    ).wait_for()
+    assert len(page.loads) == 4
+
+
 def test_while_the_server_does_not_answer_the_page_stays_and_says_so(page):
     lose(page, "**/assets/index-*.js", times=1)
     lose(page, "**/healthz", times=10_000)  # until the notice was seen
