@@ -79,6 +79,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(gradio_calls.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules)
+    app.add_middleware(serving.Shares, most=settings.connections)
     app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
     app.add_middleware(security.Hosts, rules=rules)
     app.add_middleware(security.BrowserRules)
@@ -134,8 +135,17 @@ def main() -> None:
     settings = get_settings()
     server_token.check_listening(settings)
     database.migrate()
+    _allow_many_sockets()
     app = create_app(settings)
     Server(_server_config(app, settings), app.state.leaving).run()
+
+
+def _allow_many_sockets() -> None:
+    """Raises the limit on open files to the highest allowed: at the limit, asyncio accepts no connection for a second."""
+    import resource
+
+    _, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
 
 
 def _server_config(app: FastAPI, settings: Settings) -> "uvicorn.Config":
@@ -152,7 +162,6 @@ def _server_config(app: FastAPI, settings: Settings) -> "uvicorn.Config":
         http=cast("type[asyncio.Protocol]", partial(Connection, limits=limits)),
         ws="none",
         proxy_headers=False,
-        limit_concurrency=settings.connections,
         log_level="error",  # anybody can send requests that cause warnings and fill the log
         server_header=False,
         timeout_graceful_shutdown=5,

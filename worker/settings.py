@@ -50,7 +50,9 @@ class Settings(EngineSettings):
     request_seconds: float = Field(
         30, gt=0, description="Timeout for a request's headers, and between two parts of its body, in seconds."
     )
-    connections: int = Field(512, ge=8, description="Maximum number of open connections to the web server.")
+    connections: int = Field(
+        512, ge=8, description="Maximum number of requests that the web server answers at a time, open pages included."
+    )
     data_folders: str = Field(
         "", description="Folders with data files to choose from on the pages, separated by colons."
     )

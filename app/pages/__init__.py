@@ -88,8 +88,8 @@ def _tell_when_live(demo: gr.Blocks, own: set[int]) -> None:
         if opens and handler.fn is not None:
             filling.append(number)
     for number in filling:
-        handler = Dependency(demo, {}, number, None)
-        handler.then(None, None, None, js=f"() => lathe.live({len(filling)})")
-        handler.failure(None, None, None, js="() => lathe.failed()")
+        filled = Dependency(demo, {}, number, None)
+        filled.then(None, None, None, js=f"() => lathe.live({len(filling)})")
+        filled.failure(None, None, None, js="() => lathe.failed()")
     if not filling:
         demo.load(None, None, None, js="() => lathe.live(1)")

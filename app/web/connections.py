@@ -9,20 +9,40 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.access.peers import PEER_UID, uid_of
 
+Peer = int | str
+"""Who opened a connection: a user of this machine by the id, or an address."""
+
 
 @dataclass
 class Limits:
-    """The seconds for a request's head or between two parts of its body, and the most incomplete requests at a time."""
+    """Limits on incomplete requests.
+
+    Attributes:
+        seconds: for a request's head, or between two parts of its body.
+        most: incomplete requests at a time; of one peer, half as many.
+        grace: seconds until a new connection counts, so that one whose request is already here is read first.
+    """
 
     seconds: float
     most: int
-    open: "dict[Connection, None]" = field(default_factory=dict)
+    grace: float = 1.0
+    waiting: "dict[Peer, dict[Connection, None]]" = field(default_factory=dict)
 
     def admit(self, connection: "Connection") -> None:
-        """Counts an incomplete request; closes the oldest one if there are too many."""
-        self.open[connection] = None
-        if len(self.open) > self.most:
-            next(iter(self.open)).expire()
+        """Counts an incomplete request; if there are too many, closes the oldest one of its peer, or of the peer with the most."""
+        own = self.waiting.setdefault(connection.peer, {})
+        own[connection] = None
+        if len(own) > max(self.most // 2, 1):
+            next(iter(own)).expire()
+        elif sum(map(len, self.waiting.values())) > self.most:
+            next(iter(self.waiting[max(self.waiting, key=lambda peer: len(self.waiting[peer]))])).expire()
+
+    def release(self, connection: "Connection") -> None:
+        """Counts the request no longer."""
+        own = self.waiting.get(connection.peer, {})
+        own.pop(connection, None)
+        if not own:
+            self.waiting.pop(connection.peer, None)
 
 
 class Connection(H11Protocol):
@@ -32,12 +52,15 @@ class Connection(H11Protocol):
         super().__init__(*given, **named)
         self._limits = limits
         self._timer: asyncio.TimerHandle | None = None
+        self.peer: Peer = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         # Read at once: after the client closes its end, its user is unknown.
-        self.app_state = {**self.app_state, PEER_UID: _uid(self.client, self.server)}
-        self._update_timer()
+        uid = _uid(self.client, self.server)
+        self.app_state = {**self.app_state, PEER_UID: uid}
+        self.peer = uid if uid is not None else (self.client or ("",))[0]
+        self._timer = self.loop.call_later(self._limits.grace, self._grace_ended)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -72,6 +95,10 @@ class Connection(H11Protocol):
     def _start(self) -> None:
         self._timer = self.loop.call_later(self._limits.seconds, self._too_late)
 
+    def _grace_ended(self) -> None:
+        self._timer = None
+        self._update_timer()
+
     def _too_late(self) -> None:
         if self.flow.read_paused:  # the server has paused reading, not the client
             self._start()
@@ -79,7 +106,7 @@ class Connection(H11Protocol):
             self.expire()
 
     def _settle(self) -> None:
-        self._limits.open.pop(self, None)
+        self._limits.release(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

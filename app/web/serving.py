@@ -1,13 +1,23 @@
-"""The uvicorn server, which ends the endless responses of open pages when it stops."""
+"""The uvicorn server: it ends the endless responses of open pages when it stops, and limits the requests at a time."""
 
 import asyncio
 import re
+from collections import Counter
 from types import FrameType
 
 import uvicorn
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access import callers
+from app.web.authentication import OPEN_PATHS
+from app.web.security import error
+
 _ENDLESS = re.compile(r"/gradio_api/(heartbeat/|queue/data).*|/api/runs/[^/]+/live")
+
+
+def _is_endless(scope: Scope) -> bool:
+    return scope["type"] == "http" and bool(_ENDLESS.fullmatch(scope["path"]))
 
 
 class Streams:
@@ -17,8 +27,7 @@ class Streams:
         self.app, self.leaving = app, leaving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endless = scope["type"] == "http" and bool(_ENDLESS.fullmatch(scope["path"]))
-        await self.app(scope, self._until_leaving(receive) if endless else receive, send)
+        await self.app(scope, self._until_leaving(receive) if _is_endless(scope) else receive, send)
 
     def _until_leaving(self, receive: Receive) -> Receive:
         async def either() -> Message:
@@ -32,6 +41,38 @@ class Streams:
                 stopping.cancel()
 
         return either
+
+
+class Shares:
+    """Refuses requests beyond `most` at a time.
+
+    One caller has at most half as many endless responses of open pages, and a quarter as many other requests.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self.app, self.most = app, most
+        self.open: Counter[tuple[str, bool]] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            return await self.app(scope, receive, send)
+        kind = callers.current().name, _is_endless(scope)
+        if self.open[kind] >= max(self.most // (2 if kind[1] else 4), 1):
+            return await _too_many(429, "Close some of your pages.")(scope, receive, send)
+        if self.open.total() >= self.most:
+            return await _too_many(503, "Try again in a moment, or raise LATHE_CONNECTIONS.")(scope, receive, send)
+        self.open[kind] += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.open[kind] -= 1
+            self.open += Counter()  # drops counts of 0
+
+
+def _too_many(status: int, fix: str) -> JSONResponse:
+    answer = error(status, "requests", None, "are too many at a time.", fix)
+    answer.headers["Retry-After"] = "5"
+    return answer
 
 
 class Server(uvicorn.Server):

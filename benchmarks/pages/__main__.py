@@ -1,12 +1,13 @@
-"""Measures the pages in a real browser, and 50 viewers of one live run.
+"""Measures the pages in a real browser, 50 viewers of one live run, and one more person beside a crowd of connections.
 
     python -m benchmarks.pages [--runs 10 10000] [--steps 100000] [--ranks 1 8] [--viewers 50]
-                               [--only NAME] [--json]
+                               [--incomplete 2000] [--streams 150 400] [--only NAME] [--json]
 
 For each page, cold (an empty cache) and warm: milliseconds until its useful content is drawn, and until its controls work (live);
 requests and kB received until then; then what an open page costs: kB received and the server's processor time per second. Of the
 live run: milliseconds from storing a step to receiving it, and the server's share of a core. TensorBoard and Trackio are measured
-beside it where they are installed.
+beside it where they are installed. Of the crowd: milliseconds until /healthz and the page Runs are answered. `--only crowd`
+measures the crowd alone.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import browser, fill, others, viewers
+from benchmarks.pages import browser, crowd, fill, others, viewers
 from benchmarks.pages.server import served
 from worker.store import database
 
@@ -33,12 +34,16 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="loads of each page")
     parser.add_argument("--viewers", type=int, default=50, help="viewers of the live run")
     parser.add_argument("--seconds", type=float, default=30.0, help="seconds for which the live run is watched")
+    parser.add_argument("--incomplete", type=int, default=2000, help="incomplete requests at a time")
     parser.add_argument(
-        "--only", default="", metavar="NAME", help="only pages whose name has this in it, and no viewers"
+        "--streams", type=int, nargs="+", default=[150, 400], help="live streams, and open pages, at a time"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="NAME", help="only pages whose name has this in it, and no viewers; or the crowd"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    result: dict[str, Any] = {"pages": [], "viewers": []}
+    result: dict[str, Any] = {"pages": [], "viewers": [], "crowds": []}
     for runs in arguments.runs:
         with tempfile.TemporaryDirectory(prefix="lathe-benchmark-") as folder:
             _measure(Path(folder), runs, runs == arguments.runs[0], arguments, result)
@@ -83,6 +88,8 @@ def _measure(folder: Path, runs: int, first: bool, arguments: argparse.Namespace
                 print(_row(result["pages"][-1]), file=sys.stderr, flush=True)
             if live and not arguments.only:
                 result["viewers"].append(asdict(viewers.watch(server, live, arguments.viewers, arguments.seconds)))
+            if live and arguments.only in ("", "crowd"):
+                result["crowds"] += map(asdict, crowd.measure(server, live, arguments.incomplete, arguments.streams))
         if live and not arguments.only:
             result["viewers"] += [asdict(one) for one in others.measure(folder, arguments.viewers, arguments.seconds)]
     database.dispose()
@@ -99,6 +106,13 @@ def told(result: dict[str, Any]) -> str:
         lines.append(
             f"{one['program']:24}{one['viewers']:9}{one['p50_ms']:9.0f}{one['p95_ms']:9.0f}"
             f"{one['kb_per_second']:11.2f}{one['core_share']:11.1%}"
+        )
+    head = f"{'beside':24}{'open':>9}{'kept':>9}{'failed':>9}{'/healthz ms':>13}{'worst':>9}{'Runs ms':>11}{'worst':>9}"
+    lines += ["", head]
+    for one in result["crowds"]:
+        lines.append(
+            f"{one['kind']:24}{one['connections']:9}{one['kept']:9}{one['failed']:9}{one['healthz_p50_ms']:13.0f}"
+            f"{one['healthz_worst_ms']:9.0f}{one['page_p50_ms']:11.0f}{one['page_worst_ms']:9.0f}"
         )
     return "\n".join(lines)
 

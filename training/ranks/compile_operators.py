@@ -14,9 +14,8 @@ import psutil
 
 from training import operator_cache
 
-# DeepSpeed's builders and operator names. Lathe's own optimizers need only the first; a DeepSpeed JSON may need the others.
-_ON_CPU = {"ShareMemCommBuilder": "deepspeed_shm_comm", "CPUAdamBuilder": "cpu_adam", "FusedAdamBuilder": "fused_adam"}
-_ON_GPU = {"CPUAdamBuilder": "cpu_adam"}  # others depend on the GPU model, and querying it would take GPU memory
+# DeepSpeed's builders and operator names. Others depend on the GPU model, and querying it would take GPU memory.
+_OPERATORS = {"CPUAdamBuilder": "cpu_adam"}
 
 _FREE_BYTES = 4 * 2**30  # a compiler takes up to 1.5 GB, which a run may need
 
@@ -27,9 +26,10 @@ def main(arguments: list[str]) -> int:
     _lower_priority()
     time.sleep(float(arguments[0]) if arguments else 0)
     operator_cache.use_own_folder()
-    names = _ON_CPU if os.environ.get("DS_ACCELERATOR") == "cpu" else _ON_GPU
     missing = [
-        builder for builder, name in names.items() if not operator_cache.usable(operator_cache.folder_of(name), name)
+        builder
+        for builder, name in _OPERATORS.items()
+        if not operator_cache.usable(operator_cache.folder_of(name), name)
     ]
     if not missing:
         return 0

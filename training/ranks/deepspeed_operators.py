@@ -1,5 +1,6 @@
 """DeepSpeed compiles its operators at their first use on a machine. Reports progress, shares the result, checks requirements."""
 
+import importlib
 import importlib.util
 import threading
 from pathlib import Path
@@ -39,6 +40,9 @@ def reuse_operators(report: Report | None = None) -> None:
         return module
 
     OpBuilder.jit_load = load
+    # Only inference reduces by this operator, but each run on a CPU would wait a minute for it at the first run on a machine.
+    communication: Any = importlib.import_module("deepspeed.comm.torch")
+    communication.build_shm_op = lambda: None
 
 
 def _load(name: str, folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Compiles DeepSpeed's operators in the background of a worker, so that the first ZeRO run does not wait for it."""
+"""Compiles DeepSpeed's operators in the background of a worker, so that the first run with offloading does not wait for it."""
 
 import logging
 import os
@@ -19,7 +19,12 @@ _LOG_FILE = "operators.log"
 
 
 def compile_in_background() -> subprocess.Popen[bytes] | None:
-    """Starts the compilation, which ends with the calling thread at the latest. None if it cannot be started."""
+    """Starts the compilation, which ends with the calling thread at the latest.
+
+    None without a GPU, where runs need no operator, or if it cannot be started.
+    """
+    if not devices.usable_gpus():
+        return None
     folder = get_settings().data_dir / "logs"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -35,8 +40,7 @@ def compile_in_background() -> subprocess.Popen[bytes] | None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a run: without Lathe's secrets, with the ninja beside this Python, and DeepSpeed's backend set."""
+    """The environment of a run: without Lathe's secrets, with the ninja beside this Python."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    on_cpu = {} if devices.usable_gpus() else {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
-    return inherited | {"PATH": path, "PYTHONUNBUFFERED": "1"} | on_cpu
+    return inherited | {"PATH": path, "PYTHONUNBUFFERED": "1"}

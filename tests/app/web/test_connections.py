@@ -8,7 +8,10 @@ import uvicorn
 from forked_server import server
 from uvicorn.server import ServerState
 
+from app.access import callers
+from app.access.callers import Caller
 from app.web.connections import Connection, Limits
+from app.web.serving import Shares
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +25,7 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory):
-    """A server that waits an hour and accepts 8 connections, 4 of them with incomplete requests."""
+    """A server that waits an hour and accepts 8 requests at a time, and 4 incomplete ones, half of them of one caller or peer."""
     with server(tmp_path_factory.mktemp("patient") / "home", REQUEST_SECONDS="3600", CONNECTIONS="8") as started:
         yield started
 
@@ -74,7 +77,7 @@ def test_a_slow_body_after_its_answer_is_closed(served):
 
 def test_the_oldest_incomplete_request_is_closed_for_a_new_one(patient):
     with ExitStack() as held:
-        slow = [held.enter_context(patient.connect(b"GET / HTTP/1.1\r\n")) for _ in range(4)]
+        slow = [held.enter_context(patient.connect(b"GET / HTTP/1.1\r\n")) for _ in range(3)]
         with patient.connect(HEALTH) as connection:
             assert b"200 OK" in rest(connection)
         assert rest(slow[0]) == b""
@@ -82,12 +85,85 @@ def test_the_oldest_incomplete_request_is_closed_for_a_new_one(patient):
         assert slow[-1].recv(9) == b"HTTP/1.1 "
 
 
-def test_a_connection_above_the_limit_is_refused(patient):
+def test_of_two_peers_the_one_with_the_most_incomplete_requests_loses_its_oldest():
+    closed = []
+    limits = Limits(3600, 4)
+
+    class Incomplete:
+        def __init__(self, peer):
+            self.peer = peer
+
+        def expire(self):
+            closed.append(self)
+            limits.release(self)
+
+    def open_from(peer):
+        limits.admit(connection := Incomplete(peer))
+        return connection
+
+    first, *_ = [open_from(1000) for _ in range(2)]
+    others = [open_from(address) for address in ("10.0.0.1", "10.0.0.2")]
+    assert closed == []
+    open_from("10.0.0.3")
+    assert closed == [first]
+    open_from("10.0.0.1")
+    open_from("10.0.0.1")
+    assert others[0] in closed and others[1] not in closed and len(limits.waiting[1000]) == 1
+
+
+def test_a_caller_above_their_share_is_refused_until_a_page_is_closed_and_healthz_answers(patient):
     page = b"GET /gradio_api/heartbeat/page HTTP/1.1\r\nHost: HOST\r\n\r\n"
     with ExitStack() as held:
-        answers = [held.enter_context(patient.connect(page)).recv(12) for _ in range(8)]
-        assert answers[0] == b"HTTP/1.1 200"
-        assert answers[-1] == b"HTTP/1.1 503"
+        opened = [held.enter_context(patient.connect(page)) for _ in range(4)]
+        assert {connection.recv(12) for connection in opened} == {b"HTTP/1.1 200"}
+        with patient.connect(page) as refused:
+            answer = refused.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 429") and b"retry-after: 5" in answer
+        with patient.connect(HEALTH) as connection:
+            assert b"200 OK" in rest(connection)
+
+
+def test_requests_at_a_time_are_limited_for_each_caller_and_for_all():
+    answers = []
+
+    async def ask(shares, name, release, path="/gradio_api/heartbeat/page"):
+        callers.begin(Caller(name))
+
+        async def send(message):
+            if message["type"] == "http.response.start":
+                answers.append((name, message["status"]))
+
+        await shares({"type": "http", "path": path, "method": "GET"}, release.wait, send)
+
+    async def app(_scope, receive, send):
+        await send({"type": "http.response.start", "status": 200})
+        await receive()
+
+    async def scenario():
+        shares, release = Shares(app, most=4), asyncio.Event()
+        asked = [
+            asyncio.create_task(ask(shares, "alice", release, path)) for path in ("/", "/", "/healthz", "/healthz")
+        ]
+        names = ("alice", "alice", "alice", "bob", "carol")
+        asked += [asyncio.create_task(ask(shares, name, release)) for name in names]
+        while len(answers) < len(asked):
+            await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(*asked)
+        assert not shares.open
+        await ask(shares, "alice", release)
+
+    asyncio.run(scenario())
+    assert answers == [
+        ("alice", 200), ("alice", 429), ("alice", 200), ("alice", 200),
+        ("alice", 200), ("alice", 200), ("alice", 429), ("bob", 200), ("carol", 503), ("alice", 200),
+    ]  # fmt: skip
+
+
+def test_a_request_that_has_arrived_is_read_before_its_connection_counts(patient):
+    with ExitStack() as held:
+        sent = [held.enter_context(patient.connect(HEALTH)) for _ in range(40)]
+        assert all(b"200 OK" in rest(connection) for connection in sent)
 
 
 class Watched(Connection):
@@ -112,7 +188,9 @@ async def timers(*sent):
     config.load()
 
     def connection():
-        created.append(Watched(config=config, server_state=ServerState(), app_state={}, limits=Limits(3600, 10)))
+        created.append(
+            Watched(config=config, server_state=ServerState(), app_state={}, limits=Limits(3600, 10, grace=3600))
+        )
         return created[-1]
 
     listener = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)

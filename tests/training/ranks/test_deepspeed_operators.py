@@ -11,7 +11,6 @@ from typing import Any
 
 import psutil
 import pytest
-import warm
 from patience import ended, eventually, run
 
 from training import operator_cache
@@ -29,7 +28,7 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, TORCH_EXTENSION_NAME_TEX
 PyMODINIT_FUNC PyInit_tiny_operator(void) { return PyModule_Create(&definition); }
 """.replace("TORCH_EXTENSION_NAME_TEXT", '"tiny_operator"')
 NAME = "tiny_operator"
-AHEAD = ("deepspeed_shm_comm", "cpu_adam", "fused_adam")
+AHEAD = ("cpu_adam",)
 
 
 def test_the_lock_of_a_killed_process_is_removed(tmp_path: Path) -> None:
@@ -206,8 +205,7 @@ def test_compiling_ahead_ends_at_once_if_everything_is_compiled(own_folder: Path
 
 
 @pytest.mark.train
-def test_compiling_ahead_without_a_compiler_prints_why(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    warm.use_python(monkeypatch)
+def test_compiling_ahead_without_a_compiler_prints_why(own_folder: Path) -> None:
     done = ahead_of_runs(CXX="no-such-compiler")
     assert done.returncode == 1 and ("no-such-compiler" in done.stderr or "little memory" in done.stdout)
     assert not any(operator_cache.usable(operator_cache.folder_of(name), name) for name in AHEAD)
@@ -238,7 +236,10 @@ def test_a_run_that_waits_too_long_ends_background_compiling(own_folder: Path, t
             ended(ahead_of_us)
 
 
-def test_a_worker_compiles_at_the_lowest_priority(home: Path, own_folder: Path) -> None:
+def test_a_worker_with_a_gpu_compiles_at_the_lowest_priority(
+    home: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead.devices, "usable_gpus", lambda: [0])
     child = ahead.compile_in_background()
     assert child
     eventually(lambda: psutil.Process(child.pid).nice() == 19)
@@ -254,3 +255,29 @@ def test_operators_are_cached_by_version_unless_a_folder_is_set(monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     operator_cache.use_own_folder()
     assert os.environ[operator_cache.ROOT_VARIABLE].startswith("/cache/lathe/operators-")
+
+
+def test_a_worker_without_a_gpu_compiles_nothing_ahead(home: Path, own_folder: Path) -> None:
+    assert ahead.compile_in_background() is None
+
+
+@pytest.mark.train
+def test_zero_on_a_cpu_needs_no_compiler(own_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed would compile an operator that only inference uses before the first run on a machine."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    script = (
+        "from training.ranks.deepspeed_operators import reuse_operators\n"
+        "reuse_operators()\n"
+        "import deepspeed, torch\n"
+        "deepspeed.init_distributed('gloo')\n"
+        "model, optimizer = torch.nn.Linear(4, 1), None\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "config = {'train_micro_batch_size_per_gpu': 1, 'zero_optimization': {'stage': 2}, 'zero_allow_untested_optimizer': True}\n"
+        "engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)\n"
+        "engine.backward(engine(torch.ones(1, 4)).sum())\n"
+        "engine.step()\n"
+    )
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    done = run([sys.executable, "-c", script], env=os.environ | variables, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not list(own_folder.rglob("*.so"))
