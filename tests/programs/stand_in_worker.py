@@ -4,7 +4,7 @@ from programs.stand_in_nursery import Nursery
 
 from worker.engines.local import starting
 from worker.machine import processes
-from worker.queue import compile_ahead, reaper
+from worker.queue import reaper
 from worker.queue.tasks import app
 
 __all__ = ["app"]
@@ -12,5 +12,4 @@ __all__ = ["app"]
 nursery = Nursery.forked()
 processes.start_detached = nursery.start_detached
 starting._standby.prepare = lambda command: None
-compile_ahead._AFTER_SECONDS = 86_400.0
 reaper.ROUND_SECONDS = 0.5

@@ -19,6 +19,7 @@ from training.errors import UserError
 from training.ranks import deepspeed_operators
 from training.reports.report import Report
 from training.run_folder.events import Note, PhaseStarted, Progress, decode
+from worker.machine import processes
 from worker.queue import compile_ahead as ahead
 
 SOURCE = """
@@ -255,6 +256,23 @@ def test_operators_are_cached_by_version_unless_a_folder_is_set(monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     operator_cache.use_own_folder()
     assert os.environ[operator_cache.ROOT_VARIABLE].startswith("/cache/lathe/operators-")
+
+
+WORKER = """
+import signal
+from worker.queue import compile_ahead
+compile_ahead.devices.usable_gpus = lambda: [0]
+print(compile_ahead.compile_in_background().pid, flush=True)
+signal.pause()
+"""
+
+
+def test_the_compilation_of_deepspeeds_operators_ends_with_its_worker(home: Path, own_folder: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        compiler = psutil.Process(int(worker.stdout.readline()))
+        worker.kill()
+        eventually(lambda: processes.is_gone(compiler))
 
 
 def test_a_worker_without_a_gpu_compiles_nothing_ahead(home: Path, own_folder: Path) -> None:

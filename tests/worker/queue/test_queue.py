@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 from paths import ROOT, TESTS
 from patience import eventually
@@ -20,7 +19,6 @@ from sqlmodel import select
 from supervised import get, nursery, queue_run
 
 from worker import celery_app
-from worker.machine import processes
 from worker.queue import local_broker, tasks
 from worker.settings import get_settings
 from worker.store import database as db
@@ -79,17 +77,6 @@ def workers(count: int) -> Iterator[list[Forked]]:
     finally:
         for worker in started:
             worker.end()
-
-
-def compilers(worker: psutil.Process) -> list[psutil.Process]:
-    return [child for child in worker.children() if "training.ranks.compile_operators" in child.cmdline()]
-
-
-def test_the_compilation_of_deepspeeds_operators_ends_with_its_worker(valkey: Redis) -> None:
-    with workers(1) as [worker]:
-        compiler = eventually(lambda: compilers(worker.process))[0]
-        worker.process.kill()
-        eventually(lambda: processes.is_gone(compiler))
 
 
 def test_a_worker_reports_its_machine_and_that_it_stops(valkey: Redis) -> None:
