@@ -43,6 +43,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         playground,
         records,
         reference,
+        sharing,
         stream,
         sweeps,
         system,
@@ -62,7 +63,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     runs_and_queue = (api, downloads, order, live, records, stream, comparing, sweeps, evaluations)
     before = (before_run, dataset_imports, datasets, tokens, diagnoses)
     models = (model_endpoint, playground)
-    for part in (*runs_and_queue, *before, *models, system, users, settings_routes, notifications, reference):
+    for part in (*runs_and_queue, *before, *models, sharing, system, users, settings_routes, notifications, reference):
         app.include_router(part.router, responses=ERRORS)
     app.include_router(api.rest)
     api.install_error_handlers(app)

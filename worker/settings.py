@@ -8,6 +8,7 @@ import tempfile
 from functools import lru_cache
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
@@ -59,6 +60,10 @@ class Settings(EngineSettings):
     model_folders: str = Field(
         "",
         description="Folders with models that accounts may use, separated by colons. Hub models need no entry.",
+    )
+    visibility: Literal["all", "own"] = Field(
+        "all",
+        description="What accounts see: everything (all), or only what they own and what was shared with them (own).",
     )
     token: SecretStr | None = Field(
         None, description="The server's token, at least 32 characters. Default: generated and saved in the data folder."

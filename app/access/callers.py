@@ -11,6 +11,7 @@ from app.access.peers import is_loopback
 from training.errors import Problem
 from worker.allowed_paths import EVERYTHING, AllowedPaths, allowed
 from worker.settings import get_settings
+from worker.store import sight
 from worker.store.tables import LOCAL
 
 
@@ -33,6 +34,11 @@ class Caller:
         trusted = self.is_local and (self.here or is_loopback(get_settings().host))
         return EVERYTHING if trusted else allowed(pushes=self.is_local)
 
+    @property
+    def sees_all(self) -> bool:
+        """True if the caller sees what others own."""
+        return self.is_local or self.admin or get_settings().visibility == "all"
+
     def may_change(self, owner: str) -> bool:
         """True if the caller may change what `owner` owns."""
         return self.is_local or self.admin or self.name == owner
@@ -50,9 +56,10 @@ _call: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 def begin(caller: Caller) -> Call:
-    """Sets the caller of this request."""
+    """Sets the caller of this request, and with it what is read."""
     call = Call(caller)
     _call.set(call)
+    sight.limit_to(None if caller.sees_all else caller.name)
     return call
 
 

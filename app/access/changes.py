@@ -15,6 +15,7 @@ from worker.disk.offers import Freeable
 from worker.evaluations import submit as evaluating
 from worker.runs import shared_diagnoses, submit
 from worker.store import database, evaluations, runs, sweeps, waiting
+from worker.store.sight import ANOTHER
 from worker.store.submissions import Submission
 from worker.store.system import aside, machines
 from worker.store.tables import Evaluation, Run
@@ -29,7 +30,7 @@ def stop(run_id: str) -> None:
     Raises:
         Forbidden: another user owns it.
     """
-    submit.stop(_own_run(run_id))
+    submit.stop(own_run(run_id))
 
 
 def resume(
@@ -42,7 +43,7 @@ def resume(
         UserError: its checkpoint cannot be divided so.
     """
     reach = callers.current().reach
-    submit.resume(_own_run(run_id), step_down=step_down, strategy=strategy, num_processes=num_processes, reach=reach)
+    submit.resume(own_run(run_id), step_down=step_down, strategy=strategy, num_processes=num_processes, reach=reach)
 
 
 def start_sweep(spec: SweepSpec, submission: Submission | None = None) -> str:
@@ -61,7 +62,7 @@ def stop_sweep(sweep_id: str) -> None:
     Raises:
         Forbidden: another user owns it.
     """
-    start.stop(_own_sweep(sweep_id))
+    start.stop(own_sweep(sweep_id))
 
 
 def delete_sweep(sweep_id: str) -> None:
@@ -71,7 +72,7 @@ def delete_sweep(sweep_id: str) -> None:
         Forbidden: another user owns it.
         SweepActive: one of its runs is queued or running.
     """
-    sweep_delete.delete(_own_sweep(sweep_id))
+    sweep_delete.delete(own_sweep(sweep_id))
 
 
 def edit(
@@ -92,7 +93,7 @@ def edit(
     Raises:
         Forbidden: another user owns it, or a user who is no admin asks for more than the normal priority.
     """
-    own = _own_run(run_id)
+    own = own_run(run_id)
     if priority is not None and priority > waiting.NORMAL:
         check_admin("priority", waiting.priority_word(priority), "lets the run start before those of others.")
     with database.write() as session:
@@ -117,7 +118,7 @@ def delete(run_id: str) -> None:
     Raises:
         Forbidden: another user owns it.
     """
-    own = _own_run(run_id)
+    own = own_run(run_id)
     with database.write() as session:
         runs.delete(session=session, run_id=own)
 
@@ -129,7 +130,7 @@ def evaluate(run_id: str, data: str, values: dict[str, Any]) -> Evaluation:
         Forbidden: another user owns the run.
     """
     caller = callers.current()
-    return evaluating.submit(_own_run(run_id), values, data=data, reach=caller.reach, owner=caller.name)
+    return evaluating.submit(own_run(run_id), values, data=data, reach=caller.reach, owner=caller.name)
 
 
 def stop_evaluation(evaluation_id: str) -> None:
@@ -158,7 +159,7 @@ def move(run_id: str, before: str | None) -> None:
     Raises:
         Forbidden: another user owns it, or it would pass another user's run.
     """
-    own = _own_run(run_id)
+    own = own_run(run_id)
     with database.write() as session:
         passed = waiting.move(session=session, run_id=own, before=before)
         _check_passing(own, passed)
@@ -187,7 +188,7 @@ def remove_dataset(dataset_id: str) -> None:
     Raises:
         Forbidden: another user owns it.
     """
-    _own_dataset(dataset_id)
+    own_dataset(dataset_id)
     with database.write() as session:
         datasets.delete(session=session, dataset_id=dataset_id)
 
@@ -198,7 +199,7 @@ def save_mapping(dataset_id: str, columns: str | None) -> None:
     Raises:
         Forbidden: another user owns it.
     """
-    _own_dataset(dataset_id)
+    own_dataset(dataset_id)
     datasets.save_mapping(dataset_id, columns)
 
 
@@ -218,7 +219,8 @@ def _check_passing(run_id: str, passed: list[Run]) -> None:
     caller = callers.current()
     others = [run for run in passed if not caller.may_change(run.owner)]
     if others:
-        message = f"would start before {others[0].name!r} of {others[0].owner}."
+        passed_run = f"{others[0].name!r} of {others[0].owner}" if caller.sees_all else f"a run of {ANOTHER}"
+        message = f"would start before {passed_run}."
         error = Forbidden("run", run_id, message, "Ask an admin to move it.")
         callers.refuse(error.problem)
         raise error
@@ -260,14 +262,26 @@ def use_machine(name: str) -> None:
         aside.use(session=session, host=name)
 
 
-def _own_run(run_id: str) -> str:
+def own_run(run_id: str) -> str:
+    """The id of a run that the caller may change.
+
+    Raises:
+        RunNotFound: there is none.
+        Forbidden: another user owns it.
+    """
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
     check_change("run", run.id, run.owner)
     return run.id
 
 
-def _own_sweep(sweep_id: str) -> str:
+def own_sweep(sweep_id: str) -> str:
+    """The id of a sweep that the caller may change.
+
+    Raises:
+        SweepNotFound: there is none.
+        Forbidden: another user owns it.
+    """
     with database.read() as session:
         sweep = sweeps.get(session=session, sweep_id=sweep_id)
     check_change("sweep", sweep.id, sweep.owner)
@@ -277,11 +291,18 @@ def _own_sweep(sweep_id: str) -> str:
 def _own_evaluation(evaluation_id: str) -> str:
     with database.read() as session:
         item = evaluations.get(session=session, evaluation_id=evaluation_id)
-    _own_run(item.run_id)
+    own_run(item.run_id)
     return item.id
 
 
-def _own_dataset(dataset_id: str) -> None:
+def own_dataset(dataset_id: str) -> str:
+    """The id of a data set that the caller may change.
+
+    Raises:
+        DatasetNotFound: there is none.
+        Forbidden: another user owns it.
+    """
     with database.read() as session:
         dataset = datasets.get(session=session, dataset_id=dataset_id)
     check_change("dataset", dataset.id, dataset.owner)
+    return dataset.id

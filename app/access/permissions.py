@@ -2,6 +2,7 @@
 
 from app.access import callers
 from training.errors import UserError
+from worker.store.sight import ANOTHER
 from worker.store.tables import LOCAL
 
 
@@ -18,6 +19,7 @@ def check_change(field: str, value: str, owner: str) -> None:
     if callers.current().may_change(owner):
         return
     name = "the user who runs the server" if owner == LOCAL else owner
+    name = name if callers.current().sees_all else ANOTHER
     error = Forbidden(field, value, f"belongs to {name}.", f"Ask {name} or an admin to change it.")
     callers.refuse(error.problem)
     raise error

@@ -1,11 +1,12 @@
 """Diagnoses of failed runs and of shared logs, which the page Diagnose shows and REST returns. Read-only."""
 
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from worker.runs import shared_diagnoses
 from worker.runs.shared_diagnoses import SharedDiagnosis
-from worker.store import database
+from worker.store import database, sight
 from worker.store.listed import run_list
 from worker.store.tables import Run, Status
 
@@ -33,9 +34,10 @@ def recent() -> list[Recent]:
     with database.read() as session:
         failed = run_list.listing(session=session, status=Status.FAILED, order_by="finished_at", limit=2 * MOST)
         diagnosed = [recent for run in failed if (recent := _of_run(run)) is not None]
+    listed = (one for one in shared_diagnoses.listing() if sight.user() in (None, one.owner))
     shared = [
         Recent(address(one.id), f"Log of {one.owner}", one.diagnosis["title"], one.diagnosis["cause"], one.created_at)
-        for one in shared_diagnoses.listing(MOST)
+        for one in islice(listed, MOST)
     ]
     return sorted([*diagnosed, *shared], key=lambda one: one.when, reverse=True)[:MOST]
 

@@ -10,6 +10,7 @@ from worker.disk.offers import Freeable
 from worker.disk.sizes import Size
 from worker.disk.usage import RunUse, Usage
 from worker.settings import get_settings
+from worker.store import sight
 
 
 def document(measured: Measured, freed: Progress | None, may_change: Callable[[str], bool]) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def document(measured: Measured, freed: Progress | None, may_change: Callable[[s
         "measuring": {"done": progress[0], "total": progress[1]} if progress else None,
         "problem": measured.problem,
         "kinds": {kind.value: asdict(size) for kind, size in usage.kinds.items()} if usage else None,
-        "largest_runs": [_run(use) for use in usage.runs] if usage else [],
+        "largest_runs": [_run(use) for use in usage.runs if sight.user() in (None, use.owner)] if usage else [],
         "freeable": _freeable(usage, may_change) if usage else [],
         "freeing": _freeing(freed) if freed else None,
     }

@@ -10,7 +10,7 @@ from worker.engines.naming import engine_name
 from worker.machine import devices, overload
 from worker.runs import start_times
 from worker.settings import SettingsError
-from worker.store import database, runs, waiting
+from worker.store import database, runs, sight, waiting
 from worker.store.system import machines
 from worker.store.tables import QueueState, Run, Status
 
@@ -27,14 +27,28 @@ class Queue:
 
 
 def read(session: Session) -> Queue:
-    """The queue as the database has it."""
-    queued = waiting.waiting(session=session)
+    """The queue as the database has it; of runs that the session's user does not see, only their places."""
+    with sight.everything(), database.read() as whole:
+        queued = waiting.waiting(session=whole)
+        running = len(runs.with_status(session=whole, status=Status.RUNNING))
+        starts = _starts(whole, queued)
+    seen = sight.visible(session, [run.id for run in queued])
+    shown = [run if run.id in seen else _hidden(run, place) for place, run in enumerate(queued, 1)]
     return Queue(
-        waiting=queued,
-        running=len(runs.with_status(session=session, status=Status.RUNNING)),
+        waiting=shown,
+        running=running,
         paused=waiting.paused(session=session),
-        starts=_starts(session, queued),
+        starts={new.id: starts.get(old.id) for new, old in zip(shown, queued, strict=True)},
         overloaded=overload.in_words() if queued else "",
+    )
+
+
+def _hidden(run: Run, place: int) -> Run:
+    """What a user who does not see the run may know of it."""
+    processes = {"num_processes": run.config.get("num_processes", 1)}
+    same = {name: getattr(run, name) for name in ("queued_at", "priority", "held", "created_at", "step")}
+    return Run(
+        id=f"{sight.HIDDEN}{place}", name=f"a run of {sight.ANOTHER}", owner=sight.ANOTHER, config=processes, **same
     )
 
 

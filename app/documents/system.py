@@ -1,6 +1,7 @@
 """The installation as a dictionary: what `lathe system --json` prints, REST returns and the page System shows. Read-only."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlmodel import Session
@@ -9,7 +10,7 @@ from app.documents import disk, services
 from worker.disk import background
 from worker.machine.devices import JOB
 from worker.settings import get_settings
-from worker.store import database
+from worker.store import database, sight
 from worker.store.system import aside, engines, machines
 from worker.store.system.machines import Lease
 from worker.store.tables import EngineReport, Machine
@@ -42,7 +43,7 @@ def fleet(session: Session) -> dict[str, Any]:
     `engines` with machines of their own: their partitions, and how many runs wait and run there. `put_aside` are the machines that
     runs on several machines avoid.
     """
-    now, leases = database.now(session=session), machines.leases(session=session)
+    now, leases = database.now(session=session), _seen(session, machines.leases(session=session))
     known = [_machine(machine, leases, now) for machine in machines.listing(session=session)]
     named = {device["name"] for machine in known for device in machine["devices"]}
     return {
@@ -53,6 +54,22 @@ def fleet(session: Session) -> dict[str, Any]:
         "queue": _queue(session),
         "put_aside": [one.model_dump() for one in aside.listing(session=session)],
     }
+
+
+def _seen(session: Session, leases: list[Lease]) -> list[Lease]:
+    """The leases, without what names the runs and models that the session's user does not see."""
+    if sight.user() is None:
+        return leases
+    ids = list(dict.fromkeys(lease.run_id for lease in leases))
+    seen = sight.visible(session, ids)
+
+    def shown(lease: Lease) -> Lease:
+        if lease.run_id in seen or lease.owner == sight.user():
+            return lease
+        number = ids.index(lease.run_id)
+        return replace(lease, run_id=f"{sight.HIDDEN}{number}", name=f"a run of {sight.ANOTHER}", owner=sight.ANOTHER)
+
+    return [shown(lease) for lease in leases]
 
 
 def _engine(report: EngineReport, now: float) -> dict[str, Any]:
@@ -84,6 +101,12 @@ def _lease(lease: Lease) -> dict[str, Any]:
 
 
 def _queue(session: Session) -> dict[str, Any]:
-    queue = machines.queue(session=session)
-    oldest = dict(zip(("run_id", "name", "queued_at"), queue.oldest, strict=True)) if queue.oldest else None
+    with sight.everything(), database.read() as whole:
+        queue = machines.queue(session=whole)
+    oldest = None
+    if queue.oldest:
+        run_id, name, queued_at = queue.oldest
+        if not sight.visible(session, [run_id]):
+            run_id, name = f"{sight.HIDDEN}oldest", f"a run of {sight.ANOTHER}"
+        oldest = {"run_id": run_id, "name": name, "queued_at": queued_at}
     return {"waiting": queue.waiting, "running": queue.running, "oldest": oldest}

@@ -18,7 +18,7 @@ from worker.datasets.checking import check_file
 from worker.datasets.incoming import plain_name
 from worker.file_store import dataset_files
 from worker.settings import get_settings
-from worker.store import database
+from worker.store import database, shares, sight
 from worker.store.tables import LOCAL, Dataset, Run
 
 ID_LENGTH = 16
@@ -159,6 +159,7 @@ def delete(*, session: Session, dataset_id: str) -> None:
         run.dataset_id = None if run.dataset_id == dataset_id else run.dataset_id
         session.add(run)
     session.flush()
+    shares.remove(session=session, kind="dataset", object_ids=[dataset.id])
     session.delete(dataset)
     path, sha256 = path_of(dataset), dataset.sha256
     database.after_commit(session, lambda: path.unlink(missing_ok=True))
@@ -181,7 +182,7 @@ def _uses(dataset_id: str) -> ColumnElement[bool]:
 
 
 def _known(digest: str) -> Dataset | None:
-    with database.read() as session:
+    with sight.everything(), database.read() as session:
         return session.exec(select(Dataset).where(Dataset.sha256 == digest)).first()
 
 
@@ -190,6 +191,9 @@ def _take(
 ) -> Added:
     known = _known(digest)
     if known is not None and dataset_files.present(path_of(known), digest):
+        if known.owner != owner:  # who has the file may see it
+            with database.write() as session:
+                shares.add(session=session, kind="dataset", object_id=known.id, user=owner)
         return Added(known, new=False)
     found = check_file(copy, name, columns, file_format)
     _refuse_unfit(found)

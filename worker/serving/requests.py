@@ -24,6 +24,8 @@ def ask(names: Sequence[str], owner: str) -> ServedModel:
         NotServed: as `models.plan`.
         ConfigError: a run names what its owner may not name.
     """
+    with database.read() as session:  # of runs that the user sees
+        models.plan(session=session, names=names)
     with database.write() as session:
         _admit(session, names)
         plan = models.plan(session=session, names=names)

@@ -10,7 +10,7 @@ import secrets
 from sqlmodel import Session, col, select
 
 from training.errors import UserError
-from worker.store import database
+from worker.store import database, shares
 from worker.store.notifications import channels, preferences
 from worker.store.tables import LOCAL, Account
 
@@ -65,6 +65,7 @@ def remove(*, session: Session, name: str) -> None:
     """
     session.delete(get(session=session, name=name))
     channels.remove_of(session=session, owner=name)
+    shares.remove_user(session=session, user=name)
     preferences.remove_of(session=session, owner=name)
 
 

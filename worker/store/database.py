@@ -22,7 +22,7 @@ from sqlmodel import Session, SQLModel, select
 
 from training.run_folder.events import finite
 from worker.settings import ROOT, Settings, get_settings
-from worker.store import private_folder
+from worker.store import private_folder, sight
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -54,8 +54,8 @@ def dispose() -> None:
 
 @contextmanager
 def read() -> Iterator[Session]:
-    """A session for reading; what it loaded stays usable afterwards."""
-    with Session(engine(), expire_on_commit=False) as session:
+    """A session for reading what the user sees (worker/store/sight.py); what it loaded stays usable afterwards."""
+    with Session(engine(), expire_on_commit=False, info={"user": sight.user()}) as session:
         yield session
 
 

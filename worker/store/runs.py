@@ -18,7 +18,7 @@ from training.config.run_config import Changes, RunConfig
 from training.errors import UserError
 from worker.file_store import run_files
 from worker.settings import get_settings
-from worker.store import database, history
+from worker.store import database, history, shares
 from worker.store.notifications import outbox
 from worker.store.tables import LOCAL, Attempt, Event, Request, Run, Status
 from worker.store.tables.run_values import LONGEST_NAME, LONGEST_NOTES, LONGEST_TAG
@@ -262,6 +262,7 @@ def delete(*, session: Session, run_id: str) -> None:
     if not run.status.ended:
         raise NotEnded("run", run.id, f"is {run.status.value}.", "Stop it before you delete it.")
     folder = get_settings().runs_dir / run.id
+    shares.remove(session=session, kind="run", object_ids=[run.id])
     session.exec(delete_from(Run).where(col(Run.id) == run.id))
     # A file that cannot be deleted must not restore the run: its folder then stays unused.
     database.after_commit(session, lambda: shutil.rmtree(folder, ignore_errors=True))

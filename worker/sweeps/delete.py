@@ -5,7 +5,7 @@ import contextlib
 from sqlmodel import col
 from sqlmodel import delete as delete_from
 
-from worker.store import database, runs, sweeps
+from worker.store import database, runs, shares, sweeps
 from worker.store.runs import NotEnded, RunNotFound
 from worker.store.tables import Sweep
 
@@ -42,6 +42,7 @@ def finish(sweep_id: str) -> None:
             except NotEnded:
                 runs.locked(session=session, run_id=run_id).sweep_id = None
     with database.write() as session:
+        shares.remove(session=session, kind="sweep", object_ids=[sweep_id])
         session.exec(delete_from(Sweep).where(col(Sweep.id) == sweep_id))
 
 

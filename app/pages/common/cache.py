@@ -1,10 +1,15 @@
-"""A cache with a time limit: several viewers of a run cost one database read."""
+"""A cache with a time limit: several viewers of a run cost one database read.
+
+A user who does not see everything shares no value with others.
+"""
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar
+
+from worker.store import sight
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -15,7 +20,7 @@ class TimedCache(Generic[Key, Value]):
 
     def __init__(self, seconds: float, size: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._size, self._clock = seconds, size, clock
-        self._entries: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
+        self._entries: OrderedDict[tuple[str | None, Key], tuple[float, Value]] = OrderedDict()
         self._lock = Lock()
 
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
@@ -33,14 +38,15 @@ class TimedCache(Generic[Key, Value]):
             return self._known(key) is not None
 
     def _known(self, key: Key) -> tuple[float, Value] | None:
-        entry = self._entries.get(key)
+        entry = self._entries.get((sight.user(), key))
         return entry if entry is not None and self._clock() - entry[0] < self._seconds else None
 
     def put(self, key: Key, value: Value) -> None:
         """Sets the value of `key`."""
         with self._lock:
-            self._entries[key] = (self._clock(), value)
-            self._entries.move_to_end(key)
+            own = sight.user(), key
+            self._entries[own] = (self._clock(), value)
+            self._entries.move_to_end(own)
             while len(self._entries) > self._size:
                 self._entries.popitem(last=False)
 

@@ -11,6 +11,7 @@ from app.web.first_drawing.values import FIRST
 from app.words import numbers
 from training.errors import UserError
 from training.units import NONE
+from worker.store.sight import HIDDEN
 from worker.store.tables import Run, Status
 
 
@@ -65,6 +66,13 @@ def status_word(status: Status, request: str | None = None) -> Markup:
     """The status as a colored dot and a word; a running run with a stop request is stopping."""
     word = "stopping" if status is Status.RUNNING and request == "stop" else status.value
     return Markup('<span class="status status-{}"><i></i>{}</span>').format(status.value, word)
+
+
+def run_link(run_id: str, name: str) -> Markup:
+    """A link to a run; only its name if the user does not see the run."""
+    if run_id.startswith(HIDDEN):
+        return Markup("{}").format(name)
+    return Markup('<a href="/run?id={}" title="{}">{}</a>').format(run_id, name, name)
 
 
 def ago(epoch: float | None) -> Markup:

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.access import bulk, changes
+from app.access import bulk, callers, changes, sharing
 from app.access.bulk import Outcome
 from app.pages.common.html import bar, each
 from app.words.numbers import plural
@@ -147,7 +147,7 @@ def _existing(run_ids: list[str]) -> list[Run]:
 
 
 def described(run_ids: list[str]) -> dict[str, Any]:
-    """The values of the form Edit: name and notes of a single run, and the tags that all selected runs share."""
+    """The values of the form Edit: name, notes and users of a single run, and the tags that all selected runs have."""
     chosen = _existing(run_ids)
     shared = set.intersection(*(set(run.tags) for run in chosen)) if chosen else set()
     single = chosen[0] if len(chosen) == 1 else None
@@ -156,13 +156,21 @@ def described(run_ids: list[str]) -> dict[str, Any]:
         "name": single.name if single else "",
         "notes": single.notes if single else "",
         "tags": ", ".join(sorted(shared)),
+        "users": ", ".join(_users(single)) if single else "",
     }
 
 
-def describe(values: dict[str, Any], name: str, tags: str, notes: str) -> Outcome:
-    """Stores the form: name and notes of a single run; tags that were added or removed in it, for all its runs."""
+def _users(run: Run) -> list[str]:
+    return sharing.users("run", run.id) if callers.current().may_change(run.owner) else []
+
+
+def describe(values: dict[str, Any], name: str, tags: str, notes: str, users: str = "") -> Outcome:
+    """Stores the form: name, notes and users of a single run; tags that were added or removed in it, for all its runs."""
     before = {tag.strip() for tag in values["tags"].split(",") if tag.strip()}
     after = {tag.strip().lower() for tag in tags.split(",") if tag.strip()}
     if len(values["ids"]) == 1:
-        return bulk.each(values["ids"], partial(changes.edit, name=name, notes=notes, tags=after))
+        stored = bulk.each(values["ids"], partial(changes.edit, name=name, notes=notes, tags=after))
+        if stored.refused or users == values["users"]:
+            return stored
+        return bulk.each(values["ids"], lambda run_id: sharing.share("run", run_id, users.split(",")))
     return bulk.each(values["ids"], partial(changes.edit, add_tags=after - before, remove_tags=before - after))

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, share_done, status_word, took
+from app.pages.common.html import ago, bar, run_link, share_done, status_word, took
 from app.words import numbers, runs
 from app.words.datasets import data_names
 from training.config.fields import settings
@@ -115,7 +115,7 @@ def _name(run: Run) -> Markup:
     drawn = Markup("").join(_chip(search, word) for search, word in chips)
     if unread := damaged(run):
         drawn += Markup('<span class="chip bad" title="Cannot be read: {}">damaged</span>').format(", ".join(unread))
-    return Markup('{}<a href="/run?id={}" title="{}">{}</a>{}').format(pin, run.id, run.name, run.name, drawn)
+    return Markup("{}{}{}").format(pin, run_link(run.id, run.name), drawn)
 
 
 def _chip(search: str, word: str) -> Markup:

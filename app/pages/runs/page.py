@@ -17,6 +17,7 @@ from app.pages.runs.columns import sortable
 from app.pages.runs.showing import Shown, changed, forget
 from app.pages.runs.view import ANY, View, chosen
 from training.errors import UserError
+from worker.settings import get_settings
 from worker.store.database import UNREACHABLE
 from worker.store.listed.run_list import GROUPS
 from worker.store.tables import Status
@@ -107,21 +108,22 @@ def _confirm_dialog(page: Page, pending: gr.State, work: gr.State) -> list[Any]:
 
 
 def _edit_dialog(page: Page, pending: gr.State) -> list[Any]:
-    """The form with name, tags and notes."""
+    """The form with name, tags and notes, and with whom a run is shared."""
     with gr.Column(visible=False, elem_classes="dialog") as dialog, gr.Column(elem_classes="card"):
         heading, refused = html(), html()
         name = gr.Textbox(label="Name", elem_id="edit-name", max_length=200, elem_classes="setting")
         tags = gr.Textbox(label="Tags", info="Separated by commas.", elem_id="edit-tags", elem_classes="setting")
         notes = gr.Textbox(label="Notes", lines=4, elem_id="edit-notes", elem_classes="setting")
+        about = "Accounts that see this run too, separated by commas, or * for all users."
+        users = gr.Textbox(label="Shared with", info=about, elem_id="edit-users", elem_classes="setting")
         with gr.Row():
             cancel = gr.Button("Cancel", elem_classes="dialog-cancel")
             save = gr.Button("Save", variant="primary", elem_id="save-edit")
     cancel.click(lambda: gr.update(visible=False), None, dialog, **QUIET)
-    fields = [name, tags, notes]
+    fields = [name, tags, notes, users]
     saving = [pending, *fields, page.shown]
-    gr.on(
-        [save.click, name.submit, tags.submit], edited, saving, [dialog, refused, page.outcome, *page.outputs], **QUIET
-    )
+    saves = [save.click, name.submit, tags.submit, users.submit]
+    gr.on(saves, edited, saving, [dialog, refused, page.outcome, *page.outputs], **QUIET)
     return [dialog, heading, refused, *fields]
 
 
@@ -183,7 +185,7 @@ def list_pressed(event: gr.EventData, before: Shown) -> list[Any]:
     return [*[gr.skip()] * (_DIALOGS + 2), *changed(_viewed(before.view, data), before)]
 
 
-_DIALOGS = 10  # pending, the confirm dialog's three and the edit dialog's six components
+_DIALOGS = 11  # pending, the confirm dialog's three and the edit dialog's seven components
 
 
 def _viewed(view: View, data: Mapping[str, Any]) -> View:
@@ -207,7 +209,7 @@ def _act(action: str, run_ids: list[str], before: Shown) -> list[Any]:
         said, possible = actions.question(action, run_ids)
         button = gr.update(value=CONFIRMED[action], interactive=possible, visible=possible)
         asked = [Pending(action, tuple(run_ids)), gr.update(visible=True), said, button]
-        return [*asked, *[gr.skip()] * 7, "", *[gr.skip()] * 5]
+        return [*asked, *[gr.skip()] * 8, "", *[gr.skip()] * 5]
     outcome: Any = gr.skip()
     if action in ACTIONS:
         work = actions.begun(action, run_ids)
@@ -226,6 +228,7 @@ def _edit(run_ids: list[str]) -> list[Any]:
         gr.update(value=values["name"], visible=single),
         values["tags"],
         gr.update(value=values["notes"], visible=single),
+        gr.update(value=values["users"], visible=single and get_settings().visibility == "own"),
     ]
     return [
         Pending("edit", tuple(values["ids"]), values),
@@ -237,11 +240,11 @@ def _edit(run_ids: list[str]) -> list[Any]:
     ]
 
 
-def edited(pending: Pending, name: str, tags: str, notes: str, before: Shown) -> list[Any]:
+def edited(pending: Pending, name: str, tags: str, notes: str, users: str, before: Shown) -> list[Any]:
     """Stores the form and closes it; a refusal is shown in the form."""
     if not pending.form:  # the server was restarted
         return [gr.skip(), user_error_html(_FORGOTTEN), "", *changed(before.view, before)]
-    outcome = actions.describe(pending.form, name or "", tags or "", notes or "")
+    outcome = actions.describe(pending.form, name or "", tags or "", notes or "", users or "")
     forget()
     said = actions.outcome_html("changed", outcome)
     if outcome.refused:  # the form stays open with what was typed

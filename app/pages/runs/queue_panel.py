@@ -5,7 +5,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.documents.queue import Queue, read
 from app.pages.common.cache import TimedCache
-from app.pages.common.html import ago, each, panel
+from app.pages.common.html import ago, each, panel, run_link
 from app.words.numbers import coarse
 from training.units import NONE
 from worker.store import database, waiting
@@ -88,7 +88,7 @@ def _row(number: int, run: Run, queue: Queue) -> Markup:
     mine = callers.current().may_change(run.owner)
     cells = [
         ("number", number),
-        ("name", Markup('<a href="/run?id={}" title="{}">{}</a>').format(run.id, run.name, run.name)),
+        ("name", run_link(run.id, run.name)),
         ("", run.owner),
         ("number", run.config.get("num_processes", 1)),
         ("", _priority(run) if mine else waiting.priority_word(run.priority)),

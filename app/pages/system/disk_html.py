@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, each, facts, panel, status_word, table
+from app.pages.common.html import ago, bar, each, facts, panel, run_link, status_word, table
 from app.words import numbers
 from app.words.system import FREEABLE, KINDS, retention
 from training.units import NONE, byte_size
@@ -86,7 +86,7 @@ def _largest(disk: Document) -> Markup:
         return Markup('<p class="note">No run has files yet.</p>')
     rows = [
         (
-            Markup('<a href="/run?id={}" title="{}">{}</a>').format(run["id"], run["name"], run["name"]),
+            run_link(run["id"], run["name"]),
             status_word(Status(run["status"])) if run["status"] else "not in the database",
             byte_size(run["bytes"]),
             byte_size(run["checkpoint_bytes"]),

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, each, table
+from app.pages.common.html import ago, bar, each, run_link, table
 from app.words import numbers
 from app.words.system import STATES, celsius, device_name, device_names, step_of, used_of, watts
 from training.units import NONE
@@ -160,7 +160,7 @@ def _left(expires: float | None) -> Markup:
 def _run_link(lease: Document) -> Markup:
     if lease["phase"] == SERVING:
         return Markup('<a href="/playground" title="{}">{}</a>').format(lease["name"], lease["name"])
-    return Markup('<a href="/run?id={}" title="{}">{}</a>').format(lease["run_id"], lease["name"], lease["name"])
+    return run_link(lease["run_id"], lease["name"])
 
 
 def _run_names(devices: Sequence[Document]) -> Markup:

@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, each, facts, panel, table
+from app.pages.common.html import ago, each, facts, panel, run_link, table
 from app.words import numbers
 from app.words.system import limits
 from training.units import byte_size
@@ -49,7 +49,7 @@ def _broker(broker: Document) -> Markup:
 def _oldest(oldest: Document | None) -> Markup:
     if oldest is None:
         return Markup("no run")
-    link = Markup('<a href="/run?id={}">{}</a>').format(oldest["run_id"], oldest["name"])
+    link = run_link(oldest["run_id"], oldest["name"])
     return Markup("{}, queued {}").format(link, ago(oldest["queued_at"]))
 
 

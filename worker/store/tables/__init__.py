@@ -12,6 +12,7 @@ from worker.store.tables.installation import (
     IdempotencyKey,
     Machine,
     QueueState,
+    Share,
 )
 from worker.store.tables.nodes import MachineAside, MachineFailure, RunNode
 from worker.store.tables.notifications import (
@@ -56,6 +57,7 @@ __all__ = [
     "RunNode",
     "ServedModel",
     "ServedState",
+    "Share",
     "Status",
     "Sweep",
     "WebhookFormat",

@@ -87,6 +87,14 @@ class Account(SQLModel, table=True):
     created_at: float
 
 
+class Share(SQLModel, table=True):
+    """A run, sweep or data set that a user sees although another one owns it."""
+
+    kind: str = Field(primary_key=True, max_length=16, description="run, sweep or dataset")
+    object_id: str = Field(primary_key=True, max_length=32)
+    user: str = Field(primary_key=True, max_length=120, description="an account, or * for all users")
+
+
 class IdempotencyKey(SQLModel, table=True):
     """A key that a client sent with a run, so that repeating the request queues no second run. Kept for a day."""
 

@@ -1,0 +1,197 @@
+"""With LATHE_VISIBILITY=own no route, page or handler shows what belongs to another user."""
+
+import re
+
+import pytest
+from prepared import prepared_installation  # noqa: F401
+from sqlmodel import update
+from web import client
+
+from app.web.addresses import PAGES
+from app.web.streams import live
+from worker.settings import get_settings
+from worker.store import database, shares, sight
+from worker.store.playground import prompt_sets
+from worker.store.runs import RunNotFound
+from worker.store.tables import Dataset, Evaluation, PromptSet, Run, ServedModel, Sweep
+
+SECRET = "zebra"
+OWNED = (Run, Sweep, Dataset, Evaluation, ServedModel, PromptSet)
+ENDLESS = "/api/runs/{run_id}/stream"
+
+
+@pytest.fixture
+def own(prepared, monkeypatch):
+    """The prepared installation, of which everything is alice's and has a secret name; the ids by the parameters of routes."""
+    monkeypatch.setenv("LATHE_VISIBILITY", "own")
+    get_settings.cache_clear()
+    with database.write() as session:
+        kept = prompt_sets.save(session=session, name=SECRET, prompts=[{"user": SECRET}], owner="alice").id
+        for table in OWNED:
+            session.exec(update(table).values(owner="alice"))
+        for table in (Run, Sweep, Dataset):
+            session.exec(update(table).values(name=table.name + SECRET))
+    yield {
+        "run_id": prepared.finished, "dataset_id": prepared.dataset, "sweep_id": prepared.sweep, "object_id": prepared.finished,
+        "evaluation_id": prepared.base, "served_id": prepared.served, "set_id": kept,
+    }  # fmt: skip
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def api(own):
+    return client(visibility="own")
+
+
+def as_(prepared, name):
+    return {"Authorization": f"Bearer {prepared.tokens[name]}"}
+
+
+def routes(api):
+    """Each operation of the OpenAPI document, after those that it leaves out."""
+    for end in ("plots", "log-window"):
+        yield "get", f"/api/runs/{{run_id}}/{end}"
+    yield "get", "/v1/models"
+    for path, item in api.get("/api/openapi.json").json()["paths"].items():
+        for method in item:
+            yield method, path
+
+
+def address(path, ids, listed="runs"):
+    return re.sub(r"{(\w+)}", lambda name: ids.get(name[1], listed if name[1] == "listed" else "csv"), path)
+
+
+def forbidden_words(prepared, ids):
+    return {
+        SECRET,
+        "alice",
+        *(str(value) for value in vars(prepared).values() if isinstance(value, str)),
+        *ids.values(),
+    } - {str(prepared.home)}
+
+
+def test_no_route_answers_another_account_with_what_is_alices(api, prepared, own, subtests):
+    words = forbidden_words(prepared, own)
+    for method, path in routes(api):
+        asked = address(path, own)
+        with subtests.test(f"{method} {path}"):
+            answer = api.request(method, asked, headers=as_(prepared, "bob"), json=None if method == "get" else {})
+            if set(re.findall(r"{(\w+)}", path)) & own.keys():
+                assert answer.status_code in (403, 404, 422), answer.text[:500]
+            assert not [word for word in words if word in answer.text and word not in asked], answer.text[:500]
+
+
+def test_the_live_stream_of_another_account_s_run_does_not_begin(own):
+    with sight.everything():
+        sight.limit_to("bob")
+        with pytest.raises(RunNotFound):
+            live.existing(own["run_id"])
+        sight.limit_to("alice")
+        assert live.existing(own["run_id"]).owner == "alice"
+
+
+def test_their_owner_and_an_admin_get_what_they_ask_for(api, prepared, own, subtests):
+    for method, path in routes(api):
+        parameters = set(re.findall(r"{(\w+)}", path))
+        if method == "get" and path != ENDLESS and parameters and parameters <= own.keys() | {"listed"}:
+            for name in ("alice", "carol"):
+                with subtests.test(f"{path} {name}"):
+                    answer = api.get(address(path, own), headers=as_(prepared, name))
+                    assert answer.status_code in (200, 404, 409, 422), answer.text[:300]
+                    assert "does not exist" not in answer.text
+
+
+def test_without_a_token_nothing_is_answered(api, own, subtests):
+    listed = list(routes(api))
+    api.headers.pop("Authorization")
+    for method, path in listed:
+        with subtests.test(f"{method} {path}"):
+            expected = 200 if path == "/healthz" else 401
+            assert api.request(method, address(path, own)).status_code == expected
+
+
+def test_no_page_shows_another_account_what_is_alices(api, prepared, own, subtests):
+    words = forbidden_words(prepared, own)
+    queries = {
+        "/run": f"?id={own['run_id']}", "/dataset": f"?id={own['dataset_id']}", "/sweep": f"?id={own['sweep_id']}",
+        "/compare": f"?runs={own['run_id']},{prepared.failed}", "/new": f"?clone={own['run_id']}",
+    }  # fmt: skip
+    for page in PAGES:
+        for query in {"", queries.get(page.path, "")}:
+            with subtests.test(page.path + query):
+                shown = api.get(page.path + query, headers=as_(prepared, "bob")).text
+                asked = {word for word in words if word in query}  # a page may repeat its own address
+                assert not [word for word in words - asked if word in shown]
+    assert SECRET in api.get("/", headers=as_(prepared, "alice")).text
+    assert SECRET in api.get("/", headers=as_(prepared, "carol")).text
+
+
+def test_nothing_is_made_of_what_another_account_may_not_see(api, prepared, own):
+    bob = as_(prepared, "bob")
+    config = {"model": "static/starter", "data": own["dataset_id"]}
+    for path, body in {
+        "/api/runs": config,
+        "/api/sweeps": {"config": config, "space": {"lora_r": [4, 8]}},
+        "/api/served": {"models": [own["run_id"]]},
+        f"/api/runs/{own['run_id']}/evaluations": {"data": prepared.heldout},
+    }.items():
+        answer = api.post(path, json=body, headers=bob)
+        assert answer.status_code in (403, 404, 422), (path, answer.text)
+        assert SECRET not in answer.text
+    for path in ("/api/checks", "/api/forecasts", "/api/renderings"):
+        answer = api.post(path, json=config, headers=bob)
+        assert SECRET not in answer.text and "0 + 1" not in answer.text, (path, answer.text)
+    asked = api.post("/v1/chat/completions", json={"model": own["run_id"], "messages": []}, headers=bob)
+    assert asked.status_code == 404
+    assert api.post(f"/api/runs?parent={own['run_id']}", json=config, headers=bob).status_code == 404
+
+
+def test_the_queue_and_the_machines_show_that_another_user_s_run_is_there(api, prepared, own):
+    queue = api.get("/api/queue", headers=as_(prepared, "bob")).json()
+    assert {run["owner"] for run in queue["waiting"]} == {"another user"}
+    assert len(queue["waiting"]) == len(api.get("/api/queue", headers=as_(prepared, "alice")).json()["waiting"])
+    panel = api.get("/", headers=as_(prepared, "bob")).text
+    assert "a run of another user" in panel and 'href="/run?id=hidden' not in panel
+
+
+def test_what_is_shared_is_seen_but_not_changed(api, prepared, own):
+    alice, bob = as_(prepared, "alice"), as_(prepared, "bob")
+    run = f"/api/runs/{own['run_id']}"
+    assert api.put(f"{run}/shares", json={"users": ["bob"]}, headers=alice).json() == {"users": ["bob"]}
+    assert api.get(run, headers=bob).status_code == 200
+    assert [one["id"] for one in api.get("/api/runs", headers=bob).json()["runs"]] == [own["run_id"]]
+    assert api.get(f"{run}/evaluations", headers=bob).json()["evaluations"]
+    assert api.patch(run, json={"name": "mine"}, headers=bob).status_code == 403
+    assert api.get(f"{run}/shares", headers=bob).status_code == 403
+    assert api.put(f"{run}/shares", json={"users": []}, headers=alice).status_code == 200
+    assert api.get(run, headers=bob).status_code == 404
+
+
+def test_a_shared_sweep_shows_its_runs_and_everybody_may_be_meant(api, prepared, own):
+    alice, bob = as_(prepared, "alice"), as_(prepared, "bob")
+    assert api.put(f"/api/sweeps/{own['sweep_id']}/shares", json={"users": ["*"]}, headers=alice).status_code == 200
+    assert api.get(f"/api/sweeps/{own['sweep_id']}", headers=bob).status_code == 200
+    assert api.get("/api/runs", headers=bob).json()["total"] == 2
+
+
+def test_a_name_that_is_no_account_is_refused(api, prepared, own):
+    answer = api.put(f"/api/runs/{own['run_id']}/shares", json={"users": ["bbo"]}, headers=as_(prepared, "alice"))
+    assert answer.status_code == 422
+    assert answer.json()["error"]["value"] == "bbo" and "is not an account" in answer.json()["error"]["message"]
+
+
+def test_who_uploads_a_file_that_another_account_has_uploaded_sees_it(api, prepared, own):
+    path = get_settings().datasets_dir / f"{own['dataset_id']}.jsonl"
+    bob = as_(prepared, "bob")
+    assert api.get(f"/api/datasets/{own['dataset_id']}", headers=bob).status_code == 404
+    added = api.post("/api/datasets?name=mine.jsonl", content=path.read_bytes(), headers=bob)
+    assert added.json()["id"] == own["dataset_id"], added.text
+    assert api.get(f"/api/datasets/{own['dataset_id']}", headers=bob).status_code == 200
+
+
+def test_a_deleted_run_is_no_longer_shared(api, prepared, own):
+    alice = as_(prepared, "alice")
+    api.put(f"/api/runs/{own['run_id']}/shares", json={"users": ["*"]}, headers=alice)
+    assert api.delete(f"/api/runs/{own['run_id']}", headers=alice).status_code == 204
+    with database.read() as session:
+        assert shares.users(session=session, kind="run", object_id=own["run_id"]) == []

@@ -1,0 +1,104 @@
+"""What a user sees: with LATHE_VISIBILITY=own only what they own, and what was shared with them.
+
+The limit stands below the queries of `database.read()`, so that no page, route or document can forget it. Sessions of
+`database.write()` are not limited: whether a data set is in use, or an id taken, must be decided with all rows.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from sqlalchemy import ColumnElement, event, or_
+from sqlalchemy.orm import ORMExecuteState, with_loader_criteria
+from sqlmodel import Session, SQLModel, col, select
+
+from worker.store.tables import (
+    Dataset,
+    Evaluation,
+    LogLine,
+    Metric,
+    MetricRollup,
+    PromptSet,
+    Run,
+    RunEvent,
+    RunNode,
+    ServedModel,
+    Share,
+    Sweep,
+)
+
+EVERYBODY = "*"
+"""In place of a user's name in a share: all users."""
+
+ANOTHER = "another user"
+"""What is shown in place of the names of what the user may not see."""
+
+HIDDEN = "hidden-"
+"""With what the ids begin that are shown in place of the ids of such runs."""
+
+_OWNED: tuple[Any, ...] = (Run, Sweep, Dataset, ServedModel, PromptSet)
+_OF_RUNS: tuple[Any, ...] = (Evaluation, RunEvent, LogLine, Metric, MetricRollup, RunNode)
+_SHARED = {Run: "run", Sweep: "sweep", Dataset: "dataset"}
+
+_user: ContextVar[str | None] = ContextVar("user", default=None)
+
+
+def limit_to(user: str | None) -> None:
+    """Limits what is read from now on in this context, such as a request, to what a user sees; None: to nothing."""
+    _user.set(user)
+
+
+def user() -> str | None:
+    """The user to whose view reading is limited; None if everything is seen."""
+    return _user.get()
+
+
+@contextmanager
+def everything() -> Iterator[None]:
+    """Reads without a limit, for what concerns all users: the order of the queue, devices in use."""
+    token = _user.set(None)
+    try:
+        yield
+    finally:
+        _user.reset(token)
+
+
+def visible(session: Session, run_ids: list[str]) -> set[str]:
+    """Those of the runs that the session's user sees."""
+    return set(session.exec(select(Run.id).where(col(Run.id).in_(run_ids))))
+
+
+@event.listens_for(Session, "do_orm_execute")
+def _limit(state: ORMExecuteState) -> None:
+    name = state.session.info.get("user")
+    if name is not None and state.is_select and not state.is_column_load:
+        limits = [*_own(name), *_with_their_run(name)]
+        state.statement = state.statement.options(
+            *(with_loader_criteria(table, limit, include_aliases=True) for table, limit in limits)
+        )
+
+
+def _own(name: str) -> Iterator[tuple[type[SQLModel], ColumnElement[bool]]]:
+    for table in _OWNED:
+        yield table, _sees(table, name)
+
+
+def _with_their_run(name: str) -> Iterator[tuple[type[SQLModel], ColumnElement[bool]]]:
+    runs = select(Run.id).where(_sees(Run, name))
+    for table in _OF_RUNS:
+        yield table, table.run_id.in_(runs)
+
+
+def _sees(table: Any, name: str) -> ColumnElement[bool]:
+    """The condition that the user owns a row, or that it was shared with them; of a run, also with its sweep."""
+    allowed = [table.owner == name]
+    if kind := _SHARED.get(table):
+        allowed.append(table.id.in_(_shared(kind, name)))
+    if table is Run:
+        allowed.append(col(Run.sweep_id).in_(_shared("sweep", name)))
+    return or_(*allowed)
+
+
+def _shared(kind: str, name: str) -> Any:
+    return select(Share.object_id).where(Share.kind == kind, col(Share.user).in_([name, EVERYBODY]))
