@@ -35,12 +35,13 @@ def share(kind: Kind, object_id: str, names: Collection[str]) -> list[str]:
     """
     own, wanted = _OWN[kind](object_id), sorted({name.strip() for name in names if name.strip()})
     if len(wanted) > LONGEST:
-        raise UserError("users", f"{len(wanted)} names", f"are more than {LONGEST}.", f"Use {EVERYBODY} for all users.")
+        message = f"cannot be shared with {len(wanted)} users; at most with {LONGEST}."
+        raise UserError(kind, own, message, f"Use {EVERYBODY} for all users.")
     with database.write() as session:
         for name in wanted:
             if name != EVERYBODY and not _exists(accounts.find(session=session, name=name) is not None, name):
                 fix = f"Name accounts, or {EVERYBODY} for all users. An admin lists them with `lathe user list`."
-                raise UserError("users", name, "is not an account.", fix)
+                raise UserError(kind, own, f"cannot be shared with {name!r}: there is no such account.", fix)
         shares.replace(session=session, kind=kind, object_id=own, users=wanted)
     return wanted
 

@@ -28,7 +28,7 @@ class Queue:
 
 def read(session: Session) -> Queue:
     """The queue as the database has it; of runs that the session's user does not see, only their places."""
-    with sight.everything(), database.read() as whole:
+    with database.read_everything() as whole:
         queued = waiting.waiting(session=whole)
         running = len(runs.with_status(session=whole, status=Status.RUNNING))
         starts = _starts(whole, queued)

@@ -101,7 +101,7 @@ def _lease(lease: Lease) -> dict[str, Any]:
 
 
 def _queue(session: Session) -> dict[str, Any]:
-    with sight.everything(), database.read() as whole:
+    with database.read_everything() as whole:
         queue = machines.queue(session=whole)
     oldest = None
     if queue.oldest:

@@ -18,7 +18,7 @@ from worker.datasets.checking import check_file
 from worker.datasets.incoming import plain_name
 from worker.file_store import dataset_files
 from worker.settings import get_settings
-from worker.store import database, shares, sight
+from worker.store import database, shares
 from worker.store.tables import LOCAL, Dataset, Run
 
 ID_LENGTH = 16
@@ -170,7 +170,7 @@ def delete(*, session: Session, dataset_id: str) -> None:
 
 def clear_tokens() -> None:
     """Removes the tokens of deleted data sets, and leftovers of killed processes."""
-    with database.read() as session:
+    with database.read_everything() as session:
         known = set(session.exec(select(Dataset.sha256)))
     token_cache.keep_only(known)
 
@@ -182,7 +182,7 @@ def _uses(dataset_id: str) -> ColumnElement[bool]:
 
 
 def _known(digest: str) -> Dataset | None:
-    with sight.everything(), database.read() as session:
+    with database.read_everything() as session:
         return session.exec(select(Dataset).where(Dataset.sha256 == digest)).first()
 
 

@@ -39,7 +39,7 @@ class Progress:
 
 def free(progress: Progress, may_change: MayChange, who: str) -> None:
     """Frees all offers of these kinds whose owner the caller `who` may change, and updates `progress`."""
-    with database.read() as session:
+    with database.read_everything() as session:
         states = run_states.states(session=session)
     wanted = [offer for offer in offers.offers(states) if offer.kind in progress.kinds and may_change(offer.owner)]
     progress.total = len(wanted)
@@ -85,7 +85,7 @@ def _free_tokens(offer: Offer) -> Size:
 
 
 def _free_unknown_run(offer: Offer) -> Size:
-    with database.read() as session:
+    with database.read_everything() as session:
         exists = session.get(Run, offer.run_id) is not None
     if exists or not offers.unknown_run(offer.path):
         return Size()

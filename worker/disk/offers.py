@@ -75,7 +75,7 @@ def checkpoint_kind(state: RunState, run_dir: Path) -> Freeable | None:
 
 def used_data() -> set[str]:
     """The ids of the data sets that queued and running runs use."""
-    with database.read() as session:
+    with database.read_everything() as session:
         users = dataset_uses.users(session=session)
     return {dataset_id for dataset_id, uses in users.items() if any(use.needs_it for use in uses)}
 

@@ -74,7 +74,7 @@ def apply() -> Size:
     if settings.archive_days is not None:
         with database.write() as session:
             runs.archive_ended(session=session, seconds=settings.archive_days * _DAY)
-    with database.read() as session:
+    with database.read_everything() as session:
         states, now = run_states.states(session=session), database.now(session=session)
     for one in due(states, now):
         run_dir = settings.runs_dir / one.run_id

@@ -55,7 +55,7 @@ def evict() -> Size:
 
 
 def _copies() -> Iterator[Copy]:
-    with database.read() as session:
+    with database.read_everything() as session:
         states = run_states.states(session=session)
     for folder in entries(get_settings().runs_dir):
         state = states.get(folder.name)

@@ -67,7 +67,7 @@ class Usage:
 def measure(progress: Callable[[int, int], None]) -> Usage:
     """Measures everything; `progress` receives how many folders of runs are done, and their number."""
     began, settings = time.time(), get_settings()
-    with database.read() as session:
+    with database.read_everything() as session:
         states, now = run_states.states(session=session), database.now(session=session)
     kinds: dict[Kind, Size] = dict.fromkeys(Kind, Size())
     largest: list[tuple[int, int, RunUse]] = []

@@ -34,7 +34,7 @@ def known(card: Card | None) -> Calibration | None:
     """The calibration of a GPU model, if the database has one."""
     if card is None or not database.has_tables():
         return None
-    with database.read() as session:
+    with database.read_everything() as session:
         return calibrated(session=session, card=card.name)
 
 

@@ -152,7 +152,7 @@ def efficiency(card: Card) -> Efficiency:
     """The share of the roofline that finished runs on this GPU model reached; a published range for fewer than LEAST."""
     if not database.has_tables():
         return Efficiency(EFFICIENCY)
-    with database.read() as session:
+    with database.read_everything() as session:
         return measured(session=session, card=card.name)
 
 

@@ -24,7 +24,7 @@ from training.units import byte_size
 from worker.runs import archive, archived_evaluations
 from worker.runs.run_archive import FILES, LOOSE_FILES, RESULT_ENDINGS, ROW_FILE, RUN_FIELDS, SCHEMA, TABLES
 from worker.settings import get_settings
-from worker.store import database, runs, sight
+from worker.store import database, runs
 from worker.store.tables import LOCAL, Dataset, Run, Status
 from worker.store.tables.run_values import RunValues
 
@@ -139,7 +139,7 @@ def _extract(source: ZipFile, members: list[ZipInfo], folder: Path) -> None:
 
 def _store(path: Path, source: ZipFile, run: Run, part: Path) -> Run:
     """Stores the rows, and moves the folder to its place as the last step of the transaction."""
-    with sight.everything(), database.read() as session:
+    with database.read_everything() as session:
         if session.get(Run, run.id) or (part.parent / run.id).exists():
             run.id = runs.new_id()
         run.dataset_id = run.dataset_id if session.get(Dataset, run.dataset_id or "") else None

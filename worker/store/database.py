@@ -60,6 +60,13 @@ def read() -> Iterator[Session]:
 
 
 @contextmanager
+def read_everything() -> Iterator[Session]:
+    """A session for reading what no user's view may limit: what is decided for all, such as which files are needed."""
+    with sight.everything(), read() as session:
+        yield session
+
+
+@contextmanager
 def write() -> Iterator[Session]:
     """A session whose changes are committed at the end, or rolled back on an error; what it loaded stays usable."""
     immediate = engine().execution_options(sqlite_begin="IMMEDIATE")

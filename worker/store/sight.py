@@ -1,7 +1,8 @@
 """What a user sees: with LATHE_VISIBILITY=own only what they own, and what was shared with them.
 
 The limit stands below the queries of `database.read()`, so that no page, route or document can forget it. Sessions of
-`database.write()` are not limited: whether a data set is in use, or an id taken, must be decided with all rows.
+`database.write()` and `read_everything()` are not limited: whether a data set is in use, or an id taken, must be decided with all
+rows.
 """
 
 from collections.abc import Iterator

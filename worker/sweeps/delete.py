@@ -33,7 +33,7 @@ def finish(sweep_id: str) -> None:
 
     A run that was resumed meanwhile stays, and is no longer part of a sweep.
     """
-    with database.read() as session:
+    with database.read_everything() as session:
         run_ids = [run.id for run in sweeps.runs_of(session=session, sweep_ids=[sweep_id])]
     for run_id in run_ids:
         with contextlib.suppress(RunNotFound), database.write() as session:
@@ -48,7 +48,7 @@ def finish(sweep_id: str) -> None:
 
 def finish_all() -> None:
     """Finishes every deletion that was interrupted: a worker's round."""
-    with database.read() as session:
+    with database.read_everything() as session:
         found = sweeps.deleted(session=session)
     for sweep_id in found:
         finish(sweep_id)

@@ -7,6 +7,9 @@ from prepared import prepared_installation  # noqa: F401
 from sqlmodel import update
 from web import client
 
+from app.access import callers
+from app.access.callers import Caller
+from app.pages.runs import actions
 from app.web.addresses import PAGES
 from app.web.streams import live
 from worker.settings import get_settings
@@ -177,7 +180,7 @@ def test_a_shared_sweep_shows_its_runs_and_everybody_may_be_meant(api, prepared,
 def test_a_name_that_is_no_account_is_refused(api, prepared, own):
     answer = api.put(f"/api/runs/{own['run_id']}/shares", json={"users": ["bbo"]}, headers=as_(prepared, "alice"))
     assert answer.status_code == 422
-    assert answer.json()["error"]["value"] == "bbo" and "is not an account" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["message"] == "cannot be shared with 'bbo': there is no such account."
 
 
 def test_who_uploads_a_file_that_another_account_has_uploaded_sees_it(api, prepared, own):
@@ -187,6 +190,21 @@ def test_who_uploads_a_file_that_another_account_has_uploaded_sees_it(api, prepa
     added = api.post("/api/datasets?name=mine.jsonl", content=path.read_bytes(), headers=bob)
     assert added.json()["id"] == own["dataset_id"], added.text
     assert api.get(f"/api/datasets/{own['dataset_id']}", headers=bob).status_code == 200
+
+
+def test_the_form_edit_of_a_run_names_with_whom_it_is_shared(api, prepared, own):
+    callers.begin(Caller("alice"))
+    try:
+        values = actions.described([own["run_id"]])
+        assert values["users"] == ""
+        named = values["name"], values["tags"], values["notes"]
+        refused = actions.describe(values, *named, "bob, bbo").refused
+        assert "'bbo': there is no such account" in refused[own["run_id"]]
+        assert actions.describe(values, *named, "bob, carol").done == [own["run_id"]]
+        assert actions.described([own["run_id"]])["users"] == "bob, carol"
+    finally:
+        callers.begin(Caller())
+    assert api.get(f"/api/runs/{own['run_id']}", headers=as_(prepared, "bob")).status_code == 200
 
 
 def test_a_deleted_run_is_no_longer_shared(api, prepared, own):
