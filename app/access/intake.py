@@ -16,6 +16,7 @@ from app.access.permissions import check_change
 from app.errors import storage_problem
 from app.words.datasets import problems_of
 from training.errors import DataError, UserError
+from worker.store import sight
 from worker.store.tables import LOCAL, Dataset
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Intakes:
         return intake.id
 
     def all(self) -> list[Intake]:
-        """The imports, oldest first, without those that ended long ago."""
+        """The imports that the user sees, oldest first, without those that ended long ago."""
         now = time.time()
         with self._lock:
             self._intakes = {
@@ -77,7 +78,7 @@ class Intakes:
                 for number, intake in self._intakes.items()
                 if not intake.ended or now - intake.ended <= _KEPT_SECONDS[intake.state]
             }
-            return list(self._intakes.values())
+            return [intake for intake in self._intakes.values() if sight.user() in (None, intake.owner)]
 
     def get(self, number: int) -> Intake:
         """One import.

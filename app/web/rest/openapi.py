@@ -19,6 +19,7 @@ _MODELS = "#/components/schemas/{model}"
 TAGS = {
     "Runs": ("/api/runs", "/api/archives"),
     "Sweeps": ("/api/sweeps",),
+    "Sharing": ("/api/{listed}/",),
     "Queue": ("/api/queue",),
     "Evaluations": ("/api/evaluations", "/api/runs/{run_id}/evaluations"),
     "Compare": ("/api/compare",),
@@ -36,6 +37,8 @@ _PARAMETERS = {
     "run_id": "The run's id, or its first four or more characters.",
     "sweep_id": "The sweep's id, or its first four or more characters.",
     "dataset_id": "The data set's id, or its first four or more characters.",
+    "listed": "What is shared: runs, sweeps or datasets.",
+    "object_id": "Its id, or its first four or more characters.",
     "diagnosis_id": "The id of a shared diagnosis.",
     "import_id": "The id of an import.",
     "channel_id": "The channel's id, as `GET /api/notifications` lists it.",

@@ -71,6 +71,8 @@ def installation(api, prepared, tmp_path, monkeypatch):
         "diagnosis_id": shared["id"],
         "import_id": started.json()["id"],
         "form": "json",
+        "listed": "datasets",
+        "object_id": item.id,
         "row": 1,
     }
 

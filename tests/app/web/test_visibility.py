@@ -9,6 +9,7 @@ from web import client
 
 from app.access import callers
 from app.access.callers import Caller
+from app.access.intake import intakes
 from app.pages.runs import actions
 from app.web.addresses import PAGES
 from app.web.streams import live
@@ -43,6 +44,7 @@ def own(prepared, monkeypatch):
 
 @pytest.fixture
 def api(own):
+    intakes.begin(SECRET, 0, list, owner="alice")
     return client(visibility="own")
 
 
