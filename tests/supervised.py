@@ -15,6 +15,7 @@ from typing import Any
 import patience
 import psutil
 import pytest
+import warm
 from paths import PROGRAMS, ROOT
 from programs.stand_in import GO_FILE, GRACES
 from programs.stand_in_nursery import Nursery
@@ -181,6 +182,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def children() -> list[psutil.Process]:
-    """The processes that this one, or its nursery, started."""
-    own = psutil.Process()
-    return [child for child in own.children(recursive=True) if not process.is_gone(child)]
+    """The processes that this one, or its nursery, started, without those that the warm launcher forks for all processes of the
+    session: this one may have started it."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if not warm.is_launcher(child):
+                found += [child, *child.children(recursive=True)]
+    return [child for child in found if not process.is_gone(child)]

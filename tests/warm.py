@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import patience
+import psutil
 import pytest
 from paths import PROGRAMS, ROOT
 
 from training.config.run_config import RunConfig
 from worker.supervision.launcher import launch
+
+_PROGRAM = str(PROGRAMS / "warm_launcher.py")
 
 # Packages may be installed beside the environment.
 PYTHONPATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -72,7 +75,7 @@ def _connected() -> socket.socket:
 def _start_warm_launcher(place: Path) -> None:
     (place / "socket").unlink(missing_ok=True)
     env = os.environ | launch(RunConfig(model="any", data="any"), Path(), ["here/cpu"]).env | {"PYTHONPATH": PYTHONPATH}
-    argv = [sys.executable, str(PROGRAMS / "warm_launcher.py"), str(place), str(_session())]
+    argv = [sys.executable, _PROGRAM, str(place), str(_session())]
     with (place / "output.log").open("wb") as log:
         process = subprocess.Popen(
             argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -84,6 +87,11 @@ def _start_warm_launcher(place: Path) -> None:
         return (place / "socket").exists()
 
     patience.eventually(listens, [process])
+
+
+def is_launcher(process: psutil.Process) -> bool:
+    """True for the session's warm launcher."""
+    return _PROGRAM in process.cmdline()
 
 
 def _session() -> int:

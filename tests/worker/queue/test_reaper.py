@@ -3,11 +3,13 @@
 import os
 import signal
 import subprocess
+import sys
 from itertools import pairwise
 from typing import Any
 
 import psutil
 import pytest
+import warm
 from patience import eventually
 from programs.stand_in_nursery import Forked
 from supervised import (  # noqa: F401
@@ -91,6 +93,18 @@ def claimed(owner: str, *, attempts: int = 1, **behaviour: object) -> Run:
             if attempt < attempts:
                 claims.requeue(session=session, run_id=run_id, attempt=attempt, reason="lost", outcome="lost")
     return get(run_id)
+
+
+def test_what_the_warm_launcher_forks_does_not_end_with_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process of a session of pytest has started it, for the trainings of all."""
+    warm.use_python(monkeypatch)
+    code = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as waiting:
+        assert waiting.stdout is not None
+        forked = int(waiting.stdout.readline())
+        ended_with_the_test = [child.pid for child in children()]
+        waiting.kill()
+    assert forked != waiting.pid and forked not in ended_with_the_test
 
 
 @pytest.mark.usefixtures("started")
