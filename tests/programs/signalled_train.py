@@ -69,7 +69,10 @@ def trained(config: RunConfig, run_dir: Path, number: signal.Signals, operation:
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         if waiting and event.startswith(("open", "os.", "shutil.")):
-            done = " ".join([event, *[str(word).removeprefix(f"{run_dir}/") for word in arguments[:2]]])
+            words = [str(word).removeprefix(f"{run_dir}/") for word in arguments[:2]]
+            done = " ".join(
+                [event, *[word.replace(str(run_dir), "") for word in words]]
+            )  # its name has the operation's
             if waiting[0] in done:
                 waiting.clear()
                 (run_dir / "signalled").touch()
