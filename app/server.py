@@ -80,7 +80,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(gradio_calls.GradioCalls, uploads=uploads, queued=lambda: app.state.queued)
     app.add_middleware(security.BodyLimit, upload_limit=settings.upload_limit_bytes)
     app.add_middleware(security.Gate, rules=rules)
-    app.add_middleware(serving.Shares, most=settings.connections)
+    app.add_middleware(serving.RequestLimits, most=settings.connections)
     app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
     app.add_middleware(security.Hosts, rules=rules)
     app.add_middleware(security.BrowserRules)
@@ -130,23 +130,16 @@ def signed_in(_: Request) -> str | None:
 
 def main() -> None:
     """Serves until it is stopped."""
+    from app.web.connections import allow_many_sockets
     from app.web.serving import Server
     from worker.store import database
 
     settings = get_settings()
     server_token.check_listening(settings)
     database.migrate()
-    _allow_many_sockets()
+    allow_many_sockets()
     app = create_app(settings)
     Server(_server_config(app, settings), app.state.leaving).run()
-
-
-def _allow_many_sockets() -> None:
-    """Raises the limit on open files to the highest allowed: at the limit, asyncio accepts no connection for a second."""
-    import resource
-
-    _, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
 
 
 def _server_config(app: FastAPI, settings: Settings) -> "uvicorn.Config":

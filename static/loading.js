@@ -56,7 +56,7 @@
 
   // A handler that fills the page ended with an error, which the page shows.
   function failed() {
-    onMissing(null, "What fills it", "the server's log");
+    onMissing(null, "Its content", "the server's log");
   }
 
   function onMissing(_event, lost = "Some of its files", cure = "the connection to the server") {
@@ -64,7 +64,7 @@
     missing += 1;
     if (missing > 1) return;
     if (reloads() < MOST) setTimeout(reload, WAIT_MS * 2 ** reloads());
-    else show("This page did not load completely.", `${lost} did not arrive, even after ${MOST} reloads. Check ${cure}.`);
+    else show("This page did not load completely.", `${lost} did not arrive even after ${MOST} reloads. Check ${cure}.`);
   }
 
   // Called when all handlers that fill the page have answered.

@@ -6,7 +6,8 @@ Pages and REST use these functions, which also raise the errors of the worker fu
 from collections.abc import Collection
 from typing import Any
 
-from app.access import callers
+from app.access import callers, sharing
+from app.access.ownership import own_dataset, own_evaluation, own_run, own_sweep
 from app.access.permissions import Forbidden, check_admin, check_change
 from training.config.choices import Strategy
 from worker.datasets import datasets
@@ -14,8 +15,8 @@ from worker.disk import background
 from worker.disk.offers import Freeable
 from worker.evaluations import submit as evaluating
 from worker.runs import shared_diagnoses, submit
-from worker.store import database, evaluations, runs, sweeps, waiting
-from worker.store.sight import ANOTHER
+from worker.store import database, evaluations, runs, waiting
+from worker.store.sight import ANOTHER_RUN
 from worker.store.submissions import Submission
 from worker.store.system import aside, machines
 from worker.store.tables import Evaluation, Run
@@ -87,11 +88,15 @@ def edit(
     archived: bool | None = None,
     held: bool | None = None,
     priority: int | None = None,
+    users: Collection[str] | None = None,
 ) -> None:
     """Changes what users set about a run: all of it, or nothing if a part is refused. None leaves a value as it is.
 
+    `users` are those with whom it is shared.
+
     Raises:
         Forbidden: another user owns it, or a user who is no admin asks for more than the normal priority.
+        UserError: it cannot be shared with one of the users.
     """
     own = own_run(run_id)
     if priority is not None and priority > waiting.NORMAL:
@@ -108,6 +113,8 @@ def edit(
             waiting.hold(session=session, run_id=own, held=held)
         if priority is not None:
             waiting.set_priority(session=session, run_id=own, priority=priority)
+        if users is not None:
+            sharing.store(session, "run", own, users)
     if held is False:
         submit.notify(own)
 
@@ -139,7 +146,7 @@ def stop_evaluation(evaluation_id: str) -> None:
     Raises:
         Forbidden: another user owns its run.
     """
-    own = _own_evaluation(evaluation_id)
+    own = own_evaluation(evaluation_id)
     with database.write() as session:
         evaluations.request_stop(session=session, evaluation_id=own)
 
@@ -150,7 +157,7 @@ def delete_evaluation(evaluation_id: str) -> None:
     Raises:
         Forbidden: another user owns its run.
     """
-    evaluating.remove(_own_evaluation(evaluation_id))
+    evaluating.remove(own_evaluation(evaluation_id))
 
 
 def move(run_id: str, before: str | None) -> None:
@@ -219,7 +226,7 @@ def _check_passing(run_id: str, passed: list[Run]) -> None:
     caller = callers.current()
     others = [run for run in passed if not caller.may_change(run.owner)]
     if others:
-        passed_run = f"{others[0].name!r} of {others[0].owner}" if caller.sees_all else f"a run of {ANOTHER}"
+        passed_run = f"{others[0].name!r} of {others[0].owner}" if caller.sees_all else ANOTHER_RUN
         message = f"would start before {passed_run}."
         error = Forbidden("run", run_id, message, "Ask an admin to move it.")
         callers.refuse(error.problem)
@@ -260,49 +267,3 @@ def use_machine(name: str) -> None:
     check_admin("machine", name)
     with database.write() as session:
         aside.use(session=session, host=name)
-
-
-def own_run(run_id: str) -> str:
-    """The id of a run that the caller may change.
-
-    Raises:
-        RunNotFound: there is none.
-        Forbidden: another user owns it.
-    """
-    with database.read() as session:
-        run = runs.get(session=session, run_id=run_id)
-    check_change("run", run.id, run.owner)
-    return run.id
-
-
-def own_sweep(sweep_id: str) -> str:
-    """The id of a sweep that the caller may change.
-
-    Raises:
-        SweepNotFound: there is none.
-        Forbidden: another user owns it.
-    """
-    with database.read() as session:
-        sweep = sweeps.get(session=session, sweep_id=sweep_id)
-    check_change("sweep", sweep.id, sweep.owner)
-    return sweep.id
-
-
-def _own_evaluation(evaluation_id: str) -> str:
-    with database.read() as session:
-        item = evaluations.get(session=session, evaluation_id=evaluation_id)
-    own_run(item.run_id)
-    return item.id
-
-
-def own_dataset(dataset_id: str) -> str:
-    """The id of a data set that the caller may change.
-
-    Raises:
-        DatasetNotFound: there is none.
-        Forbidden: another user owns it.
-    """
-    with database.read() as session:
-        dataset = datasets.get(session=session, dataset_id=dataset_id)
-    check_change("dataset", dataset.id, dataset.owner)
-    return dataset.id

@@ -7,7 +7,7 @@ from worker.store.tables import LOCAL
 
 
 class Forbidden(UserError):  # noqa: N818
-    """The caller may not change another user's run or data set; the message names the owner."""
+    """The caller may not change another user's run or data set; the message names the owner if the caller sees them."""
 
 
 def check_change(field: str, value: str, owner: str) -> None:
@@ -18,9 +18,11 @@ def check_change(field: str, value: str, owner: str) -> None:
     """
     if callers.current().may_change(owner):
         return
-    name = "the user who runs the server" if owner == LOCAL else owner
-    name = name if callers.current().sees_all else ANOTHER
-    error = Forbidden(field, value, f"belongs to {name}.", f"Ask {name} or an admin to change it.")
+    if callers.current().sees_all:
+        name = "the user who runs the server" if owner == LOCAL else owner
+        error = Forbidden(field, value, f"belongs to {name}.", f"Ask {name} or an admin to change it.")
+    else:
+        error = Forbidden(field, value, f"belongs to {ANOTHER}.", "Ask an admin to change it.")
     callers.refuse(error.problem)
     raise error
 

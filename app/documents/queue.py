@@ -46,10 +46,8 @@ def read(session: Session) -> Queue:
 def _hidden(run: Run, place: int) -> Run:
     """What a user who does not see the run may know of it."""
     processes = {"num_processes": run.config.get("num_processes", 1)}
-    same = {name: getattr(run, name) for name in ("queued_at", "priority", "held", "created_at", "step")}
-    return Run(
-        id=f"{sight.HIDDEN}{place}", name=f"a run of {sight.ANOTHER}", owner=sight.ANOTHER, config=processes, **same
-    )
+    same = {name: getattr(run, name) for name in ("queued_at", "priority", "held", "created_at")}
+    return Run(id=f"{sight.HIDDEN}{place}", name=sight.ANOTHER_RUN, owner=sight.ANOTHER, config=processes, **same)
 
 
 def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from sqlmodel import Session
 
@@ -43,7 +43,7 @@ def fleet(session: Session) -> dict[str, Any]:
     `engines` with machines of their own: their partitions, and how many runs wait and run there. `put_aside` are the machines that
     runs on several machines avoid.
     """
-    now, leases = database.now(session=session), _seen(session, machines.leases(session=session))
+    now, leases = database.now(session=session), _leases(session)
     known = [_machine(machine, leases, now) for machine in machines.listing(session=session)]
     named = {device["name"] for machine in known for device in machine["devices"]}
     return {
@@ -56,20 +56,23 @@ def fleet(session: Session) -> dict[str, Any]:
     }
 
 
-def _seen(session: Session, leases: list[Lease]) -> list[Lease]:
-    """The leases, without what names the runs and models that the session's user does not see."""
+def _leases(session: Session) -> list[Lease]:
+    """The devices in use; of runs and models that the session's user does not see, only that they use them."""
+    with database.read_everything() as whole:
+        leases = machines.leases(session=whole)
     if sight.user() is None:
         return leases
     ids = list(dict.fromkeys(lease.run_id for lease in leases))
-    seen = sight.visible(session, ids)
+    seen = sight.visible(session, ids) | {lease.run_id for lease in leases if lease.owner == sight.user()}
+    numbers = {run_id: number for number, run_id in enumerate(ids)}
+    return [lease if lease.run_id in seen else _hidden(lease, numbers[lease.run_id]) for lease in leases]
 
-    def shown(lease: Lease) -> Lease:
-        if lease.run_id in seen or lease.owner == sight.user():
-            return lease
-        number = ids.index(lease.run_id)
-        return replace(lease, run_id=f"{sight.HIDDEN}{number}", name=f"a run of {sight.ANOTHER}", owner=sight.ANOTHER)
 
-    return [shown(lease) for lease in leases]
+def _hidden(lease: Lease, number: int) -> Lease:
+    nothing = {"phase": "", "step": 0, "total_steps": None}
+    return replace(
+        lease, run_id=f"{sight.HIDDEN}{number}", name=sight.ANOTHER_RUN, owner=sight.ANOTHER, **cast(Any, nothing)
+    )
 
 
 def _engine(report: EngineReport, now: float) -> dict[str, Any]:
@@ -107,6 +110,6 @@ def _queue(session: Session) -> dict[str, Any]:
     if queue.oldest:
         run_id, name, queued_at = queue.oldest
         if not sight.visible(session, [run_id]):
-            run_id, name = f"{sight.HIDDEN}oldest", f"a run of {sight.ANOTHER}"
+            run_id, name = f"{sight.HIDDEN}oldest", sight.ANOTHER_RUN
         oldest = {"run_id": run_id, "name": name, "queued_at": queued_at}
     return {"waiting": queue.waiting, "running": queue.running, "oldest": oldest}

@@ -1,6 +1,8 @@
 """Connections to the web server: the user who opened each, and time limits for incomplete requests."""
 
 import asyncio
+import contextlib
+import resource
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +10,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.access.peers import PEER_UID, uid_of
+
+MANY_FILES = 65_536
 
 Peer = int | str
 """Who opened a connection: a user of this machine by the id, or an address."""
@@ -116,3 +120,12 @@ def _uid(client: tuple[str, int] | None, server: tuple[str, int | None] | None) 
     if client is None or server is None or server[1] is None:
         return None
     return uid_of(client, (server[0], server[1]))
+
+
+def allow_many_sockets() -> None:
+    """Raises the limit on open files of this process: at the limit, asyncio accepts no connection for a second."""
+    now, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if highest == resource.RLIM_INFINITY else min(highest, MANY_FILES)
+    if now not in (resource.RLIM_INFINITY, highest) and now < wanted:
+        with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, highest))

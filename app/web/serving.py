@@ -43,7 +43,7 @@ class Streams:
         return either
 
 
-class Shares:
+class RequestLimits:
     """Refuses requests beyond `most` at a time.
 
     One caller has at most half as many endless responses of open pages, and a quarter as many other requests.
@@ -56,9 +56,11 @@ class Shares:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             return await self.app(scope, receive, send)
-        kind = callers.current().name, _is_endless(scope)
-        if self.open[kind] >= max(self.most // (2 if kind[1] else 4), 1):
-            return await _too_many(429, "Close some of your pages.")(scope, receive, send)
+        endless = _is_endless(scope)
+        kind = callers.current().name, endless
+        if self.open[kind] >= max(self.most // (2 if endless else 4), 1):
+            fix = "Close some of your pages." if endless else "Wait for the answers to some of your requests."
+            return await _too_many(429, fix)(scope, receive, send)
         if self.open.total() >= self.most:
             return await _too_many(503, "Try again in a moment, or raise LATHE_CONNECTIONS.")(scope, receive, send)
         self.open[kind] += 1

@@ -114,7 +114,7 @@ def limits(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("Data folder", values["data_dir"]),
         ("Largest upload", byte_size(values["upload_limit_bytes"])),
         ("Token cache", byte_size(values["token_cache_bytes"])),
-        ("Connections", numbers.count(values["connections"])),
+        ("Requests at a time", numbers.count(values["connections"])),
         ("Lease of a run", numbers.duration(values["lease_seconds"])),
         ("Attempts before a run fails", numbers.count(values["max_attempts"])),
     ]

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import resource
 import statistics
 import time
 from dataclasses import dataclass
 
 import httpx
 
+from app.web.connections import allow_many_sockets
 from benchmarks.pages.server import Server
 
 _SECONDS = 10.0
@@ -36,8 +36,7 @@ class Crowd:
 
 def measure(server: Server, run_id: str, incomplete: int, streams: list[int]) -> list[Crowd]:
     """Incomplete requests, then live streams of the run, then the stream that Gradio keeps for each open page."""
-    _, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
+    allow_many_sockets()
     crowds = [asyncio.run(_among(server, "incomplete requests", _INCOMPLETE, incomplete))] if incomplete else []
     for count in streams:
         for kind, path in (("live streams", f"/api/runs/{run_id}/live"), ("open pages", "/gradio_api/heartbeat/page")):

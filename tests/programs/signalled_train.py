@@ -70,9 +70,8 @@ def trained(config: RunConfig, run_dir: Path, number: signal.Signals, operation:
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         if waiting and event.startswith(("open", "os.", "shutil.")):
             words = [str(word).removeprefix(f"{run_dir}/") for word in arguments[:2]]
-            done = " ".join(
-                [event, *[word.replace(str(run_dir), "") for word in words]]
-            )  # its name has the operation's
+            # The folder has the name of the operation.
+            done = " ".join([event, *[word.replace(str(run_dir), "") for word in words]])
             if waiting[0] in done:
                 waiting.clear()
                 (run_dir / "signalled").touch()

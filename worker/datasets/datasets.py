@@ -191,10 +191,7 @@ def _take(
 ) -> Added:
     known = _known(digest)
     if known is not None and dataset_files.present(path_of(known), digest):
-        if known.owner != owner:  # who has the file may see it
-            with database.write() as session:
-                shares.add(session=session, kind="dataset", object_id=known.id, user=owner)
-        return Added(known, new=False)
+        return Added(_seen_by(owner, known), new=False)
     found = check_file(copy, name, columns, file_format)
     _refuse_unfit(found)
     values = _facts(found) | {
@@ -204,7 +201,15 @@ def _take(
         "created_at": time.time(),
     }
     new = Dataset(id=digest[:ID_LENGTH], sha256=digest, name=name, bytes=copy.stat().st_size, **values)
-    return Added(_store(copy, new), new=known is None)
+    return Added(_seen_by(owner, _store(copy, new)), new=known is None)
+
+
+def _seen_by(user: str, dataset: Dataset) -> Dataset:
+    """The data set, after it is shared with a user who has the same file."""
+    if dataset.owner != user:
+        with database.write() as session:
+            shares.add(session=session, kind="dataset", object_id=dataset.id, user=user)
+    return dataset
 
 
 def _refuse_unfit(found: Inspection) -> None:

@@ -23,10 +23,10 @@ def compile_in_background() -> subprocess.Popen[bytes] | None:
 
     None without a GPU, where runs need no operator, or if it cannot be started.
     """
-    if not devices.usable_gpus():
-        return None
     folder = get_settings().data_dir / "logs"
     try:
+        if not devices.usable_gpus():
+            return None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         argv = [sys.executable, "-m", operator_cache.AHEAD_MODULE, str(_AFTER_SECONDS)]
         started = processes.start_child(

@@ -33,7 +33,8 @@ EVERYBODY = "*"
 """In place of a user's name in a share: all users."""
 
 ANOTHER = "another user"
-"""What is shown in place of the names of what the user may not see."""
+ANOTHER_RUN = f"a run of {ANOTHER}"
+"""What is shown in place of the owner and the name of a run that the user does not see."""
 
 HIDDEN = "hidden-"
 """With what the ids begin that are shown in place of the ids of such runs."""

@@ -169,8 +169,6 @@ def describe(values: dict[str, Any], name: str, tags: str, notes: str, users: st
     before = {tag.strip() for tag in values["tags"].split(",") if tag.strip()}
     after = {tag.strip().lower() for tag in tags.split(",") if tag.strip()}
     if len(values["ids"]) == 1:
-        stored = bulk.each(values["ids"], partial(changes.edit, name=name, notes=notes, tags=after))
-        if stored.refused or users == values["users"]:
-            return stored
-        return bulk.each(values["ids"], lambda run_id: sharing.share("run", run_id, users.split(",")))
+        shared = None if users == values["users"] else users.split(",")
+        return bulk.each(values["ids"], partial(changes.edit, name=name, notes=notes, tags=after, users=shared))
     return bulk.each(values["ids"], partial(changes.edit, add_tags=after - before, remove_tags=before - after))

@@ -1,17 +1,20 @@
 """The server closes connections with incomplete requests; tested with real sockets and a real server."""
 
 import asyncio
+import sys
 from contextlib import ExitStack
 
+import patience
 import pytest
 import uvicorn
 from forked_server import server
+from paths import ROOT
 from uvicorn.server import ServerState
 
 from app.access import callers
 from app.access.callers import Caller
 from app.web.connections import Connection, Limits
-from app.web.serving import Shares
+from app.web.serving import RequestLimits
 
 pytestmark = pytest.mark.slow
 
@@ -126,32 +129,32 @@ def test_a_caller_above_their_share_is_refused_until_a_page_is_closed_and_health
 def test_requests_at_a_time_are_limited_for_each_caller_and_for_all():
     answers = []
 
-    async def ask(shares, name, release, path="/gradio_api/heartbeat/page"):
+    async def ask(limits, name, release, path="/gradio_api/heartbeat/page"):
         callers.begin(Caller(name))
 
         async def send(message):
             if message["type"] == "http.response.start":
                 answers.append((name, message["status"]))
 
-        await shares({"type": "http", "path": path, "method": "GET"}, release.wait, send)
+        await limits({"type": "http", "path": path, "method": "GET"}, release.wait, send)
 
     async def app(_scope, receive, send):
         await send({"type": "http.response.start", "status": 200})
         await receive()
 
     async def scenario():
-        shares, release = Shares(app, most=4), asyncio.Event()
+        limits, release = RequestLimits(app, most=4), asyncio.Event()
         asked = [
-            asyncio.create_task(ask(shares, "alice", release, path)) for path in ("/", "/", "/healthz", "/healthz")
+            asyncio.create_task(ask(limits, "alice", release, path)) for path in ("/", "/", "/healthz", "/healthz")
         ]
         names = ("alice", "alice", "alice", "bob", "carol")
-        asked += [asyncio.create_task(ask(shares, name, release)) for name in names]
+        asked += [asyncio.create_task(ask(limits, name, release)) for name in names]
         while len(answers) < len(asked):
             await asyncio.sleep(0)
         release.set()
         await asyncio.gather(*asked)
-        assert not shares.open
-        await ask(shares, "alice", release)
+        assert not limits.open
+        await ask(limits, "alice", release)
 
     asyncio.run(scenario())
     assert answers == [
@@ -206,6 +209,18 @@ async def timers(*sent):
     await writer.wait_closed()
     listener.close()
     return result
+
+
+def test_the_limit_on_open_files_is_raised():
+    code = (
+        "import resource\n"
+        "from app.web.connections import allow_many_sockets\n"
+        "_, highest = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, highest))\n"
+        "allow_many_sockets()\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(highest, 65536) > 100)\n"
+    )
+    assert patience.run([sys.executable, "-c", code], cwd=ROOT, text=True).stdout == "True\n"
 
 
 def test_headers_have_one_time_limit():

@@ -58,7 +58,7 @@ def test_without_its_first_script_it_loads_again_too(page):
 def test_after_three_reloads_it_says_what_is_wrong_and_offers_a_reload(page):
     lose(page, "**/assets/Index-*.js", times=10_000)
     page.goto("/")
-    page.locator(NOTICE, has_text="did not arrive, even after 3 reloads").wait_for()
+    page.locator(NOTICE, has_text="did not arrive even after 3 reloads").wait_for()
     assert len(page.loads) == 4
     page.unroute_all()
     page.locator(NOTICE).get_by_role("button", name="Reload").click()
@@ -82,9 +82,7 @@ def test_a_page_of_which_a_handler_failed_loads_again_by_itself(page):
 def test_a_handler_that_fails_after_three_reloads_too_is_said_to_have_failed(page):
     fail(page, times=10_000)
     page.goto("/new")
-    page.locator(
-        NOTICE, has_text="What fills it did not arrive, even after 3 reloads. Check the server's log."
-    ).wait_for()
+    page.locator(NOTICE, has_text="Its content did not arrive even after 3 reloads. Check the server's log.").wait_for()
     assert len(page.loads) == 4
 
 

@@ -21,6 +21,7 @@ from training.reports.report import Report
 from training.run_folder.events import Note, PhaseStarted, Progress, decode
 from worker.machine import processes
 from worker.queue import compile_ahead as ahead
+from worker.settings import get_settings
 
 SOURCE = """
 #define PY_SSIZE_T_CLEAN
@@ -279,6 +280,14 @@ def test_a_worker_without_a_gpu_compiles_nothing_ahead(home: Path, own_folder: P
     assert ahead.compile_in_background() is None
 
 
+def test_a_worker_starts_although_its_devices_are_wrong(
+    home: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LATHE_DEVICES", "7")
+    get_settings.cache_clear()
+    assert ahead.compile_in_background() is None
+
+
 @pytest.mark.train
 def test_zero_on_a_cpu_needs_no_compiler(own_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSpeed would compile an operator that only inference uses before the first run on a machine."""
@@ -288,7 +297,7 @@ def test_zero_on_a_cpu_needs_no_compiler(own_folder: Path, tmp_path: Path, monke
         "reuse_operators()\n"
         "import deepspeed, torch\n"
         "deepspeed.init_distributed('gloo')\n"
-        "model, optimizer = torch.nn.Linear(4, 1), None\n"
+        "model = torch.nn.Linear(4, 1)\n"
         "optimizer = torch.optim.AdamW(model.parameters())\n"
         "config = {'train_micro_batch_size_per_gpu': 1, 'zero_optimization': {'stage': 2}, 'zero_allow_untested_optimizer': True}\n"
         "engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)\n"
