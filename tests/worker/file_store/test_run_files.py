@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
-from patience import ended, eventually
+from patience import ended
 
 from training.errors import UserError
 from training.run_folder import checkpoints
@@ -26,10 +26,19 @@ from worker.store import database
 
 pytestmark = pytest.mark.slow
 
-PUSH = """
-import sys
+# Uploads a run, and is killed when three files of its checkpoints are stored, the third of which is not in the journal yet.
+KILLED_PUSH = """
+import os, signal, sys
 from pathlib import Path
+from worker.file_store.object_store import ObjectStore
 from worker.file_store.run_files import RunFiles
+upload, stored = ObjectStore.upload, []
+def upload_and_die(self, file, key):
+    upload(self, file, key)
+    stored.extend([key] if "/checkpoints/" in key else [])
+    if len(stored) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+ObjectStore.upload = upload_and_die
 files = RunFiles(Path(sys.argv[1]))
 files.fetch((0, 0), lambda: None)
 files.finish(lambda: None)
@@ -149,19 +158,17 @@ def test_an_upload_that_was_killed_continues_and_never_counts_before_its_end(
     saved(here, 4, files=60)
     prefix = "runs/run1/checkpoints/checkpoint-4"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-    pushing = subprocess.Popen([sys.executable, "-c", PUSH, str(here)], env=environment)
-    eventually(lambda: len(store.keys(prefix)) >= 3 or pushing.poll() is not None, [pushing])
-    assert pushing.poll() is None
-    pushing.send_signal(signal.SIGKILL)
+    pushing = subprocess.Popen([sys.executable, "-c", KILLED_PUSH, str(here)], env=environment)
     ended(pushing)
-    before = len(store.keys(prefix))
+    assert pushing.returncode == -signal.SIGKILL
+    assert len(store.keys(prefix)) == 3
     assert store.size(f"{prefix}/manifest.json") is None
     sent: list[str] = []
     upload = ObjectStore.upload
     monkeypatch.setattr(ObjectStore, "upload", lambda self, file, key: sent.append(key) or upload(self, file, key))
     uploaded(here)
     assert len(store.keys(prefix)) == 61
-    assert len([key for key in sent if key.startswith(prefix)]) <= 61 - before + 1  # one was not in the journal yet
+    assert len([key for key in sent if key.startswith(prefix)]) == 61 - 2  # two were in the journal
 
 
 def test_deleted_checkpoints_and_runs_are_deleted_in_the_store(store: ObjectStore, tmp_path: Path) -> None:
