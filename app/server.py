@@ -65,6 +65,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     models = (model_endpoint, playground)
     for part in (*runs_and_queue, *before, *models, sharing, system, users, settings_routes, notifications, reference):
         app.include_router(part.router, responses=ERRORS)
+    app.include_router(sharing.links)
     app.include_router(api.rest)
     api.install_error_handlers(app)
     rules = security.Rules.of(settings)

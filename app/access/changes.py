@@ -190,14 +190,18 @@ def pause_queue(*, paused: bool) -> None:
 
 
 def remove_dataset(dataset_id: str) -> None:
-    """Deletes a data set.
+    """Deletes a data set for the caller; it stays with other users who uploaded the same file.
 
     Raises:
-        Forbidden: another user owns it.
+        Forbidden: another user owns it, and the caller did not upload it.
     """
-    own_dataset(dataset_id)
+    user = callers.current().name
+    with database.read() as session:
+        uploaded = user in datasets.uploaded_by(session=session, dataset_id=dataset_id)
+    if not uploaded:
+        own_dataset(dataset_id)
     with database.write() as session:
-        datasets.delete(session=session, dataset_id=dataset_id)
+        datasets.remove(session=session, dataset_id=dataset_id, user=user)
 
 
 def save_mapping(dataset_id: str, columns: str | None) -> None:

@@ -1,7 +1,7 @@
 """The ids of what the caller may change."""
 
 from app.access.permissions import check_change
-from worker.datasets import datasets
+from app.documents import dataset as documents
 from worker.store import database, evaluations, runs, sweeps
 
 
@@ -45,13 +45,13 @@ def own_evaluation(evaluation_id: str) -> str:
 
 
 def own_dataset(dataset_id: str) -> str:
-    """The id of a data set that the caller may change.
+    """The id of a data set that the caller may change; `dataset_id` may be its beginning.
 
     Raises:
         DatasetNotFound: there is none.
         Forbidden: another user owns it.
     """
     with database.read() as session:
-        dataset = datasets.get(session=session, dataset_id=dataset_id)
+        dataset = documents.find(session, dataset_id)
     check_change("dataset", dataset.id, dataset.owner)
     return dataset.id

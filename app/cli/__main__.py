@@ -17,6 +17,7 @@ from app.cli.runs.queue import queue
 from app.cli.runs.sweep import sweep
 from app.cli.services import system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
+from app.cli.share import share
 from app.cli.user import token, user
 from training.config.choices import Strategy
 
@@ -35,7 +36,7 @@ def main() -> None:
     """
 
 
-for command in (up, web, worker, system, machines, sweep, dataset, edit, delete, queue, notify, user, token):
+for command in (up, web, worker, system, machines, sweep, dataset, edit, delete, share, queue, notify, user, token):
     main.add_command(command)
 
 

@@ -15,7 +15,7 @@ name_argument = click.argument("name", metavar="NAME")
 def user() -> None:
     """Manage accounts, each with its own token.
 
-    Users see all runs and data sets and can change their own; admins can change all.
+    Users change their own runs and data sets; they see all, unless LATHE_VISIBILITY is own. Admins change all.
     """
 
 

@@ -14,6 +14,7 @@ from app.access.account import NoOwnToken
 from app.access.intake import ImportNotFound
 from app.access.notify import TooSoon
 from app.access.permissions import Forbidden
+from app.access.sharing import LinkNotFound
 from app.documents.run import brief, document
 from app.errors import is_full, storage_problem
 from app.web.rest.answers.form import answers
@@ -74,6 +75,7 @@ _STATUS: dict[type[UserError], int] = {
     TooSoon: 429,
     Forbidden: 403,
     ImportNotFound: 404,
+    LinkNotFound: 404,
     DiagnosisNotFound: 404,
     TooManyShared: 409,
     ServedNotFound: 404,

@@ -34,7 +34,9 @@ _GRADIO_ROUTES = re.compile(
     r"/(config|theme\.css|favicon\.ico|robots\.txt|manifest\.json|assets/.*|static/.*)"
     r"|/gradio_api/(run/predict|queue/(join|data)|upload|upload_progress|heartbeat/\w+|app_id|startup-events|cancel|reset|theme\.css)/?"
 )
-_OWN_ROUTES = re.compile(r"/api(/.*)?|/v1/(models|chat/completions|completions|tokenize)|/healthz|/static/lathe/.*")
+_OWN_ROUTES = re.compile(
+    r"/api(/.*)?|/v1/(models|chat/completions|completions|tokenize)|/healthz|/shared/[\w-]+|/static/lathe/.*"
+)
 _PAGES = frozenset(page.path for page in PAGES)
 
 HEADERS = {

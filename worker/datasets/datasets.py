@@ -142,6 +142,37 @@ def path_of(dataset: Dataset) -> Path:
     return get_settings().datasets_dir / f"{dataset.id}.{dataset.format}"
 
 
+def uploaded_by(*, session: Session, dataset_id: str) -> list[str]:
+    """The users besides its owner who uploaded the file of a data set, by name."""
+    return shares.users(session=session, kind=shares.UPLOAD, object_id=dataset_id)
+
+
+def uploads_of(*, session: Session, user: str) -> set[str]:
+    """The ids of the data sets that others own, whose file the user uploaded too."""
+    return shares.of(session=session, kind=shares.UPLOAD, user=user)
+
+
+def remove(*, session: Session, dataset_id: str, user: str) -> None:
+    """Deletes a data set for a user. If other users uploaded the same file, it stays with them, and one of them owns it.
+
+    Raises:
+        DatasetNotFound: there is none.
+        DatasetInUse: a queued or running run uses it.
+    """
+    dataset, uploaders = (
+        get(session=session, dataset_id=dataset_id),
+        uploaded_by(session=session, dataset_id=dataset_id),
+    )
+    if dataset.owner == user and uploaders:
+        dataset.owner = uploaders[0]
+        session.add(dataset)
+        shares.drop(session=session, kind=shares.UPLOAD, object_id=dataset_id, user=dataset.owner)
+    elif user in uploaders:
+        shares.drop(session=session, kind=shares.UPLOAD, object_id=dataset_id, user=user)
+    else:
+        delete(session=session, dataset_id=dataset_id)
+
+
 def delete(*, session: Session, dataset_id: str) -> None:
     """Deletes a data set, and its file after the commit. Ended runs lose only the link to it.
 
@@ -159,7 +190,8 @@ def delete(*, session: Session, dataset_id: str) -> None:
         run.dataset_id = None if run.dataset_id == dataset_id else run.dataset_id
         session.add(run)
     session.flush()
-    shares.remove(session=session, kind="dataset", object_ids=[dataset.id])
+    for kind in ("dataset", shares.UPLOAD):
+        shares.remove(session=session, kind=kind, object_ids=[dataset.id])
     session.delete(dataset)
     path, sha256 = path_of(dataset), dataset.sha256
     database.after_commit(session, lambda: path.unlink(missing_ok=True))
@@ -205,10 +237,10 @@ def _take(
 
 
 def _seen_by(user: str, dataset: Dataset) -> Dataset:
-    """The data set, after it is shared with a user who has the same file."""
+    """The data set, which a user who uploads the same file sees from now on."""
     if dataset.owner != user:
         with database.write() as session:
-            shares.add(session=session, kind="dataset", object_id=dataset.id, user=user)
+            shares.add(session=session, kind=shares.UPLOAD, object_id=dataset.id, user=user)
     return dataset
 
 

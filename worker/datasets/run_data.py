@@ -128,7 +128,7 @@ def taken_in(
     except BaseException:
         with database.write() as session:
             for dataset_id in new:
-                datasets.delete(session=session, dataset_id=dataset_id)
+                datasets.remove(session=session, dataset_id=dataset_id, user=owner)
         raise
 
 

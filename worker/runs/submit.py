@@ -3,7 +3,9 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 from pathlib import Path
+from typing import Final
 
 from sqlmodel import Session
 
@@ -34,6 +36,21 @@ SPARE_BYTES = 256 * 2**20  # logs, events and answers of a run
 _IN_TEMPLATES = str.maketrans("", "", "\n\r\t")
 A_CLUSTER = Machine("cuda", devices=1024, most_machines=1024)
 A_CPU_CLUSTER = Machine(most_machines=1024)
+_GATE: Final = object()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that may be stored: its checked configuration, its data and its owner. Only `prepared` makes one."""
+
+    config: RunConfig
+    data: RunData
+    owner: str
+    gate: InitVar[object]
+
+    def __post_init__(self, gate: object) -> None:
+        if gate is not _GATE:
+            raise TypeError("Only prepared() makes a run that may be stored: it checks the configuration.")
 
 
 def submit(
@@ -55,9 +72,9 @@ def submit(
     """
     if submission and (first := _first(submission)):
         return first
-    with prepared(config, reach=reach, owner=owner) as (ready, data):
+    with prepared(config, reach=reach, owner=owner) as ready:
         try:
-            run = _create(ready, data, parent_id, owner, submission)
+            run = _create(ready, parent_id, submission)
         except Repeated as repeated:  # caught here, so that the data, which the first run uses too, is kept
             with database.read() as session:
                 return runs.get(session=session, run_id=repeated.stored_id)
@@ -66,10 +83,8 @@ def submit(
 
 
 @contextmanager
-def prepared(
-    config: RunConfig, *, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL
-) -> Iterator[tuple[RunConfig, RunData]]:
-    """Checks a run as `submit` does, and copies its data into the store: the configuration and the data to store it with.
+def prepared(config: RunConfig, *, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL) -> Iterator[Prepared]:
+    """Checks a run as `submit` does, and copies its data into the store.
 
     If the `with` block raises, data that is new in the store is deleted again.
 
@@ -85,7 +100,7 @@ def prepared(
     with run_data.taken_in(config, reach, owner, problems) as data:
         if problems := _faults(config, data):
             raise ConfigError(problems)
-        yield config, data
+        yield Prepared(config, data, owner, _GATE)
 
 
 def _first(submission: Submission) -> Run | None:
@@ -94,31 +109,24 @@ def _first(submission: Submission) -> Run | None:
         return runs.get(session=session, run_id=run_id) if run_id else None
 
 
-def _create(config: RunConfig, data: RunData, parent_id: str | None, owner: str, submission: Submission | None) -> Run:
+def _create(ready: Prepared, parent_id: str | None, submission: Submission | None) -> Run:
     with database.write() as session:
-        run = stored(session, config, data, owner=owner, parent_id=parent_id)
+        run = stored(session, ready, parent_id=parent_id)
         if submission:
             submissions.add(session=session, submission=submission, stored_id=run.id)
     return run
 
 
-def stored(
-    session: Session,
-    config: RunConfig,
-    data: RunData,
-    *,
-    owner: str,
-    parent_id: str | None = None,
-    place: SweepPlace | None = None,
-) -> Run:
-    """Stores a prepared run as queued; `place` is that in a sweep."""
+def stored(session: Session, ready: Prepared, *, parent_id: str | None = None, place: SweepPlace | None = None) -> Run:
+    """Stores a run as queued; `place` is that in a sweep."""
+    config, data = ready.config, ready.data
     return runs.create(
         session=session,
         config=config.model_copy(update=data.settings),
         dataset_id=data.training.id,
         fingerprints=data.fingerprints,
         parent_id=parent_id,
-        owner=owner,
+        owner=ready.owner,
         name=config.name or f"{Path(config.model).name} on {data.title}"[:200],
         place=place,
     )

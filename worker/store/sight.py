@@ -41,7 +41,7 @@ HIDDEN = "hidden-"
 
 _OWNED: tuple[Any, ...] = (Run, Sweep, Dataset, ServedModel, PromptSet)
 _OF_RUNS: tuple[Any, ...] = (Evaluation, RunEvent, LogLine, Metric, MetricRollup, RunNode)
-_SHARED = {Run: "run", Sweep: "sweep", Dataset: "dataset"}
+_SHARED = {Run: ["run"], Sweep: ["sweep"], Dataset: ["dataset", "upload"]}
 
 _user: ContextVar[str | None] = ContextVar("user", default=None)
 
@@ -95,12 +95,12 @@ def _with_their_run(name: str) -> Iterator[tuple[type[SQLModel], ColumnElement[b
 def _sees(table: Any, name: str) -> ColumnElement[bool]:
     """The condition that the user owns a row, or that it was shared with them; of a run, also with its sweep."""
     allowed = [table.owner == name]
-    if kind := _SHARED.get(table):
-        allowed.append(table.id.in_(_shared(kind, name)))
+    if kinds := _SHARED.get(table):
+        allowed.append(table.id.in_(_shared(kinds, name)))
     if table is Run:
-        allowed.append(col(Run.sweep_id).in_(_shared("sweep", name)))
+        allowed.append(col(Run.sweep_id).in_(_shared(["sweep"], name)))
     return or_(*allowed)
 
 
-def _shared(kind: str, name: str) -> Any:
-    return select(Share.object_id).where(Share.kind == kind, col(Share.user).in_([name, EVERYBODY]))
+def _shared(kinds: list[str], name: str) -> Any:
+    return select(Share.object_id).where(col(Share.kind).in_(kinds), col(Share.user).in_([name, EVERYBODY]))

@@ -1,12 +1,12 @@
 """Starts and stops a sweep. All runs are stored in one transaction: a sweep is queued whole, or not at all."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from training.config.run_config import RunConfig
 from worker.allowed_paths import EVERYTHING, AllowedPaths
-from worker.datasets.run_data import RunData
 from worker.runs import submit
+from worker.runs.submit import Prepared
 from worker.store import database, runs, submissions, sweeps
 from worker.store.runs import SweepPlace
 from worker.store.submissions import Repeated, Submission
@@ -60,8 +60,8 @@ def stop(sweep_id: str) -> Sweep:
         return sweep
 
 
-def _prepared(stack: ExitStack, plan: Plan, reach: AllowedPaths, owner: str) -> Any:
-    """Each run that starts with its checked configuration and its data. Data that several runs share is imported once."""
+def _prepared(stack: ExitStack, plan: Plan, reach: AllowedPaths, owner: str) -> Iterator[tuple[int, Prepared]]:
+    """Each run that starts, with its number. Data that several runs share is imported once."""
     stored: dict[tuple[Any, ...], dict[str, Any]] = {}
     for run in plan.starting:
         config = run.candidate.config
@@ -69,9 +69,9 @@ def _prepared(stack: ExitStack, plan: Plan, reach: AllowedPaths, owner: str) -> 
         key = tuple(getattr(config, name) for name in _DATA)
         if known := stored.get(key):
             config = config.model_copy(update=known)
-        config, data = stack.enter_context(submit.prepared(config, reach=reach, owner=owner))
-        stored.setdefault(key, data.settings)
-        yield run.candidate.trial, config, data
+        ready = stack.enter_context(submit.prepared(config, reach=reach, owner=owner))
+        stored.setdefault(key, ready.data.settings)
+        yield run.candidate.trial, ready
 
 
 def _known(submission: Submission) -> Sweep | None:
@@ -81,7 +81,7 @@ def _known(submission: Submission) -> Sweep | None:
 
 
 def _store(
-    plan: Plan, ready: list[tuple[int, RunConfig, RunData]], owner: str, submission: Submission | None
+    plan: Plan, ready: list[tuple[int, Prepared]], owner: str, submission: Submission | None
 ) -> tuple[Sweep, str]:
     """Stores the sweep with its runs; returns it and the id of the first run."""
     spec = plan.spec
@@ -91,8 +91,5 @@ def _store(
         sweep = sweeps.create(session=session, name=spec.title, owner=owner, spec=values, plan=as_document(plan))
         if submission:
             submissions.add(session=session, submission=submission, stored_id=sweep.id)
-        created = [
-            submit.stored(session, config, data, owner=owner, place=SweepPlace(sweep.id, trial, pause_at))
-            for trial, config, data in ready
-        ]
+        created = [submit.stored(session, run, place=SweepPlace(sweep.id, trial, pause_at)) for trial, run in ready]
     return sweep, created[0].id

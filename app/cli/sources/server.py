@@ -22,8 +22,8 @@ _READ_SECONDS = 60.0
 _TRIES = 3
 
 _REMOTE = (
-    "runs", "show", "compare", "logs", "run", "sweep", "stop", "resume", "edit", "delete", "queue", "dataset", "forecast", "render",
-    "diagnose", "export", "archive", "restore", "system", "machines", "notify", "evaluate",
+    "runs", "show", "compare", "logs", "run", "sweep", "stop", "resume", "edit", "delete", "share", "queue", "dataset", "forecast",
+    "render", "diagnose", "export", "archive", "restore", "system", "machines", "notify", "evaluate",
     "evaluations",
 )  # fmt: skip
 _ANYWHERE = ("import", "targets", "dataset check")

@@ -7,10 +7,12 @@ from typing import Any, Literal, TypedDict
 import gradio as gr
 from markupsafe import Markup, escape
 
+from app.access import callers
 from app.web.first_drawing.values import FIRST
 from app.words import numbers
 from training.errors import UserError
 from training.units import NONE
+from worker.settings import get_settings
 from worker.store.sight import HIDDEN
 from worker.store.tables import Run, Status
 
@@ -136,6 +138,14 @@ def table(classes: str, heads: Markup, body: Markup) -> Markup:
         '<div class="table-wrap"><table class="{}"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
     )
     return template.format(classes, heads, body)
+
+
+def share_button(kind: Literal["runs", "sweeps", "datasets"], object_id: str, owner: str) -> Markup:
+    """The button that opens the dialog of static/share.js, for who may share it; nothing if all users see everything."""
+    if get_settings().visibility == "all" or not callers.current().may_change(owner):
+        return Markup("")
+    button = Markup('<button type="button" class="button" data-share="/api/{}/{}/shares">Share</button>')
+    return button.format(kind, object_id)
 
 
 def panel(heading: str, body: Markup, *, classes: str = "", aside: Markup | str = "") -> Markup:

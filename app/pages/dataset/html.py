@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, facts, panel
+from app.pages.common.html import ago, bar, facts, panel, share_button
 from app.pages.common.issues import issues_html, use_link
 from app.pages.dataset.links import combobox, field, to
 from app.pages.dataset.rows import row_tools_html
@@ -25,8 +25,8 @@ def heading(item: Dataset, users: Sequence[tuple[str, str]], view: View) -> Mark
         _used(users),
     ]
     use = {"data": item.id, "model": view.model} | ({"max_length": view.max_length} if view.tab in MEASURED else {})
-    links = Markup('<div class="links"><a class="button" href="/datasets">All data sets</a>{}</div>').format(
-        use_link(use)
+    links = Markup('<div class="links"><a class="button" href="/datasets">All data sets</a>{}{}</div>').format(
+        share_button("datasets", item.id, item.owner), use_link(use)
     )
     return Markup('<div class="set-title"><div><h1>{}</h1><p>{}</p></div>{}</div>').format(
         item.name, Markup(" · ").join(aside), links

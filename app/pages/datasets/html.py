@@ -1,7 +1,7 @@
 """The parts of the page Data sets as HTML. Pure functions."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -38,15 +38,21 @@ def everything(_owner: str) -> bool:
 
 
 def list_html(
-    items: Sequence[Dataset], users: Mapping[str, Sequence[DatasetUse]], search: str, may_change: MayChange = everything
+    items: Sequence[Dataset],
+    users: Mapping[str, Sequence[DatasetUse]],
+    search: str,
+    may_change: MayChange = everything,
+    uploads: Collection[str] = (),
 ) -> Markup:
-    """The matching data sets, newest first, or an empty state."""
+    """The matching data sets, newest first, or an empty state; `uploads` are the ids of those that the caller uploaded too."""
     matching = [item for item in items if matches(item, search)]
     query = Markup('<div data-search="{}">{}</div>')
     if not matching:
         return query.format(search, _empty(search))
     heads = Markup("").join(Markup('<th class="{}"><span>{}</span></th>').format(kind, head) for head, kind in _HEADS)
-    body = Markup("").join(_row(item, users.get(item.id, ()), may_change(item.owner)) for item in matching)
+    body = Markup("").join(
+        _row(item, users.get(item.id, ()), may_change(item.owner) or item.id in uploads) for item in matching
+    )
     return query.format(search, table("runs sets", heads, body))
 
 

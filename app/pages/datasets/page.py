@@ -154,8 +154,9 @@ def _message(message: Markup) -> list[Any]:
 def _listed(search: str) -> str:
     try:
         with database.read() as session:
-            may_change = callers.current().may_change
-            return list_html(datasets.listing(session=session), dataset_uses.users(session=session), search, may_change)
+            caller, listed = callers.current(), datasets.listing(session=session)
+            uploads = datasets.uploads_of(session=session, user=caller.name)
+            return list_html(listed, dataset_uses.users(session=session), search, caller.may_change, uploads)
     except UNREACHABLE:
         return database_unreachable()
 

@@ -10,7 +10,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers, changes
-from app.pages.common.html import QUIET, database_unreachable, each, html
+from app.pages.common.html import QUIET, database_unreachable, each, html, share_button
 from app.pages.run import evaluations, other_processes, take_away
 from app.pages.run import html as parts_html
 from app.pages.run import snapshot as snapshots
@@ -261,4 +261,5 @@ def _links(snapshot: Snapshot) -> Markup:
     for file, label in ((MERGED_FILE, "Merged model"), (GGUF_FILE, "GGUF")):
         if adapter_path(run, file):
             links.append(("", f"/api/runs/{run.id}/{file}", "download", label))
-    return Markup('<div class="links">{}</div>').format(each('<a class="button {}" href="{}" {}>{}</a>', links))
+    shown = each('<a class="button {}" href="{}" {}>{}</a>', links) + share_button("runs", run.id, run.owner)
+    return Markup('<div class="links">{}</div>').format(shown)

@@ -12,7 +12,7 @@ EVENT_WORDS = {"finished": "Finished", "failed": "Failed", "stopped": "Stopped",
 _ROLES = {
     "runs the server": "the user who runs the server: may change everything",
     "admin": "admin: may change all runs and data sets, and manages users",
-    "user": "user: sees everything, changes own runs and data sets",
+    "user": "user: changes own runs and data sets",
 }
 
 Document = dict[str, Any]
@@ -56,7 +56,7 @@ def users_html(users: Sequence[Document] | None) -> Markup:
             '<p class="note">An admin adds and removes accounts. Ask one if a colleague needs access.</p>'
         )
     if not users:
-        text = "No accounts yet. Add one for each colleague: each gets a token, and sees all runs but changes only their own."
+        text = "No accounts yet. Add one for each colleague: each gets a token, and changes only their own runs and data sets."
         return head + Markup('<p class="note">{}</p>').format(text)
     rows = [
         (

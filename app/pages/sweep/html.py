@@ -5,7 +5,7 @@ from typing import Any
 from markupsafe import Markup
 
 from app.pages.common.form import label
-from app.pages.common.html import ago, bar, each, facts, panel, table
+from app.pages.common.html import ago, bar, each, facts, panel, share_button, table
 from app.words import numbers
 from app.words import sweeps as words
 from training.config.fields import settings
@@ -31,8 +31,8 @@ def links(sweep: Document) -> Markup:
     ids = [run["id"] for trial in sweep["trials"] for run in trial["runs"]]
     compared = f"/compare?runs={','.join(ids[:50])}"
     return Markup(
-        '<div class="links"><a class="button" href="/?search=sweep%3A{}">Runs</a><a class="button" href="{}">Compare</a></div>'
-    ).format(sweep["id"], compared)
+        '<div class="links"><a class="button" href="/?search=sweep%3A{}">Runs</a><a class="button" href="{}">Compare</a>{}</div>'
+    ).format(sweep["id"], compared, share_button("sweeps", sweep["id"], sweep["owner"]))
 
 
 def standing(sweep: Document) -> Markup:

@@ -4,8 +4,9 @@ import pytest
 from commands import answer, lathe
 
 from app.access.server_token import TOKEN_FILE, server_token
+from training.config.run_config import RunConfig
 from worker.settings import get_settings
-from worker.store import accounts, database
+from worker.store import accounts, database, runs
 
 
 def of(token):
@@ -39,6 +40,18 @@ def test_rotating_and_removing_invalidate_the_token(home):
     assert (of(first), of(second)) == (None, ("alice", False))
     answer("user", "remove", "alice")
     assert of(second) is None
+
+
+def test_a_run_is_shared_with_accounts_until_it_is_shared_with_nobody(home):
+    lathe("user", "add", "alice")
+    with database.write() as session:
+        run_id = runs.create(session=session, config=RunConfig(model="m", data="d"), dataset_id=None).id
+    assert lathe("share", "run", run_id).stdout == "Shared with nobody.\n"
+    assert lathe("share", "run", run_id[:8], "alice").stdout == "Shared with alice.\n"
+    assert answer("share", "run", run_id) == {"users": ["alice"]}
+    assert lathe("share", "run", run_id, "*").stdout == "Shared with all users.\n"
+    assert "'bbo'" in answer("share", "run", run_id, "bbo", exit_code=1)["error"][0]["message"]
+    assert lathe("share", "run", run_id, "--nobody").stdout == "Shared with nobody.\n"
 
 
 @pytest.mark.parametrize("name", ["local", "", "a b", "-x", "x" * 65, "a/b", "a\n"])

@@ -217,6 +217,50 @@ def test_who_uploads_a_file_that_another_account_has_uploaded_sees_it(api, prepa
     assert api.get(f"/api/datasets/{own['dataset_id']}", headers=bob).status_code == 200
 
 
+@pytest.mark.parametrize("kind", ["runs", "sweeps", "datasets"])
+def test_a_link_shares_with_those_who_open_it_until_it_is_withdrawn(api, prepared, own, kind):
+    alice, bob, carol = (as_(prepared, name) for name in ("alice", "bob", "carol"))
+    address = f"/api/{kind}/{own[{'runs': 'run_id', 'sweeps': 'sweep_id', 'datasets': 'dataset_id'}[kind]]}"
+    assert api.post(f"{address}/shares/link", headers=bob).status_code == 404
+    made = api.post(f"{address}/shares/link", headers=alice).json()
+    (link,) = made["users"]
+    assert link.startswith("link:") and made["path"].rpartition("/")[2] not in link
+    answer = api.get(made["path"], headers=alice, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    assert api.get(address, headers=bob).status_code == 404
+    opened = api.get(made["path"], headers=bob, follow_redirects=False)
+    page = {"runs": "/run", "sweeps": "/sweep", "datasets": "/dataset"}[kind]
+    assert opened.headers["location"].startswith(f"{page}?id=")
+    assert api.get(address, headers=bob).status_code == 200
+    assert api.get(f"{address}/shares", headers=alice).json()["users"] == ["bob", link]
+    assert api.put(f"{address}/shares", json={"users": ["bob"]}, headers=alice).json() == {"users": ["bob"]}
+    withdrawn = api.get(made["path"], headers=carol)
+    assert (withdrawn.status_code, withdrawn.json()["error"]["field"]) == (404, "link")
+    assert api.put(f"{address}/shares", json={"users": [link]}, headers=alice).status_code == 422
+    api.put(f"{address}/shares", json={"users": []}, headers=alice)
+
+
+def test_neither_of_two_who_uploaded_a_file_takes_it_from_the_other(api, prepared, own, home):
+    alice, bob = as_(prepared, "alice"), as_(prepared, "bob")
+    rows = b'{"prompt": "one", "completion": "two"}\n' * 20
+    address = f"/api/datasets/{api.post('/api/datasets?name=a.jsonl', content=rows, headers=alice).json()['id']}"
+    api.post("/api/datasets?name=b.jsonl", content=rows, headers=bob)
+
+    def seen():
+        return [api.get(address, headers=user).status_code for user in (alice, bob)]
+
+    api.put(f"{address}/shares", json={"users": []}, headers=alice)
+    assert seen() == [200, 200]
+    assert api.delete(address, headers=bob).status_code == 204  # for bob alone
+    assert seen() == [200, 404]
+    api.post("/api/datasets?name=b.jsonl", content=rows, headers=bob)
+    assert api.delete(address, headers=alice).status_code == 204
+    assert seen() == [404, 200]
+    assert api.get(address, headers=bob).json()["owner"] == "bob"
+    assert api.delete(address, headers=bob).status_code == 204
+    assert seen() == [404, 404]
+
+
 def test_the_form_edit_of_a_run_names_with_whom_it_is_shared(api, prepared, own):
     callers.begin(Caller("alice"))
     try:

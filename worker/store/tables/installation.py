@@ -88,11 +88,11 @@ class Account(SQLModel, table=True):
 
 
 class Share(SQLModel, table=True):
-    """A run, sweep or data set that a user sees although another one owns it."""
+    """A run, sweep or data set that a user sees although another one owns it, or a data set whose file they uploaded too."""
 
-    kind: str = Field(primary_key=True, max_length=16, description="run, sweep or dataset")
+    kind: str = Field(primary_key=True, max_length=16, description="run, sweep, dataset or upload")
     object_id: str = Field(primary_key=True, max_length=32)
-    user: str = Field(primary_key=True, max_length=120, description="an account, or * for all users")
+    user: str = Field(primary_key=True, max_length=120, description="an account, * for all users, or a link")
 
 
 class IdempotencyKey(SQLModel, table=True):

@@ -1,0 +1,80 @@
+// The dialog of the buttons Share: with whom a run, sweep or data set is shared, and links that share it.
+(() => {
+  "use strict";
+
+  const NOTE = "Names of accounts, separated by commas; * stands for all users. Whoever opens a link is added to them.";
+
+  function element(tag, attributes = {}, ...children) {
+    const made = Object.assign(document.createElement(tag), attributes);
+    made.append(...children);
+    return made;
+  }
+
+  // The server's answer to a request; an error has its message with the fix.
+  async function asked(address, method = "GET", body) {
+    const sent = body ? { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
+    const answer = await fetch(address, { method, ...sent });
+    const found = await answer.json().catch(() => ({}));
+    const { message, fix } = found.error ?? {};
+    if (!answer.ok) throw new Error([message, fix].filter(Boolean).join(" ") || `The server answered ${answer.status}.`);
+    return found;
+  }
+
+  function open(address) {
+    const users = element("input", { type: "text", id: "share-users", autocomplete: "off" });
+    const said = element("p", { className: "share-said" });
+    said.setAttribute("role", "status");
+    const link = element("div", { className: "copy-line", hidden: true });
+    const [make, close, save] = ["Make a link", "Close", "Save"].map((word) =>
+      element("button", { type: "button", className: `button${word === "Save" ? " primary" : ""}`, textContent: word }));
+    const dialog = element("dialog", { className: "share-dialog" },
+      element("h2", { id: "share-title", textContent: "Share" }),
+      element("label", { htmlFor: "share-users", textContent: "Shared with" }), users,
+      element("p", { className: "note", textContent: NOTE }), link, said,
+      element("div", { className: "acts" }, make, close, save));
+    dialog.setAttribute("aria-labelledby", "share-title");
+
+    const show = (answer) => (users.value = answer.users.join(", "));
+
+    // Does one request at a time and says how it ended.
+    async function act(work, done) {
+      for (const button of [make, save]) button.disabled = true;
+      said.className = "share-said";
+      said.textContent = "";
+      try {
+        show(await work());
+        said.textContent = done;
+      } catch (error) {
+        said.className = "share-said alert";
+        said.textContent = error.message;
+      }
+      for (const button of [make, save]) button.disabled = false;
+    }
+
+    async function makeLink() {
+      const answer = await asked(`${address}/link`, "POST");
+      const full = new URL(answer.path, window.location.href).href;
+      const copy = element("button", { type: "button", className: "button small", textContent: "Copy" });
+      copy.dataset.copy = full;
+      link.replaceChildren(element("code", { textContent: full }), copy);
+      link.hidden = false;
+      return answer;
+    }
+
+    const names = () => users.value.split(",").map((name) => name.trim()).filter(Boolean);
+    make.addEventListener("click", () => act(makeLink, "The link is shown only now. Remove its name above and save to withdraw it."));
+    save.addEventListener("click", () => act(() => asked(address, "PUT", { users: names() }), "Saved."));
+    users.addEventListener("keydown", (event) => { if (event.key === "Enter") save.click(); });
+    close.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => dialog.remove());
+    window.lathe.copies(dialog);
+    document.querySelector(".gradio-container")?.append(dialog);
+    dialog.showModal();
+    act(() => asked(address), "");
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-share]");
+    if (button) open(button.dataset.share);
+  });
+})();
