@@ -108,7 +108,9 @@ def _devices(document: dict[str, Any]) -> str:
                 numbers.percent(device.get("utilization"), 0),
                 watts(device.get("power_watts")),
             ]
-            rows.append([f"  {device['name']}", *measured, *_lease(device["lease"], document["time"])])
+            held = _lease(device["lease"], document["time"])
+            unused = [f"unusable: {device['problem']}", "", "", ""] if device.get("problem") else held
+            rows.append([f"  {device['name']}", *measured, *(held if device["lease"] else unused)])
     rows += [
         [f"  {lease['device']}", *[NONE] * 4, *_lease(lease, document["time"])] for lease in document["other_leases"]
     ]

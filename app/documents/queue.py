@@ -95,7 +95,7 @@ def device_count(session: Session) -> int:
     now = database.now(session=session)
     reporting = [one for one in machines.listing(session=session) if machines.is_fresh(one, now) and not one.draining]
     if reporting:
-        return sum(len(machine.devices) for machine in reporting)
+        return sum(len(machines.usable_devices(machine)) for machine in reporting)
     try:
         return len(devices.own_devices())
     except SettingsError:

@@ -162,15 +162,15 @@ class Everything:
 
 
 def _hardware() -> str:
+    """The devices that runs use, and what is wrong with others."""
+    if problem := devices.problem():
+        return f"nothing: {problem}"
     machine = devices.machine()
     if machine.kind == "cpu":
         return "this machine's CPU"
-    memory = byte_size(min(machine.memory_bytes))
-    return (
-        f"{machine.devices} x {machine.names[0]} ({memory})"
-        if machine.devices > 1
-        else f"{machine.names[0]} ({memory})"
-    )
+    several = f"{machine.devices} x " if machine.devices > 1 else ""
+    faulty = [f"; GPU {gpu.number} is left out: {gpu.problem}" for gpu in devices.chosen_gpus() if gpu.problem]
+    return f"{several}{machine.names[0]} ({byte_size(min(machine.memory_bytes))}){''.join(faulty)}"
 
 
 def _say(line: str, *, error: bool = False) -> None:

@@ -46,7 +46,7 @@ FREEABLE = {
 
 STATES = {
     "ready": "ready",
-    "overloaded": "overloaded",
+    "overloaded": "starts no runs",
     "draining": "draining",
     "stopped": "stopped",
     "lost": "no contact",

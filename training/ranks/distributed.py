@@ -19,6 +19,7 @@ from transformers import TrainingArguments
 from training.config.choices import Precision, Strategy
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.ranks import leased_gpus
 from training.ranks.deepspeed_operators import check_nvme, reuse_operators
 from training.reports.report import Report
 
@@ -26,7 +27,12 @@ _NO_LIMIT = timedelta(days=30)
 
 
 def local_machine() -> Machine:
-    """Returns this machine's devices, as torch reports them, and the number of machines that torchrun connects."""
+    """Returns this machine's devices, as torch reports them, and the number of machines that torchrun connects.
+
+    Raises:
+        UserError: torch does not see the GPUs that the run leased.
+    """
+    leased_gpus.check()
     machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     if not torch.cuda.is_available():
         return Machine(most_machines=machines)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -33,6 +32,7 @@ from training.evaluation.request import (
     evaluation_dir,
 )
 from training.models.loading import DTYPES, load_model, load_tokenizer, model_class
+from training.ranks import leased_gpus
 from training.ranks.distributed import local_machine
 from training.ranks.stopping import die_with_parent
 from training.redaction import redact_output
@@ -63,7 +63,7 @@ def evaluate(run_dir: Path, folder: Path) -> None:
         harness.check_installed(request.lm_eval)
     weights = find_weights(run_dir, config, request.source)
     progress("loading model", 0, 0)
-    tokenizer, device = load_tokenizer(config), torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tokenizer, device = load_tokenizer(config), leased_gpus.device()
     classes = tuple(last_summary(run_dir).get("classes") or ()) if config.task is Task.CLASSIFICATION else ()
     model = load_weights(config, weights, tokenizer, classes).to(device).eval()
     if request.lm_eval:

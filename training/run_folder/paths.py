@@ -32,6 +32,8 @@ RUN_VARIABLE = "LATHE_RUN"
 SUPERVISOR_VARIABLE = "LATHE_SUPERVISOR"
 """The process ID of the supervisor."""
 
+LEASED_GPUS_VARIABLE = "LATHE_LEASED_GPUS"
+"""The number of GPUs that the run's ranks on this machine must see; 0 on the CPU."""
 PAUSE_VARIABLE = "LATHE_PAUSE_AT"
 """The step at which the run evaluates, saves a checkpoint and exits, for the decision of its sweep; not set for other runs."""
 

@@ -16,6 +16,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.folder import has_tokenizer
 from training.models.loading import keep_four_bit_format, quantization
+from training.ranks import leased_gpus
 
 _DTYPES = {"auto": "auto", "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DTYPE_NAMES = tuple(_DTYPES)
@@ -74,7 +75,7 @@ def load(
     Raises:
         UserError: one of them cannot be loaded.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = leased_gpus.device().type
     tokenizer = _tokenizer(base.model, base.revision)
     tokenizers = {
         name: _tokenizer(str(folder), "main") if has_tokenizer(folder) else tokenizer

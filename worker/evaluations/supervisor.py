@@ -18,7 +18,7 @@ from training.errors import UserError
 from training.evaluation.request import EvaluationRequest
 from worker.evaluations.submit import folder_of
 from worker.evaluations.work import State, work
-from worker.machine import processes, programs
+from worker.machine import devices, processes, programs
 from worker.machine.process_identity import me
 from worker.runs import fetching
 from worker.settings import get_settings
@@ -152,9 +152,7 @@ def launched(run: Run, item: Evaluation) -> Launch:
     """The program that answers the rows, on the evaluation's device."""
     run_dir = get_settings().runs_dir / run.id
     argv = [sys.executable, "-m", programs.EVALUATE, str(run_dir.absolute()), item.id]
-    on_gpu = "/cuda:" in item.device
-    env = {
-        "CUDA_VISIBLE_DEVICES": item.device.rsplit(":", 1)[1] if on_gpu else "",
+    env = devices.variables([item.device]) | {
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TOKENIZERS_PARALLELISM": "true",
         "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)))),

@@ -1,35 +1,25 @@
-"""The devices of this machine, by NVML: using CUDA here would allocate GPU memory."""
+"""The devices of this machine that runs can lease, and how a process sees those that it leased."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
 
-import psutil
-import pynvml
 from sqlmodel import Session, select
 
 from training.config.machine import Machine
+from training.run_folder.paths import LEASED_GPUS_VARIABLE
+from worker.machine.gpus import Gpu, all_gpus, driver_problem
 from worker.machine.process_identity import hostname
 from worker.settings import SettingsError, get_settings
 from worker.store import nodes
+from worker.store.system import aside
 from worker.store.tables import DeviceLease
 
 CPU = "cpu"
 JOB = "/slurm:"
 """In the lease of a node in a job of Slurm: node/slurm:job."""
 
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU with its NVML index (PCI bus order). `capability` is the CUDA compute capability."""
-
-    index: int
-    uuid: str
-    name: str
-    memory_bytes: int
-    capability: tuple[int, int]
+_HIDDEN = ("", "-1", "void", "none", "nodevfiles")  # values of CUDA_VISIBLE_DEVICES that hide all GPUs on purpose
 
 
 def machine(leased: Sequence[str] | None = None) -> Machine:
@@ -41,7 +31,7 @@ def machine(leased: Sequence[str] | None = None) -> Machine:
         SettingsError: LATHE_DEVICES names a GPU that does not exist.
     """
     in_job = leased is not None and any(JOB in device for device in leased)
-    gpus = [gpu for gpu in usable_gpus() if leased is None or in_job or _lease_name(gpu) in leased]
+    gpus = [gpu for gpu in usable_gpus() if leased is None or in_job or lease_name(gpu) in leased]
     if not gpus:
         return Machine(cores=len(os.sched_getaffinity(0)))
     bf16 = all(gpu.capability >= (8, 0) for gpu in gpus)
@@ -49,71 +39,104 @@ def machine(leased: Sequence[str] | None = None) -> Machine:
 
 
 def usable_gpus() -> list[Gpu]:
-    """The GPUs of LATHE_DEVICES, else of CUDA_VISIBLE_DEVICES, else all.
+    """The GPUs of `chosen_gpus` without a problem.
 
     Raises:
         SettingsError: LATHE_DEVICES names a GPU that does not exist.
     """
-    chosen = get_settings().devices.strip().lower()
-    if chosen == CPU:
+    return [gpu for gpu in chosen_gpus() if not gpu.problem]
+
+
+def chosen_gpus() -> list[Gpu]:
+    """The GPUs of LATHE_DEVICES, else of CUDA_VISIBLE_DEVICES, else all; also those that have a problem.
+
+    Raises:
+        SettingsError: LATHE_DEVICES names a GPU that does not exist.
+    """
+    chosen = get_settings().devices.strip()
+    if chosen.lower() == CPU:
         return []
     if not chosen:
-        return [gpu for gpu in all_gpus() if _visible(gpu)]
-    present = {str(gpu.index): gpu for gpu in all_gpus()}
-    wanted = {part.strip() for part in chosen.split(",") if part.strip()}
-    if wanted - present.keys():
-        there = f"GPU {', '.join(present)}" if present else "no GPU"
-        fix = f"Give some of these numbers, separated by commas, or {CPU}." if present else f"Give {CPU}."
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return list(all_gpus()) if visible is None else sorted(_visible(visible), key=lambda gpu: gpu.number)
+    present, wanted = all_gpus(), [part.strip() for part in chosen.split(",") if part.strip()]
+    found = [_named(name, present) for name in wanted]
+    if None in found and not driver_problem():
+        there = f"GPU {', '.join(gpu.number for gpu in present)}" if present else "no GPU"
+        fix = f"Give some of these, separated by commas, their UUIDs, or {CPU}." if present else f"Give {CPU}."
         raise SettingsError("LATHE_DEVICES", chosen, f"this machine has {there}.", fix)
-    return [gpu for index, gpu in present.items() if index in wanted]
+    return [gpu for gpu in present if gpu in found]
 
 
-def _visible(gpu: Gpu) -> bool:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    parts = [part.strip() for part in (visible or "").split(",")]
-    return visible is None or str(gpu.index) in parts or any(part and gpu.uuid.startswith(part) for part in parts)
+def problem() -> str:
+    """Why this machine can train neither on its GPUs nor on the CPU, which would be silent; "" if it can train.
+
+    Raises:
+        SettingsError: LATHE_DEVICES names a GPU that does not exist.
+    """
+    if get_settings().devices.strip().lower() == CPU:
+        return ""
+    chosen = chosen_gpus()
+    if reason := driver_problem():
+        return f"{reason} To train on the CPU meanwhile, set LATHE_DEVICES={CPU}."
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not chosen and not get_settings().devices and visible.strip().lower() not in _HIDDEN and all_gpus():
+        return f"CUDA_VISIBLE_DEVICES={visible} names no GPU of this machine: correct it, or set LATHE_DEVICES={CPU}."
+    if chosen and all(gpu.problem for gpu in chosen):
+        return " ".join(f"GPU {gpu.number}: {gpu.problem}" for gpu in chosen)
+    return ""
 
 
-@cache
-def all_gpus() -> tuple[Gpu, ...]:
-    """Every GPU of this machine, queried once; none without a driver."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        return tuple(_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
-    finally:
-        pynvml.nvmlShutdown()
+def _visible(text: str) -> Iterator[Gpu]:
+    """The GPUs in a value of CUDA_VISIBLE_DEVICES: like CUDA, those before the first name that none has."""
+    for part in text.split(","):
+        gpu = _named(part.strip(), all_gpus())
+        if gpu is None:
+            return
+        yield gpu
 
 
-def _gpu(index: int) -> Gpu:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    uuid, name = str(pynvml.nvmlDeviceGetUUID(handle)), str(pynvml.nvmlDeviceGetName(handle))
-    return Gpu(index, uuid, name, _memory_bytes(handle), (int(major), int(minor)))
-
-
-def _memory_bytes(handle: Any) -> int:
-    try:
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except pynvml.NVMLError_NotSupported:  # the GPU shares the host's memory
-        return psutil.virtual_memory().total
+def _named(name: str, present: Sequence[Gpu]) -> Gpu | None:
+    """The GPU with this number, or whose UUID alone begins so."""
+    if re.fullmatch(r"[\d.]+", name):
+        return next((gpu for gpu in present if gpu.number == name), None)
+    matching = [gpu for gpu in present if name and gpu.uuid.lower().startswith(name.lower())]
+    return matching[0] if len(matching) == 1 else None
 
 
 def own_devices() -> list[str]:
-    """The lease names of this machine's devices: `host/cuda:0`, ..., or `host/cpu` as one device."""
-    return [_lease_name(gpu) for gpu in usable_gpus()] or [f"{hostname()}/{CPU}"]
+    """The lease names of this machine's devices: `host/cuda:0`, ..., or without GPUs `host/cpu` as one device.
+
+    A machine whose GPUs all have a problem has no device.
+    """
+    gpus = [lease_name(gpu) for gpu in usable_gpus()]
+    return gpus if gpus or problem() else [f"{hostname()}/{CPU}"]
 
 
-def _lease_name(gpu: Gpu) -> str:
-    return f"{hostname()}/cuda:{gpu.index}"
+def lease_name(gpu: Gpu) -> str:
+    """The name of a GPU of this machine in leases."""
+    return f"{hostname()}/cuda:{gpu.number}"
+
+
+def variables(leased: Sequence[str]) -> dict[str, str]:
+    """The environment in which a process sees the leased GPUs of this machine, and no others."""
+    numbers = [device.rpartition(":")[2] for device in leased if "/cuda:" in device]
+    names = {gpu.number: gpu.visible for gpu in all_gpus()} if any("." in number for number in numbers) else {}
+    visible = ",".join(names.get(number, number) for number in numbers)
+    count = str(len(numbers))
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible, LEASED_GPUS_VARIABLE: count}
+
+
+def offered_devices(*, session: Session) -> list[str]:
+    """This machine's devices that are not put aside after a failure."""
+    avoided = aside.hosts(session=session)
+    return [device for device in own_devices() if device not in avoided]
 
 
 def free_devices(*, session: Session) -> list[str]:
-    """This machine's devices that no run has leased."""
+    """This machine's devices that no run has leased, and that are not put aside."""
     taken = {*session.exec(select(DeviceLease.device)), *nodes.devices_in_use(session=session)}
-    return [device for device in own_devices() if device not in taken]
+    return [device for device in offered_devices(session=session) if device not in taken]
 
 
 def choose(processes: int, free: list[str]) -> list[str] | None:

@@ -13,7 +13,8 @@ import psutil
 import pynvml
 
 from worker.machine import devices, overload
-from worker.machine.devices import CPU, Gpu
+from worker.machine.devices import CPU
+from worker.machine.gpus import Gpu
 from worker.machine.process_identity import hostname, me
 from worker.settings import get_settings
 from worker.store.tables import Machine
@@ -25,7 +26,8 @@ PACKAGES = ("lathe-workbench", "torch", "transformers", "peft", "deepspeed", "ac
 
 @dataclass(frozen=True)
 class Device:
-    """A device and its state; what cannot be measured is None. `name` is its lease's, `utilization` a share of 1."""
+    """A device and its state; what cannot be measured is None. `name` is its lease's, `utilization` a share of 1, `problem` why
+    nothing can use it, or empty."""
 
     name: str
     label: str
@@ -35,6 +37,7 @@ class Device:
     utilization: float | None = None
     power_watts: float | None = None
     power_limit_watts: float | None = None
+    problem: str = ""
 
 
 def measure() -> Machine:
@@ -68,18 +71,18 @@ def name() -> str:
 
 
 def measured_devices() -> list[Device]:
-    """The devices of this worker, in the order of `devices.own_devices`."""
-    names, gpus = devices.own_devices(), devices.usable_gpus()
+    """The devices of this worker, also those that cannot be used."""
+    gpus = devices.chosen_gpus()
     if not gpus:
         memory = psutil.virtual_memory()
         used, busy = memory.total - memory.available, psutil.cpu_percent() / 100
-        return [Device(names[0], _processor(), memory.total, used, utilization=busy)]
+        return [Device(name, _processor(), memory.total, used, utilization=busy) for name in devices.own_devices()]
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:  # the driver was unloaded or updated since the worker started
-        return [Device(name, gpu.name, gpu.memory_bytes) for name, gpu in zip(names, gpus, strict=True)]
+        return [_unmeasured(gpu) for gpu in gpus]
     try:
-        return [_measured(name, gpu) for name, gpu in zip(names, gpus, strict=True)]
+        return [_measured(gpu) for gpu in gpus]
     finally:
         pynvml.nvmlShutdown()
 
@@ -89,16 +92,22 @@ def versions() -> dict[str, str]:
     return {package: found for package in PACKAGES if (found := _version(package))}
 
 
-def _measured(name: str, gpu: Gpu) -> Device:
+def _unmeasured(gpu: Gpu) -> Device:
+    return Device(devices.lease_name(gpu), gpu.name, gpu.memory_bytes, problem=gpu.problem)
+
+
+def _measured(gpu: Gpu) -> Device:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+        if gpu.instance is not None:
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, gpu.instance)
     except pynvml.NVMLError:  # it has fallen off the bus
-        return Device(name, gpu.name, gpu.memory_bytes)
+        return _unmeasured(gpu)
     power, limit = (
         _answer(read, handle) for read in (pynvml.nvmlDeviceGetPowerUsage, pynvml.nvmlDeviceGetEnforcedPowerLimit)
     )
     return Device(
-        name,
+        devices.lease_name(gpu),
         gpu.name,
         gpu.memory_bytes,
         memory_used_bytes=_answer(lambda of: int(pynvml.nvmlDeviceGetMemoryInfo(of).used), handle),
@@ -108,6 +117,7 @@ def _measured(name: str, gpu: Gpu) -> Device:
         utilization=_answer(lambda of: pynvml.nvmlDeviceGetUtilizationRates(of).gpu / 100, handle),
         power_watts=None if power is None else power / 1000,
         power_limit_watts=None if limit is None else limit / 1000,
+        problem=gpu.problem,
     )
 
 

@@ -1,4 +1,4 @@
-"""Detects that this machine is too busy to start another run.
+"""Detects that this machine is too busy to start another run, or that none of its devices can be used.
 
 A worker measures the load, starts nothing while it is too high, and writes a file in the data folder that pages and commands read.
 """
@@ -10,8 +10,9 @@ import threading
 import time
 from pathlib import Path
 
+from worker.machine import devices
 from worker.machine.process_identity import hostname
-from worker.settings import get_settings
+from worker.settings import SettingsError, get_settings
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Gauge:
 
     def __init__(self) -> None:
         self._overload = Overload(get_settings().lease_seconds)
+        self._reason = ""
 
     def sleep(self, event: threading.Event, seconds: float) -> None:
         """Waits for the event for at most `seconds`, and measures meanwhile."""
@@ -57,12 +59,20 @@ class Gauge:
 
     def take(self, load: float, late: float) -> None:
         """Judges a measurement and logs changes."""
-        before, reason = self._overload.reason, self._overload.measured(load, late)
-        if reason and not before:
-            log.warning("this machine is overloaded (%s): no run is started until it recovers", reason)
-        if before and not reason:
+        before, self._reason = self._reason, devices_problem() or self._overload.measured(load, late)
+        if self._reason and not before:
+            log.warning("this machine starts no runs: %s", self._reason)
+        if before and not self._reason:
             log.warning("this machine has recovered: waiting runs are started again")
-        _write(reason)
+        _write(self._reason)
+
+
+def devices_problem() -> str:
+    """Why no device of this machine can be used, or ""."""
+    try:
+        return devices.problem()
+    except SettingsError as error:
+        return str(error)
 
 
 def load_per_core() -> float:
@@ -85,7 +95,7 @@ def everywhere() -> dict[str, str]:
 def in_words() -> str:
     """A sentence for users with waiting runs, or ""."""
     machines = [f"{name} ({reason})" for name, reason in everywhere().items()]
-    return f"No run starts on an overloaded machine until it recovers: {', '.join(machines)}." if machines else ""
+    return f"Machines that start no runs at present: {', '.join(machines)}." if machines else ""
 
 
 def _folder() -> Path:

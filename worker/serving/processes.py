@@ -111,7 +111,7 @@ def _start_or_note(served: ServedModel) -> None:
 def _obstacle(served: ServedModel) -> str:
     """Why it cannot start now, or ""."""
     if reason := overload.here():
-        return f"This machine is overloaded ({reason}); it starts when the machine has recovered."
+        return f"This machine starts nothing at present ({reason}); it starts when the machine has recovered."
     with database.read() as session:
         others = [one for one in store.live(session=session, owner=served.owner) if one.id != served.id]
         if any(one.state is not ServedState.WAITING for one in others):
@@ -176,10 +176,7 @@ def _started(
 def _environment(served: ServedModel, device: str | None) -> dict[str, str]:
     environment = results.environment() | {"PYTHONSAFEPATH": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment |= {_TOKEN_VARIABLE: served.secret, SUPERVISOR_VARIABLE: str(os.getpid())}
-    environment |= {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": device.rsplit(":", 1)[1] if device else "",
-    }
+    environment |= devices.variables([device] if device else [])
     if device is None:
         # Half of the cores: a run may train beside it.
         threads = max(1, len(os.sched_getaffinity(0)) // 2)

@@ -15,6 +15,8 @@ def close(
     *, session: Session, run: Run, verdict: Verdict, max_attempts: int, counted_as: Literal["failed", "lost"] = "failed"
 ) -> bool:
     """Ends the run's current attempt and frees its devices. False if the attempt is no longer the current one."""
+    if machine_faults.put_gpus_aside(session=session, run=run, error=verdict.error, reason=verdict.reason):
+        verdict = replace(verdict, retry=True)
     if verdict.machine:
         machine_faults.count(session=session, run=run, name=verdict.machine, reason=verdict.reason)
     if verdict.retry:

@@ -1,4 +1,4 @@
-"""Builds the training command of each machine of a run from its RunConfig. Pure."""
+"""Builds the training command of each machine of a run from its RunConfig."""
 
 import shlex
 import sys
@@ -7,6 +7,8 @@ from pathlib import Path
 
 from training.config.choices import Offload, Strategy
 from training.config.run_config import RunConfig
+from training.run_folder.paths import LEASED_GPUS_VARIABLE
+from worker.machine import devices
 
 
 @dataclass(frozen=True)
@@ -26,18 +28,14 @@ class Node:
     port: int
 
 
-def launch(
-    config: RunConfig, run_dir: Path, devices: list[str], cpu_count: int = 1, node: Node | None = None
-) -> Launch:
-    """The command that trains `config` in `run_dir` on the leased `devices` of one machine (`host/cuda:N`, or `host/cpu`).
+def launch(config: RunConfig, run_dir: Path, leased: list[str], cpu_count: int = 1, node: Node | None = None) -> Launch:
+    """The command that trains `config` in `run_dir` on the `leased` devices of one machine (`host/cuda:N`, or `host/cpu`).
 
     With several machines each runs the command of its `node`; `run_dir` is a folder that they share.
     """
-    indices = [device.rsplit(":", 1)[1] for device in devices if "/cuda:" in device]
-    env = environment(config, on_cpu=not indices, cpu_count=cpu_count)
-    if indices:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(indices)
-    return Launch(command(config, run_dir, on_cpu=not indices, node=node), env)
+    on_cpu = not any("/cuda:" in device for device in leased)
+    env = environment(config, on_cpu=on_cpu, cpu_count=cpu_count) | devices.variables(leased)
+    return Launch(command(config, run_dir, on_cpu=on_cpu, node=node), env)
 
 
 def environment(config: RunConfig, *, on_cpu: bool, cpu_count: int = 1) -> dict[str, str]:
@@ -48,6 +46,7 @@ def environment(config: RunConfig, *, on_cpu: bool, cpu_count: int = 1) -> dict[
         "HF_HUB_DISABLE_TELEMETRY": "1",  # send nothing about a run
         "TRL_EXPERIMENTAL_SILENCE": "1",
         "OMP_NUM_THREADS": str(max(1, cpu_count // config.processes_per_machine)),
+        LEASED_GPUS_VARIABLE: "0" if on_cpu else str(config.processes_per_machine),
     }
     if on_cpu:
         # DeepSpeed chooses its backend by this. ACCELERATE_USE_CPU stays unset: it would silently disable ZeRO.

@@ -1,7 +1,8 @@
-"""Counts attempts that ended by a fault of a machine, and puts a machine aside that has failed twice."""
+"""Counts attempts that ended by a fault of a machine, puts a machine aside that has failed twice, and a GPU that has failed."""
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from sqlmodel import Session
 
@@ -14,6 +15,7 @@ from worker.store.tables import Run
 
 _UNUSABLE = ("down", "drain", "fail", "boot", "unk", "no_")  # states of Slurm's nodes
 _KILLED = re.compile(r"Root Cause(?:(?!Root Cause).)*?host\s*:\s*(\S+)(?:(?!Root Cause).)*?exitcode\s*:\s*-9\b", re.S)
+_OF_GPU, _OF_DRIVER = "gpu_hardware", ("gpu_not_found", "driver_mismatch", "driver_too_old")  # causes in diagnoses
 _NODE_FAILURE = re.compile(r"(?:[Nn]ode failure on|Task launch for \S+ failed on node) ([^\s:,]+)")
 
 
@@ -62,6 +64,35 @@ def count(*, session: Session, run: Run, name: str, reason: str) -> None:
     )
 
 
+def put_gpus_aside(*, session: Session, run: Run, error: dict[str, Any] | None, reason: str) -> bool:
+    """Puts the GPUs aside whose fault ended the attempt, by its diagnosis: no run leases them until a user takes them back.
+
+    False if no GPU is at fault, or without them too few are left for the run.
+    """
+    faulty = _faulty_gpus(run, error or {})
+    now, avoided = database.now(session=session), aside.hosts(session=session).union(faulty)
+    offered = [machine for machine in machines.listing(session=session) if machines.is_fresh(machine, now)]
+    left = [name for machine in offered for name in machines.usable_devices(machine) if name not in avoided]
+    if not faulty or len(left) < len(run.devices):
+        return False
+    for device in faulty:
+        aside.put_aside(session=session, host=device, reason=reason)
+    message = f"{', '.join(faulty)} put aside: {reason} `lathe machines use NAME` or the page System takes it back."
+    history.note(
+        session=session, run_id=run.id, attempt=run.attempt, message=message, level="warning", kind="put_aside"
+    )
+    return True
+
+
+def _faulty_gpus(run: Run, error: dict[str, Any]) -> list[str]:
+    """The GPU of the rank that failed if it is broken; all of the run if their machine's driver is."""
+    cause, rank = (error.get("diagnosis") or {}).get("cause"), error.get("rank")
+    gpus = [device for device in run.devices if "/cuda:" in device]
+    if cause in _OF_DRIVER or (cause == _OF_GPU and len(gpus) == 1):
+        return gpus
+    return gpus[rank : rank + 1] if cause == _OF_GPU and isinstance(rank, int) else []
+
+
 def _machines(run: Run) -> int:
     return int((run.config | run.stepped_down).get("num_machines", 1))
 
@@ -76,7 +107,7 @@ def _short(name: str) -> str:
 
 def _others(session: Session, run: Run, host: str) -> int:
     """How many other machines could run it, as far as is known: those that report, or Slurm's nodes."""
-    avoided = {host, *aside.hosts(session=session)}
+    avoided = {host, *(name for name in aside.hosts(session=session) if "/" not in name)}  # others are devices
     if any(JOB in device for device in run.devices):
         return max(_slurm_nodes(session, run) - len(avoided), 0)
     now = database.now(session=session)

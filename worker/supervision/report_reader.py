@@ -30,6 +30,7 @@ _LOG_BACKLOG_BYTES = 16 * 2**20
 _LOG_TAIL_LINES = 60
 _MOST_LOG_LINES = 1000  # stored per read, that is every half second
 _MOST_KEPT = 50_000  # records or lines held in memory while the database is unreachable
+_FADING = 0.9  # how fast a long step is forgotten
 _END_BYTES = 256 * 2**10
 
 
@@ -75,6 +76,7 @@ class AttemptProgress:
     """What this attempt has reported so far, stored or not.
 
     `trained_before`: an earlier attempt has trained steps. `saved_step`: the step of the newest checkpoint, of any attempt.
+    `step_seconds`: the longest time that a step took lately, with what was done between two reports of a step; 0 if unknown.
     """
 
     trained_before: bool = False
@@ -83,12 +85,14 @@ class AttemptProgress:
     phases: set[str] = field(default_factory=set)
     start_step: int = 0
     step: int = 0
+    step_seconds: float = 0.0
     saved_step: int | None = None
     finished: Finished | None = None
     failures: list[Failed] = field(default_factory=list)
     node_fault: NodeFault | None = None
     out_of_memory: OutOfMemory | None = None  # of the first rank to report one
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_TAIL_LINES))
+    _stepped_at: float | None = None
 
     def take(self, event: Event) -> None:
         match event:
@@ -100,7 +104,7 @@ class AttemptProgress:
             case Planned():
                 self.start_step = self.step = event.start_step
             case Metrics():
-                self.step = max(self.step, event.step)
+                self._stepped(event)
             case CheckpointSaved() | Resumed():
                 self.saved_step = event.step
             case Failed():
@@ -111,6 +115,14 @@ class AttemptProgress:
                 self.out_of_memory = self.out_of_memory or event
             case Finished():
                 self.finished = event
+
+    def _stepped(self, event: Metrics) -> None:
+        if event.step <= self.step:
+            return
+        if self._stepped_at is not None:
+            seconds = (event.time - self._stepped_at) / (event.step - self.step)
+            self.step_seconds = max(seconds, _FADING * self.step_seconds)
+        self.step, self._stepped_at = event.step, event.time
 
     @property
     def trained(self) -> bool:

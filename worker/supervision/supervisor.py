@@ -145,7 +145,7 @@ class Supervisor:
         trainer = self._start(run, config)
         self._database.try_once(self._beat)
         self._store_forecast()
-        watch = Watchdog(trainer, reports.seen, self._graces)
+        watch = Watchdog(trainer, reports.seen, self._graces, self._run_dir)
         self._lease.guard(trainer.kill)
         code = self._follow(trainer, watch, reports)
         self._disk.look_back()

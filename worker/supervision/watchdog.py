@@ -2,7 +2,9 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
+from worker.disk.sizes import Size, entries, size_of
 from worker.store.tables import Request
 from worker.supervision.lease import steady
 from worker.supervision.report_reader import AttemptProgress
@@ -13,14 +15,15 @@ _APART = {"saving", "answering"}
 # torchrun prints this when a rank has died, and then waits for the others.
 _TORCHRUN_ENDS = re.compile(r"Sending process \d+ closing signal")
 _LAUNCHER_SECONDS = 5.0
+_STEPS = 2  # a request may come at the beginning of a step, and the next one may be longer
 
 
 @dataclass(frozen=True)
 class Graces:
     """Seconds until the training process is killed.
 
-    `leaving`: after the request to stop; `saving`: the same while it saves; `rank_died`: after a rank died; `exiting`: after it
-    reported its end, since some libraries hang at exit.
+    `leaving`: after the request to stop, or twice its longest step if that is more; `saving`: without a byte more in its folder,
+    while it saves; `rank_died`: after a rank died; `exiting`: after it reported its end, since some libraries hang at exit.
     """
 
     leaving: float = 8.0
@@ -30,13 +33,14 @@ class Graces:
 
 
 class Watchdog:
-    """Watches one training process; call `check` regularly."""
+    """Watches one training process, which saves in `folder`; call `check` regularly."""
 
-    def __init__(self, trainer: TrainingProcess, seen: AttemptProgress, graces: Graces) -> None:
+    def __init__(self, trainer: TrainingProcess, seen: AttemptProgress, graces: Graces, folder: Path) -> None:
         self.forced = False
+        self._folder, self._saved = folder, Size()
         self._trainer, self._seen, self._graces = trainer, seen, graces
         self._asked_at: float | None = None
-        self._grace = graces.leaving
+        self._progress_at = 0.0
         self._died_at: float | None = None
         self._done_at: float | None = None
 
@@ -52,11 +56,16 @@ class Watchdog:
     def _stop(self) -> None:
         now = steady()
         self._asked_at = self._asked_at or now
-        if self._seen.phase == "saving":
-            self._grace = self._graces.saving
         self._trainer.request_stop(self._seen.ranks.values())
+        grace = max(self._graces.leaving, _STEPS * self._seen.step_seconds)
+        if self._seen.phase == "saving":
+            saved = sum((size_of(path) for path in entries(self._folder) if path.is_dir()), Size())
+            if saved != self._saved or not self._progress_at:
+                self._saved, self._progress_at = saved, now
+        if self._progress_at:  # what follows a save, such as hashing it, has its time too
+            grace = max(grace, self._graces.saving)
         # Before any rank has started there is nothing to signal or save.
-        if not self._seen.ranks or now - self._asked_at > self._grace:
+        if not self._seen.ranks or now - max(self._asked_at, self._progress_at) > grace:
             self._force()
 
     def _end_done(self) -> None:

@@ -182,7 +182,7 @@ def _card(session: Session) -> Card | None:
 
 def _devices(session: Session) -> int:
     """The devices that workers report; without a report those of this machine."""
-    reported = sum(len(machine.devices) for machine in machines.listing(session=session))
+    reported = sum(len(machines.usable_devices(machine)) for machine in machines.listing(session=session))
     return reported or len(devices.own_devices())
 
 

@@ -1,4 +1,4 @@
-"""Machines that are put aside after failures, as HTML. Pure."""
+"""Machines and GPUs that are put aside after failures, as HTML. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -14,11 +14,20 @@ def aside_html(machines: Sequence[dict[str, Any]], *, admin: bool) -> Markup:
     if not machines:
         return Markup("")
     rows = each(
-        "<li><b>{}</b><span>put aside {} after two failures: {}</span>{}</li>",
-        [(one["host"], ago(one["since"]), one["reason"], _button(one["host"]) if admin else "") for one in machines],
+        "<li><b>{}</b><span>put aside {} after {}: {}</span>{}</li>",
+        [
+            (
+                one["host"],
+                ago(one["since"]),
+                "a failure" if "/" in one["host"] else "two failures",
+                one["reason"],
+                _button(one["host"]) if admin else "",
+            )
+            for one in machines
+        ],
     )
     body = Markup(
-        '<p class="note">Runs on several machines avoid these machines.</p><ul class="put-aside">{}</ul>'
+        '<p class="note">Runs on several machines avoid these machines; no run uses these GPUs.</p><ul class="put-aside">{}</ul>'
     ).format(rows)
     return Markup('<div class="machines">{}</div>').format(panel("Put aside", body, classes="whole"))
 

@@ -70,7 +70,7 @@ def _about(machine: Document) -> Markup:
     runs = Markup(" It held {}.").format(held) if held else Markup("")
     match machine["state"]:
         case "overloaded":
-            return _note(Markup("It starts no runs until it recovers: {}.").format(machine["overload"]))
+            return _note(Markup("It starts no runs at present: {}").format(machine["overload"]))
         case "draining":
             return _note(Markup("Its worker is stopping and starts no runs."))
         case "stopped":
@@ -114,7 +114,8 @@ def _devices(devices: Sequence[Document]) -> Markup:
 def _device(device: Document) -> Markup:
     used, total, lease = device.get("memory_used_bytes"), device["memory_bytes"], device["lease"]
     drawn = "" if used is None or not total else bar(used / total, label="memory in use")
-    run = _run_link(lease) if lease else Markup('<span class="idle">idle</span>')
+    unused = _unusable(device["problem"]) if device.get("problem") else Markup('<span class="idle">idle</span>')
+    run = _run_link(lease) if lease else unused
     cells = [
         ("", Markup('<span title="{}">{}</span>').format(device["label"], device_name(device["name"]))),
         ("", drawn),
@@ -125,6 +126,10 @@ def _device(device: Document) -> Markup:
         ("name", run),
     ]
     return Markup("<tr>{}</tr>").format(each('<td class="{}">{}</td>', cells))
+
+
+def _unusable(problem: str) -> Markup:
+    return Markup('<span class="tag bad" title="{}">unusable</span> {}').format(problem, problem)
 
 
 def _runs(devices: Sequence[Document]) -> Markup:

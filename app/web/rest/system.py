@@ -47,7 +47,7 @@ def remove_machine(name: str) -> dict[str, Any]:
     return {"name": name, "removed": True}
 
 
-@router.post("/api/system/machines/{name}/use", **answers(UsedMachine))
+@router.post("/api/system/machines/{name:path}/use", **answers(UsedMachine))
 def use_machine(name: str) -> dict[str, Any]:
     """Takes back a machine that was put aside after failures."""
     changes.use_machine(name)

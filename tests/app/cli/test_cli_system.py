@@ -43,7 +43,7 @@ def test_devices_are_shown_with_the_run_that_holds_them(database):
     assert f"alpaca ({run.id})" in next(line for line in text.splitlines() if "node1/cuda:0" in line)
     assert "61.0 of 80.0 GiB" in text
     assert "98%" in text
-    assert "overloaded (load average of 30 per core)" in text
+    assert "starts no runs (load average of 30 per core)" in text
     assert "no contact" in next(line for line in text.splitlines() if line.startswith("  node3 "))
 
 

@@ -1,12 +1,19 @@
 """A machine that ended two attempts of runs on several machines is put aside, unless it is needed."""
 
-import pytest
-from machines import machine
-from paths import ROOT
+from pathlib import Path
 
+import nvml
+import pytest
+from machines import gpu, machine
+from paths import ROOT
+from subtest_table import table
+
+from training.config.choices import Strategy
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.run_folder.events import Failed, NodeFault
+from worker.machine import devices
+from worker.machine.process_identity import hostname
 from worker.settings import get_settings
 from worker.store import claims, history, runs
 from worker.store import database as db
@@ -19,6 +26,7 @@ from worker.supervision.report_reader import AttemptProgress
 
 pytestmark = pytest.mark.usefixtures("database")
 
+HOST = hostname()
 TORCHRUN = """\
 [beta] Root Cause (first observed failure):
 [beta] [0]:
@@ -99,6 +107,55 @@ def test_nodes_of_slurm_are_counted_by_its_partition() -> None:
     assert put_aside() == {"n2"}
     lose("n1", times=2, devices=nodes)
     assert put_aside() == {"n2"}
+
+
+def fails(cause: str, *, leased: int, rank: int | None) -> Run:
+    """A run on the first GPUs of this machine whose first attempt ended so."""
+    config = RunConfig(
+        model="m", data="d", strategy=Strategy.DDP if leased > 1 else Strategy.SINGLE, num_processes=leased
+    )
+    with db.write() as session:
+        run = runs.create(session=session, config=config, dataset_id=None, name="run")
+        taken = [f"{HOST}/cuda:{index}" for index in range(leased)]
+        claimed = claims.claim(session=session, run_id=run.id, owner="a:1:1", devices=taken, lease_seconds=60)
+        assert claimed is not None
+        error = {"message": "It broke.", "rank": rank, "diagnosis": {"cause": cause}}
+        verdict = Verdict(Status.FAILED, "It broke.", error)
+        closing.close(session=session, run=claimed, verdict=verdict, max_attempts=3)
+        return runs.get(session=session, run_id=run.id)
+
+
+@nvml.needs_compiler
+@table(
+    ("cause", "leased", "rank", "expected"),
+    [
+        ("gpu_hardware", 1, None, {0}),
+        ("gpu_hardware", 2, 1, {1}),
+        ("driver_mismatch", 2, 0, {0, 1}),
+        ("gpu_hardware", 2, None, set()),  # nobody knows which
+        ("gpu_hardware", 4, 0, set()),  # too few would be left
+        ("out_of_memory", 1, 0, set()),
+    ],
+)
+def test_a_broken_gpu_is_put_aside_and_its_run_is_tried_on_another(
+    database: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    cause: str, leased: int, rank: int | None, expected: set[int],
+) -> None:  # fmt: skip
+    nvml.install(monkeypatch, tmp_path / "nvml", *(nvml.gpu(number) for number in range(4)))
+    machine(HOST, devices=[gpu(HOST, number) for number in range(4)])
+    run = fails(cause, leased=leased, rank=rank)
+    names = {f"{HOST}/cuda:{number}" for number in expected}
+    assert put_aside() == names
+    assert run.status is (Status.QUEUED if expected else Status.FAILED)
+    assert len(warnings(run)) == bool(expected)
+    with db.write() as session:
+        assert not names & {*devices.free_devices(session=session)}
+        for name in names:
+            aside.use(session=session, host=name)
+        assert names <= {*devices.free_devices(session=session)}
+        claims.finish(session=session, run_id=run.id, attempt=run.attempt, status=Status.STOPPED)
+        if expected:
+            runs.request_stop(session=session, run_id=run.id)
 
 
 def test_the_machine_on_which_a_rank_was_killed_is_read_from_the_launcher_s_report() -> None:

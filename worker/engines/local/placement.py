@@ -97,7 +97,7 @@ def _further(
     for machine in machines.listing(session=session):
         # Another worker's devices may only be taken while it would start runs itself.
         if machines.is_fresh(machine, now) and not machine.draining and machine.host not in lost:
-            names = [str(device["name"]) for device in machine.devices]
+            names = [name for name in machines.usable_devices(machine) if name not in lost]
             owned.setdefault(machine.host, []).extend(
                 name for name in names if on_cpu is None or name.endswith(f"/{CPU}") == on_cpu
             )

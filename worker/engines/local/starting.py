@@ -64,7 +64,10 @@ def _end_served_for_next() -> None:
     with database.read() as session:
         on_devices = served_models.on_devices(session=session)
         held = {device: served for device, served in on_devices.items() if not served.end_request}
-        usable = [*devices.free_devices(session=session), *(one for one in devices.own_devices() if one in held)]
+        usable = [
+            *devices.free_devices(session=session),
+            *(one for one in devices.offered_devices(session=session) if one in held),
+        ]
         found = _next(session, usable, yielding=held) if held and usable else None
     for device in found[1] if found else ():
         if device in held:
@@ -113,7 +116,7 @@ def _next(session: Session, usable: list[str], yielding: Collection[str] = ()) -
         return placement.place(session=session, run=run, here=here, yielding=yielding)
 
     now, patience = database.now(session=session), get_settings().overtaking_seconds
-    return next_run(_startable(session), usable, devices.own_devices(), now, patience, gang)
+    return next_run(_startable(session), usable, devices.offered_devices(session=session), now, patience, gang)
 
 
 def _startable(session: Session) -> Iterator[Run]:

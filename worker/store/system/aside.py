@@ -1,4 +1,5 @@
-"""Machines that are put aside: runs on several machines avoid them after two failures, until a user takes them back."""
+"""Machines that are put aside: runs on several machines avoid them after two failures, until a user takes them back. GPUs too:
+no run uses them after a failure of their hardware."""
 
 from sqlmodel import Session, col, delete, func, select
 

@@ -62,6 +62,11 @@ def listing(*, session: Session) -> list[Machine]:
     return list(session.exec(select(Machine).order_by(col(Machine.name))))
 
 
+def usable_devices(machine: Machine) -> list[str]:
+    """The names of its devices that have no problem."""
+    return [str(device["name"]) for device in machine.devices if not device.get("problem")]
+
+
 def leases(*, session: Session) -> list[Lease]:
     """The devices in use, by name, with their runs or served models."""
     run: Any = Run

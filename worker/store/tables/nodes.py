@@ -43,10 +43,10 @@ class MachineFailure(SQLModel, table=True):
 
 
 class MachineAside(SQLModel, table=True):
-    """A machine, or a node of Slurm, that runs on several machines avoid until a user takes it back."""
+    """A machine, or a node of Slurm, that runs on several machines avoid until a user takes it back; or a GPU that no run uses."""
 
     __tablename__ = "machine_aside"
 
-    host: str = Field(primary_key=True, max_length=200)
+    host: str = Field(primary_key=True, max_length=200, description="the machine, or the device as in leases")
     since: float = Field(description="by the database's clock")
     reason: str = Field(sa_column=Column(Text, nullable=False), description="of its latest failure")

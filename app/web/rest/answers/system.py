@@ -43,6 +43,7 @@ class DeviceAnswer(Answer):
     utilization: float | None = Field(description="a share of 1")
     power_watts: float | None
     power_limit_watts: float | None
+    problem: str = Field(default="", description="why no run can use it, or empty")
     lease: LeaseAnswer | None
 
 
