@@ -131,7 +131,8 @@ class Settings(EngineSettings):
     )
     devices: str = Field(
         "",
-        description="Devices of this worker: cpu, or GPUs by number (0,1; 0.1 is an instance in MIG mode) or UUID. Default: all GPUs, or the CPU if there are none.",
+        description="Devices of this worker: cpu, or GPUs by number (0,1; 0.1 is an instance in MIG mode) or UUID. Default: all "
+        "GPUs, or the CPU if there are none.",
     )
     address: str = Field(
         "",
