@@ -109,8 +109,11 @@ def _devices(document: dict[str, Any]) -> str:
                 watts(device.get("power_watts")),
             ]
             held = _lease(device["lease"], document["time"])
-            unused = [f"unusable: {device['problem']}", "", "", ""] if device.get("problem") else held
-            rows.append([f"  {device['name']}", *measured, *(held if device["lease"] else unused)])
+            reasons = [("unusable", device.get("problem")), ("busy", device.get("others"))]
+            why = next((f"{word}: {reason}" for word, reason in reasons if reason), "")
+            rows.append(
+                [f"  {device['name']}", *measured, *([why, "", "", ""] if why and not device["lease"] else held)]
+            )
     rows += [
         [f"  {lease['device']}", *[NONE] * 4, *_lease(lease, document["time"])] for lease in document["other_leases"]
     ]

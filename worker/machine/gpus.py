@@ -8,6 +8,9 @@ from typing import Any
 import psutil
 import pynvml
 
+from training.units import byte_size
+
+_BUSY_SHARE = 0.2
 _SECONDS = 20.0  # GPUs fall off the bus and come back while a worker runs
 _NONE = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_GPU_NOT_FOUND)
 _CURES = {
@@ -73,6 +76,54 @@ def _listed(_period: int) -> _Listed:
         return _Listed((), f"NVIDIA's driver does not count its GPUs: {_reason(error)}")
     finally:
         pynvml.nvmlShutdown()
+
+
+def used_by_others(gpu: Gpu) -> str:
+    """What uses a GPU that nothing of Lathe has leased, as a sentence; "" while less than a fifth of its memory is in use.
+
+    That is a process of somebody else, or a run that was killed and whose memory the driver has not freed yet.
+    """
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ""
+    try:
+        handle = handle_of(gpu)
+        used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+        if used < _BUSY_SHARE * gpu.memory_bytes:
+            return ""
+        users = [_process(one.pid) for one in _processes(handle)]
+        return f"{byte_size(used)} of its memory are in use by {', '.join(users) or 'processes that this user cannot see'}."
+    except pynvml.NVMLError:
+        return ""
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def handle_of(gpu: Gpu) -> Any:
+    """NVML's handle; NVML must be initialized.
+
+    Raises:
+        NVMLError: the GPU does not answer.
+    """
+    handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+    return handle if gpu.instance is None else pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, gpu.instance)
+
+
+def _processes(handle: Any) -> list[Any]:
+    try:
+        return list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    except pynvml.NVMLError:
+        return []
+
+
+def _process(pid: int) -> str:
+    """A process by its name, id and user, as far as they can be read; in a container NVML's ids mean nothing."""
+    try:
+        process = psutil.Process(pid)
+        return f"{process.name()} (process {pid} of {process.username()})"
+    except psutil.Error:
+        return f"process {pid}"
 
 
 def _gpus(index: int) -> list[Gpu]:

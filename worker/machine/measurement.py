@@ -14,7 +14,7 @@ import pynvml
 
 from worker.machine import devices, overload
 from worker.machine.devices import CPU
-from worker.machine.gpus import Gpu
+from worker.machine.gpus import Gpu, handle_of, used_by_others
 from worker.machine.process_identity import hostname, me
 from worker.settings import get_settings
 from worker.store.tables import Machine
@@ -27,7 +27,7 @@ PACKAGES = ("lathe-workbench", "torch", "transformers", "peft", "deepspeed", "ac
 @dataclass(frozen=True)
 class Device:
     """A device and its state; what cannot be measured is None. `name` is its lease's, `utilization` a share of 1, `problem` why
-    nothing can use it, or empty."""
+    nothing can use it, `others` what uses it if it is free of Lathe's runs, or empty."""
 
     name: str
     label: str
@@ -38,6 +38,7 @@ class Device:
     power_watts: float | None = None
     power_limit_watts: float | None = None
     problem: str = ""
+    others: str = ""
 
 
 def measure() -> Machine:
@@ -98,9 +99,7 @@ def _unmeasured(gpu: Gpu) -> Device:
 
 def _measured(gpu: Gpu) -> Device:
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
-        if gpu.instance is not None:
-            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, gpu.instance)
+        handle = handle_of(gpu)
     except pynvml.NVMLError:  # it has fallen off the bus
         return _unmeasured(gpu)
     power, limit = (
@@ -118,6 +117,7 @@ def _measured(gpu: Gpu) -> Device:
         power_watts=None if power is None else power / 1000,
         power_limit_watts=None if limit is None else limit / 1000,
         problem=gpu.problem,
+        others=used_by_others(gpu),
     )
 
 

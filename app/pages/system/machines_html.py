@@ -114,8 +114,7 @@ def _devices(devices: Sequence[Document]) -> Markup:
 def _device(device: Document) -> Markup:
     used, total, lease = device.get("memory_used_bytes"), device["memory_bytes"], device["lease"]
     drawn = "" if used is None or not total else bar(used / total, label="memory in use")
-    unused = _unusable(device["problem"]) if device.get("problem") else Markup('<span class="idle">idle</span>')
-    run = _run_link(lease) if lease else unused
+    run = _run_link(lease) if lease else _unused(device)
     cells = [
         ("", Markup('<span title="{}">{}</span>').format(device["label"], device_name(device["name"]))),
         ("", drawn),
@@ -128,8 +127,12 @@ def _device(device: Document) -> Markup:
     return Markup("<tr>{}</tr>").format(each('<td class="{}">{}</td>', cells))
 
 
-def _unusable(problem: str) -> Markup:
-    return Markup('<span class="tag bad" title="{}">unusable</span> {}').format(problem, problem)
+def _unused(device: Document) -> Markup:
+    """That a device is idle, or why no run gets it."""
+    for kind, word, reason in (("bad", "unusable", device.get("problem")), ("warn", "busy", device.get("others"))):
+        if reason:
+            return Markup('<span class="tag {}">{}</span> {}').format(kind, word, reason)
+    return Markup('<span class="idle">idle</span>')
 
 
 def _runs(devices: Sequence[Document]) -> Markup:

@@ -1,12 +1,15 @@
 """What a machine does with its GPUs, the faulty ones too, by a stand-in for NVIDIA's library."""
 
+import os
+
 import pytest
-from nvml import LOST, MISMATCH, NO_PERMISSION, NOT_LOADED, RESET, UNKNOWN, gpu, install, needs_compiler
+from nvml import GIB, LOST, MISMATCH, NO_PERMISSION, NOT_LOADED, RESET, UNKNOWN, gpu, install, needs_compiler
 from subtest_table import table
 
 from worker.machine import devices, gpus, measurement, overload
 from worker.machine.process_identity import hostname
 from worker.settings import SettingsError, get_settings
+from worker.store import database
 
 pytestmark = needs_compiler
 FOUR = [gpu(number) for number in range(4)]
@@ -127,6 +130,20 @@ def test_a_name_that_no_gpu_has_is_refused_with_those_that_exist(nvml, monkeypat
         devices.own_devices()
     overload.Gauge().take(0.0, 0.0)
     assert "LATHE_DEVICES" in overload.here()
+
+
+def test_a_gpu_that_others_use_is_not_given_to_a_run_unless_it_is_named(nvml, home, monkeypatch):
+    nvml(*FOUR, f"process 1 {os.getpid()} {61 * GIB}", f"process 2 1 {GIB}")
+
+    def free():
+        with database.read() as session:
+            return [name.rpartition(":")[2] for name in devices.free_devices(session=session)]
+
+    assert free() == ["0", "2", "3"]
+    said = measurement.measured_devices()[1].others
+    assert "61.0 GiB of its memory are in use by" in said and f"process {os.getpid()} of " in said
+    settings(monkeypatch, LATHE_DEVICES="0,1")
+    assert free() == ["0", "1"]
 
 
 def test_a_gpu_that_is_lost_while_the_worker_runs_is_left_out(nvml):

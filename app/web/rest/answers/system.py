@@ -44,6 +44,7 @@ class DeviceAnswer(Answer):
     power_watts: float | None
     power_limit_watts: float | None
     problem: str = Field(default="", description="why no run can use it, or empty")
+    others: str = Field(default="", description="what uses it although Lathe does not, or empty")
     lease: LeaseAnswer | None
 
 
