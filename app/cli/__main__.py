@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from app.cli.dataset.commands import dataset
+from app.cli.doctor import doctor
 from app.cli.errors import Command
 from app.cli.evaluations.commands import evaluate, evaluations
 from app.cli.machines import machines
@@ -36,7 +37,23 @@ def main() -> None:
     """
 
 
-for command in (up, web, worker, system, machines, sweep, dataset, edit, delete, share, queue, notify, user, token):
+for command in (
+    up,
+    web,
+    worker,
+    doctor,
+    system,
+    machines,
+    sweep,
+    dataset,
+    edit,
+    delete,
+    share,
+    queue,
+    notify,
+    user,
+    token,
+):
     main.add_command(command)
 
 

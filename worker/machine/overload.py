@@ -45,11 +45,15 @@ class Overload:
 
 
 class Gauge:
-    """Measures this machine between the rounds of a worker and updates its file."""
+    """Measures this machine between the rounds of a worker and updates its file.
+
+    `trial` is the reason not to start runs that a trial of the devices found, or empty.
+    """
 
     def __init__(self) -> None:
         self._overload = Overload(get_settings().lease_seconds)
         self._reason = ""
+        self.trial = ""
 
     def sleep(self, event: threading.Event, seconds: float) -> None:
         """Waits for the event for at most `seconds`, and measures meanwhile."""
@@ -59,7 +63,7 @@ class Gauge:
 
     def take(self, load: float, late: float) -> None:
         """Judges a measurement and logs changes."""
-        before, self._reason = self._reason, devices_problem() or self._overload.measured(load, late)
+        before, self._reason = self._reason, devices_problem() or self.trial or self._overload.measured(load, late)
         if self._reason and not before:
             log.warning("this machine starts no runs: %s", self._reason)
         if before and not self._reason:

@@ -16,13 +16,14 @@ from worker.engines.engine import Holder
 from worker.engines.local import starting
 from worker.engines.registry import engine_of, engines
 from worker.evaluations import starting as evaluations
-from worker.machine import overload
+from worker.machine import device_trial, overload
 from worker.machine.process_identity import me
 from worker.queue.reporting import Reporter
 from worker.serving import processes as serving
 from worker.settings import get_settings
 from worker.store import claims, database, logs, runs
 from worker.store.database import UNREACHABLE
+from worker.store.system import aside
 from worker.store.tables import Request, Run, Status
 from worker.supervision import closing, outcome
 from worker.supervision.lease import steady
@@ -47,6 +48,8 @@ class Reaper(threading.Thread):
 
     def run(self) -> None:
         gauge, reporter = overload.Gauge(), Reporter()
+        trying = threading.Thread(target=_attempt, args=(lambda: try_devices(gauge),), name="device trial", daemon=True)
+        trying.start()
         while not self._stopping.is_set():
             starting.supervisor_ended.clear()
             for action in (run_round, serve_round, prepare, reporter.report_if_due, retention.apply_if_due):
@@ -58,6 +61,16 @@ class Reaper(threading.Thread):
         """Ends the rounds; afterwards no run is started, except one that is already being started."""
         self._stopping.set()
         starting.supervisor_ended.set()
+
+
+def try_devices(gauge: overload.Gauge) -> None:
+    """Tries each GPU. Those that compute nothing are put aside; if torch sees too few, this machine starts no runs."""
+    found = device_trial.trial()
+    gauge.trial = found.problem
+    for name, reason in found.faulty.items():
+        log.warning("%s is put aside: %s", name, reason)
+        with database.write() as session:
+            aside.put_aside(session=session, host=name, reason=reason)
 
 
 def _attempt(action: Callable[[], object]) -> None:

@@ -1,0 +1,93 @@
+"""`lathe doctor`, on this machine and on stand-ins of others."""
+
+import nvml
+import pytest
+from commands import answer, lathe
+from subtest_table import table
+
+from worker.doctor import device_checks, host_checks
+from worker.doctor.finding import State
+from worker.machine import device_trial, gpus, overload
+from worker.queue.reaper import try_devices
+from worker.store import database
+from worker.store.system import aside
+
+WORKS = {"problems": {}, "seconds": 0.1}
+BROKEN = {
+    "problems": {"float32": "CUDA error: no kernel image is available for execution on the device"},
+    "seconds": 0.1,
+}
+NO_BF16 = {"problems": {"bfloat16": "not supported"}, "seconds": 0.1}
+
+
+@pytest.fixture
+def four_gpus(home, tmp_path, monkeypatch):
+    nvml.install(monkeypatch, tmp_path / "nvml", *(nvml.gpu(number) for number in range(4)))
+    yield lambda *lines: nvml.install(
+        monkeypatch, tmp_path / "nvml", *(nvml.gpu(number) for number in range(4)), *lines
+    )
+    gpus._listed.cache_clear()
+
+
+@pytest.mark.slow
+def test_this_machine_is_checked_with_a_cure_for_each_line_that_is_not_ok(home, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = {one["subject"]: one for one in answer("doctor")}
+    assert {"packages", "driver", "torch", "memory", "disk", "database", "broker", "hub"} <= set(found)
+    assert all(one["cure"] for one in found.values() if one["state"] != "ok")
+    assert found["hub"]["said"].startswith("HF_HUB_OFFLINE is set")
+
+
+@nvml.needs_compiler
+def test_gpus_that_torch_does_not_see_are_an_error_with_its_cure(four_gpus, monkeypatch):
+    four_gpus(f"fault 1 nvmlDeviceGetMemoryInfo {nvml.LOST}")
+    monkeypatch.setattr(
+        device_trial, "tried", lambda leased: {"torch": "2.13", "cuda": "13.0", "gpus": 0, "devices": [], "links": []}
+    )
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    result = lathe("doctor")
+    assert result.exit_code == 1
+    assert "failed   GPU 1" in result.stdout and "GPU is lost" in result.stdout
+    assert "2.13, built with CUDA 13.0, sees 0 of 3 GPUs" in result.stdout
+    assert "CUDA 13.0 needs a driver of 580 or newer." in result.stdout
+
+
+@nvml.needs_compiler
+def test_a_worker_starts_no_runs_while_torch_does_not_see_its_gpus(four_gpus):
+    """The real program: this torch has no CUDA, or no driver to talk to."""
+    gauge = overload.Gauge()
+    try_devices(gauge)
+    gauge.take(0.0, 0.0)
+    assert "sees 0 of 4 GPUs" in overload.here()
+
+
+@nvml.needs_compiler
+@table(
+    ("devices", "expected"),
+    [([WORKS] * 4, set()), ([WORKS, BROKEN, WORKS, WORKS], {"1"}), ([NO_BF16] * 4, set())],
+)
+def test_a_gpu_that_computes_nothing_is_put_aside_when_the_worker_starts(four_gpus, monkeypatch, devices, expected):
+    monkeypatch.setattr(
+        device_trial, "tried", lambda leased: {"torch": "2", "cuda": "12.8", "gpus": 4, "devices": devices, "links": []}
+    )
+    gauge = overload.Gauge()
+    try_devices(gauge)
+    with database.write() as session:
+        names = aside.hosts(session=session)
+        assert ({name.rpartition(":")[2] for name in names}, gauge.trial) == (expected, "")
+        for name in names:
+            aside.use(session=session, host=name)
+
+
+def test_a_link_that_is_much_slower_than_the_others_is_named():
+    links = [{"first": 0, "second": 1, "latency": 1e-5, "bandwidth": 200e9}] * 5
+    slow = {"first": 2, "second": 3, "latency": 1e-5, "bandwidth": 10e9}
+    (fine,), (bad,) = device_checks._links(links), device_checks._links([*links, slow])
+    assert (fine.state, bad.state) == (State.OK, State.WARNING)
+    assert "2-3" in bad.said and "nvlink" in bad.cure
+
+
+def test_a_missing_package_is_an_error(monkeypatch):
+    monkeypatch.setattr(host_checks, "_version", lambda name: None if name == "peft" else "999")
+    (found,) = host_checks.packages()
+    assert found.state is State.FAILED and "peft is missing" in found.said

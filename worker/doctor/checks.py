@@ -1,0 +1,28 @@
+"""All checks in their order."""
+
+from collections.abc import Iterator
+
+from worker.doctor import device_checks, host_checks
+from worker.doctor.finding import Check, Finding
+
+CHECKS: tuple[Check, ...] = (
+    host_checks.packages,
+    device_checks.driver,
+    device_checks.gpus,
+    device_checks.kernels,
+    device_checks.processors,
+    host_checks.optional_packages,
+    host_checks.compiler,
+    host_checks.memory,
+    host_checks.shared_memory,
+    host_checks.open_files,
+    host_checks.disk,
+    host_checks.services,
+    host_checks.hub,
+)
+
+
+def findings() -> Iterator[Finding]:
+    """What each check finds, as soon as it is known; half a minute in all, mostly the import of torch."""
+    for check in CHECKS:
+        yield from check()

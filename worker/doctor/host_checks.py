@@ -1,0 +1,169 @@
+"""Checks of the machine around the GPUs: packages, memory, files, disk, clock and services."""
+
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+import httpx
+import psutil
+from packaging.requirements import Requirement
+
+from training.units import byte_size
+from worker.doctor.finding import Finding, State, judged
+from worker.machine import devices
+from worker.machine.gpus import Gpu
+from worker.queue import broker_state
+from worker.settings import SettingsError, get_settings
+from worker.store import database
+from worker.store.database import UNREACHABLE
+from worker.store.system import database_facts
+
+_GIB, _MIB = 2**30, 2**20
+_SHARED = "/dev/shm"  # noqa: S108 only its size is asked for
+_SHARED_BYTES, _OPEN_FILES, _ROOM_BYTES = _GIB, 4096, 20 * _GIB
+_WRITTEN_BYTES, _SLOW_BYTES = 64 * _MIB, 50 * _MIB
+_CLOCK_SECONDS, _HUB_SECONDS = 5.0, 5.0
+_FASTER = {"flash_attn": (8, 0), "liger_kernel": (7, 0), "vllm": (7, 5), "bitsandbytes": (0, 0), "torchao": (0, 0)}
+"""Packages that runs use if they are there, with the CUDA compute capability that they need at least."""
+
+
+def packages() -> Iterator[Finding]:
+    """Whether the training packages are there in the versions that Lathe needs."""
+    wrong = []
+    for text in requires("lathe-workbench") or ():
+        needed = Requirement(text)
+        if needed.marker and not needed.marker.evaluate({"extra": "train"}):
+            continue
+        found = _version(needed.name)
+        if found is None or not needed.specifier.contains(found, prereleases=True):
+            wrong.append(f"{needed.name} {found or 'is missing'}, needed {needed.specifier or 'in any version'}")
+    said = "; ".join(wrong) or f"complete, Lathe {_version('lathe-workbench')}"
+    yield judged("packages", said, failed=bool(wrong), cure="pip install 'lathe-workbench[train]'")
+
+
+def optional_packages() -> Iterator[Finding]:
+    """Packages that make runs faster, and whether they fit the cards."""
+    least = min((gpu.capability for gpu in _usable()), default=None)
+    for name, needed in _FASTER.items():
+        found = _version(name)
+        if found is None:
+            continue
+        misfit = least is not None and least < needed
+        card = ".".join(map(str, least or ()))
+        said = f"{found} needs compute capability {needed[0]}.{needed[1]}, the card has {card}" if misfit else found
+        yield judged(name.replace("_", "-"), said, warned=misfit, cure="Runs leave it out on this card.")
+
+
+def memory() -> Iterator[Finding]:
+    """Free host memory, beside that of the GPUs, which loading and saving pass through it."""
+    found = psutil.virtual_memory()
+    largest = max((gpu.memory_bytes for gpu in _usable()), default=0)
+    cure = "A full fine-tuning that fills a GPU needs as much host memory to load and save; use LoRA, or add memory."
+    said = f"{byte_size(found.available)} of {byte_size(found.total)} free"
+    yield judged("memory", said, warned=found.available < max(largest, 2 * _GIB), cure=cure)
+
+
+def shared_memory() -> Iterator[Finding]:
+    """The shared memory by which ranks of a machine exchange data."""
+    try:
+        room = shutil.disk_usage(_SHARED)
+    except OSError:
+        return
+    cure = "In a container: --shm-size=8g (docker run), shm_size: 8gb (Compose), or an emptyDir with medium Memory (Kubernetes)."
+    yield judged(_SHARED, f"{byte_size(room.free)} free", warned=room.free < _SHARED_BYTES, cure=cure)
+
+
+def open_files() -> Iterator[Finding]:
+    """How many files and connections a process may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = soft if hard == resource.RLIM_INFINITY else hard  # Lathe raises the soft limit
+    yield judged(
+        "open files", f"{most:,}", warned=0 <= most < _OPEN_FILES, cure=f"Raise it: ulimit -n {_OPEN_FILES * 4}"
+    )
+
+
+def disk() -> Iterator[Finding]:
+    """Room and speed of the data folder's disk."""
+    folder = get_settings().data_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        room, seconds = shutil.disk_usage(folder), _seconds_to_write(folder)
+    except OSError as error:
+        yield Finding(
+            "disk", State.FAILED, f"{folder} cannot be written: {error.strerror}.", "Set LATHE_DATA_DIR to another one."
+        )
+        return
+    speed = _WRITTEN_BYTES / max(seconds, 1e-6)
+    said = f"{byte_size(room.free)} free in {folder}, written at {byte_size(speed)}/s"
+    cure = "Checkpoints are written there: free space, or set LATHE_DATA_DIR to a larger or faster disk."
+    yield judged("disk", said, warned=room.free < _ROOM_BYTES or speed < _SLOW_BYTES, cure=cure)
+
+
+def _seconds_to_write(folder: Path) -> float:
+    block = os.urandom(_MIB)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
+        began = time.monotonic()
+        for _ in range(_WRITTEN_BYTES // _MIB):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        return time.monotonic() - began
+
+
+def compiler() -> Iterator[Finding]:
+    """A C++ compiler, with which DeepSpeed builds operators on GPUs."""
+    found = shutil.which("g++") or shutil.which("c++")
+    cure = "On Debian: sudo apt-get install -y g++. ZeRO with CPU offload on GPUs needs it."
+    yield judged("C++ compiler", found or "none", warned=found is None and bool(_usable()), cure=cure)
+
+
+def services() -> Iterator[Finding]:
+    """Database and broker, and whether the database's clock agrees with this machine's."""
+    try:
+        facts = database_facts.facts()
+        with database.read_everything() as session:
+            ahead = database.now(session=session) - time.time()
+    except UNREACHABLE as error:
+        cure = "Check LATHE_DATABASE_URL, and that its server runs."
+        yield Finding("database", State.FAILED, f"does not answer: {str(error).splitlines()[0]}", cure)
+    else:
+        yield Finding("database", State.OK, f"{facts.kind} {facts.version}, {facts.latency_ms:.1f} ms")
+        cure = "Let both machines set their clocks by NTP: leases and times on the pages are by the database's."
+        yield judged("clock", f"{abs(ahead):.1f} s from the database's", warned=abs(ahead) > _CLOCK_SECONDS, cure=cure)
+    state = broker_state.state()
+    cure = "Start Lathe (`lathe up`), or check LATHE_BROKER_URL. Without it, runs start some seconds later."
+    yield judged("broker", "answers" if state.reachable else "does not answer", warned=not state.reachable, cure=cure)
+
+
+def hub() -> Iterator[Finding]:
+    """Whether models can be downloaded."""
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        yield Finding("hub", State.OK, "HF_HUB_OFFLINE is set: only models on this machine are used")
+        return
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        httpx.head(address, timeout=_HUB_SECONDS, follow_redirects=True)
+    except httpx.HTTPError as error:
+        cure = "Set HTTPS_PROXY or HF_ENDPOINT, or use models in a folder and set HF_HUB_OFFLINE=1."
+        yield Finding("hub", State.WARNING, f"{address} does not answer: {error}", cure)
+        return
+    yield Finding("hub", State.OK, f"{address} answers")
+
+
+def _usable() -> list[Gpu]:
+    try:
+        return devices.usable_gpus()
+    except SettingsError:
+        return []
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
