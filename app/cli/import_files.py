@@ -10,8 +10,7 @@ from app.words import numbers
 from training.config.yaml_file import to_yaml
 from training.errors import UserError
 from training.foreign.entries import Entry, Outcome
-from training.foreign.programs import recognized
-from training.foreign.translate import Imported, import_files, values_of
+from training.foreign.translate import Imported, foreign_program, import_files
 
 _WIDTH = 40
 
@@ -42,13 +41,9 @@ def refuse_foreign(path: Path) -> None:
     Raises:
         UserError: it is; with the command that translates it.
     """
-    try:
-        values = values_of(path)
-    except UserError:
-        return  # reading it as Lathe's own says what is wrong with it
-    program = recognized(values)
-    if program is not None and not {"model", "data"} <= values.keys():
-        message = f"is a configuration of {program.name}."
+    program = foreign_program(path)
+    if program is not None:
+        message = f"is a configuration of {program}."
         raise UserError(
             "configuration file", str(path), message, f"`lathe import {path} -o run.yaml` makes it a run's."
         )

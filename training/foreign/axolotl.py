@@ -19,8 +19,10 @@ from training.foreign.entries import (
     to,
     usual,
 )
+from training.foreign.tasks import refuse
 from training.foreign.trainer_keys import (
     ATTENTION,
+    COMMAND,
     IN_LATHE,
     LOGGING,
     OPTIMIZERS,
@@ -35,7 +37,11 @@ _KERNELS = "Lathe does not use these kernels; the numbers are the same without."
 DEFAULTS: Values = {
     "adapter": None, "sequence_len": 512, "micro_batch_size": 1, "num_epochs": 1, "val_set_size": 0, "lr_scheduler": "cosine",
 }  # fmt: skip
-"""What axolotl uses if a key is missing, where Lathe's default is another."""
+
+
+def defaults(_: Values) -> Values:
+    """What axolotl uses if a key is missing, where Lathe's default is another."""
+    return DEFAULTS
 
 
 def _method(value: Any, values: Values) -> Answer:
@@ -53,6 +59,7 @@ def _method(value: Any, values: Values) -> Answer:
 def _task(value: Any, values: Values) -> Answer:
     if is_off(value):
         return Answer({}, "is off.")
+    refuse(str(value), f"rl: {value}")
     if value == "ipo":
         return Answer({"task": "dpo", "dpo_loss": "ipo"})
     return choice("task", _TASKS, "dpo")(value, values)
@@ -114,6 +121,7 @@ def _linear(value: Any, _: Values) -> Answer:
 
 TABLE: Table = {
     **TRAINER,
+    COMMAND: ignored("starts the training."),
     "base_model": to("model"),
     "revision_of_model": to("revision"),
     "adapter": _method,
@@ -126,6 +134,7 @@ TABLE: Table = {
         else {"quantization": "8bit"}
     ),
     "rl": _task,
+    "hub_model_id": to("push_to_hub"),
     "sequence_len": to("max_length"),
     "micro_batch_size": to("micro_batch_size"),
     "num_epochs": to("epochs"),

@@ -83,6 +83,20 @@ def _weights(values: Values, count: int) -> list[float | None]:
     return [*weights] if len(weights) == count and min(weights) > 0 else [1.0] * count
 
 
+def of_names(value: Any, folder: Path, setting: str) -> Answer:
+    """Data sets by path, as a list or separated by blanks, each with an optional number of rows: `rows.jsonl#500`."""
+    named = [str(one) for one in value] if isinstance(value, list) else str(value or "").split()
+    return _answer([_of_name(name, folder) for name in named], setting) if named else Answer({}, "is empty.")
+
+
+def _of_name(name: str, folder: Path) -> _Found:
+    path, _, rows = name.partition("#")
+    if _is_file(folder / path):
+        return _Found(Source(str(folder / path), max_rows=int(rows) if rows.isdigit() and int(rows) else None))
+    on_hub = path.count("/") == 1 and not path.startswith(".") and "." not in path.split("/")[1][-6:]
+    return _Found(None, _ON_HUB.format(path) if on_hub else f"{path} is not here.")
+
+
 def of_axolotl(value: Any, folder: Path, setting: str) -> Answer:
     """axolotl's data sets, each with its format and columns."""
     listed = value if isinstance(value, list) else []

@@ -4,7 +4,8 @@ from typing import Any
 
 from training.foreign.chat_keys import enable_thinking, template_name
 from training.foreign.entries import Answer, Table, Values, choice, flag, ignored, is_off, is_on, names, refused, to
-from training.foreign.trainer_keys import ATTENTION, IN_LATHE, TRAINER
+from training.foreign.tasks import refuse
+from training.foreign.trainer_keys import ATTENTION, COMMAND, IN_LATHE, LIGER, TRAINER
 
 _STAGES = {"sft": "sft", "pt": "pretraining", "dpo": "dpo", "kto": "kto", "rm": "reward"}
 _LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo"}
@@ -15,10 +16,15 @@ DEFAULTS: Values = {
     "cutoff_len": 2048, "lora_rank": 8, "per_device_train_batch_size": 8, "learning_rate": 5e-5, "num_train_epochs": 3.0,
     "lr_scheduler_type": "linear", "warmup_ratio": 0.0, "val_size": 0.0, "logging_steps": 500, "save_steps": 500,
 }  # fmt: skip
-"""What LLaMA-Factory uses if a key is missing, where Lathe's default is another."""
+
+
+def defaults(_: Values) -> Values:
+    """What LLaMA-Factory uses if a key is missing, where Lathe's default is another."""
+    return DEFAULTS
 
 
 def _stage(value: Any, values: Values) -> Answer:
+    refuse(str(value), f"stage: {value}")
     if str(value) == "dpo" and str(values.get("pref_loss")) == "orpo":
         return Answer({"task": "orpo"})
     return choice("task", _STAGES, "sft")(value, values)
@@ -191,7 +197,9 @@ TABLE: Table = {
     "overwrite_cache": ignored("Lathe knows by its content whether a data set is tokenized."),
     "tokenized_path": ignored("Lathe stores the tokens itself."),
     "flash_attn": _flash,
-    "enable_liger_kernel": refused("Lathe does not use Liger's kernels; the numbers are the same without."),
+    "enable_liger_kernel": LIGER,
+    "gradient_checkpointing": ignored("disable_gradient_checkpointing says this."),
+    COMMAND: ignored("starts the training."),
     "use_unsloth": refused("Lathe does not use Unsloth's kernels; the numbers are the same without."),
     "disable_gradient_checkpointing": _no_checkpointing,
     "pure_bf16": _pure,

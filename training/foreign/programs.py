@@ -1,12 +1,24 @@
-"""The programs whose files can be imported, and how a file of each is recognized."""
+"""The programs whose files and commands can be imported, and how those of each are recognized."""
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from training.foreign import axolotl, llamafactory, other_programs
+from training.foreign import axolotl, launch_keys, llamafactory, other_programs, swift, trl
 from training.foreign.entries import Table, Values
-from training.foreign.sharding_files import DEEPSPEED_KEYS, DEEPSPEED_OTHERS, looks_like_deepspeed
+from training.foreign.launchers import ACCELERATE as ACCELERATE_LAUNCH
+from training.foreign.launchers import DEEPSPEED as DEEPSPEED_LAUNCH
+from training.foreign.launchers import TORCHRUN
+from training.foreign.sharding_files import DEEPSPEED_KEYS, DEEPSPEED_OTHERS, FSDP_KEYS, looks_like_deepspeed
+
+
+def _nothing(_: Values) -> Values:
+    return {}
+
+
+def _nothing_is(_: Values) -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -16,41 +28,108 @@ class Program:
     name: str
     recognizes: Callable[[Values], bool]
     table: Table
-    prefixes: Table
-    defaults: Values
+    prefixes: Table = field(default_factory=dict)
+    defaults: Callable[[Values], Values] = _nothing
+    data: frozenset[str] = frozenset()
+    """Keys that name training data."""
+    held_out: frozenset[str] = frozenset()
+    """Keys that name data for evaluation."""
+    commands: str = r"(?!)"
+    """A pattern of the commands that read its keys: `trl dpo`, the path of a script or the name of a module."""
 
 
 def _has(*some: str, all_of: tuple[str, ...] = ()) -> Callable[[Values], bool]:
     return lambda values: any(name in values for name in some) and all(name in values for name in all_of)
 
 
+def _only_fsdp(values: Values) -> bool:
+    plain = {str(name).removeprefix("fsdp_") for name in values}
+    return bool(plain) and plain <= FSDP_KEYS
+
+
 DEEPSPEED = Program(
-    "DeepSpeed", looks_like_deepspeed, DEEPSPEED_KEYS, DEEPSPEED_OTHERS, {"zero_optimization": {"stage": 0}}
+    "DeepSpeed", looks_like_deepspeed, DEEPSPEED_KEYS, DEEPSPEED_OTHERS, lambda _: {"zero_optimization": {"stage": 0}}
 )
-ACCELERATE = Program("accelerate", _has("distributed_type", "compute_environment"), other_programs.ACCELERATE, {}, {})
-ADAPTER = Program("PEFT", _has("peft_type"), other_programs.ADAPTER, {}, {})
+ACCELERATE = Program(
+    "accelerate",
+    _has("distributed_type", "compute_environment"),
+    launch_keys.ACCELERATE,
+    launch_keys.ACCELERATE_PREFIXES,
+)
+ADAPTER = Program("PEFT", _has("peft_type"), other_programs.ADAPTER)
+FSDP = Program("FSDP", _only_fsdp, other_programs.FSDP)
 AXOLOTL = Program(
     "axolotl",
     _has("base_model", "base_model_config"),
     axolotl.TABLE,
     axolotl.PREFIXES,
-    axolotl.DEFAULTS,
+    axolotl.defaults,
+    frozenset(("datasets",)),
+    frozenset(("test_datasets",)),
+    r"^axolotl train|axolotl[/.]cli[/.]train|axolotl/scripts/finetune",
 )
 LLAMAFACTORY = Program(
     "LLaMA-Factory",
-    _has("finetuning_type", "cutoff_len", "dataset_dir", "lora_rank", "train_dataset", "template"),
+    lambda values: (
+        _has("finetuning_type", "cutoff_len", "dataset_dir", "train_dataset", "pref_loss", "lora_target")(values)
+        or ("template" in values and "model_name_or_path" in values)
+    ),
     llamafactory.TABLE,
     llamafactory.PREFIXES,
-    llamafactory.DEFAULTS,
+    llamafactory.defaults,
+    frozenset(("dataset", "train_dataset")),
+    frozenset(("eval_dataset",)),
+    r"^(llamafactory-cli|lmf) train|llamafactory[/.](train|launcher|cli)|(^|/)train_bash\.py",
+)
+SWIFT = Program(
+    "ms-swift",
+    _has(*swift.OWN_KEYS),
+    swift.TABLE,
+    swift.PREFIXES,
+    swift.defaults,
+    frozenset(("dataset",)),
+    frozenset(("val_dataset",)),
+    r"^swift (sft|pt|rlhf)|swift[/.]cli[/.](sft|rlhf|pt)|(^|/)llm_(sft|dpo|pt)\.py",
+)
+MEDICALGPT = Program(
+    "MedicalGPT",
+    lambda values: (
+        "train_file_dir" in values
+        and bool({"validation_file_dir", "tool_format", "template_name", "target_modules"} & values.keys())
+    ),
+    trl.TRL,
+    {},
+    trl.medicalgpt_defaults,
+    trl.FILES,
+    trl.EVAL_FILES,
 )
 TRL = Program(
     "transformers and trl",
     _has("model_name_or_path", "per_device_train_batch_size", "num_train_epochs", "dataset_name", "lr_scheduler_type"),
-    other_programs.TRL,
+    trl.TRL,
     {},
-    other_programs.TRL_DEFAULTS,
+    trl.defaults,
+    trl.FILES,
+    trl.EVAL_FILES,
+    r"^trl (?!env|vllm|chat|merge)|(^|[/.])trl[/.]scripts[/.]",
 )
-PROGRAMS = (DEEPSPEED, ADAPTER, ACCELERATE, AXOLOTL, LLAMAFACTORY, TRL)
+PROGRAMS = (DEEPSPEED, ADAPTER, ACCELERATE, FSDP, AXOLOTL, LLAMAFACTORY, SWIFT, MEDICALGPT, TRL)
+
+LAUNCHERS = {
+    ACCELERATE_LAUNCH: Program(
+        ACCELERATE_LAUNCH, _nothing_is, launch_keys.ACCELERATE, launch_keys.OTHERS, lambda _: {"num_processes": None}
+    ),
+    TORCHRUN: Program(TORCHRUN, _nothing_is, launch_keys.TORCHRUN, launch_keys.OTHERS, lambda _: {"nproc_per_node": 1}),
+    DEEPSPEED_LAUNCH: Program(
+        DEEPSPEED_LAUNCH, _nothing_is, launch_keys.DEEPSPEED, launch_keys.OTHERS, lambda _: {"num_gpus": None}
+    ),
+}
+"""Launchers by name; other programs start their processes by themselves."""
+BY_ITSELF = Program("", _nothing_is, launch_keys.BY_ITSELF, launch_keys.OTHERS)
+COMMANDS = frozenset(
+    ("trl", "swift", "llamafactory-cli", "lmf", "axolotl", "tune", "oumi", "litgpt", "xtuner", "autotrain", "megatron")
+)
+"""Commands, besides Python and launchers, that start a training."""
 
 
 def recognized(values: Any) -> Program | None:
@@ -58,3 +137,8 @@ def recognized(values: Any) -> Program | None:
     if not isinstance(values, dict):
         return None
     return next((program for program in PROGRAMS if program.recognizes(values)), None)
+
+
+def of_command(command: str) -> Program | None:
+    """The program that reads the arguments of a command; None if the command does not say it."""
+    return next((program for program in PROGRAMS if re.search(program.commands, command)), None)

@@ -1,11 +1,34 @@
 """Takes strategy, offload, precision and sizes from a DeepSpeed JSON or an FSDP section."""
 
+import re
 from typing import Any
 
 from training.foreign.entries import Answer, Rule, Table, Values, ignored, is_on
 
 _IN_LATHE = "Lathe sets this itself."
 _USUAL_IN_OTHERS = {"model", "model_name_or_path", "base_model", "learning_rate", "lr"}  # and never in a DeepSpeed JSON
+FSDP_KEYS = frozenset(
+    [
+        "transformer_layer_cls_to_wrap",
+        "auto_wrap_policy",
+        "backward_prefetch",
+        "forward_prefetch",
+        "sharding_strategy",
+        "state_dict_type",
+        "use_orig_params",
+        "sync_module_states",
+        "cpu_ram_efficient_loading",
+        "offload_params",
+        "activation_checkpointing",
+        "limit_all_gathers",
+        "min_num_params",
+        "version",
+        "reshard_after_forward",
+        "xla",
+        "xla_fsdp_v2",
+        "xla_fsdp_grad_ckpt",
+    ]
+)
 _BY_FILE = "to keep it, give the whole file as deepspeed_config."
 
 
@@ -64,6 +87,20 @@ DEEPSPEED_KEYS: Table = {
 DEEPSPEED_OTHERS: Table = {"": lambda _, __: Answer(None, _BY_FILE)}
 
 
+def from_name(name: str) -> Values | None:
+    """The settings of a configuration that trl or ms-swift brings, such as zero3 or zero2_offload; None if they bring none."""
+    match = re.fullmatch(r"zero([0-3])(_offload)?", name)
+    if match is None:
+        return {"fsdp1": {"strategy": "fsdp"}, "fsdp2": {"strategy": "fsdp"}, "multi_gpu": {"strategy": "ddp"}}.get(
+            name
+        )
+    settings: Values = {"strategy": f"zero{match.group(1)}"}
+    if match.group(2):
+        settings["offload_optimizer"] = "cpu"
+        settings |= {"offload_param": "cpu"} if match.group(1) == "3" else {}
+    return settings
+
+
 def from_deepspeed(file: Values) -> Values:
     """The settings that a DeepSpeed JSON gives; "auto" gives none."""
     settings: Values = {"strategy": "zero0"}  # unless it has a section zero_optimization
@@ -73,10 +110,26 @@ def from_deepspeed(file: Values) -> Values:
     return settings
 
 
+def from_zero(section: Values) -> Values:
+    """The settings that accelerate's options of ZeRO give: `zero_stage`, which is 2 by default, offload, accumulation, clipping."""
+    stage = str(section.get("zero_stage", 2))
+    settings: Values = {"strategy": f"zero{stage}" if stage in ("0", "1", "2", "3") else "zero2"}
+    for name in ("offload_optimizer", "offload_param"):
+        if section.get(f"{name}_device") in ("cpu", "nvme"):
+            settings[name] = section[f"{name}_device"]
+    for name, setting in (
+        ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+        ("gradient_clipping", "max_grad_norm"),
+    ):
+        settings |= _number(setting)(section.get(name), section).settings or {}
+    return settings
+
+
 def from_fsdp(section: Values) -> Values:
     """The settings that an FSDP section of accelerate, transformers or axolotl gives."""
     plain = {str(name).removeprefix("fsdp_"): value for name, value in section.items()}
-    settings: Values = {"strategy": "fsdp"}
+    unsharded = str(plain.get("sharding_strategy")).upper() in ("NO_SHARD", "3")
+    settings: Values = {"strategy": "ddp" if unsharded else "fsdp"}
     if is_on(plain.get("offload_params")):
         settings["offload_param"] = "cpu"
     if is_on(plain.get("activation_checkpointing")):

@@ -24,6 +24,8 @@ ATTENTION = {
     "flash_attention_3": "flash_attention_3", "fa3": "flash_attention_3", "flex_attention": "flex_attention", "disabled": "eager",
 }  # fmt: skip
 
+COMMAND = "command"
+"""The command that a program's arguments are of, as a key of their own: `trl dpo`, `scripts/run_sft.py`."""
 LOGGING = "Lathe keeps every metric and log line itself; see the Run page."
 OWN_FOLDERS = "Lathe keeps runs in its data folder; `lathe export` copies a result."
 IN_LATHE = "Lathe decides this itself."
@@ -68,9 +70,54 @@ def checkpointing(value: Any, values: Values) -> Answer:
     return Answer({"gradient_checkpointing": "offloaded" if offloads else "full"})
 
 
-def deepspeed_values(value: Any) -> Values | None:
-    """The content of a DeepSpeed file that is given in place; None for a path or nothing."""
-    return value if isinstance(value, dict) else None
+def _scheduler_options(value: Any, values: Values) -> Answer:
+    """lr_scheduler_kwargs: the lowest rate, the cycles, the share of the decay."""
+    if not isinstance(value, dict) or not value:
+        return Answer({}, "is empty.") if is_off(value) else Answer(None, "is not a mapping.")
+    rate = values.get("learning_rate")
+    settings: Values = {}
+    for name, given in value.items():
+        if name in ("min_lr_rate", "min_lr_ratio"):
+            settings["min_lr_ratio"] = given
+        elif name == "min_lr" and isinstance(given, (int, float)) and isinstance(rate, (int, float)) and rate > 0:
+            settings["min_lr_ratio"] = given / rate
+        elif name == "num_cycles" and isinstance(given, int):
+            settings["lr_cycles"] = given
+        else:
+            return Answer(
+                settings or None, f"{name} is not supported; Lathe has min_lr_ratio, lr_cycles and decay_share."
+            )
+    return Answer(settings)
+
+
+def _hub_name(value: Any, values: Values) -> Answer:
+    """hub_model_id, which has an effect with push_to_hub only."""
+    if is_off(value) or not is_on(values.get("push_to_hub")):
+        return Answer({}, "push_to_hub is off.")
+    return Answer({"push_to_hub": value})
+
+
+def _dtype(value: Any, _: Values) -> Answer:
+    """torch_dtype: the format of the stored weights."""
+    name = {
+        "bfloat16": "bf16",
+        "bf16": "bf16",
+        "float16": "fp16",
+        "fp16": "fp16",
+        "float32": "fp32",
+        "fp32": "fp32",
+    }.get(str(value))
+    return (
+        Answer({"weights_precision": name})
+        if name == "bf16"
+        else Answer({}, "precision and weights_precision say this.")
+    )
+
+
+DTYPE: Rule = _dtype
+LIGER: Rule = flag(
+    {"chunked_loss": "auto"}, note="it does what Liger's loss does; Liger's other kernels change no numbers."
+)
 
 
 def _sampling(value: Any, _: Values) -> Answer:
@@ -111,6 +158,7 @@ TRAINER: Table = {
     "per_device_train_batch_size": to("micro_batch_size"),
     "gradient_accumulation_steps": to("gradient_accumulation_steps"),
     "lr_scheduler_type": choice("lr_scheduler", SCHEDULERS, "cosine"),
+    "lr_scheduler_kwargs": _scheduler_options,
     "warmup_ratio": warmup,
     "warmup_steps": warmup,
     "weight_decay": to("weight_decay"),
@@ -140,7 +188,7 @@ TRAINER: Table = {
     "torch_compile": flag({"torch_compile": True}),
     "group_by_length": flag({"batch_order": "by_length"}),
     "push_to_hub": ignored("give push_to_hub the repository's name to push the result."),
-    "hub_model_id": to("push_to_hub"),
+    "hub_model_id": _hub_name,
     "hub_private_repo": flag({"push_private": True}, {"push_private": False}),
     "trust_remote_code": refused("Lathe runs no code of a model; models that transformers supports do not need it."),
     "resume_from_checkpoint": ignored("Lathe resumes a run from its newest checkpoint by itself (`lathe resume`)."),

@@ -1,31 +1,26 @@
 """Reads configuration files of other programs and translates every key."""
 
 import json
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from training.config import yaml_text
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.deepspeed_file import reader as deepspeed_reader
 from training.errors import UserError
-from training.foreign.data_sets import of_axolotl, of_llamafactory
+from training.foreign.data_sets import of_axolotl, of_llamafactory, of_names
 from training.foreign.entries import Answer, Entry, Outcome, Rule, Values, entry, is_off
-from training.foreign.programs import AXOLOTL, LLAMAFACTORY, PROGRAMS, Program, recognized
-from training.foreign.sharding_files import from_deepspeed, from_fsdp, looks_like_deepspeed
+from training.foreign.inputs import Given, given
+from training.foreign.programs import AXOLOTL, LLAMAFACTORY, Program
+from training.foreign.sharding_files import from_deepspeed, from_fsdp, from_name, from_zero, looks_like_deepspeed
+from training.foreign.shell_values import Unresolved
 
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
 _NOT_GIVEN = "is not given: {0}'s default."
 _UNKNOWN = "Lathe does not know this key of {0}."
-_DATA_KEYS = {
-    LLAMAFACTORY.name: ("dataset", "train_dataset", "eval_dataset"),
-    AXOLOTL.name: ("datasets", "test_datasets"),
-}
-_PARTS = ("", "..", "../..", "../../..")
 
 
 @dataclass(frozen=True)
@@ -66,40 +61,49 @@ def import_text(text: str, folder: Path | None, name: str = "") -> Imported:
     Raises:
         UserError: the text is of no known program.
     """
-    values = _values(text, name)
-    program = recognized(values)
-    if program is None:
-        known = ", ".join(one.name for one in PROGRAMS)
-        raise UserError(
-            "file", name, f"is not a configuration of {known}.", "Give one of theirs, or the flags of a command."
+    source = given(text, folder, name)
+    launcher: list[Entry] = []
+    if source.launcher is not None:
+        launcher = _entries(source.launcher, source.options, source) + _defaults(
+            source.launcher, source.options, source
         )
-    entries = [_entry(program, str(key), value, values, folder) for key, value in values.items()]
-    return _checked(program, entries + _defaults(program, values, folder))
+    own = _entries(source.program, source.values, source)
+    processes = _composed(launcher).get("num_processes", 1)
+    defaults = _defaults(source.program, source.values, source, processes) if source.complete else []
+    return _checked(source.program, [*source.entries, *launcher, *own, *defaults])
 
 
 def together(parts: Sequence[Imported]) -> Imported:
-    """Several translations as one."""
-    settings: Values = {}
-    for part in parts:
-        settings |= part.settings
+    """Several translations as one: a later one overrides, but its defaults do not."""
+    entries = tuple(one for part in parts for one in part.entries)
     return Imported(
         tuple(dict.fromkeys(name for part in parts for name in part.programs)),
-        tuple(one for part in parts for one in part.entries),
-        settings,
+        entries,
+        _composed(entries),
     )
 
 
-def _entry(program: Program, key: str, value: Any, values: Values, folder: Path | None) -> Entry:
-    if (special := _special(program, key, value, values, folder)) is not None:
+def _entries(program: Program, values: Values, source: Given) -> list[Entry]:
+    return [_entry(program, str(key), value, values, source) for key, value in values.items()]
+
+
+def _entry(program: Program, key: str, value: Any, values: Values, source: Given) -> Entry:
+    if isinstance(value, Unresolved):
+        return Entry(key, str(value), Outcome.UNSUPPORTED, note=f"{value.reason}.")
+    if (special := _special(program, key, value, values, source)) is not None:
         return entry(key, value, special)
-    rule = _rule(program, key)
+    rule, meant = _rule(program, key), value
+    if (
+        rule is None and key.startswith("no_") and value is True
+    ):  # transformers' parser has a flag for each default of true
+        rule, meant = _rule(program, key[3:]), False
     if rule is None:
         if is_off(value):
             return Entry(key, value, Outcome.NO_EFFECT, note="is off.")
         close = get_close_matches(key, program.table, 1, 0.8)
         hint = f" Did you mean {close[0]}?" if close else ""
         return Entry(key, value, Outcome.UNSUPPORTED, note=_UNKNOWN.format(program.name) + hint)
-    return entry(key, value, rule(value, values))
+    return entry(key, value, rule(meant, values))
 
 
 def _rule(program: Program, key: str) -> Rule | None:
@@ -108,41 +112,43 @@ def _rule(program: Program, key: str) -> Rule | None:
     return next((rule for start, rule in program.prefixes.items() if key.startswith(start)), None)
 
 
-def _special(program: Program, key: str, value: Any, values: Values, folder: Path | None) -> Answer | None:
+def _special(program: Program, key: str, value: Any, values: Values, source: Given) -> Answer | None:
     """The answer for keys that name files or hold sections of another program."""
     if key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
-        return _deepspeed(value, folder)
+        return _deepspeed(value, source)
     if key in ("fsdp", "fsdp_config") and not is_off(value):
         return Answer(from_fsdp(value if isinstance(value, dict) else {}))
-    if key not in _DATA_KEYS.get(program.name, ()):
+    if key not in program.data | program.held_out:
         return None
+    return _data(program, key, value, values, source.nearby.folder)
+
+
+def _data(program: Program, key: str, value: Any, values: Values, folder: Path | None) -> Answer:
+    """The answer for a key that names data sets."""
+    setting = "validation_data" if key in program.held_out else "data"
     if folder is None:
         return Answer(None, "upload the file on the page Data sets, then pick it.")
-    setting = "validation_data" if key in ("eval_dataset", "test_datasets") else "data"
     if program is AXOLOTL:
         return of_axolotl(value, folder, setting)
-    return of_llamafactory(value, values, folder, setting)
+    return (
+        of_llamafactory(value, values, folder, setting) if program is LLAMAFACTORY else of_names(value, folder, setting)
+    )
 
 
-def _deepspeed(value: Any, folder: Path | None) -> Answer:
+def _deepspeed(value: Any, source: Given) -> Answer:
+    """The settings of a DeepSpeed JSON: in place, as text, as the name of a file, or of one that the program brings."""
     if is_off(value):
         return Answer({}, "is empty.")
+    if isinstance(value, dict) and "deepspeed_config_file" in value:
+        return _deepspeed(value["deepspeed_config_file"], source)
     if isinstance(value, dict):
-        stage = value.get("zero_stage")
-        if stage is None:
-            return Answer(from_deepspeed(value))
-        offloads = {name: value.get(f"{name}_device") for name in ("offload_optimizer", "offload_param")}
-        return Answer(
-            {"strategy": f"zero{stage}"} | {name: where for name, where in offloads.items() if where in ("cpu", "nvme")}
-        )
-    if str(value).lstrip().startswith("{"):
-        return _of_json(str(value), "the text")
-    for path in [folder / part / str(value) for part in _PARTS] if folder else []:
-        try:
-            return _of_json(path.read_text(encoding="utf-8"), str(path))
-        except (OSError, ValueError):  # not there; ValueError: no text
-            continue
-    return Answer(None, f"{str(value)[:200]} is not here. Import that file too, or set strategy.")
+        return Answer(from_deepspeed(value) if looks_like_deepspeed(value) else from_zero(value))
+    name = str(value)
+    text = name if name.lstrip().startswith("{") else source.nearby.text(name)
+    if text is not None:
+        return _of_json(text, name)
+    settings = from_name(name)
+    return Answer(settings, "" if settings else f"{name[:200]} is not here. Import that file too, or set strategy.")
 
 
 def _of_json(text: str, name: str) -> Answer:
@@ -154,28 +160,43 @@ def _of_json(text: str, name: str) -> Answer:
     return Answer(from_deepspeed(file)) if looks_like_deepspeed(file) else Answer(None, f"{name} is no DeepSpeed file.")
 
 
-def _defaults(program: Program, values: Values, folder: Path | None) -> list[Entry]:
+def _defaults(program: Program, values: Values, source: Given, processes: int = 1) -> list[Entry]:
     """The program's defaults for keys that are missing and that Lathe would fill otherwise."""
     note = _NOT_GIVEN.format(program.name)
-    shared = {"warmup_ratio": "warmup_steps"}
+    taken = _composed(_entries(program, values, source))
     absent = {
-        key: value for key, value in program.defaults.items() if key not in values and shared.get(key) not in values
+        key: value
+        for key, value in program.defaults(values | {"num_processes": processes}).items()
+        if key not in values
     }
     entries = []
     for key, value in absent.items():
-        one = _entry(program, key, value, values | {key: value}, folder)
-        if one.settings:
-            entries.append(Entry(key, None, Outcome.TRANSLATED, one.settings, note))
+        one = _entry(program, key, value, values | absent, source)
+        settings = {name: given for name, given in one.settings.items() if name not in taken}
+        if settings:
+            entries.append(Entry(key, None, Outcome.TRANSLATED, settings, note))
+        elif one.outcome is Outcome.UNSUPPORTED and not one.settings:
+            entries.append(
+                replace(
+                    one,
+                    value=None,
+                    note=f"is not given: {one.note}" if not one.note.startswith("is not given") else one.note,
+                )
+            )
     return entries
+
+
+def _composed(entries: Sequence[Entry]) -> Values:
+    """The settings of all entries: a later one overrides, but not a default, which has no value."""
+    settings: Values = {}
+    for one in sorted(entries, key=lambda one: one.value is not None):
+        settings |= one.settings
+    return settings
 
 
 def _checked(program: Program, entries: list[Entry]) -> Imported:
     """The translation without values that Lathe refuses; each is reported with its reason."""
-    settings: Values = {}
-    for one in entries:
-        settings |= {
-            name: value for name, value in one.settings.items() if name not in settings or one.value is not None
-        }
+    settings = _composed(entries)
     try:
         parse(_STAND_INS | {name: value for name, value in settings.items() if value is not None})
     except ConfigError as error:
@@ -191,13 +212,17 @@ def _checked(program: Program, entries: list[Entry]) -> Imported:
     return Imported((program.name,), tuple(entries), settings)
 
 
-def values_of(path: Path) -> Any:
-    """The values of a file: a mapping, or the flags of a command; empty if it has neither.
+def foreign_program(path: Path) -> str | None:
+    """The name of the program whose configuration a file is; None if it is Lathe's own, or of none of them.
 
     Raises:
-        UserError: it cannot be read, or is not valid.
+        UserError: it cannot be read.
     """
-    return _values(_text(path), str(path))
+    try:
+        source = given(_text(path), path.parent, str(path))
+    except UserError:
+        return None
+    return None if {"model", "data"} <= source.values.keys() else source.program.name
 
 
 def _text(path: Path) -> str:
@@ -213,60 +238,10 @@ def _text(path: Path) -> str:
         ) from None
 
 
-def _values(text: str, name: str) -> Any:
-    """The values of a text: a YAML or JSON mapping, else the flags of a command."""
-    try:
-        values = yaml_text.load(text)
-    except yaml_text.YamlTextError as error:
-        values = None
-        if not _flags(text):
-            raise UserError(
-                "file", name, f"is not valid YAML or JSON: {error}", "Correct it, or give a command."
-            ) from None
-    return values if isinstance(values, dict) else _flags(text)
-
-
-def _flags(text: str) -> Values:
-    """The flags of the first command in a shell text: `--name value`, `--name=value`, `--name` (true)."""
-    try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError:
-        return {}
-    flags: Values = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            flags[name] = _number(value) if equals else True
-            name = "" if equals else name
-        elif name:
-            value = _number(word)
-            flags[name] = (
-                value
-                if flags[name] is True
-                else [*(flags[name] if isinstance(flags[name], list) else [flags[name]]), value]
-            )
-    return flags
-
-
 def _plain(value: Any) -> Any:
     """The value if JSON has it, else its text: YAML has dates, NaN and bytes too."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
         return str(value)
-    return value
-
-
-def _number(word: str) -> Any:
-    """The word as YAML reads it, and numbers such as 1e-5, which YAML takes for text."""
-    try:
-        value = yaml_text.load(word)
-    except yaml_text.YamlTextError:
-        return word
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
     return value

@@ -1,0 +1,114 @@
+"""Shell text is read as a shell reads it, without executing anything."""
+
+import pytest
+from subtest_table import table
+
+from training.foreign.shell_text import LONGEST_TEXT, read
+from training.foreign.shell_values import Unresolved
+from training.foreign.shell_words import ShellTextError
+
+
+def words(text):
+    """The words of the last command."""
+    return read(text).commands[-1].words
+
+
+@table(
+    ("text", "expected"),
+    [
+        ("M=Qwen/Q3\ntrain --m $M --n ${M##*/} --o ${M%/*} --p \"$M x\" --q '$M'",
+         ["train", "--m", "Qwen/Q3", "--n", "Q3", "--o", "Qwen", "--p", "Qwen/Q3 x", "--q", "$M"]),
+        ("train --a 1 \\\n  --b 2 \\", ["train", "--a", "1", "--b", "2"]),
+        ("train --a 1  # --b 2", ["train", "--a", "1"]),
+        ("export BS=4 N=8; G=$((64 / BS / $N)); train --g=$G --h=${G}x", ["train", "--g=2", "--h=2x"]),
+        ("A=(--a 1 --b 'x y'); A+=(--c); train \"${A[@]}\" ${#A[@]}", ["train", "--a", "1", "--b", "x y", "--c", "5"]),
+        ("C='train --a 1'\n$C --b", ["train", "--a", "1", "--b"]),
+        ("train --a ${X:-5} --b ${Y:=a/${X:-z}} --c \"${Z:+no}\"", ["train", "--a", "5", "--b", "a/z", "--c"]),
+        ("A=1 B=2 train --a x 2>&1 | cat", ["cat"]),
+        ("train $EMPTY_LIST \"$@\"", ["train", "$EMPTY_LIST"]),
+        ("N=a.b.c; train ${N%%.*} ${N%.*} ${N#*.} ${N/b/d} ${N:2:1} ${N^^}", ["train", "a", "a.b", "b.c", "a.d.c", "b", "A.B.C"]),
+        ("#SBATCH --nodes=2\n#SBATCH --gres=gpu:a100:8\ntrain $SLURM_NNODES $SLURM_GPUS_ON_NODE", ["train", "2", "8"]),
+    ],
+)  # fmt: skip
+def test_words_are_those_that_the_shell_would_pass(text, expected):
+    assert words(text) == expected
+
+
+@table(
+    ("text", "reason"),
+    [
+        ("train $X", "needs X, which the text does not set"),
+        ("train $1", "is an argument of the script"),
+        ("train $(rm -rf /)", "is what a command prints"),
+        ("train `date`", "is what a command prints"),
+        ("for x in 1 2; do train $x; done", "differs in each round of a loop"),
+        ("if [ -n \"$A\" ]; then x=1; else x=2; fi; train $x", "depends on a condition of the script"),
+        ("train $((X * 2))", "is computed from what the text does not set"),
+    ],
+)  # fmt: skip
+def test_a_value_that_the_text_does_not_say_has_its_reason(text, reason):
+    value = words(text)[-1]
+    assert isinstance(value, Unresolved)
+    assert value.reason == reason
+
+
+def test_loops_that_read_arguments_do_not_change_what_is_set_before():
+    assert words('B=4\nwhile [[ $# -gt 0 ]]; do case "$1" in -b) B="$2"; shift;; esac; done\ntrain $B') == [
+        "train",
+        "4",
+    ]
+
+
+def test_a_comment_or_blank_behind_a_backslash_ends_the_command():
+    commands = [command.words for command in read("train --a 1 \\\n  # --b 2 \\\n  --c 3").commands]
+    assert commands == [["train", "--a", "1"], ["--c", "3"]]
+
+
+def test_a_here_document_is_a_file_of_the_script():
+    script = read('cat > ds.json <<EOF\n{"a": 1}\nEOF\ntrain --deepspeed ds.json')
+    assert script.files == {"ds.json": '{"a": 1}\n'}
+    assert script.commands[-1].words == ["train", "--deepspeed", "ds.json"]
+
+
+@table(
+    "text",
+    [
+        "x" * (LONGEST_TEXT + 1),
+        "a=xxxxxxxxxx\n" + "a=$a$a\n" * 40,
+        'a=("" "")\n' + 'a=("${a[@]}" "${a[@]}")\n' * 40,
+        "train " + "${a:-" * 200 + "}" * 200,
+    ],
+)
+def test_what_expands_or_nests_too_far_is_refused(text):
+    with pytest.raises(ShellTextError, match=r"at most|more than"):
+        read(text)
+
+
+@table(
+    "text",
+    [
+        "'",
+        '"',
+        "`",
+        "$(",
+        "${",
+        "$((",
+        "a=(",
+        "<<",
+        "<<E",
+        "case",
+        "fi",
+        "}",
+        "$",
+        "\\",
+        ")",
+        "for",
+        "a[",
+        "&>",
+        "${a[@",
+        "$'",
+    ],
+)
+def test_broken_text_is_read_to_its_end(text):
+    for whole in (text, f"train {text}", f"{text} x\ntrain", text * 500):
+        read(whole)

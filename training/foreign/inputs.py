@@ -1,0 +1,164 @@
+"""What a text gives to which program: the keys of a YAML or JSON file, or the arguments of the training command of a script."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from training.config import yaml_text
+from training.errors import UserError
+from training.foreign import arguments, not_read
+from training.foreign.entries import Entry, Outcome, Values
+from training.foreign.launchers import Launch, launches
+from training.foreign.nearby import Nearby
+from training.foreign.programs import BY_ITSELF, COMMANDS, LAUNCHERS, PROGRAMS, Program, of_command, recognized
+from training.foreign.shell_text import read as read_script
+from training.foreign.shell_values import Unresolved
+from training.foreign.shell_words import ShellTextError
+from training.foreign.trainer_keys import COMMAND
+
+_CONFIG_FLAGS = ("config", "c", "config_file", "config_path")
+_ENDINGS = (".yaml", ".yml", ".json")
+_SUBCOMMANDS = {"tune": 2}
+"""Words behind the name of a command that belong to it, where it is not one."""
+_OTHER_TRAINING = "is another training of the script. Import its command by itself."
+_NOT_HERE = "is not here. Import that file too."
+_LEFT = "stands outside of a command: a comment or a blank behind a backslash ends the command before it."
+
+
+@dataclass(frozen=True)
+class Given:
+    """A program with the values of its keys, its launcher with the launcher's options, and entries for what is not read."""
+
+    program: Program
+    values: Values
+    launcher: Program | None = None
+    options: Values = field(default_factory=dict)
+    entries: tuple[Entry, ...] = ()
+    nearby: Nearby = field(default_factory=Nearby)
+
+    @property
+    def complete(self) -> bool:
+        """True if every configuration file that it names is here, so that missing keys have the program's defaults."""
+        return all(one.note != _NOT_HERE for one in self.entries)
+
+
+def given(text: str, folder: Path | None, name: str) -> Given:
+    """What a text gives.
+
+    Raises:
+        UserError: the text exceeds a limit, or is of no program that Lathe reads.
+    """
+    nearby = Nearby(folder)
+    values, problem = _mapping(text)
+    if values is not None and (program := recognized(values)) is not None:
+        not_read.check("", values, name)
+        return Given(program, values, nearby=nearby)
+    if values is None or not values:
+        try:
+            command = _command(text, nearby)
+        except ShellTextError as error:
+            raise UserError("file", name, f"is not read: {error}.", "Give a shorter script.") from None
+        if command is not None:
+            return command
+    not_read.check("", values or {}, name)
+    if problem and not values:
+        raise UserError("file", name, f"is not valid YAML or JSON: {problem}", "Correct it, or give a command.")
+    names = ", ".join(program.name for program in PROGRAMS)
+    raise UserError(
+        "file", name, f"is not a configuration of {names}.", "Give one of theirs, or the flags of a command."
+    )
+
+
+def _mapping(text: str) -> tuple[Values | None, str]:
+    """The mapping of a YAML or JSON text, or None and what is wrong with it."""
+    if text.startswith("#!"):
+        return None, ""
+    try:
+        values = yaml_text.load(text)
+    except yaml_text.YamlTextError as error:
+        return None, str(error)
+    return (values, "") if isinstance(values, dict) else (None, "")
+
+
+def _command(text: str, nearby: Nearby) -> Given | None:
+    """The first training command of a shell text; the others are named."""
+    script = read_script(text)
+    nearby = replace(nearby, written=script.files)
+    trainings = [one for launch in launches(script, COMMANDS) if (one := _given(launch, nearby)) is not None]
+    left = [command.words for command in script.commands if command.words and command.words[0].startswith("--")]
+    if not trainings:
+        flags = arguments.read(left[0]).flags if left else {}
+        program = recognized(flags)
+        return Given(program, flags, nearby=nearby) if program else None
+    first, *others = trainings
+    entries = [Entry(str(one.values.get(COMMAND)), None, Outcome.UNSUPPORTED, note=_OTHER_TRAINING) for one in others]
+    lost = [
+        Entry(key, value, Outcome.UNSUPPORTED, note=_LEFT)
+        for words in left
+        for key, value in arguments.read(words).flags.items()
+    ]
+    return replace(first, entries=(*first.entries, *lost, *entries))
+
+
+def _given(launch: Launch, nearby: Nearby) -> Given | None:
+    """What a command gives to a program; None if it starts no training.
+
+    Raises:
+        UserError: it starts a program that Lathe does not read, or a task that it does not train.
+    """
+    words = list(launch.arguments)
+    skipped = _SUBCOMMANDS.get(launch.target, 1) if launch.target in COMMANDS else 0
+    command = " ".join([launch.target, *words[:skipped]])
+    read = arguments.read(words[skipped:])
+    values, entries = _of_files(read, nearby)
+    values |= {
+        name: value for name, value in read.flags.items() if name not in _CONFIG_FLAGS or not _is_file_name(value)
+    }
+    not_read.check(command, values, command)
+    program = of_command(command) or recognized(values)
+    if program is None:
+        return None
+    entries += [
+        Entry(word, None, Outcome.UNSUPPORTED, note=_reason(word))
+        for word in read.positional
+        if not _is_file_name(word)
+    ]
+    launcher = LAUNCHERS.get(launch.launcher, BY_ITSELF)
+    options = dict(launch.options)
+    if launcher is not BY_ITSELF:
+        options = {name: value for name, value in options.items() if name.islower() or name == "CUDA_VISIBLE_DEVICES"}
+        options = _config_of_launcher(options, nearby)
+    return Given(program, {COMMAND: command} | values, launcher, options, tuple(entries), nearby)
+
+
+def _of_files(read: arguments.Arguments, nearby: Nearby) -> tuple[Values, list[Entry]]:
+    """The values of the configuration files that a command names, and entries for those that are not here."""
+    names = [word for word in read.positional if _is_file_name(word)]
+    names += [str(read.flags[flag]) for flag in _CONFIG_FLAGS if _is_file_name(read.flags.get(flag))]
+    values: Values = {}
+    entries = []
+    for name in names:
+        text = nearby.text(name)
+        mapping = _mapping(text)[0] if text is not None else None
+        if mapping is None:
+            entries.append(Entry("config", name, Outcome.UNSUPPORTED, note=_NOT_HERE))
+        else:
+            values |= mapping
+    return values, entries
+
+
+def _config_of_launcher(options: Values, nearby: Nearby) -> Values:
+    """The options of a launcher over those of the configuration file that they name, if it is here."""
+    text = nearby.text(str(options["config_file"])) if "config_file" in options else None
+    mapping = _mapping(text)[0] if text is not None else None
+    if mapping is None:
+        return options
+    return mapping | {name: value for name, value in options.items() if name != "config_file"}
+
+
+def _is_file_name(value: Any) -> bool:
+    return isinstance(value, str) and value.lower().endswith(_ENDINGS)
+
+
+def _reason(word: str) -> str:
+    return f"{word.reason}." if isinstance(word, Unresolved) else "is an argument that Lathe does not know."

@@ -1,0 +1,201 @@
+"""Options of launchers and keys of accelerate's configuration: on how many processes a run trains, and how it is sharded."""
+
+import re
+from typing import Any
+
+from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, ignored, is_off, is_on
+from training.foreign.sharding_files import from_fsdp, from_name, from_zero
+from training.foreign.shell_values import Unresolved
+from training.foreign.trainer_keys import IN_LATHE
+
+_BY_LAUNCHER = "Lathe launches the ranks itself."
+_ALL_DEVICES = "is not given: it starts a process for each device of its machine. Set num_processes."
+_ELSEWHERE = "is decided by the machine. Set num_processes."
+_STRATEGIES = {
+    "NO": "single",
+    "MULTI_GPU": "ddp",
+    "MULTI_CPU": "ddp",
+    "MULTI_XPU": "ddp",
+    "MULTI_NPU": "ddp",
+    "FSDP": "fsdp",
+}
+
+
+def visible_devices(values: Values) -> int | None:
+    """The number of devices that CUDA_VISIBLE_DEVICES names; None if it is not given or not a list of numbers."""
+    given = values.get("CUDA_VISIBLE_DEVICES", values.get("ASCEND_RT_VISIBLE_DEVICES", ""))
+    text = str(given).strip().rstrip(",")
+    listed = not isinstance(given, Unresolved) and re.fullmatch(r"\d+(\s*,\s*\d+)*", text)
+    return text.count(",") + 1 if listed else None
+
+
+def processes(count: Any, machines: Any = 1) -> Values | None:
+    """The settings for `count` processes on each of several machines; None if one of them is no number."""
+    numbers = [number(count), number(machines if machines is not None else 1)]
+    if None in numbers:
+        return None
+    per_machine, nodes = (one or 1 for one in numbers)
+    settings: Values = {"num_processes": per_machine * nodes}
+    if per_machine * nodes > 1:
+        settings["strategy"] = "ddp"
+    return settings | ({"num_machines": nodes} if nodes > 1 else {})
+
+
+def number(value: Any) -> int | None:
+    """A number of processes or machines; of a range such as 1:4 the largest. None if it is none."""
+    text = str(value).rpartition(":")[2]
+    return int(text) if not isinstance(value, Unresolved) and re.fullmatch(r"[1-9]\d{0,5}", text) else None
+
+
+def _per_machine(key: str, machines: str) -> Rule:
+    """A rule for the number of processes on each machine."""
+
+    def rule(value: Any, values: Values) -> Answer:
+        count = number(value) or visible_devices(values)
+        settings = processes(count, values.get(machines)) if count else None
+        if settings is None:
+            return Answer(None, _ALL_DEVICES if value is None else f"{key} {_ELSEWHERE}")
+        return Answer(settings, "" if number(value) else "as CUDA_VISIBLE_DEVICES says.")
+
+    return rule
+
+
+def _machines(value: Any, _: Values) -> Answer:
+    count = number(value)
+    return Answer({"num_machines": count}) if count else Answer(None, "is decided by the machine. Set num_machines.")
+
+
+def _included(value: Any, _: Values) -> Answer:
+    """deepspeed's include: `host:0,1@other:0,1`."""
+    devices = 0
+    hosts = str(value).split("@")
+    for host in hosts:
+        colon, listed = host.partition(":")[1:]
+        if not colon or not re.fullmatch(r"\d+(,\d+)*", listed.strip()):
+            return Answer(None, _ELSEWHERE)
+        devices += listed.count(",") + 1
+    return Answer(processes(devices // len(hosts), len(hosts)))
+
+
+def _deepspeed_count(value: Any, values: Values) -> Answer:
+    if value is None and "include" in values:
+        return Answer({}, "include says this.")
+    return _per_machine("num_gpus", "num_nodes")(value, values)
+
+
+def _accelerate_count(value: Any, values: Values) -> Answer:
+    """num_processes of accelerate: those of all machines."""
+    count = number(value) or (visible_devices(values) if is_off(value) else None)
+    if count is None:
+        return Answer(None, _ALL_DEVICES if is_off(value) else f"num_processes {_ELSEWHERE}")
+    keys = ("distributed_type", "use_deepspeed", "use_fsdp", "deepspeed_config", "accelerate_config")
+    sharded = any(not is_off(values.get(key)) for key in keys)
+    return Answer({"num_processes": count} | ({"strategy": "ddp"} if count > 1 and not sharded else {}))
+
+
+def _named(value: Any, _: Values) -> Answer:
+    """A configuration of accelerate: one that trl brings, or a file that is not here."""
+    settings = from_name(str(value))
+    return Answer(
+        settings, "" if settings else f"{str(value)[:200]} is not here. Import that file too, or set strategy."
+    )
+
+
+def _distributed(value: Any, values: Values) -> Answer:
+    """distributed_type; the stage of ZeRO is in deepspeed_config, or in options beside it."""
+    if str(value).upper() == "DEEPSPEED":
+        section = values.get("deepspeed_config")
+        if isinstance(section, dict):
+            return Answer({}, "deepspeed_config says the stage.")
+        return Answer(from_zero(values))
+    if str(value).upper() == "FSDP":
+        section = values.get("fsdp_config")
+        return Answer(from_fsdp(section if isinstance(section, dict) else values))
+    return choice("strategy", _STRATEGIES, "single")(value, values)
+
+
+def _uses(kind: str) -> Rule:
+    return lambda value, values: Answer({}, "is off.") if is_off(value) else _distributed(kind, values)
+
+
+def _of_zero(_: Any, values: Values) -> Answer:
+    """An option of ZeRO beside use_deepspeed."""
+    if is_on(values.get("use_deepspeed")) or str(values.get("distributed_type")).upper() == "DEEPSPEED":
+        return Answer({}, "belongs to use_deepspeed.")
+    return Answer({}, "has no effect without use_deepspeed.")
+
+
+def _if_number(setting: str) -> Rule:
+    return lambda value, _: (
+        Answer({setting: value})
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        else Answer({}, "is left to the program.")
+    )
+
+
+ACCELERATE: Table = {
+    "distributed_type": _distributed,
+    "num_processes": _accelerate_count,
+    "mixed_precision": choice("precision", {"no": "fp32", "bf16": "bf16", "fp16": "fp16"}, "bf16"),
+    "num_machines": _machines,
+    "dynamo_backend": lambda value, _: Answer({} if str(value).lower() == "no" else {"torch_compile": True}),
+    "config_file": _named,
+    "accelerate_config": _named,
+    "use_deepspeed": _uses("DEEPSPEED"),
+    "use_fsdp": _uses("FSDP"),
+    "multi_gpu": flag({"strategy": "ddp"}),
+    "gradient_accumulation_steps": _if_number("gradient_accumulation_steps"),
+    "gradient_clipping": _if_number("max_grad_norm"),
+    "zero_stage": _of_zero,
+    "offload_optimizer_device": _of_zero,
+    "offload_param_device": _of_zero,
+    "offload_optimizer_nvme_path": _of_zero,
+    "offload_param_nvme_path": _of_zero,
+    "use_cpu": ignored("the worker decides on which devices a run trains."),
+    "gpu_ids": ignored("the worker decides on which devices a run trains."),
+    "CUDA_VISIBLE_DEVICES": ignored("the worker decides on which devices a run trains."),
+    "enable_cpu_affinity": ignored(IN_LATHE),
+    "use_megatron_lm": lambda value, _: Answer({}, "is off.") if is_off(value) else Answer(None, "ZeRO-3 or FSDP is the nearest."),
+    "tpu": lambda value, _: Answer({}, "is off.") if is_off(value) else Answer(None, "Lathe does not train on TPUs."),
+    **{
+        name: ignored(_BY_LAUNCHER)
+        for name in ("compute_environment", "debug", "downcast_bf16", "machine_rank", "main_training_function", "rdzv_backend",
+                     "same_network", "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "main_process_ip", "main_process_port",
+                     "deepspeed_multinode_launcher", "tpu_name", "tpu_zone", "commands", "command_file", "module", "m", "rdzv_conf",
+                     "zero3_init_flag", "zero3_save_16bit_model", "deepspeed_hostfile", "max_restarts", "monitor_interval", "role",
+                     "num_cpu_threads_per_process", "tee", "log_dir", "quiet", "no_python", "cpu", "fsdp_version")
+    },
+}  # fmt: skip
+ACCELERATE_PREFIXES: Table = {
+    "fsdp_": ignored("belongs to use_fsdp."),
+    "megatron_lm_": ignored("belongs to use_megatron_lm."),
+    "dynamo_": ignored("belongs to dynamo_backend."),
+}
+TORCHRUN: Table = {
+    "nproc_per_node": _per_machine("nproc_per_node", "nnodes"),
+    "nnodes": _machines,
+    "CUDA_VISIBLE_DEVICES": ACCELERATE["CUDA_VISIBLE_DEVICES"],
+}
+DEEPSPEED: Table = {
+    "num_gpus": _deepspeed_count,
+    "num_nodes": _machines,
+    "include": _included,
+    "CUDA_VISIBLE_DEVICES": ACCELERATE["CUDA_VISIBLE_DEVICES"],
+}
+BY_ITSELF: Table = {
+    "NPROC_PER_NODE": _per_machine("NPROC_PER_NODE", "NNODES"),
+    "NNODES": _machines,
+    "CUDA_VISIBLE_DEVICES": lambda _, values: (
+        Answer({}, "NPROC_PER_NODE says on how many devices it trains.") if values.get("NPROC_PER_NODE")
+        else Answer(settings) if (settings := processes(visible_devices(values)))
+        else Answer({}, "the worker decides on which devices a run trains.")
+    ),
+}  # fmt: skip
+"""A program that starts its processes by itself, or uses several devices from one."""
+SHARED: Table = {
+    name: ACCELERATE[name]
+    for name in ("num_processes", "num_machines", "mixed_precision", "accelerate_config", "machine_rank", "main_process_ip",
+                 "main_process_port", "gpu_ids", "use_deepspeed", "use_fsdp", "multi_gpu")
+}  # fmt: skip
+"""What trl's command passes on to accelerate."""
+OTHERS: Table = {"": ignored(_BY_LAUNCHER)}

@@ -1,0 +1,135 @@
+"""Commands that start a training: what launches it, on how many processes, and what is started with which arguments."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from training.foreign.arguments import read
+from training.foreign.entries import Values
+from training.foreign.shell_text import Command, Script
+from training.foreign.shell_text import read as read_script
+
+ACCELERATE = "accelerate launch"
+TORCHRUN = "torchrun"
+DEEPSPEED = "deepspeed"
+PYTHON = "python"
+_SWITCHES = {
+    ACCELERATE: frozenset({
+        "cpu", "multi_gpu", "tpu", "use_xpu", "mps", "quiet", "q", "enable_cpu_affinity", "dynamo_use_fullgraph",
+        "dynamo_use_dynamic", "dynamo_use_regional_compilation", "use_deepspeed", "use_fsdp",
+        "use_parallelism_config", "use_megatron_lm", "same_network", "module", "m", "no_python", "tpu_cluster",
+        "no_tpu_cluster", "tpu_use_sudo", "downcast_bf16", "debug",
+    }),
+    TORCHRUN: frozenset({"standalone", "module", "m", "no_python", "run_path", "use_env"}),
+    DEEPSPEED: frozenset({
+        "module", "no_python", "no_local_rank", "no_ssh_check", "no_ssh", "save_pid", "force_multi", "bind_cores_to_rank",
+        "elastic_training",
+    }),
+    PYTHON: frozenset({"u", "O", "OO", "B", "I", "s", "S", "E", "d", "v", "q", "x", "P"}),
+}  # fmt: skip
+"""Options that take no value."""
+_LAUNCHERS = {
+    "accelerate-launch": ACCELERATE, "torchrun": TORCHRUN, "deepspeed": DEEPSPEED, "deepspeed.pt": DEEPSPEED,
+}  # fmt: skip
+_MODULES = {
+    "accelerate.commands.launch": ACCELERATE, "torch.distributed.run": TORCHRUN, "torch.distributed.launch": TORCHRUN,
+    "deepspeed.launcher.runner": DEEPSPEED,
+}  # fmt: skip
+_NO_TRAINING = frozenset({
+    "echo", "printf", "cat", "cd", "mkdir", "rm", "cp", "mv", "ln", "ls", "export", "source", ".", "pip", "pip3",
+    "conda", "git", "wget", "curl", "test", "[", "[[", "which", "sleep", "tee", "grep", "sed", "awk", "kill", "pkill",
+    "nvidia-smi", "huggingface-cli", "hf", "read", "exit", "return", "set", "module", "alias", "chmod", "tar",
+    "unzip", "apt", "apt-get", "apk", "yum", "rsync", "scp", "ssh", "kubectl", "tensorboard", "wandb", "jq", "date",
+})  # fmt: skip
+"""Commands that start nothing of what their words name."""
+_SHELLS = frozenset(("bash", "sh", "zsh", "eval"))
+_PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*")
+_MOST_NESTED = 4
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A program that a command starts: a script's path, a module's or a command's name; `options` are the launcher's."""
+
+    target: str
+    arguments: list[str]
+    launcher: str = ""
+    options: Values = field(default_factory=dict)
+
+
+def launches(script: Script, programs: frozenset[str], depth: int = 0) -> list[Launch]:
+    """What the commands of a script start: Python with a script or module, by itself or by a launcher, or one of `programs`."""
+    started: list[Launch] = []
+    for command in script.commands:
+        started += _of_command(command, programs, depth)
+    return started
+
+
+def _of_command(command: Command, programs: frozenset[str], depth: int) -> list[Launch]:
+    words = [word for word in command.words if word not in ("!", "$", "%")]
+    if not words or _name(words[0].lstrip("!%$")) in _NO_TRAINING:
+        return []
+    words[0] = type(words[0])(words[0].lstrip("!%")) if type(words[0]) is str else words[0]
+    for place, word in enumerate(words):
+        name = _name(word)
+        if name in _SHELLS and depth < _MOST_NESTED and len(words) > place + 1:
+            return _of_shell(words[place:], command, programs, depth)
+        if (launch := _at(name, words[place:], programs)) is not None:
+            return [_with_variables(launch, command)]
+    has_flags = any(word.startswith("--") for word in words[1:])
+    return [_with_variables(Launch(words[0], words[1:]), command)] if has_flags else []
+
+
+def _of_shell(words: list[str], command: Command, programs: frozenset[str], depth: int) -> list[Launch]:
+    """What `bash -c text` and `eval text` start."""
+    if words[0] == "eval":
+        text = " ".join(words[1:])
+    else:
+        place = next((number for number, word in enumerate(words) if re.fullmatch(r"-\w*c", word)), None)
+        if place is None or place + 1 >= len(words):
+            return []
+        text = words[place + 1]
+    inner = launches(read_script(text), programs, depth + 1)
+    return [_with_variables(launch, command) for launch in inner]
+
+
+def _with_variables(launch: Launch, command: Command) -> Launch:
+    """The launch with the variables that set its number of processes among the launcher's options."""
+    return Launch(launch.target, launch.arguments, launch.launcher, {**command.variables, **launch.options})
+
+
+def _at(name: str, words: Sequence[str], programs: frozenset[str]) -> Launch | None:
+    """What the words start if the first of them is a launcher, Python, a script or a program."""
+    rest = list(words[1:])
+    if name == "accelerate" and rest[:1] == ["launch"]:
+        return _started(ACCELERATE, rest[1:])
+    launcher = _LAUNCHERS.get(name) or (PYTHON if _PYTHON_NAME.fullmatch(name) else "")
+    if launcher:
+        launch = _started(launcher, rest)
+        module = _MODULES.get(launch.target) if launch else None
+        return _started(module, launch.arguments) if launch and module else launch
+    if name in programs:
+        return Launch(name, rest)
+    return Launch(str(words[0]), rest, PYTHON) if name.endswith(".py") else None
+
+
+def _started(launcher: str, words: list[str]) -> Launch | None:
+    """What a launcher starts: the first word that is no option of its own."""
+    switches = _SWITCHES[launcher]
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        name, equals, _ = words[place].lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        if name == "m" and launcher == PYTHON:
+            place += 1
+            break
+        place += 1 if equals or name in switches else 2
+    if place >= len(words):
+        return None
+    options = read(words[:place], switches).flags if launcher != PYTHON else {}
+    return Launch(str(words[place]), words[place + 1 :], launcher, options)
+
+
+def _name(word: str) -> str:
+    return PurePosixPath(word).name if word else ""

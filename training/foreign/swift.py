@@ -1,0 +1,234 @@
+"""Arguments of ms-swift (3.x and 4.x): `swift sft`, `swift pt` and `swift rlhf`."""
+
+import math
+from typing import Any
+
+from training.foreign.chat_keys import template_name
+from training.foreign.entries import (
+    Answer,
+    Table,
+    Values,
+    choice,
+    flag,
+    ignored,
+    is_off,
+    is_on,
+    names,
+    refused,
+    to,
+    usual,
+)
+from training.foreign.tasks import refuse
+from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, IN_LATHE, LIGER, TRAINER
+
+_RLHF = {"dpo": "dpo", "orpo": "orpo", "kto": "kto", "rm": "reward"}
+_TYPES = {"causal_lm": "sft", "seq_cls": "classification"}
+_LOSSES = {
+    name: name for name in ("sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "sppo_hard", "nca_pair", "bco_pair")
+}
+_METHODS = {
+    "lora": "lora",
+    "full": "full",
+    "adalora": "adalora",
+    "vera": "vera",
+    "boft": "boft",
+    "fourierft": "fourierft",
+    "bone": "miss",
+}
+_TYPE_KEYS = ("tuner_type", "train_type", "sft_type")
+_VISION = "Lathe freezes the towers of multimodal models."
+OWN_KEYS = (
+    "rlhf_type",
+    *_TYPE_KEYS,
+    "split_dataset_ratio",
+    "lorap_lr_ratio",
+    "attn_impl",
+    "truncation_strategy",
+    "model_id_or_path",
+)
+_WHOLE_BATCH = 16
+"""Rows of a global batch from which ms-swift accumulates no more by itself."""
+
+
+def _task_of(values: Values) -> str:
+    """The task.
+
+    Raises:
+        UserError: it is one that Lathe does not train.
+    """
+    command = str(values.get(COMMAND, ""))
+    if "rlhf_type" in values or "rlhf" in command:
+        kind = str(values.get("rlhf_type") or "dpo").lower()
+        refuse(kind, f"rlhf_type: {kind}")
+        return _RLHF.get(kind, "dpo")
+    kind = str(values.get("task_type") or "causal_lm").lower()
+    refuse(kind.removeprefix("generative_"), f"task_type: {kind}")
+    return "pretraining" if command.endswith((" pt", "/pt.py", ".pt")) else _TYPES.get(kind, "sft")
+
+
+def _task(_: Any, values: Values) -> Answer:
+    return Answer({"task": _task_of(values)})
+
+
+def _kind(values: Values) -> str:
+    return str(next((values[key] for key in _TYPE_KEYS if not is_off(values.get(key))), "lora")).lower()
+
+
+def _bits(values: Values) -> int | None:
+    bits = values.get("quant_bits", values.get("quantization_bit"))
+    return bits if bits in (4, 8) else None
+
+
+def _method(_: Any, values: Values) -> Answer:
+    kind = _METHODS.get(_kind(values))
+    if kind is None:
+        return Answer(None, f"Lathe has {', '.join(_METHODS)}; method stays lora.")
+    bits = _bits(values)
+    return Answer({"method": "qlora", "quantization": f"{bits}bit"} if kind == "lora" and bits else {"method": kind})
+
+
+def _targets(value: Any, _: Values) -> Answer:
+    given = names(value)
+    if is_off(value) or given.upper() in ("AUTO", "DEFAULT"):
+        return Answer({}, "is empty.")
+    return Answer({"target_modules": "all-linear" if given.upper() in ("ALL", "ALL-LINEAR") else given})
+
+
+def _loss_scale(value: Any, _: Values) -> Answer:
+    """loss_scale: which tokens carry loss."""
+    if value in ("default", None):
+        return Answer({}, "is how Lathe weighs tokens.")
+    scales: dict[str, Values] = {"last_round": {"loss_on": "last"}, "all": {"train_on_prompt": True}}
+    settings = scales.get(str(value))
+    return Answer(settings or None, "" if settings else "Lathe has default, last_round and all.")
+
+
+def _loss(value: Any, values: Values) -> Answer:
+    return choice("dpo_loss", _LOSSES, "sigmoid")(value[0] if isinstance(value, list) and value else value, values)
+
+
+def _length(value: Any, _: Values) -> Answer:
+    return (
+        Answer({"max_length": value})
+        if value
+        else Answer(None, "means the longest sequence of the model; set max_length.")
+    )
+
+
+def _truncation(value: Any, _: Values) -> Answer:
+    if value == "right":
+        return Answer({}, "Lathe truncates at the end.")
+    return Answer(
+        None,
+        "leaves out longer rows; Lathe truncates them." if value in ("delete", None) else "Lathe truncates at the end.",
+    )
+
+
+def _quantized(_: Any, values: Values) -> Answer:
+    bits = _bits(values)
+    return Answer({"quantization": f"{bits}bit"} if bits else None, "" if bits else "bitsandbytes has 4 and 8 bits.")
+
+
+def defaults(values: Values) -> Values:
+    """What ms-swift uses if a key is missing. `num_processes` is the launcher's: it accumulates up to 16 rows."""
+    size, count = values.get("per_device_train_batch_size", 1), values.get("num_processes", 1)
+    rows = size * count if isinstance(size, int) and isinstance(count, int) and size > 0 else _WHOLE_BATCH
+    own: Values = {
+        "per_device_train_batch_size": 1, "gradient_accumulation_steps": max(1, math.ceil(_WHOLE_BATCH / rows)),
+        "learning_rate": 1e-5 if _kind(values) == "full" else 1e-4, "lr_scheduler_type": "cosine", "warmup_ratio": 0.0,
+        "weight_decay": 0.1, "adam_beta2": 0.95, "gradient_checkpointing": True, "split_dataset_ratio": 0, "logging_steps": 5,
+        "save_steps": 500, "max_length": None, "truncation_strategy": "delete",
+    }  # fmt: skip
+    if not set(_TYPE_KEYS) & values.keys():
+        own["tuner_type"] = "lora"
+    if _kind(values) == "lora":
+        own |= {"lora_rank": 8, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": "all-linear"}
+    return own
+
+
+TABLE: Table = {
+    **TRAINER,
+    COMMAND: _task,
+    "rlhf_type": _task,
+    "task_type": _task,
+    **dict.fromkeys(_TYPE_KEYS, _method),
+    "model": to("model"),
+    "model_id_or_path": to("model"),
+    "model_revision": to("revision"),
+    "model_type": ignored("Lathe finds the class itself."),
+    "torch_dtype": DTYPE,
+    "attn_impl": choice("attention", ATTENTION | {"flash_attn": "flash_attention_2"}, "auto"),
+    "use_flash_attn": flag({"attention": "flash_attention_2"}),
+    "split_dataset_ratio": lambda value, _: Answer({"eval_split": value or 0}),
+    "dataset_test_ratio": lambda value, _: Answer({"eval_split": value or 0}),
+    "max_length": _length,
+    "truncation_strategy": _truncation,
+    "packing": flag({"packing": "packed"}),
+    "padding_free": flag({"packing": "padding_free"}),
+    "template": template_name,
+    "template_type": template_name,
+    "system": refused("write it into the rows, or into a template of your own (chat_template)."),
+    "use_chat_template": usual(True, "Lathe renders chats by the chat template; task pretraining does not."),
+    "loss_scale": _loss_scale,
+    "agent_template": ignored("Lathe renders tools by the model's own chat template."),
+    "streaming": flag({"streaming": True}),
+    "lora_rank": to("lora_r"),
+    "lora_alpha": to("lora_alpha"),
+    "lora_dropout": to("lora_dropout"),
+    "lora_dropout_p": to("lora_dropout"),
+    "lora_bias": usual("none", "Lathe trains no biases with LoRA."),
+    "lora_dtype": ignored(IN_LATHE),
+    "use_dora": flag({"use_dora": True}),
+    "use_rslora": flag({"use_rslora": True}),
+    "lorap_lr_ratio": to("loraplus_lr_ratio"),
+    "target_modules": _targets,
+    "lora_target_modules": _targets,
+    "target_regex": lambda value, _: Answer({} if is_off(value) else {"target_modules": str(value)}),
+    "modules_to_save": lambda value, _: Answer({} if is_off(value) else {"modules_to_save": names(value)}),
+    "init_weights": lambda value, _: Answer({} if value in (None, True) else {"lora_init": value}),
+    "quant_bits": _quantized,
+    "quantization_bit": _quantized,
+    "quant_method": usual("bnb", "Lathe quantizes with bitsandbytes."),
+    "bnb_4bit_compute_dtype": ignored("precision says this."),
+    "bnb_4bit_quant_type": ignored("Lathe uses nf4."),
+    "bnb_4bit_use_double_quant": flag({"double_quantization": True}, {"double_quantization": False}),
+    "use_liger_kernel": LIGER,
+    "beta": to("beta"),
+    "loss_type": _loss,
+    "rpo_alpha": refused("Lathe adds no SFT loss to DPO; orpo is the nearest."),
+    "desirable_weight": to("desirable_weight"),
+    "undesirable_weight": to("undesirable_weight"),
+    "ref_model": refused("Lathe's reference is the model before training."),
+    "adapters": refused("Lathe starts a new adapter. To continue one, merge it first (lathe export --merged)."),
+    "sequence_parallel_size": to("sequence_parallel_size"),
+    "enable_dft_loss": refused("Lathe does not have this algorithm."),
+    "use_galore": refused("Lathe does not have this algorithm."),
+    "tuner_backend": usual("peft", "Lathe uses PEFT."),
+    "max_epochs": refused("set epochs."),
+    "num_labels": ignored("Lathe counts the classes in the data."),
+    "problem_type": ignored("Lathe classifies."),
+    "dataset_num_proc": ignored(IN_LATHE),
+    "dataset_shuffle": usual(True, "Lathe shuffles the rows."),
+    "train_dataloader_shuffle": usual(True, "Lathe shuffles the rows."),
+    "load_from_cache_file": ignored(IN_LATHE),
+    "lazy_tokenize": ignored("Lathe stores the tokens itself."),
+    "use_hf": ignored("Lathe loads models of the Hugging Face hub."),
+    "model_author": ignored("belongs to data of ms-swift."),
+    "model_name": ignored("belongs to data of ms-swift."),
+    "add_version": ignored("Lathe keeps runs in its data folder."),
+    "create_checkpoint_symlink": ignored("Lathe keeps runs in its data folder."),
+    "freeze_vit": ignored(_VISION),
+    "freeze_aligner": ignored(_VISION),
+    "freeze_llm": lambda value, _: Answer(None, "Lathe trains the language model.") if is_on(value) else Answer({}, "is off."),
+    "max_pixels": ignored("Lathe trains on text."),
+    "ddp_backend": ignored(IN_LATHE),
+    "logprobs": ignored("Lathe generates nothing here."),
+}  # fmt: skip
+PREFIXES: Table = {
+    "galore_": ignored("belongs to use_galore."),
+    "lora_ga_": ignored("belongs to init_weights lora-ga."),
+    "vllm_": refused("Lathe generates no answers during training."),
+    "swanlab_": ignored("Lathe keeps every metric itself."),
+    "vit_": ignored(_VISION),
+    "aligner_": ignored(_VISION),
+}

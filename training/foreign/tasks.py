@@ -1,0 +1,48 @@
+"""Which task the name of a command or script says, and refuses those that Lathe does not train."""
+
+import re
+
+from training.errors import UserError
+
+_TASKS = {
+    "sft": "sft", "finetune": "sft", "finetuning": "sft", "dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo",
+    "reward": "reward", "rm": "reward", "pt": "pretraining", "pretrain": "pretraining", "pretraining": "pretraining",
+    "clm": "pretraining", "cpt": "pretraining", "summarization": "seq2seq", "translation": "seq2seq", "seq2seq": "seq2seq",
+    "classification": "classification", "glue": "classification",
+}  # fmt: skip
+_GENERATES = "training by generated answers ({0})"
+_OTHERS = {
+    **dict.fromkeys(("grpo", "gspo", "dapo", "rloo", "ppo", "reinforce", "nash", "xpo", "gdpo", "online"), _GENERATES),
+    **dict.fromkeys(("gkd", "distill", "distillation", "opd", "gold"), "distillation ({0})"),
+    **dict.fromkeys(("simpo", "cpo", "bco", "prm", "steerlm", "spin"), "task {0}; dpo and orpo are the nearest"),
+    **dict.fromkeys(("mlm", "plm"), "masked language models ({0})"),
+    **dict.fromkeys(("embedding", "reranker", "colbert"), "models for retrieval ({0})"),
+    **dict.fromkeys(("dreambooth", "controlnet", "inversion"), "models of images ({0})"),
+}
+
+
+def named_task(name: str) -> str | None:
+    """The task that a name such as `run_dpo.py` says; None if it says none.
+
+    Raises:
+        UserError: it names one that Lathe does not train.
+    """
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower().removesuffix(".py")) if word]
+    for word in words:
+        refuse(word, name)
+    tasks = [_TASKS[word] for word in words if word in _TASKS]
+    return next((task for task in tasks if task != "sft"), tasks[0] if tasks else None)
+
+
+def refuse(word: str, given: str) -> None:
+    """Checks that a word does not name training that Lathe does not have.
+
+    Raises:
+        UserError: it does.
+    """
+    reason = _OTHERS.get(word.lower())
+    if reason is not None:
+        message = f"Lathe has no {reason.format(word.upper())}."
+        raise UserError(
+            "task", given, message, "Lathe trains sft, pretraining, seq2seq, dpo, orpo, kto, reward and classification."
+        )

@@ -1,0 +1,380 @@
+"""Arguments of trl, and of scripts that use transformers' Trainer: their keys, tasks and defaults."""
+
+import re
+from typing import Any
+
+from training.foreign.chat_keys import template_kwargs
+from training.foreign.entries import (
+    Answer,
+    Rule,
+    Table,
+    Values,
+    choice,
+    flag,
+    ignored,
+    is_off,
+    is_on,
+    names,
+    refused,
+    to,
+    usual,
+)
+from training.foreign.launch_keys import SHARED
+from training.foreign.tasks import named_task, refuse
+from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, LIGER, TRAINER
+
+_LOSSES = {
+    name: name for name in ("sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "sppo_hard", "nca_pair", "bco_pair")
+}
+_OF_A_TASK = (
+    ("desirable_weight", "kto"), ("undesirable_weight", "kto"), ("center_rewards_coefficient", "reward"),
+    ("f_divergence_type", "dpo"), ("precompute_ref_log_probs", "dpo"), ("discopop_tau", "dpo"), ("beta", "dpo"),
+    ("max_prompt_length", "dpo"),
+)  # fmt: skip
+"""Keys that only the arguments of one task have; earlier ones decide."""
+_OF_GENERATION = (
+    "reward_funcs",
+    "num_generations",
+    "reward_model_path",
+    "vllm_mode",
+    "scale_rewards",
+    "num_ppo_epochs",
+)
+_ADAPTER_SWITCHES = (
+    "use_peft",
+    "use_lora",
+    "lora_enable",
+    "enable_lora",
+    "use_qlora",
+    "qlora",
+    "q_lora",
+    "lora",
+    "peft",
+)
+_ADAPTER_VALUES = (
+    "lora_r",
+    "lora_rank",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_target_modules",
+    "lora_target",
+    "lora_modules",
+    "lora_dim",
+)
+_OF_TRL = frozenset(
+    [
+        "use_peft",
+        "dataset_name",
+        "max_length",
+        "dataset_text_field",
+        "packing",
+        "dataset_train_split",
+        "dataset_test_split",
+        "assistant_only_loss",
+        "completion_only_loss",
+        "use_bnb_nested_quant",
+        "packing_strategy",
+        "eval_packing",
+        "dataset_num_proc",
+        "lora_target_modules",
+        "chat_template_path",
+        "loss_type",
+        "beta",
+        "max_prompt_length",
+        "attn_implementation",
+        "lora_r",
+        "dataset_mixer",
+    ]
+)
+_OWN_SCRIPT = re.compile(
+    r"^trl |(^|[/.])trl[/.]|examples/(scripts|research)|(^|/)(run_)?(sft|dpo|kto|orpo|reward|reward_modeling)\.py$"
+)
+
+
+def task_of(values: Values) -> str:
+    """The task that the command says, or keys that only one task has.
+
+    Raises:
+        UserError: it is one that Lathe does not train.
+    """
+    task = named_task(str(values[COMMAND]).rsplit("/", 1)[-1]) if COMMAND in values else None
+    if task in (None, "sft", "pretraining"):
+        if key := next((key for key in _OF_GENERATION if not is_off(values.get(key))), ""):
+            refuse("grpo", key)
+        loss = values.get("loss_type")
+        name = str(loss[0] if isinstance(loss, list) and loss else loss)
+        own = {"kto": "kto", "apo_zero_unpaired": "kto"}.get(name, "dpo" if name in _LOSSES and task is None else None)
+        keyed = next((of for key, of in _OF_A_TASK if key in values), None) if task is None else None
+        task = own or keyed or task
+    return task or "sft"
+
+
+def _task(_: Any, values: Values) -> Answer:
+    return Answer({"task": task_of(values)})
+
+
+def is_own(values: Values) -> bool:
+    """True if trl itself reads the arguments, not another script on transformers' Trainer."""
+    if COMMAND in values:
+        return bool(_OWN_SCRIPT.search(str(values[COMMAND])))
+    return bool(_OF_TRL & values.keys())
+
+
+def _trains_adapter(values: Values) -> bool:
+    """True if the run trains LoRA: a switch says so, or, for scripts other than trl's, there are options of LoRA."""
+    if any(is_on(values.get(key)) for key in ("full_finetune", "full_finetuning")):
+        return False
+    switches = [is_on(values[key]) for key in _ADAPTER_SWITCHES if values.get(key) is not None]
+    if switches:
+        return any(switches)
+    if is_own(values):
+        return False
+    return any(not is_off(values.get(key)) and values[key] != 0 for key in _ADAPTER_VALUES if key in values)
+
+
+def _bits(values: Values) -> str:
+    quantized = any(is_on(values.get(key)) for key in ("load_in_4bit", "use_qlora", "qlora", "q_lora"))
+    return (
+        "4bit"
+        if quantized or str(values.get("bits")) == "4"
+        else "8bit"
+        if is_on(values.get("load_in_8bit")) or str(values.get("bits")) == "8"
+        else ""
+    )
+
+
+def _method(_: Any, values: Values) -> Answer:
+    if not _trains_adapter(values):
+        return Answer({"method": "full"})
+    bits = _bits(values)
+    return Answer({"method": "qlora", "quantization": bits} if bits else {"method": "lora"})
+
+
+def _of_lora(rule: Rule) -> Rule:
+    """An option of LoRA, which has no effect on full fine-tuning."""
+
+    def checked(value: Any, values: Values) -> Answer:
+        if not _trains_adapter(values):
+            return Answer({}, "has no effect: without use_peft all weights are trained.")
+        return rule(value, values)
+
+    return checked
+
+
+def _targets(value: Any, _: Values) -> Answer:
+    given = names(value).replace(" ", "")
+    return Answer(
+        {} if is_off(value) else {"target_modules": "all-linear" if given in ("all", "all-linear") else given}
+    )
+
+
+def _modules(value: Any, _: Values) -> Answer:
+    return Answer({} if is_off(value) else {"modules_to_save": names(value)})
+
+
+def _length(value: Any, _: Values) -> Answer:
+    if value is None:
+        return Answer(None, "Lathe always truncates; set max_length to the longest sequence of the model.")
+    return Answer({"max_length": value})
+
+
+def _lengths(_: Any, values: Values) -> Answer:
+    """max_source_length and max_target_length: apart for an encoder-decoder, else their sum."""
+    source, target = (
+        values.get(key, default) for key, default in (("max_source_length", 1024), ("max_target_length", 128))
+    )
+    if task_of(values) == "seq2seq":
+        return Answer({"max_length": source, "max_target_length": target})
+    whole = isinstance(source, int) and isinstance(target, int)
+    return Answer({"max_length": source + target} if whole else None, "the sum of both.")
+
+
+def _share(value: Any, _: Values) -> Answer:
+    """A percentage of the rows that are held out."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return Answer({"eval_split": 0}, "is off.")
+    return Answer({"eval_split": value / 100})
+
+
+def _loss(value: Any, values: Values) -> Answer:
+    """loss_type of trl's preference trainers, one or a list, and of its other trainers."""
+    name = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
+    if name in _LOSSES:
+        return Answer({"task": task_of(values), "dpo_loss": name} if COMMAND not in values else {"dpo_loss": name})
+    own = name in ("kto", "nll", "chunked_nll", "apo_zero_unpaired")
+    return Answer({}, "belongs to the task.") if own else Answer(None, f"Lathe has {', '.join(_LOSSES)}.")
+
+
+def _of_dpo(note: str) -> Rule:
+    """A key that changes nothing, but only preference tasks have."""
+    return lambda _, values: Answer({} if COMMAND in values else {"task": task_of(values)}, note)
+
+
+def _divergence(value: Any, values: Values) -> Answer:
+    if value == "reverse_kl":
+        return _task(value, values)
+    return Answer(None, "Lathe has the reverse KL divergence.")
+
+
+def _reward(value: Any, values: Values) -> Answer:
+    """center_rewards_coefficient, which only reward models have."""
+    return _task(value, values) if is_off(value) else Answer(None, "Lathe does not center rewards.")
+
+
+def _beta(value: Any, values: Values) -> Answer:
+    return Answer({"beta": value} | ({} if COMMAND in values else {"task": task_of(values)}))
+
+
+def defaults(values: Values) -> Values:
+    """What the program uses for missing keys, where Lathe's default is another."""
+    task = task_of(values)
+    common: Values = {
+        "use_peft": None,
+        "per_device_train_batch_size": 8,
+        "warmup_ratio": 0.0,
+        "test_split_size": 0,
+        "save_steps": 500,
+    }
+    if str(values.get(COMMAND)).startswith("trl "):  # which starts accelerate
+        common["num_processes"] = None
+    if not is_own(values) and task in ("sft", "pretraining", "seq2seq", "classification"):
+        return common | {"learning_rate": 5e-5, "logging_steps": 500}
+    rates = {"sft": 2e-5, "reward": 1e-4}
+    adapter: Values = {"lora_dropout": 0.05} if _trains_adapter(values) else {}
+    nested: Values = {"use_bnb_nested_quant": False} if _bits(values) == "4bit" else {}
+    return (
+        common
+        | {"learning_rate": rates.get(task, 1e-6), "logging_steps": 10, "gradient_checkpointing": True}
+        | adapter
+        | nested
+    )
+
+
+_OPTIONS_OF_LORA: Table = {
+    **dict.fromkeys(("lora_r", "lora_rank", "lora_dim"), to("lora_r")),
+    "lora_alpha": to("lora_alpha"),
+    "lora_dropout": to("lora_dropout"),
+    **dict.fromkeys(("lora_target_modules", "target_modules", "lora_target", "lora_modules"), _targets),
+    **dict.fromkeys(("lora_modules_to_save", "modules_to_save"), _modules),
+    "lora_bias": usual("none", "Lathe trains no biases with LoRA."),
+    "use_rslora": flag({"use_rslora": True}),
+    "use_dora": flag({"use_dora": True}),
+    "init_lora_weights": lambda value, _: Answer({} if value in (None, True) else {"lora_init": value}),
+}
+TRL: Table = {
+    **SHARED,
+    **TRAINER,
+    COMMAND: _task,
+    "model_name_or_path": to("model"),
+    "model_revision": to("revision"),
+    "dataset_config": ignored("belongs to dataset_name."),
+    "dataset_config_name": ignored("belongs to dataset_name."),
+    "dataset_train_split": ignored("belongs to dataset_name."),
+    "dataset_test_split": ignored("belongs to dataset_name."),
+    "dataset_streaming": flag({"streaming": True}),
+    "streaming": flag({"streaming": True}),
+    "dataset_text_field": lambda value, _: Answer({} if value in (None, "text") else {"columns": f"text={value}"}),
+    "test_split_size": lambda value, _: Answer({"eval_split": value or 0}),
+    "validation_split_percentage": _share,
+    **dict.fromkeys(
+        ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "block_size", "cutoff_len"), _length
+    ),
+    "max_source_length": _lengths,
+    "max_target_length": _lengths,
+    "max_train_samples": to("max_samples"),
+    "max_eval_samples": ignored("Lathe evaluates all held-out rows."),
+    "max_prompt_length": _of_dpo("max_length limits prompt and answer together."),
+    "precompute_ref_log_probs": _of_dpo("Lathe computes the reference in each step."),
+    "rpo_alpha": refused("Lathe adds no SFT loss to DPO; orpo is the nearest."),
+    "max_completion_length": ignored("max_length limits prompt and answer together."),
+    "packing": flag({"packing": "packed"}),
+    "padding_free": flag({"packing": "padding_free"}),
+    "completion_only_loss": flag({"train_on_prompt": False}, {"train_on_prompt": True}),
+    "chat_template_path": to("chat_template"),
+    "chat_template": to("chat_template"),
+    "chat_template_kwargs": template_kwargs,
+    "assistant_only_loss": flag({"train_on_prompt": False}),
+    "beta": _beta,
+    "loss_type": _loss,
+    "disable_dropout": ignored("the reference model never has dropout."),
+    "truncation_mode": usual("keep_start", "Lathe truncates at the end."),
+    "packing_strategy": usual("bfd", "Lathe packs by best fit."),
+    "eval_packing": ignored("Lathe packs evaluation rows as training rows."),
+    "f_divergence_type": _divergence,
+    "f_alpha_divergence_coef": ignored("belongs to f_divergence_type."),
+    "discopop_tau": _of_dpo("belongs to loss_type discopop."),
+    "sync_ref_model": usual(False, "Lathe keeps the reference model as it is."),
+    "ref_model_mixup_alpha": ignored("belongs to sync_ref_model."),
+    "ref_model_sync_steps": ignored("belongs to sync_ref_model."),
+    "center_rewards_coefficient": _reward,
+    **dict.fromkeys((*_ADAPTER_SWITCHES, "full_finetune", "full_finetuning"), _method),
+    **{name: _of_lora(rule) for name, rule in _OPTIONS_OF_LORA.items()},
+    "lora_task_type": ignored("task says this."),
+    "load_in_4bit": flag({"quantization": "4bit"}),
+    "load_in_8bit": flag({"quantization": "8bit"}),
+    "bits": lambda value, _: Answer(
+        {"quantization": f"{value}bit"} if value in (4, 8) else {}, "" if value in (4, 8) else "means no quantization."
+    ),
+    "bnb_4bit_quant_type": ignored("Lathe uses nf4."),
+    "bnb_4bit_quant_storage": ignored("Lathe stores quantized weights as the strategy needs them."),
+    "bnb_4bit_compute_dtype": ignored("precision says this."),
+    **dict.fromkeys(
+        ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant"),
+        flag({"double_quantization": True}, {"double_quantization": False}),
+    ),
+    "attn_implementation": choice("attention", ATTENTION, "auto"),
+    "use_flash_attn": flag({"attention": "flash_attention_2"}),
+    "flash_attn": flag({"attention": "flash_attention_2"}),
+    "use_flash_attention_2": flag({"attention": "flash_attention_2"}),
+    "torch_dtype": DTYPE,
+    "dtype": DTYPE,
+    "use_liger_kernel": LIGER,
+    "use_liger": LIGER,
+    "desirable_weight": lambda value, values: Answer({"task": task_of(values), "desirable_weight": value}),
+    "undesirable_weight": to("undesirable_weight"),
+    "tokenizer_name": ignored("Lathe takes the tokenizer from the model's folder."),
+    "tokenizer_name_or_path": ignored("Lathe takes the tokenizer from the model's folder."),
+    "use_fast_tokenizer": ignored("Lathe always uses the fast tokenizer."),
+    "cache_dir": ignored("HF_HOME in the worker's environment says this."),
+    "low_cpu_mem_usage": ignored("Lathe decides this itself."),
+    "overwrite_cache": ignored("Lathe knows by its content whether a data set is tokenized."),
+    "train_on_inputs": flag({"train_on_prompt": True}),
+    "template_name": refused("Lathe uses the chat template of the tokenizer; set chat_template if it is another one."),
+    "peft_path": refused("Lathe starts a new adapter. To continue one, merge it first (lathe export --merged)."),
+}
+FILES = frozenset(
+    [
+        "dataset_name",
+        "train_file",
+        "train_files",
+        "train_file_dir",
+        "train_data",
+        "train_data_path",
+        "data_path",
+        "dataset_path",
+        "data_file",
+    ]
+)
+EVAL_FILES = frozenset(
+    ["validation_file", "validation_files", "validation_file_dir", "eval_data_path", "eval_file", "val_file"]
+)
+MEDICALGPT_DEFAULTS: Values = {"use_peft": True, "lora_rank": 8, "lora_dropout": 0.05, "target_modules": "all"}
+
+
+def medicalgpt_defaults(values: Values) -> Values:
+    """What MedicalGPT's scripts use for missing keys; those of preferences have arguments of their own."""
+    task = task_of(values)
+    common = MEDICALGPT_DEFAULTS | {"warmup_ratio": 0.0, "logging_steps": 500, "save_steps": 500}
+    held_out = {} if any(not is_off(values.get(key)) for key in EVAL_FILES) else {"validation_split_percentage": 1}
+    if task in ("dpo", "orpo"):
+        of_task: Values = {
+            "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "learning_rate": 5e-4, "lora_alpha": 16,
+            "lr_scheduler_type": "cosine", "warmup_steps": 100, "weight_decay": 0.05, "gradient_checkpointing": True,
+            "max_source_length": 2048, "max_target_length": 512, "save_steps": 50,
+        }  # fmt: skip
+        return common | held_out | of_task
+    length: Values = {
+        "reward": {"max_source_length": 2048, "max_target_length": 512},
+        "pretraining": {"block_size": 1024, "packing": True},
+    }.get(task, {"model_max_length": 512})
+    return common | held_out | length | {"per_device_train_batch_size": 8, "learning_rate": 5e-5, "lora_alpha": 32}
