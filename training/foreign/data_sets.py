@@ -9,7 +9,7 @@ from training.config.data_sets import Source, canonical, written
 from training.data.mapping import parse_mapping, write_mapping
 from training.errors import DataError
 from training.foreign.chat_keys import turns_of
-from training.foreign.entries import Answer, Values, is_off
+from training.foreign.entries import Answer, Entry, Outcome, Values, is_off
 
 _INFO = "dataset_info.json"
 _ROLES = {  # column of dataset_info.json: role of Lathe's mapping
@@ -19,6 +19,31 @@ _ROLES = {  # column of dataset_info.json: role of Lathe's mapping
 _USUAL = {"instruction": "instruction", "input": "input", "output": "output", "messages": "conversations"}
 _AXOLOTL = {"field_messages": "messages", "field_instruction": "instruction", "field_input": "input", "field_output": "output",
             "field_system": "system", "field": "text", "field_chosen": "chosen", "field_rejected": "rejected"}  # fmt: skip
+_UPLOAD = "upload the file on the page Data sets, then pick it."
+_FORMAT = "{0} is a format of axolotl; Lathe renders these rows by the chat template."
+_BY_TEMPLATE = {"None", "chat_template", "completion", "pretrain", "sharegpt", "input_output"}
+_BY_MODEL = (
+    "Lathe renders rows by the chat template; write the format into one of your own (chat_template), or into the rows."
+)
+_OF_HUB = "belongs to a data set of the hub."
+_OF_A_SET: dict[str, tuple[Outcome, str]] = {
+    **dict.fromkeys(("format", "no_input_format", "system_format"), (Outcome.UNSUPPORTED, _BY_MODEL)),
+    **dict.fromkeys(("system_prompt", "system_prompt_field"), (Outcome.UNSUPPORTED, "write it into the rows.")),
+    **dict.fromkeys(("name", "split", "revision", "trust_remote_code", "ds_type"), (Outcome.NO_EFFECT, _OF_HUB)),
+    **dict.fromkeys(
+        ("shards", "shards_idx", "preprocess_shards"), (Outcome.UNSUPPORTED, "set data_slice or max_samples.")
+    ),
+    "conversation": (Outcome.UNSUPPORTED, _BY_MODEL),
+    "chat_template": (Outcome.UNSUPPORTED, "set chat_template, which holds for all data sets."),
+    "roles": (Outcome.UNSUPPORTED, "Lathe knows the usual names of roles; rename others in the rows."),
+    "message_property_mappings": (
+        Outcome.UNSUPPORTED,
+        "Lathe finds role and content by their usual names; set columns for others.",
+    ),
+}
+"""Keys of one of axolotl's data sets that become no setting."""
+_READ = {*_AXOLOTL, "path", "data_files", "type", "message_field_training", "message_field_training_detail", "roles_to_train",
+         "train_on_eos", "train_on_eot", "drop_system_message"}  # fmt: skip
 _ON_HUB = "{0} is a data set of the hub: import it on the page Data sets, then pick it."
 _LEFT_OUT = "{0} Training leaves it out."
 
@@ -97,8 +122,8 @@ def _of_name(name: str, folder: Path) -> _Found:
     return _Found(None, _ON_HUB.format(path) if on_hub else f"{path} is not here.")
 
 
-def of_axolotl(value: Any, folder: Path, setting: str) -> Answer:
-    """axolotl's data sets, each with its format and columns."""
+def of_axolotl(value: Any, folder: Path | None, setting: str) -> Answer:
+    """axolotl's data sets, each with its format and columns. Without a folder no file is looked up."""
     listed = value if isinstance(value, list) else []
     if not listed or not all(isinstance(one, dict) for one in listed):
         return Answer({}, "is empty.") if is_off(value) else Answer(None, "is not a list of data sets.")
@@ -109,20 +134,41 @@ def of_axolotl(value: Any, folder: Path, setting: str) -> Answer:
     for settings, _ in turns:
         more |= settings
     answer = _answer([_axolotl_set(one, folder) for one in listed], setting, more)
-    notes = dict.fromkeys(note for _, missing in turns for note in missing)
+    formats = sorted(kind for one in listed if (kind := str(one.get("type"))) not in _BY_TEMPLATE and "{" not in kind)
+    notes = dict.fromkeys(
+        [*(_FORMAT.format(kind) for kind in formats), *(note for _, missing in turns for note in missing)]
+    )
     return replace(answer, note=" ".join([answer.note, *notes]).strip())
 
 
-def _axolotl_set(described: Values, folder: Path) -> _Found:
+def keys_of_sets(key: str, value: Any) -> list[Entry]:
+    """Entries for the keys of axolotl's data sets that become no setting, so that none is lost."""
+    entries = []
+    for number, described in enumerate(value if isinstance(value, list) else []):
+        whole = described if isinstance(described, dict) else {}
+        kind = whole.get("type")
+        nested = {f"type.{name}": one for name, one in kind.items()} if isinstance(kind, dict) else {}
+        for name, given in (whole | nested).items():
+            plain = str(name).removeprefix("type.")
+            if plain not in _READ and not is_off(given):
+                outcome, note = _OF_A_SET.get(
+                    plain, (Outcome.UNSUPPORTED, "Lathe does not know this key of axolotl's data sets.")
+                )
+                entries.append(Entry(f"{key}[{number}].{name}", given, outcome, note=note))
+    return entries
+
+
+def _axolotl_set(described: Values, folder: Path | None) -> _Found:
     files = described.get("data_files")
     name = str((files[0] if isinstance(files, list) and files else files) or described.get("path") or "")
     kind = described.get("type")
     fields = {**described, **kind} if isinstance(kind, dict) else described
     columns = {role: str(fields[field]) for field, role in _AXOLOTL.items() if fields.get(field)}
-    if _is_file(folder / name):
+    if folder is not None and _is_file(folder / name):
         return _Found(Source(str(folder / name), columns=_mapping(columns)))
     on_hub = name.count("/") == 1 and "." not in name.split("/")[1][-6:]
-    return _Found(Source("", columns=_mapping(columns)), _ON_HUB.format(name) if on_hub else f"{name} is not here.")
+    reason = _ON_HUB.format(name) if on_hub else _UPLOAD if folder is None else f"{name} is not here."
+    return _Found(Source("", columns=_mapping(columns)), reason)
 
 
 def _answer(found: list[_Found], setting: str, more: Values | None = None) -> Answer:

@@ -11,7 +11,7 @@ from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.deepspeed_file import reader as deepspeed_reader
 from training.errors import UserError
-from training.foreign.data_sets import of_axolotl, of_llamafactory, of_names
+from training.foreign.data_sets import keys_of_sets, of_axolotl, of_llamafactory, of_names
 from training.foreign.entries import Answer, Entry, Outcome, Rule, Values, entry, is_off
 from training.foreign.inputs import Given, given
 from training.foreign.programs import AXOLOTL, LLAMAFACTORY, Program
@@ -84,7 +84,12 @@ def together(parts: Sequence[Imported]) -> Imported:
 
 
 def _entries(program: Program, values: Values, source: Given) -> list[Entry]:
-    return [_entry(program, str(key), value, values, source) for key, value in values.items()]
+    entries = []
+    for key, value in values.items():
+        entries.append(_entry(program, str(key), value, values, source))
+        if program is AXOLOTL and key in program.data | program.held_out:
+            entries += keys_of_sets(str(key), value)
+    return entries
 
 
 def _entry(program: Program, key: str, value: Any, values: Values, source: Given) -> Entry:
@@ -126,10 +131,10 @@ def _special(program: Program, key: str, value: Any, values: Values, source: Giv
 def _data(program: Program, key: str, value: Any, values: Values, folder: Path | None) -> Answer:
     """The answer for a key that names data sets."""
     setting = "validation_data" if key in program.held_out else "data"
-    if folder is None:
-        return Answer(None, "upload the file on the page Data sets, then pick it.")
     if program is AXOLOTL:
         return of_axolotl(value, folder, setting)
+    if folder is None:
+        return Answer(None, "upload the file on the page Data sets, then pick it.")
     return (
         of_llamafactory(value, values, folder, setting) if program is LLAMAFACTORY else of_names(value, folder, setting)
     )

@@ -297,3 +297,26 @@ def test_keys_about_chats_keep_their_meaning(tmp_path):
     )
     assert (result.config().loss_on, result.config().chat_template_kwargs) == ("last", "enable_thinking=false")
     assert outcome(result, "template").outcome is Outcome.NO_EFFECT
+
+
+def test_no_key_of_a_data_set_is_lost(tmp_path):
+    (tmp_path / "sql.jsonl").write_text("{}")
+    kind = {"field_instruction": "question", "field_output": "answer", "format": "[INST] {instruction} [/INST]"}
+    described = {"path": "sql.jsonl", "ds_type": "json", "type": kind, "shards": 10, "moon": 1}
+    for folder in (tmp_path, None):
+        result = imported(AXOLOTL | {"datasets": [described]}, folder)
+        assert result.settings["columns"] == "instruction=question, output=answer"
+        outcomes = {one.key: one.outcome for one in result.entries}
+        assert outcomes["datasets[0].type.format"] is outcomes["datasets[0].shards"] is Outcome.UNSUPPORTED
+        assert (outcomes["datasets[0].moon"], outcomes["datasets[0].ds_type"]) == (
+            Outcome.UNSUPPORTED,
+            Outcome.NO_EFFECT,
+        )
+        assert "chat_template" in outcome(result, "datasets[0].type.format").note
+
+
+def test_a_format_of_axolotl_is_named():
+    assert (
+        "alpaca is a format"
+        in outcome(imported(AXOLOTL | {"datasets": [{"path": "o/d", "type": "alpaca"}]}), "datasets").note
+    )
