@@ -36,10 +36,10 @@ def read(words: Sequence[str], switches: frozenset[str] = frozenset()) -> Argume
             name = name.replace("-", "_")
             arguments.flags[name] = scalar(_as(word, written)) if equals else True
             name = "" if equals or name in switches else name
+        elif (match := _OVERRIDE.fullmatch(text)) is not None and (not name or arguments.flags[name] is not True):
+            arguments.flags[match.group(1)] = scalar(_as(word, match.group(2)))
         elif name:
             arguments.flags[name] = _more(arguments.flags[name], scalar(word))
-        elif (match := _OVERRIDE.fullmatch(text)) is not None:
-            arguments.flags[match.group(1)] = scalar(_as(word, match.group(2)))
         elif text.strip():
             arguments.positional.append(word)
     return arguments

@@ -1,16 +1,29 @@
 """What a text gives to which program: the keys of a YAML or JSON file, or the arguments of the training command of a script."""
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from training.config import yaml_text
 from training.errors import UserError
-from training.foreign import arguments, not_read
+from training.foreign import arguments, not_read, python_text
 from training.foreign.entries import Entry, Outcome, Values
 from training.foreign.launchers import Launch, launches
 from training.foreign.nearby import Nearby
-from training.foreign.programs import BY_ITSELF, COMMANDS, LAUNCHERS, PROGRAMS, Program, of_command, recognized
+from training.foreign.nested import flat
+from training.foreign.programs import (
+    BY_ITSELF,
+    COMMANDS,
+    LAUNCHERS,
+    ONE_PROCESS,
+    PROGRAMS,
+    SCRIPT,
+    UNSLOTH,
+    Program,
+    of_command,
+    recognized,
+)
 from training.foreign.shell_text import read as read_script
 from training.foreign.shell_values import Unresolved
 from training.foreign.shell_words import ShellTextError
@@ -18,8 +31,11 @@ from training.foreign.trainer_keys import COMMAND
 
 _CONFIG_FLAGS = ("config", "c", "config_file", "config_path")
 _ENDINGS = (".yaml", ".yml", ".json")
-_SUBCOMMANDS = {"tune": 2}
-"""Words behind the name of a command that belong to it, where it is not one."""
+_NO_TRAINING = re.compile(
+    r"(?:^|[_./-])(?:merge|convert|export|eval|evaluate|evaluation|infer|inference|generate|generation|predict|preprocess|prepare|"
+    r"download|serve|deploy|quantize|tokenize|upload)(?:[_./-]|$)"
+)
+"""Names of scripts that do something else than training."""
 _OTHER_TRAINING = "is another training of the script. Import its command by itself."
 _NOT_HERE = "is not here. Import that file too."
 _LEFT = "stands outside of a command: a comment or a blank behind a backslash ends the command before it."
@@ -49,17 +65,20 @@ def given(text: str, folder: Path | None, name: str) -> Given:
         UserError: the text exceeds a limit, or is of no program that Lathe reads.
     """
     nearby = Nearby(folder)
+    if python_text.is_script(text):
+        return _script(text, name)
     values, problem = _mapping(text)
+    if values is not None and (cells := python_text.of_notebook(values)) is not None:
+        return _script(cells, name)
     if values is not None and (program := recognized(values)) is not None:
         not_read.check("", values, name)
-        return Given(program, values, nearby=nearby)
-    if values is None or not values:
-        try:
-            command = _command(text, nearby)
-        except ShellTextError as error:
-            raise UserError("file", name, f"is not read: {error}.", "Give a shorter script.") from None
-        if command is not None:
-            return command
+        return Given(program, flat(values, program.table) if program.nested else values, nearby=nearby)
+    try:
+        command = _command(text, nearby)
+    except ShellTextError as error:
+        raise UserError("file", name, f"is not read: {error}.", "Give a shorter script.") from None
+    if command is not None:
+        return command
     not_read.check("", values or {}, name)
     if problem and not values:
         raise UserError("file", name, f"is not valid YAML or JSON: {problem}", "Correct it, or give a command.")
@@ -67,6 +86,15 @@ def given(text: str, folder: Path | None, name: str) -> Given:
     raise UserError(
         "file", name, f"is not a configuration of {names}.", "Give one of theirs, or the flags of a command."
     )
+
+
+def _script(text: str, name: str) -> Given:
+    """What the calls of a Python script give."""
+    try:
+        values = python_text.read(text)
+    except ValueError as error:
+        raise UserError("file", name, f"is not read: {error}.", "Correct it, or give the run's arguments.") from None
+    return Given(UNSLOTH if "Unsloth" in values[COMMAND] else SCRIPT, values)
 
 
 def _mapping(text: str) -> tuple[Values | None, str]:
@@ -84,7 +112,15 @@ def _command(text: str, nearby: Nearby) -> Given | None:
     """The first training command of a shell text; the others are named."""
     script = read_script(text)
     nearby = replace(nearby, written=script.files)
-    trainings = [one for launch in launches(script, COMMANDS) if (one := _given(launch, nearby)) is not None]
+    trainings: list[Given] = []
+    for launch in launches(script, COMMANDS):
+        try:
+            one = _given(launch, nearby)
+        except UserError:  # a program that is not read
+            if not trainings:
+                raise
+            one = None
+        trainings += [one] if one is not None else []
     left = [command.words for command in script.commands if command.words and command.words[0].startswith("--")]
     if not trainings:
         flags = arguments.read(left[0]).flags if left else {}
@@ -107,25 +143,26 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
         UserError: it starts a program that Lathe does not read, or a task that it does not train.
     """
     words = list(launch.arguments)
-    skipped = _SUBCOMMANDS.get(launch.target, 1) if launch.target in COMMANDS else 0
+    skipped = 1 if launch.target in COMMANDS else 0
     command = " ".join([launch.target, *words[:skipped]])
     read = arguments.read(words[skipped:])
-    values, entries = _of_files(read, nearby)
-    values |= {
-        name: value for name, value in read.flags.items() if name not in _CONFIG_FLAGS or not _is_file_name(value)
+    of_files, entries = _of_files(read, nearby)
+    flags = {
+        name: value for name, value in read.flags.items() if name not in _CONFIG_FLAGS or not isinstance(value, str)
     }
-    not_read.check(command, values, command)
-    program = of_command(command) or recognized(values)
-    if program is None:
+    program = of_command(command) or (None if launch.target in COMMANDS else recognized(of_files | flags))
+    not_read.check(command, of_files | flags, command)
+    if program is None or _NO_TRAINING.search(launch.target):
         return None
+    values = (flat(of_files, program.table) if program.nested else of_files) | flags
     entries += [
         Entry(word, None, Outcome.UNSUPPORTED, note=_reason(word))
         for word in read.positional
         if not _is_file_name(word)
     ]
-    launcher = LAUNCHERS.get(launch.launcher, BY_ITSELF)
+    launcher = LAUNCHERS.get(launch.launcher, ONE_PROCESS if program.divides else BY_ITSELF)
     options = dict(launch.options)
-    if launcher is not BY_ITSELF:
+    if launch.launcher in LAUNCHERS:
         options = {name: value for name, value in options.items() if name.islower() or name == "CUDA_VISIBLE_DEVICES"}
         options = _config_of_launcher(options, nearby)
     return Given(program, {COMMAND: command} | values, launcher, options, tuple(entries), nearby)
@@ -134,7 +171,7 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
 def _of_files(read: arguments.Arguments, nearby: Nearby) -> tuple[Values, list[Entry]]:
     """The values of the configuration files that a command names, and entries for those that are not here."""
     names = [word for word in read.positional if _is_file_name(word)]
-    names += [str(read.flags[flag]) for flag in _CONFIG_FLAGS if _is_file_name(read.flags.get(flag))]
+    names += [str(read.flags[flag]) for flag in _CONFIG_FLAGS if isinstance(read.flags.get(flag), str)]
     values: Values = {}
     entries = []
     for name in names:

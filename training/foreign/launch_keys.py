@@ -192,6 +192,11 @@ BY_ITSELF: Table = {
     ),
 }  # fmt: skip
 """A program that starts its processes by itself, or uses several devices from one."""
+ONE_PROCESS: Table = {
+    **BY_ITSELF,
+    "CUDA_VISIBLE_DEVICES": ignored("one process divides the model over them; set strategy fsdp or zero3 for that."),
+}
+"""A program that divides the model over the devices of one process."""
 SHARED: Table = {
     name: ACCELERATE[name]
     for name in ("num_processes", "num_machines", "mixed_precision", "accelerate_config", "machine_rank", "main_process_ip",

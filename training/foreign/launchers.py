@@ -109,6 +109,10 @@ def _at(name: str, words: Sequence[str], programs: frozenset[str]) -> Launch | N
         launch = _started(launcher, rest)
         module = _MODULES.get(launch.target) if launch else None
         return _started(module, launch.arguments) if launch and module else launch
+    if name == "tune" and rest[:1] == ["run"]:  # which takes torchrun's options
+        return _started(TORCHRUN, rest[1:])
+    if name == "oumi" and rest[:1] == ["distributed"]:
+        return _at(_name(rest[1]) if len(rest) > 1 else "", rest[1:], programs)
     if name in programs:
         return Launch(name, rest)
     return Launch(str(words[0]), rest, PYTHON) if name.endswith(".py") else None

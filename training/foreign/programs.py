@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.foreign import axolotl, launch_keys, llamafactory, other_programs, swift, trl
+from training.foreign import axolotl, launch_keys, llamafactory, other_programs, oumi, swift, torchtune, trl
 from training.foreign.entries import Table, Values
 from training.foreign.launchers import ACCELERATE as ACCELERATE_LAUNCH
 from training.foreign.launchers import DEEPSPEED as DEEPSPEED_LAUNCH
@@ -36,6 +36,10 @@ class Program:
     """Keys that name data for evaluation."""
     commands: str = r"(?!)"
     """A pattern of the commands that read its keys: `trl dpo`, the path of a script or the name of a module."""
+    nested: bool = False
+    """True if its file has sections; keys have dotted names."""
+    divides: bool = False
+    """True if one process of it divides the model over several devices, instead of the rows."""
 
 
 def _has(*some: str, all_of: tuple[str, ...] = ()) -> Callable[[Values], bool]:
@@ -90,6 +94,26 @@ SWIFT = Program(
     frozenset(("dataset",)),
     frozenset(("val_dataset",)),
     r"^swift (sft|pt|rlhf)|swift[/.]cli[/.](sft|rlhf|pt)|(^|/)llm_(sft|dpo|pt)\.py",
+    divides=True,
+)
+TORCHTUNE = Program(
+    "torchtune",
+    torchtune.recognizes,
+    torchtune.TABLE,
+    torchtune.PREFIXES,
+    torchtune.defaults,
+    nested=True,
+    commands=r"^tune run|(full|lora|qat|knowledge_distillation|ppo)_\w*(distributed|single_device)(\.py)?$",
+)
+OUMI = Program(
+    "Oumi",
+    oumi.recognizes,
+    oumi.TABLE,
+    oumi.PREFIXES,
+    oumi.defaults,
+    nested=True,
+    commands=r"^oumi (train|distributed)",
+    divides=True,
 )
 MEDICALGPT = Program(
     "MedicalGPT",
@@ -102,6 +126,7 @@ MEDICALGPT = Program(
     trl.medicalgpt_defaults,
     trl.FILES,
     trl.EVAL_FILES,
+    divides=True,
 )
 TRL = Program(
     "transformers and trl",
@@ -113,7 +138,23 @@ TRL = Program(
     trl.EVAL_FILES,
     r"^trl (?!env|vllm|chat|merge)|(^|[/.])trl[/.]scripts[/.]",
 )
-PROGRAMS = (DEEPSPEED, ADAPTER, ACCELERATE, FSDP, AXOLOTL, LLAMAFACTORY, SWIFT, MEDICALGPT, TRL)
+SCRIPT = Program(TRL.name, _nothing_is, trl.SCRIPT, {}, trl.script_defaults, trl.FILES, trl.EVAL_FILES)
+UNSLOTH = Program("Unsloth", _nothing_is, trl.SCRIPT, {}, trl.script_defaults, trl.FILES, trl.EVAL_FILES)
+"""Python scripts, whose calls give the keys."""
+PROGRAMS = (
+    TORCHTUNE,
+    OUMI,
+    DEEPSPEED,
+    ADAPTER,
+    ACCELERATE,
+    FSDP,
+    AXOLOTL,
+    LLAMAFACTORY,
+    SWIFT,
+    MEDICALGPT,
+    TRL,
+    UNSLOTH,
+)
 
 LAUNCHERS = {
     ACCELERATE_LAUNCH: Program(
@@ -126,6 +167,7 @@ LAUNCHERS = {
 }
 """Launchers by name; other programs start their processes by themselves."""
 BY_ITSELF = Program("", _nothing_is, launch_keys.BY_ITSELF, launch_keys.OTHERS)
+ONE_PROCESS = Program("", _nothing_is, launch_keys.ONE_PROCESS, launch_keys.OTHERS)
 COMMANDS = frozenset(
     ("trl", "swift", "llamafactory-cli", "lmf", "axolotl", "tune", "oumi", "litgpt", "xtuner", "autotrain", "megatron")
 )

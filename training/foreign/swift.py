@@ -104,7 +104,11 @@ def _loss_scale(value: Any, _: Values) -> Answer:
 
 
 def _loss(value: Any, values: Values) -> Answer:
-    return choice("dpo_loss", _LOSSES, "sigmoid")(value[0] if isinstance(value, list) and value else value, values)
+    if _task_of(values) in ("kto", "orpo") and value in ("kto", "orpo"):
+        return Answer({}, "belongs to the task.")
+    return choice("dpo_loss", _LOSSES, "sigmoid")(
+        value[0] if isinstance(value, list) and len(value) == 1 else value, values
+    )
 
 
 def _length(value: Any, _: Values) -> Answer:
@@ -206,7 +210,9 @@ TABLE: Table = {
     "tuner_backend": usual("peft", "Lathe uses PEFT."),
     "max_epochs": refused("set epochs."),
     "num_labels": ignored("Lathe counts the classes in the data."),
-    "problem_type": ignored("Lathe classifies."),
+    "problem_type": usual("single_label_classification", "Lathe trains one class for each text."),
+    "optimizer": choice("optimizer", {"muon": "muon"}, "adamw"),
+    "early_stop_interval": to("early_stopping_patience"),
     "dataset_num_proc": ignored(IN_LATHE),
     "dataset_shuffle": usual(True, "Lathe shuffles the rows."),
     "train_dataloader_shuffle": usual(True, "Lathe shuffles the rows."),

@@ -28,6 +28,7 @@ COMMAND = "command"
 """The command that a program's arguments are of, as a key of their own: `trl dpo`, `scripts/run_sft.py`."""
 LOGGING = "Lathe keeps every metric and log line itself; see the Run page."
 OWN_FOLDERS = "Lathe keeps runs in its data folder; `lathe export` copies a result."
+NO_LENGTH = "Lathe always truncates; set max_length to the longest sequence of the model."
 IN_LATHE = "Lathe decides this itself."
 _MINUTE = "Lathe has no time limit on a collective."
 
@@ -74,7 +75,7 @@ def _scheduler_options(value: Any, values: Values) -> Answer:
     """lr_scheduler_kwargs: the lowest rate, the cycles, the share of the decay."""
     if not isinstance(value, dict) or not value:
         return Answer({}, "is empty.") if is_off(value) else Answer(None, "is not a mapping.")
-    rate = values.get("learning_rate")
+    rate = values.get("learning_rate", values.get("training.learning_rate"))
     settings: Values = {}
     for name, given in value.items():
         if name in ("min_lr_rate", "min_lr_ratio"):
@@ -139,6 +140,12 @@ def report_to(value: Any, _: Values) -> Answer:
     return Answer({"report_to": ", ".join(known)}, note)
 
 
+def _best(value: Any, _: Values) -> Answer:
+    if value in (None, "", "loss", "eval_loss"):
+        return Answer({}, "is the evaluation loss in Lathe.")
+    return Answer(None, "Lathe keeps the checkpoint with the lowest evaluation loss.")
+
+
 def _project(value: Any, _: Values) -> Answer:
     """The project, which in a dump of the arguments has transformers' default."""
     return Answer({}, "is the default.") if value in (None, "", "huggingface") else Answer({"report_project": value})
@@ -176,6 +183,9 @@ TRAINER: Table = {
     "evaluation_strategy": interval("eval"),
     "save_strategy": interval("save"),
     "save_total_limit": to("save_total_limit"),
+    "metric_for_best_model": _best,
+    "greater_is_better": ignored("belongs to metric_for_best_model."),
+    "router_aux_loss_coef": refused("Lathe takes it from the model's config.json."),
     "load_best_model_at_end": flag({"load_best_at_end": True}, {"load_best_at_end": False}),
     "early_stopping_patience": to("early_stopping_patience"),
     "neftune_noise_alpha": to("neftune_noise_alpha"),

@@ -64,12 +64,11 @@ def import_text(text: str, folder: Path | None, name: str = "") -> Imported:
     source = given(text, folder, name)
     launcher: list[Entry] = []
     if source.launcher is not None:
-        launcher = _entries(source.launcher, source.options, source) + _defaults(
-            source.launcher, source.options, source
-        )
+        launcher = _entries(source.launcher, source.options, source)
+        launcher += _defaults(source.launcher, source.options, source, _composed(launcher))
     own = _entries(source.program, source.values, source)
-    processes = _composed(launcher).get("num_processes", 1)
-    defaults = _defaults(source.program, source.values, source, processes) if source.complete else []
+    known = {"num_processes": _composed(launcher).get("num_processes", 1)}
+    defaults = _defaults(source.program, source.values, source, _composed(own), known) if source.complete else []
     return _checked(source.program, [*source.entries, *launcher, *own, *defaults])
 
 
@@ -165,15 +164,13 @@ def _of_json(text: str, name: str) -> Answer:
     return Answer(from_deepspeed(file)) if looks_like_deepspeed(file) else Answer(None, f"{name} is no DeepSpeed file.")
 
 
-def _defaults(program: Program, values: Values, source: Given, processes: int = 1) -> list[Entry]:
-    """The program's defaults for keys that are missing and that Lathe would fill otherwise."""
+def _defaults(
+    program: Program, values: Values, source: Given, taken: Values, known: Values | None = None
+) -> list[Entry]:
+    """The program's defaults for keys that are missing and that Lathe would fill otherwise, unless other keys give the settings."""
     note = _NOT_GIVEN.format(program.name)
-    taken = _composed(_entries(program, values, source))
-    absent = {
-        key: value
-        for key, value in program.defaults(values | {"num_processes": processes}).items()
-        if key not in values
-    }
+    filled = program.defaults(values | (known or {}))
+    absent = {key: value for key, value in filled.items() if key not in values}
     entries = []
     for key, value in absent.items():
         one = _entry(program, key, value, values | absent, source)

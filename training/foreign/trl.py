@@ -21,7 +21,7 @@ from training.foreign.entries import (
 )
 from training.foreign.launch_keys import SHARED
 from training.foreign.tasks import named_task, refuse
-from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, LIGER, TRAINER
+from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, LIGER, NO_LENGTH, TRAINER
 
 _LOSSES = {
     name: name for name in ("sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "sppo_hard", "nca_pair", "bco_pair")
@@ -86,8 +86,10 @@ _OF_TRL = frozenset(
         "dataset_mixer",
     ]
 )
+_SETS = "these are data sets of the hub: import them on the page Data sets, then pick them."
 _OWN_SCRIPT = re.compile(
-    r"^trl |(^|[/.])trl[/.]|examples/(scripts|research)|(^|/)(run_)?(sft|dpo|kto|orpo|reward|reward_modeling)\.py$"
+    r"^trl |(^|[/.])trl[/.]|examples/(scripts|research)|with (?!Training)"
+    r"|(^|/)(run_)?(sft|dpo|kto|orpo|reward|reward_modeling)\.py$"
 )
 
 
@@ -174,7 +176,7 @@ def _modules(value: Any, _: Values) -> Answer:
 
 def _length(value: Any, _: Values) -> Answer:
     if value is None:
-        return Answer(None, "Lathe always truncates; set max_length to the longest sequence of the model.")
+        return Answer(None, NO_LENGTH)
     return Answer({"max_length": value})
 
 
@@ -194,6 +196,12 @@ def _share(value: Any, _: Values) -> Answer:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return Answer({"eval_split": 0}, "is off.")
     return Answer({"eval_split": value / 100})
+
+
+def _mixture(value: Any, _: Values) -> Answer:
+    """dataset_mixture: data sets of the hub, and how many of their rows are held out."""
+    share = value.get("test_split_size") if isinstance(value, dict) else None
+    return Answer({"eval_split": share} if share else None, _SETS)
 
 
 def _loss(value: Any, values: Values) -> Answer:
@@ -222,7 +230,12 @@ def _reward(value: Any, values: Values) -> Answer:
 
 
 def _beta(value: Any, values: Values) -> Answer:
-    return Answer({"beta": value} | ({} if COMMAND in values else {"task": task_of(values)}))
+    if COMMAND in values:
+        return Answer({"beta": value})
+    return Answer(
+        {"beta": value, "task": task_of(values)},
+        "the file does not say which preference task; set task if it is another.",
+    )
 
 
 def defaults(values: Values) -> Values:
@@ -237,7 +250,10 @@ def defaults(values: Values) -> Values:
     }
     if str(values.get(COMMAND)).startswith("trl "):  # which starts accelerate
         common["num_processes"] = None
-    if not is_own(values) and task in ("sft", "pretraining", "seq2seq", "classification"):
+    of_transformers = task in ("sft", "pretraining", "seq2seq", "classification") or "with Training" in str(
+        values.get(COMMAND)
+    )
+    if of_transformers and not is_own(values):
         return common | {"learning_rate": 5e-5, "logging_steps": 500}
     rates = {"sft": 2e-5, "reward": 1e-4}
     adapter: Values = {"lora_dropout": 0.05} if _trains_adapter(values) else {}
@@ -276,6 +292,14 @@ TRL: Table = {
     "dataset_text_field": lambda value, _: Answer({} if value in (None, "text") else {"columns": f"text={value}"}),
     "test_split_size": lambda value, _: Answer({"eval_split": value or 0}),
     "validation_split_percentage": _share,
+    "dataset_mixture": _mixture,
+    "datasets": lambda value, _: Answer({}, "is empty.") if is_off(value) else Answer(None, _SETS),
+    "dataset_mixer": refused(_SETS),
+    "dataset_splits": ignored("belongs to the data sets."),
+    "dataset_kwargs": refused("Lathe tokenizes the rows itself."),
+    "hub_model_revision": refused("Lathe pushes to the main branch."),
+    "tool_format": ignored("Lathe renders tools by the model's own chat template."),
+    "orpo_beta": to("beta"),
     **dict.fromkeys(
         ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "block_size", "cutoff_len"), _length
     ),
@@ -342,6 +366,13 @@ TRL: Table = {
     "template_name": refused("Lathe uses the chat template of the tokenizer; set chat_template if it is another one."),
     "peft_path": refused("Lathe starts a new adapter. To continue one, merge it first (lathe export --merged)."),
 }
+SCRIPT: Table = {
+    **TRL,
+    "random_state": ignored("Lathe draws everything from seed."),
+    "load_in_16bit": ignored("precision says this."),
+    "unsloth_tiled_mlp": ignored("changes no numbers."),
+}
+"""Keys of Python scripts: the arguments of their calls."""
 FILES = frozenset(
     [
         "dataset_name",
@@ -361,11 +392,23 @@ EVAL_FILES = frozenset(
 MEDICALGPT_DEFAULTS: Values = {"use_peft": True, "lora_rank": 8, "lora_dropout": 0.05, "target_modules": "all"}
 
 
+def script_defaults(values: Values) -> Values:
+    """What a Python script's calls use for missing arguments."""
+    own = defaults(values)
+    adapter = _trains_adapter(values)
+    if "Unsloth" not in str(values.get(COMMAND)):
+        return own | ({"lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0} if adapter else {})
+    length: Values = {} if "max_length" in values else {"max_seq_length": 2048}
+    own |= {"load_in_4bit": True, "use_bnb_nested_quant": True} | length
+    own |= {"lora_r": 16, "lora_alpha": 16, "lora_dropout": 0.0, "gradient_checkpointing": "unsloth"} if adapter else {}
+    return own
+
+
 def medicalgpt_defaults(values: Values) -> Values:
     """What MedicalGPT's scripts use for missing keys; those of preferences have arguments of their own."""
     task = task_of(values)
     common = MEDICALGPT_DEFAULTS | {"warmup_ratio": 0.0, "logging_steps": 500, "save_steps": 500}
-    held_out = {} if any(not is_off(values.get(key)) for key in EVAL_FILES) else {"validation_split_percentage": 1}
+    held_out = {"validation_split_percentage": 0 if any(not is_off(values.get(key)) for key in EVAL_FILES) else 1}
     if task in ("dpo", "orpo"):
         of_task: Values = {
             "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "learning_rate": 5e-4, "lora_alpha": 16,

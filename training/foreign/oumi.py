@@ -1,0 +1,203 @@
+"""Keys of Oumi's YAML of a training, with dotted names: `training.learning_rate`."""
+
+from typing import Any
+
+from training.config.choices import MixUntil
+from training.foreign.chat_keys import template_kwargs
+from training.foreign.entries import (
+    Answer,
+    Rule,
+    Table,
+    Values,
+    choice,
+    flag,
+    ignored,
+    is_off,
+    is_on,
+    names,
+    refused,
+    to,
+    usual,
+)
+from training.foreign.tasks import refuse
+from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, IN_LATHE, LIGER, LOGGING, NO_LENGTH, TRAINER
+
+_TASKS = {"sft": "sft", "dpo": "dpo", "kto": "kto", "hf": "sft", "oumi": "sft"}
+_INITS = {"default": "default", "gaussian": "gaussian", "pissa": "pissa", "olora": "olora", "loftq": "loftq"}
+_DATA = "set data to the file, or import the data set of the hub on the page Data sets."
+
+
+def _task(value: Any, _: Values) -> Answer:
+    kind = str(value).lower().removeprefix("trl_").removeprefix("verl_")
+    refuse(kind, f"trainer_type: {value}")
+    return choice("task", _TASKS, "sft")(kind, {})
+
+
+def _method(_: Any, values: Values) -> Answer:
+    if not is_on(values.get("training.use_peft")):
+        return Answer({"method": "full"})
+    if not is_on(values.get("peft.q_lora")):
+        return Answer({"method": "lora"})
+    bits = values.get("peft.q_lora_bits", 4)
+    return Answer({"method": "qlora", "quantization": f"{bits}bit"} if bits in (4, 8) else None)
+
+
+def _trackers(_: Any, values: Values) -> Answer:
+    on = [
+        name
+        for name in ("tensorboard", "wandb", "mlflow")
+        if is_on(values.get(f"training.enable_{name}", name == "tensorboard"))
+    ]
+    return Answer({"report_to": ", ".join(on)} if on else {}, "" if on else "is off.")
+
+
+def _fsdp(value: Any, values: Values) -> Answer:
+    if is_off(value):
+        return Answer({}, "is off.")
+    unsharded = values.get("fsdp.sharding_strategy") == "NO_SHARD"
+    offload = {"offload_param": "cpu"} if is_on(values.get("fsdp.cpu_offload")) and not unsharded else {}
+    return Answer({"strategy": "ddp" if unsharded else "fsdp"} | offload)
+
+
+def _deepspeed(value: Any, values: Values) -> Answer:
+    if is_off(value):
+        return Answer({}, "is off.")
+    stage = str(values.get("deepspeed.zero_stage", 0)).rpartition("_")[2]
+    settings: Values = {"strategy": f"zero{stage}" if stage in ("0", "1", "2", "3") else "zero0"}
+    for part in ("offload_optimizer", "offload_param"):
+        device = str(values.get(f"deepspeed.{part}.device", "")).lower()
+        settings |= {part: device} if device in ("cpu", "nvme") else {}
+    return Answer(settings)
+
+
+def _length(value: Any, _: Values) -> Answer:
+    return Answer({"max_length": value}) if value else Answer(None, NO_LENGTH)
+
+
+def _of_trainer(value: Any, _: Values) -> Answer:
+    """trainer_kwargs: arguments of trl's trainer."""
+    given = value if isinstance(value, dict) else {}
+    names = {"max_seq_length": "max_length", "max_length": "max_length", "beta": "beta"}
+    settings = {names[name]: one for name, one in given.items() if name in names}
+    settings |= {"packing": "packed"} if is_on(given.get("packing")) else {}
+    others = ", ".join(sorted(map(str, given.keys() - names.keys() - {"packing"})))
+    return Answer(settings or None, f"{others}: set what they say as settings." if others else "")
+
+
+def _of_peft(rule: Rule) -> Rule:
+    def checked(value: Any, values: Values) -> Answer:
+        return rule(value, values) if is_on(values.get("training.use_peft")) else Answer({}, "use_peft is off.")
+
+    return checked
+
+
+def _nested(value: Any, values: Values) -> Answer:
+    on = is_on(values.get("peft.q_lora"))
+    return Answer({"double_quantization": is_on(value)}) if on else Answer({}, "q_lora is off.")
+
+
+def defaults(values: Values) -> Values:
+    """What Oumi uses if a key is missing."""
+    own: Values = {
+        "training.trainer_type": "hf", "training.use_peft": False, "training.per_device_train_batch_size": 8,
+        "training.learning_rate": 5e-5, "training.warmup_ratio": 0.0, "training.logging_steps": 50, "training.save_steps": 500,
+        "training.held_out": 0, "model.model_max_length": None,
+    }  # fmt: skip
+    if is_on(values.get("training.use_peft")):
+        own |= {"peft.lora_r": 8, "peft.lora_alpha": 8, "peft.lora_dropout": 0.0, "peft.use_bnb_nested_quant": False}
+    return own
+
+
+_TRAINER: Table = {f"training.{name}": rule for name, rule in TRAINER.items()}
+_PEFT: Table = {
+    "peft.lora_r": to("lora_r"),
+    "peft.lora_alpha": to("lora_alpha"),
+    "peft.lora_dropout": to("lora_dropout"),
+    "peft.lora_target_modules": lambda value, _: Answer({} if is_off(value) else {"target_modules": names(value)}),
+    "peft.lora_modules_to_save": lambda value, _: Answer({} if is_off(value) else {"modules_to_save": names(value)}),
+    "peft.lora_bias": usual("none", "Lathe trains no biases with LoRA."),
+    "peft.lora_init_weights": choice("lora_init", _INITS, "default"),
+    "peft.use_bnb_nested_quant": _nested,
+}
+TABLE: Table = {
+    **_TRAINER,
+    COMMAND: ignored("starts the training."),
+    "training.trainer_type": _task,
+    "training.use_peft": _method,
+    "training.optimizer": TRAINER["optim"],
+    "training.enable_gradient_checkpointing": TRAINER["gradient_checkpointing"],
+    "training.mixed_precision_dtype": lambda value, _: Answer({} if is_off(value) else {"precision": str(value).lower()}),
+    "training.compile": flag({"torch_compile": True}),
+    "training.save_epoch": flag({"save_strategy": "epoch"}),
+    "training.held_out": lambda value, _: Answer({"eval_split": value}),
+    "training.trainer_kwargs": _of_trainer,
+    "peft.lora_exclude_modules": refused("give it in method_options."),
+    "model.model_kwargs": refused("Lathe loads the model itself."),
+    "training.reward_functions": refused("Lathe has no training by generated answers."),
+    "training.max_grad_norm": lambda value, _: Answer({"max_grad_norm": value or 0}),
+    **{f"training.enable_{name}": _trackers for name in ("wandb", "mlflow", "tensorboard")},
+    **{name: _of_peft(rule) for name, rule in _PEFT.items()},
+    "peft.q_lora": ignored("gives the method, with use_peft."),
+    "peft.q_lora_bits": ignored("belongs to q_lora."),
+    "peft.lora_target_parameters": refused("Lathe's adapters train modules."),
+    "model.model_name": to("model"),
+    "model.model_revision": to("revision"),
+    "model.model_max_length": _length,
+    "model.torch_dtype_str": DTYPE,
+    "model.attn_implementation": choice("attention", ATTENTION, "auto"),
+    "model.chat_template": refused("is one of Oumi's; set chat_template to a template, its name or file."),
+    "model.chat_template_kwargs": template_kwargs,
+    "model.enable_liger_kernel": LIGER,
+    "model.load_pretrained_weights": usual(True, "Lathe trains a model from its weights."),
+    "model.trust_remote_code": TRAINER["trust_remote_code"],
+    "model.adapter_model": refused("Lathe starts a new adapter. To continue one, merge it first (lathe export --merged)."),
+    "model.freeze_layers": refused("Lathe trains whole layers (trainable_layers)."),
+    "model.compile": flag({"torch_compile": True}),
+    "data.train.datasets": lambda value, _: Answer({}, "is empty.") if is_off(value) else Answer(None, _DATA),
+    "data.validation.datasets": lambda value, _: Answer({}, "is empty.") if is_off(value) else Answer(None, "set validation_data."),
+    "data.train.pack": flag({"packing": "packed"}),
+    "data.train.stream": flag({"streaming": True}),
+    "data.train.seed": ignored("Lathe draws the order of the rows from seed."),
+    "data.train.mixture_strategy": choice("mix_until", {name: name for name in MixUntil}, "first_exhausted"),
+    "fsdp.enable_fsdp": _fsdp,
+    "deepspeed.enable_deepspeed": _deepspeed,
+}  # fmt: skip
+PREFIXES: Table = {
+    "training.reward_": refused("Lathe has no training by generated answers."),
+    "training.grpo.": ignored("belongs to GRPO."),
+    "training.profiler": ignored(LOGGING),
+    "training.telemetry": ignored(LOGGING),
+    "training.include_": ignored(LOGGING),
+    "training.log_": ignored(LOGGING),
+    "training.logging_": ignored(LOGGING),
+    "training.dep_log_level": ignored(LOGGING),
+    "training.dataloader_": ignored(IN_LATHE),
+    "training.ddp_": ignored(IN_LATHE),
+    "training.gradient_checkpointing_kwargs": ignored("Lathe always checkpoints without reentry."),
+    "training.empty_device_cache_steps": ignored(IN_LATHE),
+    "training.nccl_default_timeout_minutes": ignored("Lathe has no time limit on a collective."),
+    "training.try_resume": ignored("Lathe resumes a run from its newest checkpoint by itself (`lathe resume`)."),
+    "training.save_final_model": ignored("Lathe always saves the result."),
+    "data.train.": ignored(IN_LATHE),
+    "data.validation.": ignored(IN_LATHE),
+    "data.test.": ignored("Lathe evaluates on held-out rows."),
+    "model.tokenizer": ignored("Lathe takes the tokenizer from the model's folder."),
+    "model.processor": ignored("Lathe trains on text."),
+    "model.device_map": ignored("the worker decides on which devices a run trains."),
+    "fsdp.": ignored("belongs to enable_fsdp."),
+    "deepspeed.": ignored("belongs to enable_deepspeed."),
+    "peft.bnb_": ignored("Lathe uses nf4 and decides the storage itself."),
+    "peft.peft_save_mode": ignored("set merge_adapter."),
+    "peft.lora_task_type": ignored("task says this."),
+}
+
+
+def recognizes(values: Values) -> bool:
+    """True for Oumi's sections."""
+    model, training = values.get("model"), values.get("training")
+    by_section = (
+        isinstance(model, dict)
+        and "model_name" in model
+        and (isinstance(training, dict) or isinstance(values.get("data"), dict))
+    )
+    return by_section or "model.model_name" in values

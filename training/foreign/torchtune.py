@@ -1,0 +1,195 @@
+"""Keys of torchtune's YAML (0.4 to 0.6), with dotted names: `optimizer.lr`."""
+
+from typing import Any
+
+from training.foreign.entries import Answer, Rule, Table, Values, flag, ignored, is_off, is_on, refused, to, usual
+from training.foreign.tasks import refuse
+from training.foreign.trainer_keys import COMMAND, IN_LATHE, LOGGING, NO_LENGTH, OWN_FOLDERS, max_steps
+
+_MODULES = {"output_proj": "o_proj"}
+_MLP = ("gate_proj", "up_proj", "down_proj")
+_OPTIMIZERS = {
+    "AdamW": "adamw", "PagedAdamW": "paged_adamw_32bit", "PagedAdamW8bit": "paged_adamw_8bit", "AdamW8bit": "adamw_8bit",
+    "SGD": "sgd", "Adafactor": "adafactor", "Lion": "lion",
+}  # fmt: skip
+_SCHEDULERS = {"get_cosine_schedule_with_warmup": "cosine", "get_linear_schedule_with_warmup": "linear"}
+_WITH_PROMPT = ("alpaca_dataset", "alpaca_cleaned_dataset")
+"""Data sets whose prompts carry loss unless `train_on_input` says otherwise."""
+_COMPONENT = "_component_"
+
+
+def _component(values: Values, section: str) -> str:
+    """The last name of a section's component: `torchtune.models.gemma.lora_gemma_2b` is lora_gemma_2b."""
+    return str(values.get(f"{section}.{_COMPONENT}", "")).rpartition(".")[2]
+
+
+def task_of(values: Values) -> str:
+    """The task that recipe, loss and data set say.
+
+    Raises:
+        UserError: it is one that Lathe does not train.
+    """
+    recipe = str(values.get(COMMAND, ""))
+    for word in recipe.replace("_", " ").split():
+        refuse("distillation" if word in ("kd", "knowledge") else word, recipe)
+    loss = _component(values, "loss")
+    for name in ("PPO", "GRPO", "SimPO"):
+        if name.lower() in loss.lower():
+            refuse(name, loss)
+    if any(mark in str(value) for value in values.values() for mark in (".grpo.", ".rl.", ".ppo.")):
+        refuse("grpo", "torchtune.dev.grpo")
+    if "kd_loss" in values or f"kd_loss.{_COMPONENT}" in values:
+        refuse("distillation", "kd_loss")
+    if "dpo" in recipe or "DPO" in loss:
+        return "dpo"
+    return "pretraining" if _component(values, "dataset") == "text_completion_dataset" else "sft"
+
+
+def _method(_: Any, values: Values) -> Answer:
+    builder = _component(values, "model")
+    if builder.startswith("qlora_") or is_on(values.get("model.quantize_base")):
+        return Answer({"method": "qlora", "quantization": "4bit"})
+    return Answer(
+        {"method": "lora" if builder.startswith(("lora_", "dora_")) or "model.lora_rank" in values else "full"}
+    )
+
+
+def _targets(value: Any, values: Values) -> Answer:
+    modules = [_MODULES.get(str(name), str(name)) for name in (value if isinstance(value, list) else [value])]
+    modules += _MLP if is_on(values.get("model.apply_lora_to_mlp")) else ()
+    modules += ("lm_head",) if is_on(values.get("model.apply_lora_to_output")) else ()
+    return Answer({"target_modules": ",".join(modules)})
+
+
+def _choice(setting: str, section: str, names: dict[str, str]) -> Rule:
+    def rule(_: Any, values: Values) -> Answer:
+        chosen = names.get(_component(values, section))
+        return Answer(
+            {setting: chosen} if chosen else None,
+            "" if chosen else f"Lathe has {', '.join(sorted(set(names.values())))}.",
+        )
+
+    return rule
+
+
+def _scheduler(value: Any, values: Values) -> Answer:
+    """The schedule; torchtune's rate is constant without one."""
+    if is_off(value):
+        return Answer({"lr_scheduler": "constant", "warmup": 0})
+    return _choice("lr_scheduler", "lr_scheduler", _SCHEDULERS)(value, values)
+
+
+def _data(_: Any, values: Values) -> Answer:
+    """The component of a data set, which says how rows are rendered; its file is `dataset.data_files`."""
+    return Answer({"task": task_of(values)}, "Lathe renders rows by the chat template.")
+
+
+def _length(value: Any, _: Values) -> Answer:
+    return Answer({"max_length": value}) if value else Answer(None, NO_LENGTH)
+
+
+def _steps(value: Any, values: Values) -> Answer:
+    epochs = values.get("epochs", 1)
+    if not isinstance(value, int) or not isinstance(epochs, int):
+        return max_steps(value, values)
+    return Answer({"max_steps": value * epochs}, "in all epochs.")
+
+
+def _precision(value: Any, _: Values) -> Answer:
+    name = str(value)
+    return (
+        Answer({"precision": name, "weights_precision": name})
+        if name in ("bf16", "fp32")
+        else Answer(None, "Lathe has bf16 and fp32.")
+    )
+
+
+def _recipe(value: Any, values: Values) -> Answer:
+    """The command `tune run RECIPE`; recipes for several devices use FSDP."""
+    several = "distributed" in str(value) and values.get("num_processes", 2) != 1
+    return Answer({"task": task_of(values)} | ({"strategy": "fsdp"} if several else {}))
+
+
+def defaults(values: Values) -> Values:
+    """What torchtune uses if a key is missing."""
+    own: Values = {"gradient_accumulation_steps": 1, "clip_grad_norm": None, f"lr_scheduler.{_COMPONENT}": None, "held_out": 0,
+                   "tokenizer.max_seq_len": None, "optimizer.weight_decay": 0.01}  # fmt: skip
+    if "AdamW" not in _component(values, "optimizer"):
+        own.pop("optimizer.weight_decay")
+    if _component(values, "dataset") in _WITH_PROMPT:
+        own["dataset.train_on_input"] = True
+    return own
+
+
+TABLE: Table = {
+    COMMAND: _recipe,
+    f"model.{_COMPONENT}": _method,
+    "model.lora_attn_modules": _targets,
+    "model.apply_lora_to_mlp": ignored("belongs to lora_attn_modules."),
+    "model.apply_lora_to_output": ignored("belongs to lora_attn_modules."),
+    "model.lora_rank": to("lora_r"),
+    "model.lora_alpha": to("lora_alpha"),
+    "model.lora_dropout": to("lora_dropout"),
+    "model.use_dora": flag({"use_dora": True}),
+    "model.quantize_base": ignored("gives the method."),
+    "checkpointer.checkpoint_dir": to("model", "the folder with the model."),
+    "tokenizer.max_seq_len": _length,
+    "tokenizer.prompt_template": refused("Lathe renders rows by the chat template of the tokenizer (chat_template)."),
+    f"dataset.{_COMPONENT}": _data,
+    "dataset.packed": flag({"packing": "packed"}),
+    "dataset.train_on_input": flag({"train_on_prompt": True}, {"train_on_prompt": False}),
+    "dataset.data_files": refused("set data to the file."),
+    "dataset.source": refused("set data, or import the data set of the hub on the page Data sets."),
+    "dataset.split": ignored("belongs to dataset.source."),
+    "dataset.name": ignored("belongs to dataset.source."),
+    "seed": to("seed"),
+    "shuffle": usual(True, "Lathe shuffles the rows."),
+    "batch_size": to("micro_batch_size"),
+    "epochs": to("epochs"),
+    "max_steps_per_epoch": _steps,
+    "gradient_accumulation_steps": to("gradient_accumulation_steps"),
+    "optimizer.lr": to("learning_rate"),
+    "optimizer.weight_decay": to("weight_decay"),
+    f"optimizer.{_COMPONENT}": _choice("optimizer", "optimizer", _OPTIMIZERS),
+    "optimizer.fused": ignored(IN_LATHE),
+    f"lr_scheduler.{_COMPONENT}": _scheduler,
+    "lr_scheduler.num_warmup_steps": to("warmup"),
+    f"loss.{_COMPONENT}": ignored("task says this."),
+    "loss.beta": to("beta"),
+    "loss.label_smoothing": usual(0, "Lathe smooths no labels."),
+    "clip_grad_norm": lambda value, _: Answer({"max_grad_norm": 0 if is_off(value) else value}),
+    "enable_activation_checkpointing": flag({"gradient_checkpointing": "full"}),
+    "enable_activation_offloading": flag({"offload_activations": True}),
+    "optimizer_in_bwd": flag({"optimizer_in_backward": True}),
+    "compile": flag({"torch_compile": True}),
+    "dtype": _precision,
+    "held_out": lambda value, _: Answer({"eval_split": value}),
+    "run_val_every_n_steps": lambda value, _: Answer({}, "is off.") if is_off(value) else Answer({"eval_steps": value}),
+    "fsdp_cpu_offload": flag({"offload_param": "cpu", "offload_optimizer": "cpu"}),
+    "log_every_n_steps": to("logging_steps"),
+    "device": ignored("the worker decides on which devices a run trains."),
+    "resume_from_checkpoint": ignored("Lathe resumes a run from its newest checkpoint by itself (`lathe resume`)."),
+    "save_adapter_weights_only": ignored("Lathe saves the adapter; merge_adapter also saves the merged model."),
+    "epochs_run": ignored("Lathe resumes by itself."),
+    "tensor_parallel_dim": usual(1, "ZeRO-3 or FSDP is the nearest."),
+}  # fmt: skip
+PREFIXES: Table = {
+    "quantizer.": refused("Lathe has no training for quantization."),
+    "checkpointer.": ignored("Lathe finds the files of the model and keeps its own checkpoints."),
+    "tokenizer.": ignored("Lathe takes the tokenizer from the model's folder."),
+    "metric_logger.": ignored("set report_to; " + LOGGING),
+    "profiler": ignored(LOGGING),
+    "output_dir": ignored(OWN_FOLDERS),
+    "log_": ignored(LOGGING),
+    "dataset_val.": refused("set validation_data or eval_split."),
+    "batch_size_val": ignored("Lathe evaluates in the batch size that fits the memory."),
+    "base_model_path": ignored("is used by checkpointer."),
+    "loss.": ignored(IN_LATHE),
+}
+
+
+def recognizes(values: Values) -> bool:
+    """True for torchtune's sections, which name components."""
+    sections = [values.get(name) for name in ("model", "tokenizer", "optimizer", "checkpointer")]
+    named = any(isinstance(section, dict) and _COMPONENT in section for section in sections)
+    return (named and "optimizer" in values) or f"model.{_COMPONENT}" in values
