@@ -5,12 +5,13 @@ none: the generation prompt, an empty thinking block, and anything after the end
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from training.chat.reasoning import ReasoningWriter
+from training.chat.reasoning import FIELDS, ReasoningWriter
 from training.chat.settings import ChatSettings
 from training.chat.template import rendering_error, too_long
 from training.chat.turn_loss import answer_weights, without_fields
@@ -20,7 +21,9 @@ from training.errors import DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_LONGEST_TOKEN = 48  # characters
 _CLOSING_CHARACTERS = 16  # maximum distance of the end token from the answer
+_PROBE = "\uf8a4"  # a private character, which no data set contains and no template changes
 _THINK = r"\w*(?i:think|thought|reason)\w*"
 # An empty thinking block, such as <think>\n\n</think>\n\n, or the rest of one that the generation prompt opens.
 EMPTY_BLOCK = re.compile(rf"\s*(?:<({_THINK})>\s*</\1>|\[({_THINK})\]\s*\[/\2\]|</{_THINK}>)\s*")
@@ -34,7 +37,8 @@ class Rendered:
     """The text of a row and the spans [start, end) of its answers, in characters, with the loss weight of each (default: 1).
 
     `templated` is True if a chat template wrote it, including special tokens and the end token of the last turn; else the end
-    token, which is added, has the weight `end_weight`.
+    token, which is added, has the weight `end_weight`. `answers` has the span of every assistant message, with or without loss;
+    None for one that the template omits. `unended` counts the answers with loss after which the template writes no end token.
     """
 
     text: str
@@ -42,6 +46,8 @@ class Rendered:
     templated: bool
     weights: tuple[float, ...] = ()
     end_weight: float = 1.0
+    answers: tuple[Span | None, ...] = ()
+    unended: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,10 @@ class Renderer:
             start, end = len(example.prompt), len(example.prompt) + len(example.answer)
             return _weighted(example.prompt + example.answer, [(start, end)], [example.weight], templated=False)
         weights = answer_weights(example.messages, self._settings, example.weight)
-        return _weighted(*self.turns(example.messages, example.tools), weights, templated=self.templates)
+        text, answers = self.turns(example.messages, example.tools)
+        row = _weighted(text, answers, weights, templated=self.templates)
+        unended = sum(not self._is_ended(text, end) for _, end in row.spans) if self.templates else 0
+        return replace(row, answers=tuple(answers), unended=unended)
 
     def turns(self, messages: list[Message], tools: list[Row] | None) -> tuple[str, list[Span | None]]:
         """The text of a chat, and the span of each answer; None for one that the template omits or rewrites."""
@@ -154,7 +163,7 @@ class Renderer:
             if message["role"] != "assistant":
                 continue
             span = self._span_by_prefix(messages, index, tools, text)
-            span = span or self._span_by_content(messages, index, tools, text, cursor)
+            span = span or self._span_by_change(messages, index, tools, text, cursor)
             spans.append(span)
             cursor = span[1] if span else cursor
         return spans
@@ -175,8 +184,13 @@ class Renderer:
     def _turn_end(self, body: str, content: str) -> int:
         """The end of the part with loss: after the end token. `body` is the turn's text after the generation prompt."""
         if match := self._ending.search(body):
-            return match.end(1)
+            end = self._ends.search(body, match.start(1))
+            return end.end() if end else match.end(1)
         return len(body) if body.endswith(content) else len(body.rstrip())
+
+    def _is_ended(self, text: str, end: int) -> bool:
+        """True if a special token ends at `end`."""
+        return text.endswith(self._usual_ends, 0, end) or text.endswith(self._special_tokens, 0, end)
 
     @cached_property
     def _ending(self) -> re.Pattern[str]:
@@ -186,9 +200,12 @@ class Renderer:
     @cached_property
     def _special(self) -> str:
         """A pattern of the tokenizer's special tokens; it matches nothing if there are none."""
+        return _any_of(self._special_tokens)
+
+    @cached_property
+    def _special_tokens(self) -> tuple[str, ...]:
         added = self._tokenizer.added_tokens_decoder.values()
-        special = {*self._tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
-        return "|".join(re.escape(token) for token in sorted(special, key=len, reverse=True)) or r"(?!)"
+        return tuple({*self._tokenizer.all_special_tokens, *(token.content for token in added if token.special)})
 
     def _cache(self, opening: str, body: str, content: str, unlabeled: int) -> None:
         if not opening or len(content) < 2 or body.count(content) != 1:
@@ -199,36 +216,73 @@ class Renderer:
         if same_opening and frame not in self._frames and len(self._frames) < _MAX_FRAMES:
             self._frames = sorted([*self._frames, frame], key=lambda item: (-len(item.lead), -len(item.closing)))
 
-    def _span_by_content(
+    def _span_by_change(
         self, messages: list[Message], index: int, tools: list[Row] | None, text: str, cursor: int
     ) -> Span | None:
-        """The span of an answer after its opening, with the end token; for templates that rewrite earlier turns."""
-        content = messages[index]["content"].strip()
-        if not content:
-            return None
-        opening, begin = self._opening(messages[:index], tools, text, cursor)
-        start = text.find(content, begin)
-        if start < 0:
-            return None
-        closing = self._closing.match(text, start + len(content))
-        end = closing.end() if closing else start + len(content)
-        if opening and closing:
-            self._cache(opening, text[begin:end], messages[index]["content"], _empty_block(text[begin:end], content))
-        return start, end
+        """The span of an answer from its opening to its end token, found by what changes in `text` if the answer is another one.
 
-    def _opening(self, messages: list[Message], tools: list[Row] | None, text: str, cursor: int) -> tuple[str, int]:
-        """The generation prompt after `messages`, without a thinking block at its end, and where it ends in `text`; "" and
-        `cursor` if it does not occur."""
+        For templates that write a turn in another way if it is not the last one. None if nothing changes.
+        """
+        message = messages[index]
+        other = self._apply([*messages[:index], _another(message), *messages[index + 1 :]], tools)
+        first, last = _difference(text, other)
+        if first == last:
+            return None
+        opening, begin = self._opening(messages[:index], tools, text, cursor, first)
+        begin = begin if opening else first
+        following = messages[index + 1]["content"].strip() if index + 1 < len(messages) else ""
+        limit = text.find(following, first) if following else len(text)
+        limit = limit if limit >= 0 else len(text)
+        if limit < last:  # the template writes a part of the answer after the next message
+            last = first
+        end = self._end_after(text, last, limit, calls=bool(message.get("tool_calls")))
+        unlabeled = _empty_block(text[begin:end], message["content"])
+        if opening and end > last and not message.get("tool_calls"):
+            self._cache(opening, text[begin:end], message["content"], unlabeled)
+        return begin + unlabeled, end
+
+    def _end_after(self, text: str, last: int, limit: int, *, calls: bool) -> int:
+        """The end of the end token of a turn whose answer ends at `last` and whose next message begins at `limit`.
+
+        Marks of tool calls may be special tokens and stand between both.
+        """
+        if not calls:
+            limit = min(limit, last + _CLOSING_CHARACTERS + _LONGEST_TOKEN)
+        match = self._ends.search(text, last, limit) or re.compile(self._special).search(text, last, limit)
+        if match and (calls or match.start() - last <= _CLOSING_CHARACTERS):
+            return match.end()
+        return last + len(text[last:limit].partition("\n")[0]) if calls else last
+
+    def _opening(
+        self, messages: list[Message], tools: list[Row] | None, text: str, cursor: int, limit: int
+    ) -> tuple[str, int]:
+        """The generation prompt after `messages`, without a thinking block at its end, and where it ends in `text`, before
+        `limit`; "" and `cursor` if it does not occur."""
         before = self._apply(messages, tools) if messages else ""
         prompt = self._apply(messages, tools, add_generation_prompt=True).removeprefix(before) if messages else ""
         opening = _BLOCK_AT_END.sub("", prompt)
-        place = text.find(opening, cursor)
+        place = text.rfind(opening, cursor, limit)
         return (opening, place + len(opening)) if opening and place >= 0 else ("", cursor)
 
     @cached_property
-    def _closing(self) -> re.Pattern[str]:
-        """The text up to the nearest special token, including it."""
-        return re.compile(rf".{{0,{_CLOSING_CHARACTERS}}}?(?:{self._special})", re.DOTALL)
+    def _ends(self) -> re.Pattern[str]:
+        """A pattern of the tokens that usually end an answer."""
+        return re.compile(_any_of(self._usual_ends))
+
+    @cached_property
+    def _usual_ends(self) -> tuple[str, ...]:
+        """The tokenizer's end token, and the special token that the template writes after an answer without tool calls."""
+        ends = {str(self._tokenizer.eos_token)} if self._tokenizer.eos_token else set()
+        nearest = re.compile(rf".{{0,{_CLOSING_CHARACTERS}}}?({self._special})", re.DOTALL)
+        question, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}
+        for messages in ([question, answer], [question, answer, question]):
+            try:
+                after = self._write(messages, None).rpartition(_PROBE)[2]
+            except DataError:  # of a template that needs other messages
+                continue
+            if match := nearest.match(after):
+                ends.add(match[1])
+        return tuple(ends)
 
     def _apply(self, messages: list[Message], tools: list[Row] | None, *, add_generation_prompt: bool = False) -> str:
         return self._reasoning(messages, lambda given: self._write(given, tools, add_generation_prompt))
@@ -247,6 +301,36 @@ class Renderer:
         if problem := too_long(str(text)):
             raise problem
         return str(text)
+
+
+def _any_of(texts: Sequence[str]) -> str:
+    """A pattern that matches any of the texts, the longest first; nothing if there are none."""
+    return "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)) or r"(?!)"
+
+
+def _another(message: Message) -> Message:
+    """The message with another text, reasoning and arguments of its calls; what is empty stays empty."""
+    changed = {key: value for key, value in message.items() if key not in FIELDS}
+    changed["content"] = _PROBE if message["content"].strip() else message["content"]
+    if message.get("tool_calls"):
+        changed["tool_calls"] = [_other_call(call) for call in message["tool_calls"]]
+    elif not changed["content"].strip() and len(changed) < len(message):
+        changed["content"] = _PROBE
+    return changed
+
+
+def _other_call(call: Row) -> Row:
+    if isinstance(call.get("function"), dict):
+        return call | {"function": _other_call(call["function"])}
+    return call | {"arguments": _PROBE if isinstance(call.get("arguments"), str) else {_PROBE: _PROBE}}
+
+
+def _difference(text: str, other: str) -> Span:
+    """The part [start, end) of `text` that differs from `other`; empty if nothing does."""
+    first = bisect_left(range(1, min(len(text), len(other)) + 1), True, key=lambda size: text[:size] != other[:size])
+    longest = min(len(text), len(other)) - first
+    same = bisect_left(range(1, longest + 1), True, key=lambda size: text[-size:] != other[-size:])
+    return first, len(text) - same
 
 
 def _empty_block(body: str, content: str) -> int:

@@ -34,7 +34,7 @@ from training.tokens.order import Integers
 
 # The folder of the stores that all runs share; without it a run uses its own folder.
 VARIABLE = "LATHE_TOKENS"
-VERSION = 2  # of the layout and the rendering of rows; a new version makes all stores again
+VERSION = 3  # of the layout and the rendering of rows; a new version makes all stores again
 FACTS = "facts.json"
 PROGRESS = "progress.json"
 WEIGHTS = "weights.f32"
