@@ -28,7 +28,12 @@ def summary(report: Report) -> str:
     found = [
         numbers.plural(count, noun) for count, noun in ((len(report.errors), "error"), (warnings, "warning")) if count
     ]
-    return f"{numbers.plural(report.checked, 'row')} checked, {' and '.join(found) or 'no faults found'}."
+    checked = f"{numbers.plural(report.checked, 'row')} checked"
+    if report.rendered > report.checked:
+        which = "all" if report.complete else "the first"
+        checked += f" token by token and {which} {numbers.count(report.rendered)} rendered"
+    rest = "" if report.complete else " The run checks the others before it trains."
+    return f"{checked}, {' and '.join(found) or 'no faults found'}.{rest}"
 
 
 def _finding(finding: Finding) -> str:

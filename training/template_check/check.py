@@ -41,7 +41,12 @@ class Asked:
 
 
 def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTrainedTokenizerBase") -> Report:
-    """The faults in some of the first rows of `file`, as the run would train on them, and the first rows as tokens."""
+    """The faults in the rows of `file`, as the run would train on them, and the first rows as tokens.
+
+    Some of the first rows are checked token by token; in the rendering of every row its texts are looked for.
+    """
+    from training.template_check.every_row import render_every_row
+    from training.template_check.gap_findings import gap_findings
     from training.template_check.model_faults import model_findings, model_side
     from training.template_check.row_faults import ROW_CHECKS, Subject
     from training.template_check.sample import Sampler, sample
@@ -59,17 +64,19 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
                 raise example
             row = sampler.row(number, example)
         except DataError as error:
-            findings.append(_unreadable(number, error))
             if isinstance(error, TemplateLimit):
-                break
+                return Report((_unreadable(number, error),), len(rows))
             continue
         rows.append(row)
         findings += [finding for one in ROW_CHECKS for finding in one(row, subject)]
+    every = render_every_row(config, file, columns, tokenizer)
+    findings += gap_findings(every.gaps.by_gap, {finding.fault for finding in findings})
+    findings += [_unreadable(number, error) for number, error in every.unreadable]
     findings += model_findings(rows, tokenizer, subject, side)
     if rows and not any(any(row.weights[: config.max_length]) for row in rows):
         findings.append(_no_loss(rows, config))
     shown = tuple(_shown(row, subject, config.max_length) for row in rows[:SHOWN_ROWS])
-    return Report(grouped(findings), len(rows), shown)
+    return Report(grouped(findings), len(rows), shown, every.rendered, every.complete)
 
 
 def _unreadable(number: int, error: DataError) -> Finding:

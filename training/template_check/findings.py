@@ -23,6 +23,9 @@ class Fault(StrEnum):
     END_CUT_OFF = "end_token_cut_off"
     WRONG_ROLE = "wrong_role"
     CURRENT_DATE = "current_date"
+    TOOLS_DROPPED = "tools_dropped"
+    REASONING_DROPPED = "reasoning_dropped"
+    ANSWER_MASKED = "answer_masked"
     # Further ones, which prevent the check or make it pointless.
     CANNOT_RENDER = "cannot_render"
     MARKS_IGNORED = "marks_ignored"
@@ -84,11 +87,17 @@ class ShownRow:
 
 @dataclass(frozen=True)
 class Report:
-    """The faults, errors first, the number of rows checked, and the first rows as tokens."""
+    """The faults, errors first, the number of rows checked token by token, and the first of them as tokens.
+
+    `rendered` is the number of rows whose texts were looked for in their rendering; `complete` is False if time was too short for
+    all.
+    """
 
     findings: tuple[Finding, ...] = ()
     checked: int = 0
     rows: tuple[ShownRow, ...] = ()
+    rendered: int = 0
+    complete: bool = True
 
     @property
     def errors(self) -> list[Finding]:
@@ -103,7 +112,8 @@ class Report:
             ShownRow(row["number"], row["length"], tuple(ShownToken(**token) for token in row["tokens"]))
             for row in values["rows"]
         )
-        return cls(tuple(Finding.from_json(finding) for finding in values["findings"]), values["checked"], rows)
+        findings = tuple(Finding.from_json(finding) for finding in values["findings"])
+        return cls(**values | {"findings": findings, "rows": rows})
 
 
 def grouped(findings: list[Finding]) -> tuple[Finding, ...]:
@@ -111,5 +121,5 @@ def grouped(findings: list[Finding]) -> tuple[Finding, ...]:
     by_kind: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         by_kind.setdefault((finding.fault, finding.severity, finding.fix), []).append(finding)
-    merged = [replace(same[0], rows=len(same)) for same in by_kind.values()]
+    merged = [replace(same[0], rows=sum(finding.rows for finding in same)) for same in by_kind.values()]
     return tuple(sorted(merged, key=lambda finding: finding.severity != ERROR))

@@ -124,15 +124,20 @@ def _untrained(rows: list[SampleRow], tokenizer: PreTrainedTokenizerBase, side: 
 
 
 def _cut(rows: list[SampleRow], subject: Subject) -> Iterator[Finding]:
+    """Rows of which `max_length` cuts the end token off, and those of which it cuts off the whole answer."""
     limit = subject.max_length
-    ends = [(row, max(answer.tokens[1] for answer in row.trained if answer.tokens)) for row in rows if row.trained]
-    cut = [(row, end) for row, end in ends if end > limit]
+    places = [(row, [place for place, weight in enumerate(row.weights) if weight]) for row in rows]
+    trained = [(row, found[0], found[-1] + 1) for row, found in places if found]
+    cut = [(row, end) for row, _, end in trained if end > limit]
     if not cut:
         return
+    unanswered = sum(start >= limit for _, start, _ in trained)
     longest = max(end for _, end in cut)
-    everything = len(cut) == len(ends) and len(ends) > 1
+    everything = len(cut) == len(trained) and len(trained) > 1
     first, end = cut[0]
-    message = f"max_length {limit:,} cuts the end token off {len(cut):,} of {len(ends):,} checked rows."
+    message = f"max_length {limit:,} cuts the end token off {len(cut):,} of {len(trained):,} checked rows."
+    if unanswered:
+        message += f" Of {unanswered:,} it cuts off the whole answer, so they are not trained."
     fix = f"Raise max_length to {longest:,}, or shorten or remove these rows."
     yield Finding(
         Fault.END_CUT_OFF,

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from training.chat.reasoning import last_question, split
+from training.chat.reasoning import split
 from training.chat.settings import TRAIN, ChatSettings
 from training.chat.turn_loss import without_fields
-from training.config.choices import LossOn, Reasoning
+from training.config.choices import LossOn
 from training.model_info.turns import DATE, NO_DATE
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
+from training.template_check.gap_findings import OWN_TEMPLATE
 from training.template_check.sample import SampleRow, marked
+from training.tokens.coverage import shortened
 from training.tokens.rendering import EMPTY_BLOCK
 
 _SHOWN = 8  # tokens
 _END_WITHIN = 64  # tokens after an answer in which its end token may follow
-_OWN = "Give a template of your own (chat_template), or correct the model's."
 _OPEN_BLOCK = re.compile(r"<\w*(?i:think|thought|reason)\w*>\s*\Z")
 
 
@@ -68,11 +69,11 @@ def end_token(row: SampleRow, subject: Subject) -> Iterator[Finding]:
         if following is not None:
             token = subject.texts([following])[0]
             message = f"The end token {token} after the answer has no loss: the model does not learn to stop."
-            fix = f"Write it directly after the answer: {{{{ message['content'] }}}}{token}. {_OWN}"
+            fix = f"Write it directly after the answer: {{{{ message['content'] }}}}{token}. {OWN_TEMPLATE}"
             yield Finding(Fault.END_MASKED, ERROR, message, fix, row.number, tokens=shown)
         else:
             message = "The template writes no end token after the answer: the model does not learn to stop."
-            fix = f"Write {{{{ eos_token }}}} after the answer. {_OWN}"
+            fix = f"Write {{{{ eos_token }}}} after the answer. {OWN_TEMPLATE}"
             yield Finding(Fault.END_NEVER_WRITTEN, ERROR, message, fix, row.number, tokens=shown)
 
 
@@ -102,7 +103,7 @@ def prompt(row: SampleRow, subject: Subject) -> Iterator[Finding]:
     if answer.tokens and _is_heading(row.ids[answer.tokens[0]], subject):
         shown = subject.texts(row.ids[answer.tokens[0] :])
         message = "The template writes no generation prompt: the heading of the answer carries loss."
-        fix = f"Write the heading of an answer under {{% if add_generation_prompt %}}. {_OWN}"
+        fix = f"Write the heading of an answer under {{% if add_generation_prompt %}}. {OWN_TEMPLATE}"
         yield Finding(Fault.PROMPT_DIFFERS, WARNING, message, fix, row.number, tokens=shown)
         return
     trained, asked = _ids(row.prompt, subject), _ids(row.generation, subject)
@@ -122,7 +123,7 @@ def prompt(row: SampleRow, subject: Subject) -> Iterator[Finding]:
     differs = f"at token {place + 1:,} inference has {written!r}"
     message = f"The tokens before the answer are not those of the generation prompt: {differs}."
     thought = " Reasoning belongs in reasoning_content." if _OPEN_BLOCK.search(row.generation) else ""
-    fix = f"Write the same text before an answer and under add_generation_prompt.{thought} {_OWN}"
+    fix = f"Write the same text before an answer and under add_generation_prompt.{thought} {OWN_TEMPLATE}"
     shown = subject.texts(row.ids[start : start + _SHOWN])
     yield Finding(Fault.PROMPT_DIFFERS, WARNING, message, fix, row.number, tokens=shown)
 
@@ -159,28 +160,8 @@ def _empty_block(row: SampleRow, subject: Subject, block: str) -> Finding:
     )
 
 
-def dropped_reasoning(row: SampleRow, subject: Subject) -> Iterator[Finding]:
-    """Earlier answers with loss, whose reasoning the template or the setting removes."""
-    if subject.settings.reasoning is Reasoning.KEEP or not row.templated:
-        return
-    earlier = last_question(row.messages)
-    for index, message in enumerate(row.messages[: max(0, earlier)]):
-        thought = split(message)[0] if message["role"] == "assistant" else ""
-        answer = next((one for one in row.answers if one.message is message), None)
-        if thought and answer and answer.weight and answer.span and thought not in row.text:
-            text = (
-                f"The answer in messages[{index}] carries loss without its reasoning, which is removed from earlier turns: the "
-                "model learns to answer without it."
-            )
-            fix = "Set loss_on to last, or reasoning_history to keep."
-            yield Finding(
-                Fault.EMPTY_THINKING, WARNING, text, fix, row.number, setting="loss_on", changes={"loss_on": "last"}
-            )
-            return
-
-
 def answers(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG001 - all checks have the same parameters
-    """An answer that the template trims, changes or omits."""
+    """An answer whose white space the template trims."""
     if not row.templated:
         return
     for answer in row.answers:
@@ -188,51 +169,18 @@ def answers(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG
         if not content.strip() or not answer.weight:
             continue
         part = row.text[slice(*answer.span)] if answer.span else ""
-        if content.strip() not in part:
-            message = "The template omits or changes the answer, so it carries no loss."
-            found = _quoted(content)
-            fix = f"Write {{{{ message['content'] }}}} unchanged. {_OWN}"
-            yield Finding(Fault.ANSWER_TRIMMED, ERROR, message, fix, row.number, tokens=found)
-            return
+        if content.strip() not in part:  # it is missing, which is another fault
+            continue
         if content not in part and not _only_end(content, part):
             message = "The template trims white space of the answer: the model does not learn to write it."
             fix = "Remove the white space from the data, or trim from the template (| trim, .strip())."
-            yield Finding(Fault.ANSWER_TRIMMED, WARNING, message, fix, row.number, tokens=_quoted(content))
+            yield Finding(Fault.ANSWER_TRIMMED, WARNING, message, fix, row.number, tokens=(shortened(content),))
             return
 
 
 def _only_end(content: str, part: str) -> bool:
     """True if a line break between the answer and its end token is all that is missing."""
     return content.rstrip("\n") in part and content.rstrip("\n") == content.strip()
-
-
-def system(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG001
-    """A system message that is not in the text."""
-    for message in row.messages:
-        content = str(message["content"]).strip()
-        if row.templated and message["role"] == "system" and content and content not in row.text:
-            text = "The template drops the system message."
-            fix = "Move it into the first user message, or use a template that writes it."
-            yield Finding(Fault.SYSTEM_DROPPED, ERROR, text, fix, row.number, tokens=_quoted(content))
-            return
-
-
-def roles(row: SampleRow, subject: Subject) -> Iterator[Finding]:  # noqa: ARG001
-    """A message of a role that the template does not know, so that it writes nothing."""
-    for message in row.messages:
-        role = message["role"]
-        content = str(message["content"]).strip()
-        if row.templated and role in ("user", "tool") and content and not _is_written(content, row.text, role):
-            text = f"The template writes nothing for a message with the role {role!r}."
-            fix = f"Use a template that handles {role!r}; it may test for another name."
-            yield Finding(Fault.WRONG_ROLE, ERROR, text, fix, row.number, tokens=_quoted(content))
-            return
-
-
-def _is_written(content: str, text: str, role: str) -> bool:
-    """True if a message is in the text; a template may write the result of a tool as JSON."""
-    words = re.findall(r"\w{2,}", content) if role == "tool" else []
-    return content in text or any(word in text for word in words)
 
 
 def marks(row: SampleRow, subject: Subject) -> Iterator[Finding]:
@@ -246,11 +194,6 @@ def marks(row: SampleRow, subject: Subject) -> Iterator[Finding]:
         message = f"A message says with its field {name} that it carries no loss, and loss_on is all."
         fix = f"Set loss_on to field and loss_field to {name}."
         yield Finding(Fault.MARKS_IGNORED, WARNING, message, fix, row.number, setting="loss_on", changes=changes)
-
-
-def _quoted(content: str) -> tuple[str, ...]:
-    text = content if len(content) <= 40 else f"{content[:20]}…{content[-20:]}"
-    return (text,)
 
 
 def _ids(text: str, subject: Subject) -> list[int]:
@@ -279,10 +222,7 @@ ROW_CHECKS: tuple[Check, ...] = (
     doubled_bos,
     end_token,
     prompt,
-    dropped_reasoning,
     answers,
-    system,
-    roles,
     marks,
     current_date,
 )

@@ -17,7 +17,7 @@ from training.data.files.readers import read_rows
 from training.data.rows import reader
 from training.errors import DataError
 from training.tokens.encoding import Encoder, token_span
-from training.tokens.rendering import Renderer, Span
+from training.tokens.rendering import Rendered, Renderer, Span
 
 READ_ROWS = 400
 CHECKED_ROWS = 64
@@ -84,21 +84,20 @@ class Sampler:
         for (_, first, end), weight in zip(encoded.spans.tolist(), encoded.weights.tolist(), strict=True):
             weights[first:end] = [weight] * (end - first)
         ids = [int(token) for token in encoded.tokens]
-        answers = self._answers(example, encoding, rendered.text)
+        answers = self._answers(example, encoding, rendered)
         prompt, generation = self._prompts(example) if rendered.templated else (None, None)
         return SampleRow(
             number, example, rendered.text, encoding, ids, weights, answers, rendered.templated, prompt, generation
         )
 
-    def _answers(self, example: Example, encoding: Encoding, text: str) -> list[Answer]:
+    def _answers(self, example: Example, encoding: Encoding, rendered: Rendered) -> list[Answer]:
         if example.messages is None:
             return []
         messages = [message for message in example.messages if message["role"] == "assistant"]
         weights = answer_weights(example.messages, self._settings, example.weight)
-        _, spans = self._renderer.turns(example.messages, example.tools)
         return [
-            Answer(message, weight, span, token_span(encoding, span, text) if span else None)
-            for message, weight, span in zip(messages, weights, spans, strict=True)
+            Answer(message, weight, span, token_span(encoding, span, rendered.text) if span else None)
+            for message, weight, span in zip(messages, weights, rendered.answers, strict=True)
         ]
 
     def _prompts(self, example: Example) -> tuple[str | None, str | None]:

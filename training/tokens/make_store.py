@@ -24,6 +24,7 @@ from training.chat.turn_loss import with_row_weight
 from training.data.example import Example, Row
 from training.data.rows import read_numbered
 from training.errors import DataError, UserError
+from training.tokens.coverage import GapCounts
 from training.tokens.parts import PartRenderer
 from training.tokens.store import (
     FACTS,
@@ -74,8 +75,10 @@ def make_store(
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(mode=0o700, parents=True)
     try:
-        with StoreWriter(temporary, tokenizer, weighted=bool(chat.weight_field)) as writer:
-            for rendered, encoded in _encoded(source, columns, PartRenderer(tokenizer, part, chat), tokenizer, chat):
+        gaps = GapCounts()
+        with StoreWriter(temporary, tokenizer, gaps, weighted=bool(chat.weight_field)) as writer:
+            renderer = PartRenderer(tokenizer, part, chat)
+            for rendered, encoded in _encoded(source, columns, renderer, tokenizer, chat, gaps):
                 writer.add(rendered, encoded)
                 progress(writer.rows)
             if not writer.trainable:
@@ -135,13 +138,14 @@ def _encoded(
     renderer: "PartRenderer",
     tokenizer: "PreTrainedTokenizerBase",
     chat: ChatSettings,
+    gaps: GapCounts,
 ) -> Iterator[tuple[list["Rendered | None"], "Encoded"]]:
     from training.tokens.encoding import Encoder
 
     encoder = Encoder(tokenizer)
     with ThreadPoolExecutor(1) as pool:
         waiting: deque[tuple[list[Rendered | None], Future[Any]]] = deque()
-        for chunk in _chunks(source, columns, renderer, chat):
+        for chunk in _chunks(source, columns, renderer, chat, gaps):
             waiting.append((chunk, pool.submit(encoder.encode, chunk)))
             if len(waiting) == _CHUNKS_AHEAD:
                 first, encodings = waiting.popleft()
@@ -150,11 +154,13 @@ def _encoded(
             yield first, encoder.collect(first, encodings.result())
 
 
-def _chunks(source: Path, columns: str | None, renderer: Any, chat: ChatSettings) -> Iterator[list["Rendered | None"]]:
+def _chunks(
+    source: Path, columns: str | None, renderer: "PartRenderer", chat: ChatSettings, gaps: GapCounts
+) -> Iterator[list["Rendered | None"]]:
     chunk: list[Rendered | None] = []
     characters = 0
     for number, row, example in read_numbered(source, columns, unwanted=renderer.part is StoredText.CHOSEN):
-        rendered = _rendered(number, row, example, renderer, chat)
+        rendered = _rendered(number, row, example, renderer, chat, gaps)
         chunk.append(rendered)
         characters += len(rendered.text) if rendered else 0
         if len(chunk) >= _CHUNK_ROWS or characters >= _CHUNK_CHARACTERS:
@@ -164,13 +170,17 @@ def _chunks(source: Path, columns: str | None, renderer: Any, chat: ChatSettings
         yield chunk
 
 
-def _rendered(number: int, row: Row, example: Example | None, renderer: Any, chat: ChatSettings) -> "Rendered | None":
+def _rendered(
+    number: int, row: Row, example: Example | None, renderer: "PartRenderer", chat: ChatSettings, gaps: GapCounts
+) -> "Rendered | None":
     if example is None:
         return None
     try:
-        rendered: Rendered = renderer.render(with_row_weight(example, row, chat))
+        example = with_row_weight(example, row, chat)
+        rendered = renderer.render(example)
     except DataError as error:
         raise DataError(error.message, error.fix, line=number + 1, field=error.field) from None
+    gaps.add(number + 1, renderer.missing(example, rendered))
     return rendered
 
 

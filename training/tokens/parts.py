@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from training.chat.settings import ChatSettings
 from training.data.example import Example
 from training.errors import DataError
+from training.tokens.coverage import Missing, missing
 from training.tokens.rendering import Rendered, Renderer
 from training.tokens.task_parts import StoredText
 
@@ -23,6 +24,7 @@ class PartRenderer:
         settings: ChatSettings | None = None,
     ) -> None:
         self.part = part
+        self._settings = settings or ChatSettings()
         self._renderer = Renderer(tokenizer, settings)
 
     def render(self, example: Example) -> Rendered:
@@ -34,12 +36,20 @@ class PartRenderer:
         match self.part:
             case StoredText.WHOLE:
                 return self._renderer.render(example)
-            case StoredText.CHOSEN:
-                return self._answer_alone(example)
-            case StoredText.REJECTED:
-                return self._answer_alone(_with_rejected(example))
+            case StoredText.CHOSEN | StoredText.REJECTED:
+                return self._answer_alone(self._own(example))
             case StoredText.SOURCE | StoredText.TARGET:
                 return self._half(example)
+
+    def missing(self, example: Example, rendered: Rendered) -> list[Missing]:
+        """What of the row's part is not in its rendering, or carries no loss."""
+        if self.part in (StoredText.SOURCE, StoredText.TARGET):
+            return []
+        own = self._own(example)
+        return missing(own, rendered, self._settings, own.answer_turns if self.part else None)
+
+    def _own(self, example: Example) -> Example:
+        return _with_rejected(example) if self.part is StoredText.REJECTED else example
 
     def _answer_alone(self, example: Example) -> Rendered:
         """The row with loss only on its last answer; earlier answers count as the prompt."""

@@ -4,11 +4,12 @@ An answer carries loss from the end of the generation prompt to the end token of
 none: the generation prompt, an empty thinking block, and anything after the end token.
 """
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from training.chat.reasoning import FIELDS, ReasoningWriter
@@ -74,6 +75,7 @@ class Renderer:
         self._arguments = self._settings.template_arguments
         self._reasoning = ReasoningWriter(lambda messages: self._write(messages, None), self._settings.reasoning)
         self._frames: list[_Frame] = []
+        self._rewritten_opening = ""  # the generation prompt, once a turn was met that the template rewrites later
 
     @property
     def templates(self) -> bool:
@@ -162,8 +164,9 @@ class Renderer:
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            span = self._span_by_prefix(messages, index, tools, text)
-            span = span or self._span_by_change(messages, index, tools, text, cursor)
+            by_change = partial(self._span_by_change, messages, index, tools, text, cursor)
+            span = by_change() if self._rewritten_opening else None
+            span = span or self._span_by_prefix(messages, index, tools, text) or by_change()
             spans.append(span)
             cursor = span[1] if span else cursor
         return spans
@@ -257,12 +260,22 @@ class Renderer:
         self, messages: list[Message], tools: list[Row] | None, text: str, cursor: int, limit: int
     ) -> tuple[str, int]:
         """The generation prompt after `messages`, without a thinking block at its end, and where it ends in `text`, before
-        `limit`; "" and `cursor` if it does not occur."""
-        before = self._apply(messages, tools) if messages else ""
-        prompt = self._apply(messages, tools, add_generation_prompt=True).removeprefix(before) if messages else ""
-        opening = _BLOCK_AT_END.sub("", prompt)
-        place = text.rfind(opening, cursor, limit)
-        return (opening, place + len(opening)) if opening and place >= 0 else ("", cursor)
+        `limit`; "" and the end of the last of them if it does not occur."""
+        asked = messages[-1]["content"].strip() if messages else ""
+        place = text.rfind(asked, cursor, limit) if asked else -1
+        begin = place + len(asked) if place >= 0 else cursor
+        for known in (True, False):
+            opening = self._rewritten_opening if known else self._generation_prompt(messages, tools)
+            if opening and (place := text.rfind(opening, begin, limit)) >= 0:
+                self._rewritten_opening = opening
+                return opening, place + len(opening)
+        return "", begin
+
+    def _generation_prompt(self, messages: list[Message], tools: list[Row] | None) -> str:
+        if not messages:
+            return ""
+        prompt = self._apply(messages, tools, add_generation_prompt=True)
+        return _BLOCK_AT_END.sub("", prompt.removeprefix(self._apply(messages, tools)))
 
     @cached_property
     def _ends(self) -> re.Pattern[str]:
@@ -289,18 +302,39 @@ class Renderer:
 
     def _write(self, messages: list[Message], tools: list[Row] | None, add_generation_prompt: bool = False) -> str:
         try:
-            text = self._tokenizer.apply_chat_template(
-                messages,
-                tools=tools,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                **self._arguments,
-            )
+            text = self._templated(messages, tools, add_generation_prompt)
         except Exception as error:  # a template is a program and can raise any exception
-            raise rendering_error(error) from error
-        if problem := too_long(str(text)):
+            written = [_with_written_arguments(message) for message in messages]
+            if isinstance(error, MemoryError | TimeoutError) or written == messages:
+                raise rendering_error(error) from error
+            try:  # some templates join the arguments of calls as text
+                text = self._templated(written, tools, add_generation_prompt)
+            except Exception:
+                raise rendering_error(error) from error
+        if problem := too_long(text):
             raise problem
-        return str(text)
+        return text
+
+    def _templated(self, messages: list[Message], tools: list[Row] | None, add_generation_prompt: bool) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt, **self._arguments
+            )
+        )
+
+
+def _with_written_arguments(message: Message) -> Message:
+    """The message with the arguments of its calls as JSON text."""
+    if not message.get("tool_calls"):
+        return message
+    return message | {"tool_calls": [_written(call) for call in message["tool_calls"]]}
+
+
+def _written(call: Row) -> Row:
+    if isinstance(call.get("function"), dict):
+        return call | {"function": _written(call["function"])}
+    arguments = call.get("arguments")
+    return call if isinstance(arguments, str) else call | {"arguments": json.dumps(arguments, ensure_ascii=False)}
 
 
 def _any_of(texts: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from training.tokens import lengths as numbers
+from training.tokens.coverage import Gap, GapCounts, Missing
 from training.tokens.duplicates import Signatures, exact_duplicates, near_duplicates, row_hashes
 from training.tokens.encoding import Encoded
 from training.tokens.rendering import Rendered
@@ -26,10 +27,12 @@ _FILES = ("tokens.i32", "ends.i64", "spans.i32", "first_trained.i32", "hashes.u6
 class StoreWriter:
     """Writes the files of a new store to `folder`."""
 
-    def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerBase, *, weighted: bool = False) -> None:
-        """`weighted`: the rows have loss weights, which are stored too."""
+    def __init__(
+        self, folder: Path, tokenizer: PreTrainedTokenizerBase, gaps: GapCounts, *, weighted: bool = False
+    ) -> None:
+        """`gaps` are those of the rows' texts; `weighted`: the rows have loss weights, which are stored too."""
         self.rows = self.trainable = 0
-        self._folder, self._tokenizer = folder, tokenizer
+        self._folder, self._tokenizer, self._gaps = folder, tokenizer, gaps
         self._files: dict[str, BinaryIO] = {
             name: (folder / name).open("wb") for name in (*_FILES, *([WEIGHTS] if weighted else []))
         }
@@ -69,6 +72,7 @@ class StoreWriter:
             self._files[name].write(np.ascontiguousarray(array).data)
         self._signatures.add(encoded.tokens, encoded.lengths)
         self._count_scripts(rendered, encoded)
+        self._find_lost_spans(rendered, encoded)
         self.rows += len(rendered)
         self.trainable += len(rendered) - len(empty)
         self._tokens += len(encoded.tokens)
@@ -105,7 +109,15 @@ class StoreWriter:
             "cut_offs": numbers.cut_offs(lengths, first),
             "scripts": self._script_facts(),
             "special_ids": sorted(self._tokenizer.all_special_ids),
+            "gaps": self._gaps.as_json(),
         }
+
+    def _find_lost_spans(self, rendered: Sequence[Rendered | None], encoded: Encoded) -> None:
+        """Counts the rows with an answer whose text has loss and none of whose tokens does."""
+        spans = np.bincount(encoded.spans[:, 0], minlength=len(rendered))
+        for index, row in enumerate(rendered):
+            if row and spans[index] < len(row.spans) and spans[index] < sum(start < end for start, end in row.spans):
+                self._gaps.add(self.rows + index + 1, [Missing(Gap.NO_LOSS, "one of its answers")])
 
     def _count_scripts(self, rendered: Sequence[Rendered | None], encoded: Encoded) -> None:
         unknown = np.zeros(len(rendered), np.int64)

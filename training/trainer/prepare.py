@@ -23,6 +23,8 @@ from training.reports.report import Report
 from training.run_folder import checkpoints
 from training.run_folder.checkpoint_layout import Layout, check_resume
 from training.run_folder.paths import tokens_dir
+from training.template_check.gap_findings import gap_findings
+from training.tokens.coverage import gap_counts
 from training.tokens.joined import joined
 from training.tokens.make_store import find_or_make
 from training.tokens.order import Integers
@@ -30,6 +32,7 @@ from training.tokens.selection import Selection, SetRows, held_out_count, select
 from training.tokens.store import VARIABLE, TokenStore
 from training.tokens.task_parts import StoredText
 from training.trainer import data_notes
+from training.trainer.row_check import RENDERED, note_findings
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,10 @@ def _tokens(
 ) -> TokenStore:
     root = Path(os.environ.get(VARIABLE) or tokens_dir(run_dir))
     model, revision, chat = config.model, config.revision, ChatSettings.of(config)
-    return find_or_make(file.path, root, tokenizer, model, revision, file.columns, report.progress, part, chat)
+    store = find_or_make(file.path, root, tokenizer, model, revision, file.columns, report.progress, part, chat)
+    if config.task in RENDERED:
+        note_findings(config, gap_findings(gap_counts(store.facts["gaps"])), report)
+    return store
 
 
 def _all_rows(files: Sequence[DataFile], rows: TaskRows, config: RunConfig) -> Integers:

@@ -15,6 +15,8 @@ from training.data.inspection import Inspection
 from training.data.issues import ERROR, WARNING, Issue
 from training.data.mapping import format_of, parse_mapping
 from training.errors import DataError
+from training.template_check.gap_findings import gap_findings
+from training.tokens.coverage import gap_counts
 from training.tokens.task_parts import misfit, tasks_of
 from worker.datasets.checking import check_file
 
@@ -137,6 +139,10 @@ def _count_tokens(
     values["longest_rows"] = [longest["row"] for longest in numbers["longest_rows"]]
     values["longest_lengths"] = [longest["tokens"] for longest in numbers["longest_rows"]]
     values["problems"] += _token_problems(options, values, first_untrained(store, options.max_length))
+    values["problems"] += [
+        asdict(Issue(gap.severity, options.file.name, gap.row, "", gap.message, gap.fix, gap.rows))
+        for gap in gap_findings(gap_counts(store.facts["gaps"]))
+    ]
     values["trainable"] = not any(problem["level"] == ERROR for problem in values["problems"])
 
 

@@ -195,3 +195,13 @@ def test_check_refuses_images_and_suggests_a_mapping(tmp_path):
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"question": "a", "answer": "b"}\n')
     assert "--columns 'prompt=question, completion=answer'" in lathe("dataset", "check", str(questions)).stdout
+
+
+def test_check_counts_rows_whose_texts_the_template_drops(check, tmp_path):
+    file = tmp_path / "tools.jsonl"
+    calls = [{"function": {"name": "lamp", "arguments": {"on": True}}}]
+    messages = [{"role": "user", "content": "Light!"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    file.write_text((json.dumps({"messages": messages}) + "\n") * 3)
+    result, _ = check(file, "--model", STARTER, exit_code=1)
+    [problem] = [problem for problem in result["problems"] if problem["level"] == "error"]
+    assert "tool_calls" in problem["message"] and (problem["rows"], problem["line"]) == (3, 1)

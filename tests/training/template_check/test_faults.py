@@ -325,3 +325,53 @@ def test_loss_weights_that_are_all_zero(tmp_path: Path) -> None:
 def test_a_template_runs_in_a_sandbox(tmp_path: Path, template: str, message: str) -> None:
     report = checked(tmp_path, make_tokenizer("chatml"), CHAT, chat_template=template)
     assert message in only(report, "cannot_render", ERROR).message
+
+
+def test_a_template_that_drops_tools_and_their_calls(tmp_path: Path) -> None:
+    lamp = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "lamp", "arguments": {"on": 1}}}]}
+    rows = [{"messages": [{"role": "user", "content": "Light!"}, lamp], "tools": TOOLS}]
+    findings = checked(tmp_path, make_tokenizer("chatml"), rows).findings
+    assert [(str(one.fault), one.severity) for one in findings] == [("tools_dropped", ERROR)] * 2
+    assert "tool_calls" in " ".join(one.message for one in findings) and "column tools" in findings[0].message
+
+
+def test_a_template_that_drops_reasoning(tmp_path: Path) -> None:
+    rows = [chat("2+2?", "4", reasoning_content="add")]
+    only(checked(tmp_path, make_tokenizer("chatml"), rows), "reasoning_dropped", WARNING)
+
+
+def test_reasoning_as_text_in_an_earlier_turn_gets_the_advice_of_a_field(tmp_path: Path) -> None:
+    rows = [chat("2+2?", "<think>\nadd\n</think>\n\n4", "And?", "5", reasoning_content="more")]
+    finding = only(checked(tmp_path, make_tokenizer("qwen3"), rows), "empty_thinking", WARNING)
+    assert finding.changes == {"loss_on": "last"} and "messages[1]" in finding.message
+
+
+def test_every_row_is_rendered_also_those_beyond_the_checked_ones(tmp_path: Path) -> None:
+    """Only row 500 has a system message, and only row 501 a role that the template refuses."""
+    rows = [chat("2+2?", "4") for _ in range(499)]
+    rows += [
+        chat("2+2?", "4", system="Be short."),
+        {"messages": [{"role": "tool", "content": "x"}, *rows[0]["messages"]]},
+    ]
+    template = CHATML.replace("{%- for m in messages %}", "{%- for m in messages if m['role'] != 'system' %}").replace(
+        "{{ '<|im_start|>' +", "{{ raise_exception('unknown role') if m['role'] == 'tool' else '' }}{{ '<|im_start|>' +"
+    )
+    report = checked(tmp_path, make_tokenizer("chatml"), rows, chat_template=template)
+    found = {str(one.fault): (one.row, one.rows) for one in report.findings}
+    assert found == {"system_dropped": (500, 1), "wrong_role": (501, 1)}
+    assert (report.rendered, report.complete) == (500, True) and report.checked < 100
+
+
+def test_the_rejected_answers_of_pairs_are_looked_for_too(tmp_path: Path) -> None:
+    template = CHATML.replace("m['content'] +", "m['content'].split('\n')[0] +")
+    question = [{"role": "user", "content": "2+2?"}]
+    good, bad = [{"role": "assistant", "content": text} for text in ("4", "5\nfive")]
+    rows = [{"prompt": question, "chosen": [good], "rejected": [bad]}]
+    report = checked(tmp_path, make_tokenizer("chatml"), rows, chat_template=template, task="dpo")
+    only(report, "answer_trimmed", ERROR)
+
+
+def test_answers_cut_off_by_the_maximum_length_are_counted(tmp_path: Path) -> None:
+    rows = [{"prompt": prompt, "completion": " no"} for prompt in ("Say it.", "Say it. " * 30) * 2]
+    finding = only(checked(tmp_path, make_tokenizer("chatml"), rows, max_length=48), "end_token_cut_off", WARNING)
+    assert "2 of 4 checked rows" in finding.message and "2 it cuts off the whole answer" in finding.message

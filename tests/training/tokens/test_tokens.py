@@ -239,3 +239,15 @@ def test_padding_has_no_loss() -> None:
     assert batch["attention_mask"].sum(dim=1).tolist() == [2, 9]
     assert batch["input_ids"][0, 2:].unique().tolist() == [9]
     assert batch["labels"][0, 2:].unique().tolist() == [IGNORED]
+
+
+def test_what_the_template_drops_is_counted_with_the_first_row(tokenizers: dict[bool, Any], tmp_path: Path) -> None:
+    call = {"function": {"name": "add", "arguments": {"a": 1}}}
+    turns = [[{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2", **more}] for more in (
+        {}, {"tool_calls": [call]}, {"reasoning_content": "I add."}, {"tool_calls": [call]}
+    )]  # fmt: skip
+    gaps = store(tmp_path, [{"messages": messages} for messages in turns], tokenizers[True]).facts["gaps"]
+    assert {gap: (count["rows"], count["first"]) for gap, count in gaps.items()} == {
+        "tool calls": (2, 2),
+        "reasoning": (1, 3),
+    }

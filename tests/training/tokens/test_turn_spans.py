@@ -101,3 +101,13 @@ def test_public_templates_give_each_turn_its_loss(family: str, conversation: str
         assert message["content"] in part and part.endswith("|>")
         assert not message.get("tool_calls") or "Rome" in part
         assert "sunny" not in part and "Weather?" not in part
+
+
+def test_a_template_that_joins_the_arguments_of_calls_as_text_gets_them_as_text() -> None:
+    template = (
+        "{%- for m in messages %}{{ m['role'] + ':' + m['content'] }}{%- for c in m['tool_calls'] or [] %}"
+        "{{ ' ' + c['function']['arguments'] }}{% endfor %}{{ '<|im_end|>' }}{% endfor -%}"
+    )
+    assert trained(make_tokenizer("chatml", chat_template=template), [ASKED, call()])[0].endswith(
+        '{"city": "Rome"}<|im_end|>'
+    )
