@@ -55,7 +55,8 @@ def document(session: Session, dataset_id: str) -> dict[str, Any]:
     users = dataset_uses.users(session=session).get(item.id, [])
     kinds = {"format": item.shape, "file_format": item.format, "columns_map": item.columns_map}
     runs = [{"id": user.id, "name": user.name, "status": user.status.value} for user in users]
-    return item.model_dump(mode="json", include=set(_WHOLE)) | kinds | {"runs": runs, "sample": item.sample}
+    more = {"unused_columns": datasets.unused(item), "runs": runs, "sample": item.sample}
+    return item.model_dump(mode="json", include=set(_WHOLE)) | kinds | more
 
 
 def find(session: Session, dataset_id: str) -> Dataset:

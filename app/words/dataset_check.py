@@ -30,6 +30,7 @@ def _facts(values: dict[str, Any]) -> list[tuple[str, str]]:
     counts = values["counts"] if len(values["counts"]) > 1 else {}
     return [
         ("Format", f"{values['format']}{reason}"),
+        ("Columns not used", ", ".join(values["unused"])),
         ("Rows", numbers.count(values["rows"])),
         ("Rows of each", ", ".join(f"{count:,} {name}" for name, count in counts.items())),
         ("Empty rows (skipped)", numbers.count(values["empty_rows"]) if values["empty_rows"] else ""),

@@ -10,7 +10,9 @@ ROLES = ("system", "user", "assistant", "tool")
 _OTHER_NAMES = {
     "developer": "system",
     "human": "user",
+    "prompter": "user",
     "gpt": "assistant",
+    "ai": "assistant",
     "chatgpt": "assistant",
     "model": "assistant",
     "bot": "assistant",
@@ -92,11 +94,12 @@ def _message(entry: Any, column: str, index: int) -> Message:
     if not isinstance(entry, dict):
         place = f"{column}[{index}]"
         raise DataError(f"is {kind_of(entry)}, not a message.", _MESSAGES_FIX, field=place)
-    name = entry.get("role", entry.get("from"))
-    role = name if name in ROLES else _OTHER_NAMES.get(name) if isinstance(name, str) else None
+    given = entry.get("role", entry.get("from"))
+    name = given.strip().lower() if isinstance(given, str) else ""
+    role = name if name in ROLES else _OTHER_NAMES.get(name)
     if role is None:
         place = f"{column}[{index}].role"
-        raise DataError(f"has the unknown role {name!r}.", f"Use one of {', '.join(ROLES)}.", field=place)
+        raise DataError(f"has the unknown role {given!r}.", f"Use one of {', '.join(ROLES)}.", field=place)
     content = entry.get("content", entry.get("value"))
     message: Message = {"role": role}
     if name == "function_call":

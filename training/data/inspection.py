@@ -25,7 +25,7 @@ class Inspection:
     """The report on a file. `sample` has its first rows with long texts shortened, `counts` the number of rows by format.
 
     `trainable` is True if there are no errors, `mappable` if the only errors are unknown columns. `suggestion` is then a column
-    mapping that fits the first rows, if a common one does.
+    mapping that fits the first rows, if a common one does. `unused` are the columns that training does not use.
     """
 
     file_format: str = ""
@@ -40,6 +40,7 @@ class Inspection:
     trainable: bool = False
     mappable: bool = False
     suggestion: str = ""
+    unused: list[str] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Inspection":
@@ -91,6 +92,7 @@ def _report(survey: Survey, path: Path, kind: str, *, mapped: bool) -> Inspectio
         trainable=not survey.issues.errors,
         mappable=survey.mappable and not mapped,
         suggestion=survey.suggestion(),
+        unused=survey.unused(),
     )
 
 

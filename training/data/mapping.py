@@ -7,14 +7,17 @@ from training.data.example import Row
 from training.errors import DataError
 
 ROLES = (
-    "messages", "tools", "system", "prompt", "completion", "instruction", "input", "output", "text", "chosen", "rejected",
-    "label", "source", "target",
+    "messages", "tools", "system", "prompt", "completion", "instruction", "input", "output", "history", "text", "chosen",
+    "rejected", "label", "source", "target",
 )  # fmt: skip
 _PLANS = {  # required roles: (optional roles, row format)
     ("messages",): (("system", "tools", "label"), "messages"),
     ("prompt", "completion"): (("system", "tools", "label"), "prompt/completion"),
-    ("instruction", "output"): (("input", "system"), "alpaca"),
-    ("chosen", "rejected"): (("prompt", "messages", "instruction", "input", "system", "tools"), "preference"),
+    ("instruction", "output"): (("input", "system", "history"), "alpaca"),
+    ("chosen", "rejected"): (
+        ("prompt", "messages", "instruction", "input", "system", "history", "tools"),
+        "preference",
+    ),
     ("source", "target"): ((), "source/target"),
     ("text", "label"): ((), "text/label"),
     ("text",): ((), "text"),

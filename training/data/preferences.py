@@ -35,6 +35,8 @@ def read_pair(row: Row) -> Pair:
         EmptyRow: an answer is empty.
         DataError: no prompt is found, or a value is of the wrong type.
     """
+    if "chosen" not in row and is_answer_pair(row.get("output")):
+        row = row | dict(zip(("chosen", "rejected"), row["output"], strict=True))
     if _is_conversation(row.get("chosen")):
         return _conversation_pair(row)
     chosen, rejected = filled(row, "chosen"), filled(row, "rejected")
@@ -59,12 +61,9 @@ def _conversation_pair(row: Row) -> Pair:
 
 def _before(row: Row) -> str | list[Message]:
     """The prompt from its own column; empty if there is none."""
-    for column in ("prompt", "messages", "conversations"):
+    for column in ("prompt", "messages", "conversations", "conversation"):
         if column in row:
             return turns(row, column) if _is_conversation(row[column]) else text(row, column)
-    if "instruction" in row:
-        input_text = text(row, "input") if "input" in row else ""
-        return "\n\n".join(part for part in (text(row, "instruction"), input_text) if part)
     return ""
 
 
@@ -122,6 +121,11 @@ def _assistant(answer: str) -> list[Message]:
 def _is_conversation(value: Any) -> bool:
     value = from_json(value)
     return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(turn, dict) for turn in value))
+
+
+def is_answer_pair(value: Any) -> bool:
+    """True for a chosen and a rejected answer in one list, an older form of LLaMA-Factory's."""
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(answer, str) for answer in value)
 
 
 def label(value: Any) -> bool:

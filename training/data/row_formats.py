@@ -4,9 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.data.conversations import from_json
-from training.data.example import Row
+from training.data.example import Row, kind_of
 from training.data.media import refuse_media_columns
+from training.data.preferences import is_answer_pair
+from training.data.suggested_mapping import pair_beside_text
 from training.data.to_examples import CONVERSATION_COLUMNS
+from training.data.trees import root_of
 from training.errors import DataError
 
 UNKNOWN = "unknown"
@@ -38,10 +41,26 @@ def find_format(row: Row) -> DetectedFormat:
         UnknownFormat: the columns match no known format.
         DataError: it is not a row but contains the list of rows.
     """
-    detected = _preference(row) or _conversation(row) or _columns(row)
+    detected = _preference(row) or _conversation(row) or (_TREE if root_of(row) else _columns(row))
     if detected is None:
         raise _unknown(row)
+    if detected is _TEXT:
+        _check_text_alone(row)
     return detected
+
+
+def _check_text_alone(row: Row) -> None:
+    """Checks that a column `text` is not beside a pair, or one message of a conversation.
+
+    Raises:
+        UnknownFormat: it is, so that rows of text are only a guess.
+    """
+    if row.get("parent_id", row.get("message_tree_id")) and row.get("role"):
+        message = "is one message of a conversation (it has role and parent_id), not a whole one."
+        raise UnknownFormat(message, "Use the file with trees, or set the column mapping to text=text.", field="text")
+    if mapping := pair_beside_text(row):
+        fix = f"Set the column mapping to {mapping}, or to text=text to train on that column alone."
+        raise UnknownFormat("has a column text beside columns that form a pair.", fix, field="text")
 
 
 def _unknown(row: Row) -> DataError:
@@ -50,6 +69,11 @@ def _unknown(row: Row) -> DataError:
             message = f"is not a row, but contains a list of rows under {name!r}."
             return DataError(message, f"Save the list under {name!r} as its own file.", field=name)
     refuse_media_columns(row)
+    for names, detected in _FLAT:
+        if names <= row.keys():  # the names are those of a format, and a value is not
+            name = next(name for name in sorted(names) if not _is_flat(row[name], names))
+            message = f"is {kind_of(row[name])} where the format {detected.format} has text, so the row matches no known format."
+            return UnknownFormat(message, UNKNOWN_FIX, field=name)
     columns = f"has the columns {named(list(row))}" if row else "has no columns"
     return UnknownFormat(f"{columns}, which match no known format.", UNKNOWN_FIX)
 
@@ -73,23 +97,28 @@ _EXPLICIT = DetectedFormat(_PAIR, _every("prompt, chosen and rejected"))
 _CONVERSATIONS = DetectedFormat(_PAIR, _every("chosen and rejected", ", two conversations with the same beginning"))
 _TEXTS = DetectedFormat(_PAIR, _every("chosen and rejected", ", two texts with the same beginning"))
 _INSTRUCTION = DetectedFormat(_PAIR, _every("instruction, chosen and rejected"))
+_TWO_OUTPUTS = DetectedFormat(_PAIR, _every("instruction and output", ", the chosen and the rejected answer"))
 _ANSWERS = {name: DetectedFormat(_PAIR, _every(f"{name}, chosen and rejected")) for name in CONVERSATION_COLUMNS}
 _LABELED = DetectedFormat("unpaired preference", _every("prompt, completion and label", " (true or false)"))
 _LABELED_TURNS = {
     name: DetectedFormat("unpaired preference", _every(f"{name} and label", " (true or false)"))
     for name in CONVERSATION_COLUMNS
 }
+_TEXT = DetectedFormat("text", "every row has the column text")
+_TREE = DetectedFormat("message tree", _every("role, text and replies", ", a tree of messages"))
 _FLAT = (
     (frozenset({"prompt", "completion"}), DetectedFormat("prompt/completion", _every("prompt and completion"))),
     (frozenset({"instruction", "output"}), DetectedFormat("alpaca", _every("instruction and output"))),
     (frozenset({"source", "target"}), DetectedFormat("source/target", _every("source and target"))),
     (frozenset({"text", "label"}), DetectedFormat("text/label", _every("text and label"))),
-    (frozenset({"text"}), DetectedFormat("text", "every row has the column text")),
+    (frozenset({"text"}), _TEXT),
 )
 _ALPACA_INPUT = DetectedFormat("alpaca", _every("instruction, input and output"))
 
 
 def _preference(row: Row) -> DetectedFormat | None:
+    if "instruction" in row and "chosen" not in row and is_answer_pair(row.get("output")):
+        return _TWO_OUTPUTS
     if "chosen" not in row or "rejected" not in row:
         return None
     for name, detected in _ANSWERS.items():

@@ -1,6 +1,8 @@
 """Suggests a column mapping for rows of unknown format: common pairs of names, each tried on the rows before it is named."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from training.data.example import EmptyRow, Row
 from training.data.mapping import apply, format_of, write_mapping
@@ -9,8 +11,10 @@ from training.errors import DataError
 
 _ASKED = ("prompt", "question", "query", "instruction", "input", "problem", "user", "human", "request", "context")
 _ANSWERED = ("completion", "answer", "answers.text.0", "answers.0.text", "answers.0", "response", "output", "reply", "solution",
-             "assistant", "bot", "gpt", "answer_text")  # fmt: skip
-_CHOSEN = (("chosen", "rejected"), ("chosen_response", "rejected_response"), ("response_chosen", "response_rejected"))
+             "assistant", "bot", "gpt", "answer_text", "sql", "code", "canonical_solution", "target", "query")  # fmt: skip
+_ANSWERS_TO_TEXT = ("summary", "code", "completion", "response", "answer", "output", "target", "reply")
+_CHOSEN = (("chosen", "rejected"), ("chosen_response", "rejected_response"), ("response_chosen", "response_rejected"),
+           ("response_j", "response_k"), ("accepted", "rejected"))  # fmt: skip
 _SOURCES = (("article", "highlights"), ("article", "summary"), ("document", "summary"), ("dialogue", "summary"),
             ("text", "summary"), ("source_text", "target_text"), ("src", "tgt"), ("input_text", "target_text"))  # fmt: skip
 _CLASSES = (
@@ -20,44 +24,109 @@ _CLASSES = (
     ("content", "label"),
     ("text", "labels"),
 )
+_MORE = {  # optional roles, and the usual names of their columns
+    "input": ("input", "context", "passage", "document"),
+    "system": ("system", "system_prompt"),
+    "history": ("history",),
+    "tools": ("tools",),
+}
 _TEXTS = ("content", "body", "document", "article", "markdown", "code", "story")
+_LANGUAGE = re.compile(r"[a-z]{2}(_[A-Z]{2})?")
+_INSTRUCTED = {"prompt": "instruction", "completion": "output"}
 _CHATS = ("conversation.messages", "chat", "dialog", "dialogue", "turns", "messages.messages", "data")
 
 
 def suggest(rows: Sequence[Row]) -> str | None:
-    """A column mapping with which every one of the rows is an example; None if no common one fits."""
-    return next((write_mapping(mapping) for mapping in _candidates(rows) if rows and _fits(mapping, rows)), None)
+    """A column mapping with which every one of the rows is an example; None if no common one fits.
+
+    Names are compared in any case. Columns with an input, a system prompt, earlier turns or tools are added if they fit.
+    """
+    if not rows:
+        return None
+    names = {name.lower(): name for row in rows for name in reversed(row)}
+    for candidate in (*_candidates(names), *_language_pairs(rows[0])):
+        mapping = {role: _named(path, names) for role, path in candidate.items()}
+        if _fits(mapping, rows, set(mapping)):
+            return write_mapping(_extended(mapping, rows, names))
+    return None
 
 
-def _candidates(rows: Sequence[Row]) -> list[dict[str, str]]:
-    pairs = [(asked, answered) for asked in _ASKED for answered in _ANSWERED]
-    contexts = [
-        {"instruction": asked, "input": more, "output": answered}
-        for asked in ("question", "query", "instruction")
-        for more in ("context", "passage", "document")
-        for answered in _ANSWERED
-        if any(more in row for row in rows)
-    ]
-    return [
+def pair_beside_text(row: Row) -> str | None:
+    """The mapping of a row with a column `text` in which other columns, or it and another one, form a pair; None if none do."""
+    if len(row) == 1 or not _may_pair(frozenset(row)):
+        return None
+    mapping = suggest([row])
+    return mapping if mapping and not mapping.startswith(("text=", "messages=")) else None
+
+
+@lru_cache(maxsize=1024)
+def _may_pair(names: frozenset[str]) -> bool:
+    """True if the columns include the names of a common pair."""
+    lowered = {name.lower() for name in names}
+    pairs = [(asked, answered.partition(".")[0]) for asked in _ASKED for answered in _ANSWERED]
+    pairs += [*_CHOSEN, *_SOURCES, *(("text", answer) for answer in _ANSWERS_TO_TEXT)]
+    return any(one != other and {one, other} <= lowered for one, other in pairs)
+
+
+def _candidates(names: Collection[str]) -> Iterator[dict[str, str]]:
+    """The mappings to try, in order, whose columns occur in the rows."""
+    pairs = [(asked, answered) for asked in _ASKED for answered in _ANSWERED if asked != answered]
+    candidates = [
         *({"messages": column} for column in _CHATS),
         *({"prompt": asked, "chosen": one, "rejected": other} for asked in _ASKED for one, other in _CHOSEN),
         {"chosen": "chosen_messages", "rejected": "rejected_messages"},
-        *contexts,
         *({"prompt": asked, "completion": answered} for asked, answered in pairs),
         *({"source": source, "target": target} for source, target in _SOURCES),
+        *({"prompt": "text", "completion": answered} for answered in _ANSWERS_TO_TEXT),
         *({"text": text, "label": label} for text, label in _CLASSES),
         *({"text": column} for column in _TEXTS),
     ]
+    for mapping in candidates:
+        if all(path.partition(".")[0] in names for path in mapping.values()):
+            yield mapping
 
 
-def _fits(mapping: dict[str, str], rows: Sequence[Row]) -> bool:
+def _language_pairs(row: Row) -> Iterator[dict[str, str]]:
+    """A translation: two texts under the codes of their languages, in one column or as two."""
+    nested = row.get("translation")
+    texts, before = (nested, "translation.") if isinstance(nested, dict) else (row, "")
+    codes = [name for name, text in texts.items() if isinstance(text, str) and _LANGUAGE.fullmatch(name)]
+    if len(codes) == 2:
+        yield {"source": before + codes[0], "target": before + codes[1]}
+
+
+def _named(path: str, names: Mapping[str, str]) -> str:
+    """The path with the column's name as the file writes it."""
+    column, dot, rest = path.partition(".")
+    return names.get(column, column) + dot + rest
+
+
+def _extended(mapping: dict[str, str], rows: Sequence[Row], names: Mapping[str, str]) -> dict[str, str]:
+    """The mapping with the optional columns that the rows have and that it does not use."""
+    for role, usual in _MORE.items():
+        column = next((names[name] for name in usual if name in names and names[name] not in mapping.values()), None)
+        if column is None:
+            continue
+        more = {**mapping, role: column}
+        if role in ("input", "history") and "prompt" in mapping:  # they belong to an instruction
+            more = {_INSTRUCTED.get(name, name): path for name, path in more.items()}
+        if role == "input" and "chosen" not in mapping:
+            more = {name: more[name] for name in ("instruction", "input", "output", *more) if name in more}
+        if _fits(more, rows, {_INSTRUCTED.get(name, name) for name in mapping} & set(more)):
+            mapping = more
+    return mapping
+
+
+def _fits(mapping: dict[str, str], rows: Sequence[Row], needed: set[str]) -> bool:
+    """True if the roles form a format, every row has the needed ones, and each row is an example or empty."""
     try:
+        row_format = format_of(mapping)
         for row in rows:
             mapped = apply(mapping, row)
-            if mapped.keys() != mapping.keys():
+            if not needed <= mapped.keys():
                 return False
             try:
-                to_example(mapped, format_of(mapping))
+                to_example(mapped, row_format)
             except EmptyRow:
                 continue
     except DataError:

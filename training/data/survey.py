@@ -4,12 +4,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from training.data.columns_in_use import unused_columns, vanished_texts
 from training.data.example import EmptyRow, Row, kind_of
 from training.data.issues import ERROR, WARNING, Issues
-from training.data.mapping import apply, format_of, in_file, parse_mapping
+from training.data.mapping import apply, format_of, in_file, parse_mapping, write_mapping
 from training.data.row_formats import MAPPED, UNKNOWN, UnknownFormat, find_format, listed, named
 from training.data.suggested_mapping import suggest
 from training.data.to_examples import to_example
+from training.data.trees import best_path, root_of
 from training.errors import DataError
 
 MOST_COLUMNS = 500
@@ -19,6 +21,7 @@ _NUMBERS = {int: float}  # both are reported as numbers
 _TYPE_NAMES = {str: "text", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
 
 SAMPLE_ROWS = 5
+_OWN_TEXT_FIX = "Move its text into the conversation, or remove the column."
 
 
 class Survey:
@@ -32,7 +35,7 @@ class Survey:
         self.counts: Counter[str] = Counter()
         self.rows = self.empty = self.unknown = 0
         self._mapping = parse_mapping(columns) if columns else None
-        self._unwanted = 0
+        self._unwanted = self._other_replies = self._first_other = 0
         self._first_unwanted = 0
         self._reasons: dict[str, str] = {}
 
@@ -59,9 +62,16 @@ class Survey:
         else:
             row_format = self._detect(row)
         self.counts[row_format] += 1
-        if to_example(row, row_format).label is False:
+        example = to_example(row, row_format)
+        if example.label is False:
             self._first_unwanted = self._first_unwanted or self.rows
             self._unwanted += 1
+        for name in vanished_texts(row, example):
+            message = "is not used: the conversation has its own."
+            self.issues.add(WARNING, self._in_file(DataError(message, _OWN_TEXT_FIX, field=name)), self.rows)
+        if row_format == "message tree" and (others := best_path(root_of(row) or {})[1]):
+            self._other_replies += others
+            self._first_other = self._first_other or self.rows
 
     def _detect(self, row: Row) -> str:
         try:
@@ -127,9 +137,18 @@ class Survey:
             message = "is false: supervised fine-tuning skips rows with a bad answer."
             error = DataError(message, "Use it with task kto.", field="label")
             self.issues.add(WARNING, error, self._first_unwanted, self._unwanted)
+        if self._other_replies:
+            message = f"has {self._other_replies:,} further replies, which are not used: of each message one reply is, the best."
+            fix = "Write one row for each conversation to train on all."
+            self.issues.add(WARNING, DataError(message, fix, field="replies"), self._first_other, self.rows)
         for remark, line, rows in self.columns.remarks(gaps=len(self.counts) < 2):
             if not self.issues.faulty(remark.field):
                 self.issues.add(WARNING, remark, line, rows)
+
+    def unused(self) -> list[str]:
+        """The columns that nothing uses; none for a file of unknown format."""
+        mapping = write_mapping(self._mapping) if self._mapping else None
+        return unused_columns(self.columns.names, self.counts, mapping) if self.counts else []
 
     def counted(self) -> dict[str, int]:
         return {MAPPED: self.counts.total()} if self._mapping else dict(self.counts.most_common())

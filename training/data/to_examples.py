@@ -7,6 +7,7 @@ from training.data.conversations import conversation, from_json, tools, turns
 from training.data.example import EmptyRow, Example, Message, Row, filled, kind_of, text
 from training.data.media import refuse_media_columns, refuse_placeholders
 from training.data.preferences import label, read_pair
+from training.data.trees import best_path, root_of
 from training.errors import DataError
 
 
@@ -48,12 +49,17 @@ def _prompt_completion(row: Row) -> Example:
 
 
 def _alpaca(row: Row) -> Example:
+    return Example(messages=[*_asked(row), *_turn("assistant", filled(row, "output"))])
+
+
+def _asked(row: Row) -> list[Message]:
+    """The turns before the answer of a row with an instruction: system prompt, history, and the instruction with its input."""
     instruction, more = text(row, "instruction"), text(row, "input") if "input" in row else ""
     instruction = f"{instruction}\n\n{more}" if instruction and more else instruction or more
     if not instruction or instruction.isspace():
         raise EmptyRow("is empty: nothing to answer.", "Fill it in, or delete the row.", field="instruction")
     before = _system(row, []) + (_history(row) if "history" in row else [])
-    return Example(messages=[*before, *_turn("user", instruction), *_turn("assistant", filled(row, "output"))])
+    return [*before, *_turn("user", instruction)]
 
 
 def _history(row: Row) -> list[Message]:
@@ -72,6 +78,10 @@ def _history(row: Row) -> list[Message]:
 
 
 def _preference(row: Row) -> Example:
+    if "instruction" in row and not any(name in row for name in ("prompt", *CONVERSATION_COLUMNS)):
+        row = {name: value for name, value in row.items() if name not in ("system", "history")} | {
+            "prompt": _asked(row)
+        }
     pair = read_pair(row)
     if isinstance(pair.beginning, str) and isinstance(pair.chosen, str):
         if not row.get("system"):
@@ -88,6 +98,11 @@ def _unpaired(row: Row) -> Example:
         raise DataError("is missing.", "Add this column to every row, or delete the row.", field="label")
     example = _messages(row) if any(name in row for name in CONVERSATION_COLUMNS) else _prompt_completion(row)
     return replace(example, label=label(row["label"]))
+
+
+def _tree(row: Row) -> Example:
+    messages, _ = best_path(root_of(row) or {})
+    return Example(messages=conversation({"replies": messages}, "replies"))
 
 
 def _text(row: Row) -> Example:
@@ -125,6 +140,7 @@ _READERS: dict[str, Callable[[Row], Example]] = {
     "prompt/completion": _prompt_completion,
     "preference": _preference,
     "unpaired preference": _unpaired,
+    "message tree": _tree,
     "text": _text,
     "text/label": _text_label,
     "source/target": _source_target,

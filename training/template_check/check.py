@@ -20,11 +20,12 @@ from training.chat.template import TemplateLimit
 from training.config.choices import LossOn
 from training.config.run_config import RunConfig
 from training.errors import DataError, UserError
-from training.template_check.findings import ERROR, Fault, Finding, Report, ShownRow, ShownToken, grouped
+from training.template_check.findings import ERROR, WARNING, Fault, Finding, Report, ShownRow, ShownToken, grouped
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from training.template_check.every_row import EveryRow
     from training.template_check.sample import SampleRow
 
 SHOWN_ROWS, SHOWN_TOKENS = 3, 1500
@@ -72,6 +73,7 @@ def check(config: RunConfig, file: Path, columns: str | None, tokenizer: "PreTra
     every = render_every_row(config, file, columns, tokenizer)
     findings += gap_findings(every.gaps.by_gap, {finding.fault for finding in findings})
     findings += [_unreadable(number, error) for number, error in every.unreadable]
+    findings += [_unused(every)] if every.unused else []
     findings += model_findings(rows, tokenizer, subject, side)
     if rows and not any(any(row.weights[: config.max_length]) for row in rows):
         findings.append(_no_loss(rows, config))
@@ -85,6 +87,14 @@ def _unreadable(number: int, error: DataError) -> Finding:
     fault = Fault.WRONG_ROLE if about_roles or "role" in error.field else Fault.CANNOT_RENDER
     place = f"{error.field} " if error.field else ""
     return Finding(fault, ERROR, f"{place}{error.message}", error.fix, number)
+
+
+def _unused(every: "EveryRow") -> Finding:
+    """The columns with texts that training does not use."""
+    names = ", ".join(f"{name} (in {rows:,} rows)" for name, rows in every.unused.most_common(8))
+    message = f"Nothing uses the texts of the columns {names}: they are not trained."
+    fix = "Map them to a role (columns), or leave them out of the file."
+    return Finding(Fault.COLUMNS_UNUSED, WARNING, message, fix, setting="columns")
 
 
 def _no_loss(rows: list["SampleRow"], config: RunConfig) -> Finding:

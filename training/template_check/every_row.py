@@ -1,8 +1,10 @@
 """Renders every row of a data set, as far as the time allows, and counts what is missing in its text."""
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,6 +13,7 @@ from training.chat.template import TemplateLimit
 from training.chat.turn_loss import with_row_weight
 from training.config.choices import Task
 from training.config.run_config import RunConfig
+from training.data.columns_in_use import unused_columns
 from training.data.example import EmptyRow, Example
 from training.data.files.formats import file_format
 from training.data.files.readers import read_rows
@@ -20,18 +23,23 @@ from training.tokens.coverage import GapCounts
 from training.tokens.parts import PartRenderer
 from training.tokens.task_parts import STORED_TEXTS
 
+_SHORT = 48  # characters
 SECONDS = 10.0
 """The CPU time after which no further row is rendered: about 100,000 short conversations. A run checks the others itself."""
 
 
 @dataclass
 class EveryRow:
-    """The number of rows rendered, what is missing in them, and the rows (from 1) that cannot be read or rendered."""
+    """The number of rows rendered, what is missing in them, and the rows (from 1) that cannot be read or rendered.
+
+    `unused` has the columns with texts that nothing uses, with the number of rows that have such a text.
+    """
 
     rendered: int = 0
     complete: bool = True
     gaps: GapCounts = field(default_factory=GapCounts)
     unreadable: list[tuple[int, DataError]] = field(default_factory=list)
+    unused: Counter[str] = field(default_factory=Counter)
 
 
 def render_every_row(
@@ -43,11 +51,15 @@ def render_every_row(
         DataError: the file cannot be read, or `columns` is not a mapping.
     """
     settings, read, found = ChatSettings.of(config), reader(columns), EveryRow()
+    own = {config.weight_field, config.loss_field, config.stratify_by}
     parts = [PartRenderer(tokenizer, part, settings) for part in STORED_TEXTS[config.task]]
     end = time.process_time() + seconds
     for number, row in enumerate(read_rows(file, file_format(file, file.name)), start=1):
         try:
-            example = with_row_weight(read(row)[1], row, settings)
+            row_format, example = read(row)
+            example = with_row_weight(example, row, settings)
+            unused = unused_columns(row, (row_format,), columns)
+            found.unused.update(name for name in unused if name not in own and _has_text(row[name]))
             if example.label is not False or config.task is Task.KTO:
                 _render(example, number, parts, found)
         except EmptyRow:
@@ -65,3 +77,8 @@ def render_every_row(
 def _render(example: Example, number: int, parts: list[PartRenderer], found: EveryRow) -> None:
     found.gaps.add(number, [gap for part in parts for gap in part.missing(example, part.render(example))])
     found.rendered += 1
+
+
+def _has_text(value: Any) -> bool:
+    """True for a text that is more than an identifier or a category, and for lists and objects that are not empty."""
+    return len(value) > _SHORT if isinstance(value, str) else bool(value) and isinstance(value, (list, dict))

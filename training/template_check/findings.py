@@ -26,6 +26,7 @@ class Fault(StrEnum):
     TOOLS_DROPPED = "tools_dropped"
     REASONING_DROPPED = "reasoning_dropped"
     ANSWER_MASKED = "answer_masked"
+    COLUMNS_UNUSED = "columns_unused"
     # Further ones, which prevent the check or make it pointless.
     CANNOT_RENDER = "cannot_render"
     MARKS_IGNORED = "marks_ignored"

@@ -32,7 +32,7 @@ STORED_TEXTS: dict[Task, tuple[StoredText, ...]] = {
 
 
 _PAIRS = ("preference",)
-_ANSWERED = ("alpaca", "sharegpt", "messages", "prompt/completion", "source/target", "text/label")
+_ANSWERED = ("alpaca", "sharegpt", "messages", "message tree", "prompt/completion", "source/target", "text/label")
 _NEEDED = {
     Task.DPO: (_PAIRS, "chosen and rejected answers"),
     Task.ORPO: (_PAIRS, "chosen and rejected answers"),

@@ -10,10 +10,13 @@ from sqlalchemy import ColumnElement, or_
 from sqlmodel import Session, col, select
 
 from training.config.data_sets import FIELDS
+from training.data.columns_in_use import unused_columns
+from training.data.files.formats import file_format
 from training.data.inspection import Inspection
 from training.data.issues import Issue
+from training.data.row_formats import UNKNOWN
 from training.errors import DataError, UserError
-from worker.datasets import incoming, row_pages, token_cache
+from worker.datasets import bundles, incoming, row_pages, token_cache
 from worker.datasets.checking import check_file
 from worker.datasets.incoming import plain_name
 from worker.file_store import dataset_files
@@ -52,8 +55,8 @@ class Added:
 def add_file(*, path: Path, name: str, move: bool = False, owner: str = LOCAL) -> Dataset:
     """Checks a file and copies it into the store; `name` is its display name. The same bytes are stored once.
 
-    A file of unknown format is stored too, since a column mapping can make it usable. With `move`, the file is deleted afterwards,
-    stored or refused.
+    A folder or a zip archive of data files becomes one data set (see bundles.py). A file of unknown format is stored too, since a
+    column mapping can make it usable. With `move`, the file is deleted afterwards, stored or refused.
 
     Raises:
         DataError: the file is too large, does not fit on the disk, or cannot be used; nothing is stored.
@@ -65,8 +68,10 @@ def add(*, path: Path, name: str, move: bool = False, columns: str | None = None
     """As `add_file`, and returns whether the data set is new. With `columns`, a new one is checked and stored with this mapping."""
     name = plain_name(name)
     try:
-        with incoming.copied(path, name) as (copy, digest):
-            return _take(copy, digest, name, owner, columns)
+        with bundles.as_file(path, name) as file, incoming.copied(file, name) as (copy, digest):
+            return _take(
+                copy, digest, name, owner, columns, file_format=file_format(file, file.name) if file != path else None
+            )
     finally:
         if move:
             path.unlink(missing_ok=True)
@@ -135,6 +140,12 @@ def get(*, session: Session, dataset_id: str) -> Dataset:
     if found is None:
         raise DatasetNotFound("dataset", dataset_id, "does not exist.", "The page Data sets lists all data sets.")
     return found
+
+
+def unused(dataset: Dataset) -> list[str]:
+    """The columns that a run without a mapping of its own does not use; none for a data set of unknown format."""
+    known = dataset.columns_map or dataset.shape != UNKNOWN
+    return unused_columns(dataset.columns, dataset.counts, dataset.columns_map) if known else []
 
 
 def path_of(dataset: Dataset) -> Path:

@@ -31,6 +31,7 @@ _PREFERRED = (
     ".tsv.gz",
     ".txt",
     ".txt.gz",
+    ".arrow",
 )
 _NO_DATA = ("dataset_infos.json", "dataset_dict.json", "state.json")
 _FOLDER_FIX = "Download the file yourself and upload it, or put it into a folder of LATHE_DATA_FOLDERS."

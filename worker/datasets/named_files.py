@@ -4,6 +4,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from training.data.inspection import Inspection
+from worker.datasets.bundles import is_bundle
 from worker.datasets.checking import check_file
 from worker.datasets.datasets import Refused
 from worker.store.tables import Dataset
@@ -12,13 +13,13 @@ MOST_BYTES = 20 * 2**20  # read while a form is filled in; a larger file is chec
 
 
 def as_dataset(path: Path, columns: str | None) -> Dataset | None:
-    """The file as a data set that is not stored; None if it is too large or no file.
+    """The file as a data set that is not stored; None if it is too large, a folder or a zip archive.
 
     Raises:
         Refused: a run could not train on it.
     """
     facts = path.stat()
-    if not path.is_file() or facts.st_size > MOST_BYTES:
+    if is_bundle(path) or not path.is_file() or facts.st_size > MOST_BYTES:
         return None
     found = _inspected(path, facts.st_mtime_ns, facts.st_size, columns)
     if not found.trainable and (columns or not found.mappable):

@@ -18,9 +18,10 @@ from training.errors import DataError
 from training.template_check.gap_findings import gap_findings
 from training.tokens.coverage import gap_counts
 from training.tokens.task_parts import misfit, tasks_of
+from worker.datasets.bundles import as_file
 from worker.datasets.checking import check_file
 
-FOUND = ("file_format", "reason", "rows", "columns", "counts", "empty_rows", "trainable", "suggestion")
+FOUND = ("file_format", "reason", "rows", "columns", "counts", "empty_rows", "trainable", "suggestion", "unused")
 SETTINGS = ("model", "max_length", "micro_batch", "accumulation", "num_processes", "seed", "eval_split")
 COUNTED = (
     "tokens", "truncated_rows", "lost_tokens", "untrained_rows", "untrained_at", "duplicate_rows", "duplicate_examples",
@@ -52,6 +53,14 @@ def check(options: Options, *, as_json: bool) -> int:
     Raises:
         CommandError: a file cannot be read.
     """
+    try:
+        with as_file(options.file, options.file.name) as file:
+            return _check(replace(options, file=file), as_json=as_json)
+    except DataError as error:
+        raise CommandError("FILE", str(options.file), error.message, error.fix) from None
+
+
+def _check(options: Options, *, as_json: bool) -> int:
     inspection = _fitting(_inspected(options.file, options.columns), options)
     held_out = _inspected(options.validation, options.columns) if options.validation else None
     values = _document(options, inspection)

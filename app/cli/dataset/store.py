@@ -90,6 +90,7 @@ def page(values: dict[str, Any]) -> str:
         ("Rows", numbers.count(values["rows"])),
         ("Size", byte_size(values["bytes"])),
         ("Columns", ", ".join(values["columns"])),
+        ("Columns not used", ", ".join(values.get("unused_columns", []))),
         ("Mapping", values["columns_map"] or ""),
         ("SHA-256", values["sha256"]),
         ("Added", numbers.when(values["created_at"])),

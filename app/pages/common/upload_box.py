@@ -11,7 +11,7 @@ from app.access import uploads
 from training.data.files.formats import FORMATS
 from worker.settings import ROOT
 
-FILE_TYPES = [f".{name}" for name in (*FORMATS, "gz")]
+FILE_TYPES = [f".{name}" for name in (*FORMATS, "gz", "zip")]
 _STARTER = ROOT / "static" / "starter"
 
 

@@ -12,6 +12,7 @@ from app.pages.dataset.view import MEASURED, TABS, View
 from app.words import numbers
 from training.data.row_formats import UNKNOWN
 from training.units import byte_size
+from worker.datasets import datasets
 from worker.store.tables import Dataset
 
 _FINGERPRINT_SHOWN = 16
@@ -45,8 +46,10 @@ def facts_html(item: Dataset) -> Markup:
         ("Size", byte_size(item.bytes)),
         ("Owner", item.owner),
         ("Columns", ", ".join(item.columns[:8]) + (", …" if len(item.columns) > 8 else "")),
+        ("Columns not used", ", ".join(datasets.unused(item)[:8])),
         ("SHA-256", fingerprint),
     ]
+    pairs = [pair for pair in pairs if pair[1] or pair[0] != "Columns not used"]
     reason = Markup('<p class="note">{}</p>').format(_reason(item)) if _reason(item) else ""
     return panel(
         "",

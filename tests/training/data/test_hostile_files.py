@@ -123,7 +123,7 @@ TAKEN = {  # file: the format of its rows, their number, and words of the warnin
     "optional_keys.jsonl": ("prompt/completion", 2, ["source_of is missing in 1 of 2 rows"]),
     "late_type_beside.jsonl": ("prompt/completion", 4, ["row 4: score is a number in 3 and text in 1"]),
     "unknown_columns.jsonl": (UNKNOWN, 1, ["the columns 'question' and 'answers'"]),
-    "nested.jsonl": (UNKNOWN, 1, ["the columns 'qa' and 'text'"]),
+    "nested.jsonl": (UNKNOWN, 1, ["text is an object"]),
 }
 
 

@@ -97,7 +97,12 @@ def test_a_mapping_to_missing_columns_is_reported_with_the_file_s_names(nested):
 
 
 def test_every_role_is_used():
-    plans = ["messages=a,tools=b,system=c", "prompt=a,completion=b,label=c", "instruction=a,input=b,output=c", "text=a"]
+    plans = [
+        "messages=a,tools=b,system=c",
+        "prompt=a,completion=b,label=c",
+        "instruction=a,input=b,output=c,history=d",
+        "text=a",
+    ]
     plans += ["chosen=a,rejected=b", "source=a,target=b"]
     assert {role for plan in plans for role in parse_mapping(plan)} == set(ROLES)
 

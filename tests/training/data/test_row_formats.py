@@ -30,6 +30,18 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
 HH = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: Why?\n\nAssistant: "
 
+
+def message(role, text, *replies, **more):
+    return {"role": role, "text": text, "replies": list(replies), **more}
+
+
+TREE = message(
+    "prompter",
+    "a",
+    message("assistant", "second", rank=1),
+    message("assistant", "best", message("prompter", "c", message("assistant", "d", message("prompter", "e"))), rank=0),
+)
+
 EXAMPLES = [  # a row, its format, and its example
     ({"instruction": "Add.", "output": "3"}, "alpaca", Example([user("Add."), assistant("3")])),
     ({"instruction": "Add.", "input": "1 2", "output": "3"}, "alpaca", Example([user("Add.\n\n1 2"), assistant("3")])),
@@ -144,7 +156,25 @@ EXAMPLES = [  # a row, its format, and its example
     (
         {"instruction": "Add.", "input": "1 2", "chosen": "3", "rejected": "4"},
         "preference",
-        Example(prompt="Add.\n\n1 2", answer="3", rejected="4"),
+        Example([user("Add.\n\n1 2"), assistant("3")], rejected=[assistant("4")]),
+    ),
+    (
+        {"instruction": "Add.", "input": "1 2", "output": ["3", "4"], "system": "s", "history": [["a", "b"]]},
+        "preference",
+        Example(
+            [system("s"), user("a"), assistant("b"), user("Add.\n\n1 2"), assistant("3")], rejected=[assistant("4")]
+        ),
+    ),
+    (
+        {"conversations": [{"from": "User", "value": "a"}, {"from": "GPT", "value": "b"}]},
+        "sharegpt",
+        Example([user("a"), assistant("b")]),
+    ),
+    (TREE, "message tree", Example([user("a"), assistant("best"), user("c"), assistant("d")])),
+    (
+        {"message_tree_id": "1", "prompt": TREE},
+        "message tree",
+        Example([user("a"), assistant("best"), user("c"), assistant("d")]),
     ),
     (
         {"prompt": "a", "completion": "b", "label": False},
@@ -182,12 +212,71 @@ def test_there_is_an_example_of_every_format():
         {"prompt": "a", "completion": {"text": "b"}},
         {"text": {"de": "a", "en": "b"}},
         {"messages": [["user", "a"]]},
+        {"instruction": "a", "output": ["b"]},
         {},
     ],
 )
 def test_columns_that_need_a_mapping_have_no_known_format(row):
     with pytest.raises(UnknownFormat, match="no known format"):
         find_format(row)
+
+
+@table(
+    ("row", "mapping"),
+    [
+        ({"text": "a", "code": "b"}, "prompt=text, completion=code"),
+        ({"text": "a", "question": "b", "answer": "c"}, "prompt=question, completion=answer"),
+        ({"text": "a", "instruction": "b", "context": "d", "response": "c"}, "instruction=instruction, input=context"),
+        ({"text": "a", "summary": "b"}, "source=text, target=summary"),
+    ],
+)
+def test_text_beside_a_pair_is_not_read_without_a_mapping(row, mapping):
+    with pytest.raises(UnknownFormat, match="beside columns that form a pair") as caught:
+        find_format(row)
+    assert mapping in caught.value.fix and "text=text" in caught.value.fix
+
+
+def test_text_beside_other_columns_is_text_and_they_are_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"text": "a", "title": "b", "id": 1}) + "\n")
+    assert (inspect(path).format, inspect(path).unused) == ("text", ["title", "id"])
+
+
+def test_one_message_of_a_conversation_is_not_text():
+    row = {"message_id": "1", "parent_id": "0", "text": "a", "role": "assistant"}
+    with pytest.raises(UnknownFormat, match="one message of a conversation"):
+        find_format(row)
+
+
+@table(
+    ("row", "columns", "unused"),
+    [
+        ({"instruction": "a", "output": "b", "topic": "c"}, None, ["topic"]),
+        ({"messages": [user("a"), assistant("b")], "conversations": [], "id": 1}, None, ["conversations", "id"]),
+        ({"q": {"text": "a", "lang": "en"}, "a": "b", "c": "d"}, "prompt=q.text, completion=a", ["c"]),
+        ({"prompt": "a", "chosen": "b", "rejected": "c", "text": "x"}, None, ["text"]),
+    ],
+)
+def test_columns_that_nothing_uses_are_named(tmp_path, row, columns, unused):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    assert inspect(path, columns=columns).unused == unused
+
+
+def test_texts_that_are_read_and_then_vanish_are_counted(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    turns = [system("own"), user("a"), assistant("b")]
+    rows = [{"messages": turns, "system": given} for given in ("own", "another", "more")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [issue] = inspect(path).problems
+    assert (issue.level, issue.field, issue.line, issue.rows) == ("warning", "system", 2, 2)
+
+
+def test_other_replies_of_a_tree_are_counted(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(TREE) + "\n")
+    [issue] = inspect(path).problems
+    assert issue.field == "replies" and "1 further replies" in issue.message
 
 
 @table(

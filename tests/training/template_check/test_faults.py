@@ -375,3 +375,16 @@ def test_answers_cut_off_by_the_maximum_length_are_counted(tmp_path: Path) -> No
     rows = [{"prompt": prompt, "completion": " no"} for prompt in ("Say it.", "Say it. " * 30) * 2]
     finding = only(checked(tmp_path, make_tokenizer("chatml"), rows, max_length=48), "end_token_cut_off", WARNING)
     assert "2 of 4 checked rows" in finding.message and "2 it cuts off the whole answer" in finding.message
+
+
+def test_columns_with_texts_that_nothing_uses_are_named(tmp_path: Path) -> None:
+    row = {
+        "instruction": "2+2?",
+        "output": "4",
+        "id": 7,
+        "explanation": "Two and two are four, as everybody knows. " * 2,
+    }
+    finding = only(checked(tmp_path, make_tokenizer("chatml"), [row, row]), "columns_unused", WARNING)
+    assert (
+        "explanation (in 2 rows)" in finding.message and "id" not in finding.message.split("columns")[1].split(" ")[1]
+    )

@@ -13,18 +13,21 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from training.errors import DataError
 
-FORMATS = ("json", "jsonl", "csv", "tsv", "parquet", "txt")
-ENDINGS = tuple(f".{name}" for name in FORMATS) + tuple(f".{name}.gz" for name in FORMATS if name != "parquet")
-GIVE = "Use JSON, JSONL, CSV, TSV or text (also as .gz), or Parquet."
+FORMATS = ("json", "jsonl", "csv", "tsv", "parquet", "arrow", "txt")
+ENDINGS = tuple(f".{name}" for name in FORMATS) + tuple(
+    f".{name}.gz" for name in FORMATS if name not in ("parquet", "arrow")
+)
+GIVE = "Use JSON, JSONL, CSV, TSV or text (also as .gz), Parquet or Arrow, or a zip of such files."
 EXPANDED_BYTES, EXPANSION = 256 * 2**20, 200
 """A file may expand to 256 MiB or to 200 times its size, whichever is more; beyond that it is a decompression bomb."""
 
+ZIP = b"PK\x03\x04"
 _HEAD_BYTES = 2**18
 _GZIP = b"\x1f\x8b"
 _OTHER_NAMES = {"ndjson": "jsonl", "tab": "tsv", "text": "txt"}
 _MAGIC = {
     b"\x7fELF": "is a program (ELF), not data.",
-    b"PK\x03\x04": "is a zip archive or an office document. Archives are not supported.",
+    ZIP: "is a zip archive or an office document inside another file.",
     b"7z\xbc\xaf": "is a 7z archive. Archives are not supported.",
     b"Rar!": "is a rar archive. Archives are not supported.",
     b"BZh": "is compressed with bzip2.",
@@ -32,7 +35,6 @@ _MAGIC = {
     b"\x28\xb5\x2f\xfd": "is compressed with zstd.",
     b"%PDF": "is a PDF document.",
     b"\x89PNG": "is a picture (PNG).",
-    b"ARROW1": "is an Arrow file.",
     b"SQLite format 3": "is an SQLite database.",
     b"\x80\x04\x95": "is a Python pickle, which can run code.",
     b"\xff\xfe\0\0": "is encoded as UTF-32.",
@@ -40,12 +42,13 @@ _MAGIC = {
     b"\xff\xfe": "is encoded as UTF-16.",
     b"\xfe\xff": "is encoded as UTF-16.",
 }
+_ARROW = (b"ARROW1", b"\xff\xff\xff\xff")  # the file and the stream format
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _BAD_BYTE = re.compile("[\udc80-\udcff]")
 
 
 def file_format(path: Path, name: str) -> str:
-    """The format of a file: json, jsonl, csv, tsv, parquet or txt, with the suffix `.gz` if it is compressed.
+    """The format of a file: json, jsonl, csv, tsv, parquet, arrow or txt, with the suffix `.gz` if it is compressed.
 
     Raises:
         DataError: the file cannot be read, is empty, or has another format.
@@ -163,6 +166,8 @@ def _format(head: bytes, ending: str) -> str:
         raise DataError("is empty.", "Give a file with at least one row.")
     if head.startswith(b"PAR1"):
         return "parquet"
+    if head.startswith(_ARROW):
+        return "arrow"
     if head.startswith(_LFS_POINTER):
         message = "is a Git LFS pointer: it names a file that was not downloaded."
         raise DataError(message, "Run git lfs pull in its repository, or download the file itself.")
@@ -175,8 +180,10 @@ def _format(head: bytes, ending: str) -> str:
         wide = abs(head[::2].count(0) - head[1::2].count(0)) > len(head) // 4  # every second byte
         message = "is encoded as UTF-16." if wide else "contains NUL bytes, so it is not text."
         raise DataError(message, "Save it as UTF-8." if wide else GIVE)
-    if ending == "parquet":
-        raise DataError("is named .parquet but is not Parquet.", "Save it as Parquet, or rename it.")
+    if ending in ("parquet", "arrow"):
+        raise DataError(
+            f"is named .{ending} but is not {ending.title()}.", f"Save it as {ending.title()}, or rename it."
+        )
     return _text_format(head.removeprefix(b"\xef\xbb\xbf").lstrip(), ending)
 
 

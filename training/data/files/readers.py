@@ -38,6 +38,7 @@ def read_records(path: Path, file_format: str) -> Iterator[Row | DataError]:
         **{name: partial(read_table, delimiter=delimiter) for name, delimiter in DELIMITERS.items()},
         "txt": _read_text,
         "parquet": _read_parquet,
+        "arrow": _read_arrow,
     }
     records: Iterator[Row | DataError] = readers[file_format.removesuffix(".gz")](path)
     return records
@@ -107,11 +108,38 @@ def _read_parquet(path: Path, first: int = 1) -> Iterator[Row | DataError]:
                 skipped = min(max(first - 1 - before, 0), batch.num_rows)
                 before += batch.num_rows
                 yield from batch.slice(skipped).to_pylist()
-    except UnicodeDecodeError:
-        raise DataError("contains text that is not UTF-8.", "Save the file with UTF-8 texts.") from None
-    except (pyarrow.ArrowException, OSError) as error:
-        cause = (str(error).splitlines() or [""])[0].rstrip(". ")
-        raise DataError(f"is damaged or truncated Parquet: {cause}.", "Save or copy the file again.") from None
+    except (UnicodeDecodeError, pyarrow.ArrowException, OSError) as error:
+        raise _damaged(error, "Parquet") from None
+
+
+def _read_arrow(path: Path) -> Iterator[Row | DataError]:
+    """The rows of an Arrow file, or of a stream of Arrow's record batches, as `datasets` saves them."""
+    import pyarrow
+    from pyarrow import ipc
+
+    limit = max(EXPANDED_BYTES, EXPANSION * path.stat().st_size)
+    expanded = 0
+    try:
+        with pyarrow.memory_map(str(path)) as source:
+            is_file = source.read(6) == b"ARROW1"
+            source.seek(0)
+            reader = ipc.open_file(source) if is_file else ipc.open_stream(source)
+            _check_columns(reader.schema.names)
+            for batch in (reader.get_batch(index) for index in range(reader.num_record_batches)) if is_file else reader:
+                batch.validate(full=True)
+                expanded += sum(_size(column) for column in batch.columns)
+                check_expansion(expanded, limit)
+                for start in range(0, batch.num_rows, _BATCH_ROWS):
+                    yield from batch.slice(start, _BATCH_ROWS).to_pylist()
+    except (UnicodeDecodeError, pyarrow.ArrowException, OSError) as error:
+        raise _damaged(error, "Arrow") from None
+
+
+def _damaged(error: Exception, kind: str) -> DataError:
+    if isinstance(error, UnicodeDecodeError):
+        return DataError("contains text that is not UTF-8.", "Save the file with UTF-8 texts.")
+    cause = (str(error).splitlines() or [""])[0].rstrip(". ")
+    return DataError(f"is damaged or truncated {kind}: {cause}.", "Save or copy the file again.")
 
 
 def _groups_from(metadata: Any, first: int) -> tuple[int, list[int]]:

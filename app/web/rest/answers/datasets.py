@@ -57,6 +57,7 @@ class DatasetAnswer(Answer):
     format: str = Field(description="format of the rows, such as messages or prompt/completion; unknown if none fits")
     file_format: str
     warnings: list[Issue]
+    unused_columns: list[str] = Field(description="columns that training does not use")
     runs: list[User]
 
 
@@ -72,6 +73,7 @@ class Check(Answer):
     empty_rows: int
     trainable: bool = Field(description="true if there are no errors")
     suggestion: str
+    unused: list[str] = Field(description="columns that training does not use")
     problems: list[Issue]
 
 

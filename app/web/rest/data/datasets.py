@@ -36,7 +36,18 @@ _BODY = {
         },
     }
 }
-_CHECKED = ("file_format", "format", "reason", "rows", "columns", "counts", "empty_rows", "trainable", "suggestion")
+_CHECKED = (
+    "file_format",
+    "format",
+    "reason",
+    "rows",
+    "columns",
+    "counts",
+    "empty_rows",
+    "trainable",
+    "suggestion",
+    "unused",
+)
 Name = Annotated[str | None, Query(max_length=500, description="The file's name. Default: the one in the form.")]
 Columns = Annotated[
     str | None, Query(max_length=2000, description="Column of each role: prompt=question, completion=answer.")

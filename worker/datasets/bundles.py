@@ -1,0 +1,125 @@
+"""Folders and zip archives of data files, read as one file: what `datasets` saves to disk, or any data files of one split."""
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from training.data.files.formats import ENDINGS, EXPANDED_BYTES, EXPANSION, GIVE, ZIP, check_expansion
+from training.errors import DataError
+from worker.datasets import incoming
+
+MOST_FILES = 1000
+_ABOUT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+_SPLITS = {"valid": "validation", "val": "validation", "dev": "validation", "eval": "validation"}
+_SPLIT_WORDS = {"train", "test", "validation", *_SPLITS}
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)*")
+
+
+def is_bundle(path: Path) -> bool:
+    """True for a folder and for a zip archive."""
+    if path.is_dir():
+        return True
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(ZIP)) == ZIP
+    except OSError:  # reported by who reads it
+        return False
+
+
+@contextmanager
+def as_file(path: Path, name: str) -> Iterator[Path]:
+    """The file itself, or the rows of all files of a folder or zip archive as one JSONL file, deleted at the end.
+
+    Raises:
+        DataError: it has no data files, those of several splits, or lacks a shard; or one of them cannot be read.
+    """
+    if not is_bundle(path):
+        yield path
+        return
+    with TemporaryDirectory(prefix=".lathe-") as unpacked:
+        folder = path if path.is_dir() else _unpacked(path, Path(unpacked), name)
+        files = _data_files(folder, name)
+        incoming.refuse_unfit(files, name)
+        if len(files) == 1:
+            yield files[0]
+            return
+        with incoming.copied_together(files, [str(file.relative_to(folder)) for file in files]) as (joined, _):
+            named = Path(unpacked) / f"{incoming.plain_name(name)}.jsonl"
+            named.symlink_to(joined)
+            yield named
+
+
+def _data_files(folder: Path, name: str) -> list[Path]:
+    found = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.is_file() and file.name.lower().endswith(ENDINGS) and file.name not in _ABOUT_DATA
+    )
+    found = [file for file in found if not any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)]
+    if not found:
+        raise DataError("contains no data files.", GIVE, file=name)
+    if len(found) > MOST_FILES:
+        raise DataError(f"contains {len(found):,} data files.", f"Join them to at most {MOST_FILES:,}.", file=name)
+    splits = {split for file in found for split in _splits_of(file.relative_to(folder))}
+    if len(splits) > 1:
+        message = f"contains the splits {' and '.join(sorted(splits))}."
+        raise DataError(message, "Give the folder or the file of one split.", file=name)
+    _check_shards(folder, found, name)
+    return found
+
+
+def _splits_of(path: Path) -> set[str]:
+    words = set(re.split(r"[^a-z]+", path.as_posix().lower())) & _SPLIT_WORDS
+    return {_SPLITS.get(word, word) for word in words}
+
+
+def _check_shards(folder: Path, found: list[Path], name: str) -> None:
+    """Checks that no shard is missing: of those that state.json names, or that the names of the others count."""
+    expected = {file.parent / shard for file in found if (shards := _shards(file)) for shard in shards}
+    expected |= {state.parent / shard for state in folder.rglob("state.json") for shard in _named_shards(state)}
+    missing = sorted(str(file.relative_to(folder)) for file in expected if not file.is_file())
+    if missing:
+        raise DataError(f"lacks the shard {missing[0]}.", "Copy or download it again, with all its files.", file=name)
+
+
+def _shards(file: Path) -> list[str]:
+    """The names of all shards of which this file is one."""
+    match = _SHARD.fullmatch(file.name)
+    if match is None:
+        return []
+    ending = file.name[match.end(3) :]
+    return [f"{match[1]}-{number:05}-of-{match[3]}{ending}" for number in range(min(int(match[3]), MOST_FILES))]
+
+
+def _named_shards(state: Path) -> list[str]:
+    try:
+        entries = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
+        return [PurePosixPath(str(entry["filename"])).name for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _unpacked(path: Path, folder: Path, name: str) -> Path:
+    """The data files of a zip archive, unpacked into the folder under their own names."""
+    limit = max(EXPANDED_BYTES, EXPANSION * path.stat().st_size)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [entry for entry in archive.infolist() if not entry.is_dir() and _is_wanted(entry.filename)]
+            check_expansion(sum(entry.file_size for entry in members), limit)
+            incoming.refuse_length(sum(entry.file_size for entry in members), name)
+            for entry in members[: MOST_FILES + 1]:
+                archive.extract(entry, folder)  # drops "..", drives and a leading slash; stops at the declared size
+    except DataError as error:
+        raise DataError(error.message, error.fix, file=name) from None
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError) as error:
+        message = f"is a zip archive that cannot be read: {error}."
+        raise DataError(message, "Pack it again, without password.", file=name) from None
+    return folder
+
+
+def _is_wanted(name: str) -> bool:
+    return name.lower().endswith(ENDINGS) or PurePosixPath(name).name == "state.json"
