@@ -138,7 +138,7 @@ def _classes(files: Sequence[DataFile], known: tuple[str, ...] | None) -> tuple[
     found = list(_class_names(files))
     if not known:
         try:
-            check_classes([name for _, _, name in found])
+            check_classes([name for _, _, name in found], all_rows=True)
         except DataError as error:
             raise DataError(error.message, error.fix, file=files[0].path.name, field=error.field) from None
     classes = known or _ordered({name for _, _, name in found if name})

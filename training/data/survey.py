@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from training.data.classes import ONE_CLASS, ONE_CLASS_FIX
 from training.data.columns_in_use import unused_columns, vanished_texts
 from training.data.example import EmptyRow, Row, kind_of
 from training.data.issues import ERROR, WARNING, Issues
@@ -35,6 +36,7 @@ class Survey:
         self.counts: Counter[str] = Counter()
         self.rows = self.empty = self.unknown = 0
         self._mapping = parse_mapping(columns) if columns else None
+        self._classes: set[str] = set()
         self._unwanted = self._other_replies = self._first_other = 0
         self._first_unwanted = 0
         self._reasons: dict[str, str] = {}
@@ -66,6 +68,8 @@ class Survey:
         if example.label is False:
             self._first_unwanted = self._first_unwanted or self.rows
             self._unwanted += 1
+        if row_format == "text/label" and len(self._classes) < 2:
+            self._classes.add(example.answer)
         for name in vanished_texts(row, example):
             message = "is not used: the conversation has its own."
             self.issues.add(WARNING, self._in_file(DataError(message, _OWN_TEXT_FIX, field=name)), self.rows)
@@ -137,6 +141,8 @@ class Survey:
             message = "is false: supervised fine-tuning skips rows with a bad answer."
             error = DataError(message, "Use it with task kto.", field="label")
             self.issues.add(WARNING, error, self._first_unwanted, self._unwanted)
+        if len(self._classes) == 1 and self.rows > 1:
+            self.issues.add(WARNING, DataError(ONE_CLASS, ONE_CLASS_FIX, field="label"), 1, self.rows)
         if self._other_replies:
             message = f"has {self._other_replies:,} further replies, which are not used: of each message one reply is, the best."
             fix = "Write one row for each conversation to train on all."

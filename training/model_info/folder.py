@@ -4,12 +4,18 @@ import json
 import re
 import struct
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
 from math import prod
 from pathlib import Path
+from typing import Any
 
-from training.model_info.config_json import HIDDEN, ModelError, positive, read_config, text_config
-from training.regular_files import open_regular
+from training.model_info.config_json import CONFIG_FILE, HIDDEN, ModelError, positive, read_config, text_config
+from training.regular_files import open_regular, read_regular
 
+ADAPTER_CONFIG = "adapter_config.json"
+_FOLDER_FIX = "Give the folder with config.json and the .safetensors weights."
+_MOST_NAMES, _NEARLY, _MOST_BYTES = 1000, 0.75, 2**20
 _LONGEST_HEADER = 100_000_000  # safetensors refuses a longer one
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -50,7 +56,7 @@ def describe_model(model: str) -> ModelFacts:
     if is_folder:
         return _describe_folder(model, path)
     if exists:
-        raise ModelError(model, "this is a file.", "Give the folder with config.json and the .safetensors weights.")
+        raise _gguf(model) if path.suffix == ".gguf" else ModelError(model, "this is a file.", _FOLDER_FIX)
     if not _HUB_ID.match(model):
         raise ModelError(
             model,
@@ -60,7 +66,29 @@ def describe_model(model: str) -> ModelFacts:
     return ModelFacts(None, "", None, None, is_local=False)
 
 
+def misspelled(model: str) -> Path | None:
+    """The model folder of this machine whose name is nearly `model`, which is no folder; None if there is none."""
+    path = Path(model)
+    try:
+        names = [entry.name for entry in islice(path.parent.iterdir(), _MOST_NAMES) if (entry / CONFIG_FILE).is_file()]
+    except OSError:
+        return None
+    nearest = get_close_matches(path.name, names, n=1, cutoff=_NEARLY)
+    return path.parent / nearest[0] if nearest else None
+
+
+def adapter_base(folder: Path) -> str | None:
+    """The base model of a folder with an adapter, "" if it names none; None for any other folder."""
+    try:
+        values = json.loads(read_regular(folder / ADAPTER_CONFIG, _MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return str(values.get("base_model_name_or_path") or "") if isinstance(values, dict) else None
+
+
 def _describe_folder(model: str, path: Path) -> ModelFacts:
+    if not (path / CONFIG_FILE).is_file():
+        _refuse_other_kinds(model, path)
     values = read_config(model)
     names = values.get("architectures") or [values.get("model_type")]
     if not names[0]:
@@ -74,6 +102,7 @@ def _describe_folder(model: str, path: Path) -> ModelFacts:
             else "Copy the weights beside config.json."
         )
         raise ModelError(model, "the folder has no .safetensors weights.", fix)
+    _refuse_missing_shards(model, path)
     try:
         parameters = sum(count_parameters(file) for file in weights)
     except (OSError, ValueError, KeyError, struct.error):
@@ -81,6 +110,52 @@ def _describe_folder(model: str, path: Path) -> ModelFacts:
         raise ModelError(model, message, "Copy or download the model again.") from None
     hidden = positive(text_config(values), HIDDEN)
     return ModelFacts(path.resolve(), str(names[0]), hidden, parameters, True, bool(values.get("is_encoder_decoder")))
+
+
+def _refuse_other_kinds(model: str, path: Path) -> None:
+    """Refuses a folder without config.json that has an adapter or a GGUF file.
+
+    Raises:
+        ModelError: it has one.
+    """
+    if (base := adapter_base(path)) is not None:
+        fix = f"Set model to {base or 'its base model'}, and init_adapter to this folder to continue from the adapter."
+        raise ModelError(model, "this is the folder of an adapter, not of a model.", fix)
+    if any(path.glob("*.gguf")):
+        raise _gguf(model)
+
+
+def _gguf(model: str) -> ModelError:
+    fix = "Give the model from which it was converted: the folder with config.json and the .safetensors weights."
+    return ModelError(model, "this is GGUF, the format of llama.cpp, which cannot be trained.", fix)
+
+
+def _refuse_missing_shards(model: str, path: Path) -> None:
+    """Refuses a folder without one of the files that the index of its weights names.
+
+    Raises:
+        ModelError: one is missing.
+    """
+    try:
+        index = json.loads(read_regular(path / "model.safetensors.index.json", _LONGEST_HEADER))
+        names = {str(name) for name in index["weight_map"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return  # there is no index, or transformers names what is wrong with it
+    missing = sorted(name for name in names if not (path / name).is_file())
+    if missing:
+        message = f"the folder lacks {missing[0]}" + (f" and {len(missing) - 1} more files" if missing[1:] else "")
+        fix = "Copy or download it again, with all files that model.safetensors.index.json names."
+        raise ModelError(model, f"{message} of its weights.", fix)
+
+
+def module_names(folder: Path) -> set[str]:
+    """The names of the modules that have a weight in a model's safetensors files.
+
+    Raises:
+        OSError, ValueError, KeyError, struct.error: as `count_parameters`.
+    """
+    names = (name for file in folder.glob("*.safetensors") for name in _header(file))
+    return {name.rpartition(".")[0] for name in names if name.endswith(".weight")}
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -94,13 +169,18 @@ def count_parameters(file: Path) -> int:
     Raises:
         OSError, ValueError, KeyError, struct.error: the file is truncated or damaged.
     """
+    return sum(prod(entry["shape"]) for entry in _header(file).values())
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """The entries of the tensors in a safetensors file, by name."""
     with open_regular(file) as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         if length > min(file.stat().st_size, _LONGEST_HEADER):
             raise ValueError("the header is longer than the file, or than 100 MB")
         header = json.loads(stream.read(length))
-    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-    end = max((entry["data_offsets"][1] for entry in tensors), default=0)
+    tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
     if 8 + length + end > file.stat().st_size:
         raise ValueError("the file is truncated")
-    return sum(prod(entry["shape"]) for entry in tensors)
+    return tensors

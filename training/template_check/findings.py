@@ -27,6 +27,7 @@ class Fault(StrEnum):
     REASONING_DROPPED = "reasoning_dropped"
     ANSWER_MASKED = "answer_masked"
     COLUMNS_UNUSED = "columns_unused"
+    BEYOND_POSITIONS = "beyond_positions"
     # Further ones, which prevent the check or make it pointless.
     CANNOT_RENDER = "cannot_render"
     MARKS_IGNORED = "marks_ignored"

@@ -13,6 +13,7 @@ from training.config.choices import Method
 from training.config.name_values import as_names
 from training.config.run_config import RunConfig
 from training.model_info.config_json import ModelError, read_config, text_config
+from training.model_info.dimensions import dimensions_of
 from training.template_check.findings import ERROR, WARNING, Fault, Finding
 from training.template_check.row_faults import Subject
 from training.template_check.sample import SampleRow
@@ -20,18 +21,21 @@ from training.template_check.sample import SampleRow
 _PADDING = 1024  # rows of a head that are usual beyond the tokenizer's ids: sizes are rounded up
 _EMBEDDINGS = ("embed", "wte", "word_embeddings", "shared", "lm_head")
 _TABLES = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight", "tok_embeddings.weight")
+_LEARNED_POSITIONS = ("gpt2", "opt", "gpt_neo", "biogpt", "ctrl", "openai-gpt", "xglm", "gpt_bigcode")
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
 @dataclass(frozen=True)
 class ModelSide:
-    """What the model adds: the rows of its head (None if unknown), the tokens at which it stops, its folder, and whether the run
-    trains its embeddings."""
+    """What the model adds: the rows of its head (None if unknown), the tokens at which it stops, its folder, whether the run
+    trains its embeddings, its longest input (None if unknown), and whether each position has an embedding."""
 
     head: int | None
     end_ids: frozenset[int]
     folder: Path | None
     trains_embeddings: bool
+    positions: int | None = None
+    learned_positions: bool = False
 
 
 def model_side(model: str, config: Mapping[str, Any]) -> ModelSide:
@@ -51,7 +55,16 @@ def model_side(model: str, config: Mapping[str, Any]) -> ModelSide:
         ends |= set(_ids(generation.get("eos_token_id")))
     except (OSError, ValueError, AttributeError):
         pass
-    return ModelSide(head if isinstance(head, int) else None, frozenset(ends), folder, trains)
+    found = dimensions_of(values)
+    learned = values.get("model_type") in _LEARNED_POSITIONS
+    return ModelSide(
+        head if isinstance(head, int) else None,
+        frozenset(ends),
+        folder,
+        trains,
+        found.positions if found else None,
+        learned,
+    )
 
 
 def trains_embeddings(config: RunConfig) -> bool:
@@ -71,6 +84,7 @@ def model_findings(
     yield from _head(tokenizer, side)
     yield from _untrained(rows, tokenizer, side)
     yield from _cut(rows, subject)
+    yield from _beyond_positions(rows, subject, side)
 
 
 def _padding(rows: list[SampleRow], tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:
@@ -148,6 +162,26 @@ def _cut(rows: list[SampleRow], subject: Subject) -> Iterator[Finding]:
         tokens=subject.texts(first.ids[max(0, end - 3) : end]),
         setting="max_length",
         changes={"max_length": longest},
+    )
+
+
+def _beyond_positions(rows: list[SampleRow], subject: Subject, side: ModelSide) -> Iterator[Finding]:
+    limit = side.positions or 0
+    longer = [row for row in rows if min(len(row.ids), subject.max_length) > limit > 0]
+    if not longer:
+        return
+    longest = min(max(len(row.ids) for row in longer), subject.max_length)
+    effect = "it has no embedding for later ones" if side.learned_positions else "it was not made for longer inputs"
+    which = f"{len(longer):,} of {len(rows):,} checked rows, up to {longest:,} tokens,"
+    message = f"{which} exceed the {limit:,} positions of the model: {effect}."
+    yield Finding(
+        Fault.BEYOND_POSITIONS,
+        ERROR if side.learned_positions else WARNING,
+        message,
+        f"Set max_length to {limit:,}, which truncates these rows, or choose a model with more positions.",
+        longer[0].number,
+        setting="max_length",
+        changes={"max_length": limit},
     )
 
 

@@ -1,5 +1,6 @@
 """Files of this machine that a form names: read before Start, so that it can say what Start would refuse."""
 
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def as_dataset(path: Path, columns: str | None) -> Dataset | None:
         raise Refused(found)
     return Dataset(
         id="", sha256="", name=path.name, bytes=facts.st_size, created_at=0, rows=found.rows, format=found.file_format,
-        shape=found.format, columns=found.columns, sample=found.sample,
+        shape=found.format, columns=found.columns, sample=found.sample, counts=found.counts,
+        warnings=[asdict(issue) for issue in found.problems],
     )  # fmt: skip
 
 

@@ -14,12 +14,13 @@ from training.config.choices import Task
 from training.config.data_sets import Source
 from training.config.fields import ConfigError
 from training.config.run_config import Changes, RunConfig
-from training.data.classes import check_classes
+from training.data.classes import ONE_CLASS, ONE_CLASS_FIX, check_classes
 from training.data.mapping import format_of, parse_mapping
 from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
 from training.data.rows import reader
 from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem
+from training.tokens.selection import held_out_count, sliced_rows
 from training.tokens.task_parts import misfit, tasks_of
 from worker.allowed_paths import AllowedPaths
 from worker.datasets import datasets, named_files
@@ -122,7 +123,7 @@ def taken_in(
                 RunSet(field, source, dataset, source.columns or config.columns or dataset.columns_map or common)
             )
         data = RunData(tuple(stored), common)
-        if problems := [*_misfits(data, config.task), *_twice(data)]:
+        if problems := [*_misfits(data, config.task), *_twice(data), *_nothing_left(config, data)]:
             raise ConfigError(problems)
         yield data
     except BaseException:
@@ -214,6 +215,25 @@ def _twice(data: RunData) -> Iterator[Problem]:
         seen.add(key)
 
 
+def _nothing_left(config: RunConfig, data: RunData) -> Iterator[Problem]:
+    """A problem if eval_split holds out all rows: at most so many as the files have, since some may be skipped."""
+    if config.validation_data or config.streaming or not config.eval_split:
+        return
+    rows = sum(
+        min(
+            sliced_rows(config.data_slice, one.dataset.rows),
+            config.max_samples or one.dataset.rows,
+            one.source.max_rows or one.dataset.rows,
+        )
+        for one in data.sets
+        if one.field == "data"
+    )
+    try:
+        held_out_count(config.eval_split, rows)
+    except DataError as error:
+        yield Problem("eval_split", config.eval_split, f"leaves nothing to train: the data {error.message}", error.fix)
+
+
 def _check_format(item: Dataset, columns: str | None, task: Task) -> None:
     if not columns and item.shape == UNKNOWN:
         raise DataError(f"has columns of no known format: {', '.join(item.columns)}.", UNKNOWN_FIX)
@@ -223,6 +243,8 @@ def _check_format(item: Dataset, columns: str | None, task: Task) -> None:
         raise DataError(message, f"Choose another data set, or a task that it fits: {fitting}.")
     if task is Task.CLASSIFICATION:
         check_classes(list(_first_answers(item, columns)))
+        if any(issue["message"] == ONE_CLASS for issue in item.warnings or []):
+            raise DataError(ONE_CLASS, ONE_CLASS_FIX, field="label")
 
 
 def _first_answers(item: Dataset, columns: str | None) -> Iterator[str]:

@@ -25,6 +25,7 @@ from worker.datasets import run_data, template_checking
 from worker.datasets.run_data import RunData, resolve
 from worker.runs.admission import admitted
 from worker.runs.config_files import with_files
+from worker.runs.model_fit import model_problems
 from worker.runs.resharding import sharding_changes
 from worker.settings import get_settings, hub_token
 from worker.store import database, runs, submissions
@@ -244,6 +245,7 @@ def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Pr
     if not get_settings().broker_url:  # else the workers are elsewhere, and each run notes what is missing there
         problems += trackers.missing(config.report_to)
     if facts is not None:
+        problems += model_problems(config, facts)
         problems += _wrong_kind(config.task, facts)
         problems += _wrong_packing(config, facts)
         if facts.path and not has_tokenizer(facts.path):

@@ -388,3 +388,14 @@ def test_columns_with_texts_that_nothing_uses_are_named(tmp_path: Path) -> None:
     assert (
         "explanation (in 2 rows)" in finding.message and "id" not in finding.message.split("columns")[1].split(" ")[1]
     )
+
+
+@table(("kind", "severity"), [("llama", WARNING), ("gpt2", ERROR)])
+def test_rows_beyond_the_positions_of_the_model(tmp_path: Path, kind: str, severity: str) -> None:
+    tokenizer = make_tokenizer("chatml")
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 32, "n_positions": 32}
+    write_model(tmp_path / "model", len(tokenizer), model_type=kind, **sizes)
+    given = {"model": str(tmp_path / "model"), "data": "rows", "method": "lora"}
+    rows = write_rows(tmp_path / "rows.jsonl", [chat("Hi", "Hello " * count) for count in (1, 20)])
+    finding = only(check(RunConfig.model_validate(given), rows, None, tokenizer), "beyond_positions", severity)
+    assert "1 of 2 checked rows" in finding.message and finding.changes == {"max_length": 32}

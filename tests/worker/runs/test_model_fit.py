@@ -1,0 +1,102 @@
+"""What cannot work is told before a run is queued, with the fix: the model, its modules, the split, the classes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import make_data, make_model
+
+from training.config.run_config import RunConfig
+from training.errors import Problem
+from worker.runs import submit
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("models") / "llama")
+
+
+def refused(home: Path, tmp_path: Path, **settings: Any) -> list[Problem]:
+    """Why Start would refuse a run."""
+    given = {"data": str(make_data(tmp_path / "rows.jsonl", rows=10)), "method": "lora", **settings}
+    return submit.problems(RunConfig.model_validate(given))
+
+
+def test_a_name_that_is_nearly_that_of_a_folder_is_no_hub_id(
+    home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model.parent.parent)
+    typed = f"{model.parent.name}/lama"
+    [problem] = refused(home, tmp_path, model=typed)
+    assert problem.field == "model" and problem.changes == {"model": f"{model.parent.name}/llama"}
+    assert refused(home, tmp_path, model=typed, revision="main") == []
+    assert refused(home, tmp_path, model=f"{model.parent.name}/Qwen3-0.6B") == []
+
+
+def test_the_folder_of_an_adapter_names_its_base_model(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "base/model"}')
+    [problem] = refused(home, tmp_path, model=str(tmp_path / "adapter"))
+    assert "folder of an adapter" in problem.message and "Set model to base/model" in problem.fix
+
+
+@pytest.mark.parametrize("named", ["model.gguf", "."])
+def test_gguf_is_named(home: Path, tmp_path: Path, named: str) -> None:
+    (tmp_path / "gguf").mkdir()
+    (tmp_path / "gguf" / "model.gguf").write_bytes(b"GGUF")
+    [problem] = refused(home, tmp_path, model=str(tmp_path / "gguf" / named))
+    assert "this is GGUF" in problem.message and ".safetensors" in problem.fix
+
+
+def test_a_missing_shard_of_the_weights_is_named(home: Path, tmp_path: Path, model: Path) -> None:
+    folder = shutil.copytree(model, tmp_path / "model")
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors").rename(folder / shards["a"])
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    [problem] = refused(home, tmp_path, model=str(folder))
+    assert f"lacks {shards['b']}" in problem.message
+
+
+def test_target_modules_that_the_model_does_not_have(home: Path, tmp_path: Path, model: Path) -> None:
+    [problem] = refused(home, tmp_path, model=str(model), target_modules="c_attn, query_key_value")
+    assert (
+        problem.field == "target_modules" and "q_proj" in problem.fix and problem.changes == {"target_modules": "auto"}
+    )
+    for fitting in ("q_proj, c_attn", "self_attn.q_proj", "all-linear", ".*proj"):
+        assert refused(home, tmp_path, model=str(model), target_modules=fitting) == []
+
+
+def submission(home: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> list[Problem]:
+    """Why a run is refused when it is submitted."""
+    from training.config.fields import ConfigError
+    from worker import celery_app
+
+    monkeypatch.setattr(celery_app, "notify", lambda _: True)
+    try:
+        submit.submit(RunConfig.model_validate({"method": "lora", **settings}))
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def test_a_split_that_leaves_no_rows(home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = {"model": str(model), "data": str(make_data(tmp_path / "rows.jsonl", rows=10))}
+    [problem] = submission(home, monkeypatch, **run, eval_split=10)
+    assert problem.field == "eval_split" and "has 10 training rows" in problem.message
+    [problem] = submission(home, monkeypatch, **run, eval_split=4, max_samples=4)
+    assert "has 4 training rows" in problem.message
+    assert submission(home, monkeypatch, **run, eval_split=9) == []
+
+
+def test_rows_of_one_class(home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "classes.jsonl"
+    file.write_text("".join(json.dumps({"text": f"row {n}", "label": "good"}) + "\n" for n in range(30)))
+    run = {"model": str(model), "task": "classification"}
+    [problem] = submission(home, monkeypatch, **run, data=str(file))
+    assert "the same class in every row" in problem.message
+    assert "the same class in every row" in refused(home, tmp_path, **run, data=str(file))[0].message
+    with file.open("a") as stream:
+        stream.write('{"text": "row", "label": "bad"}\n')
+    assert submission(home, monkeypatch, **run, data=str(file)) == []
