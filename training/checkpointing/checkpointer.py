@@ -18,6 +18,7 @@ from training.run_folder import checkpoints
 from training.run_folder.events import CheckpointSaved, Metrics, Note
 from training.run_folder.paths import checkpoint_dir
 
+Check = Callable[[Path], None]
 STALL = "checkpoint_stall"
 """Metric: the seconds for which a checkpoint stopped training."""
 _NO_LIMIT = timedelta(days=30)
@@ -43,11 +44,13 @@ class Checkpointer:
         if self._config.async_save:
             self._deferred.prepare(tensors)
 
-    def save(self, step: int, best: int | None, write: Callable[[], None]) -> None:
+    def save(self, step: int, best: int | None, write: Callable[[], None], check: Check = lambda _: None) -> None:
         """Saves the checkpoint of a step. `write` lets the libraries write it; the checkpoint of step `best` is kept, too.
 
+        It counts if `check`, which rank 0 calls with its folder once all ranks have written, raises nothing.
+
         Raises:
-            Exception: this checkpoint cannot be written, or the one before could not.
+            Exception: this checkpoint cannot be written or is not what was trained, or the one before.
         """
         began = time.perf_counter()
         self.wait()
@@ -57,12 +60,15 @@ class Checkpointer:
                 write()
             stall = time.perf_counter() - began
             self._thread = threading.Thread(
-                target=self._complete_in_background, args=(step, best, writes, stall), name="checkpoint", daemon=True
+                target=self._complete_in_background,
+                args=(step, best, writes, check, stall),
+                name="checkpoint",
+                daemon=True,
             )
             self._thread.start()
         else:
             write()
-            size = self._complete(step, best, [])
+            size = self._complete(step, best, [], check)
             self._tell(step, size, time.perf_counter() - began, 0.0)
 
     def check(self) -> None:
@@ -89,18 +95,20 @@ class Checkpointer:
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def _complete_in_background(self, step: int, best: int | None, writes: list[Write], stall: float) -> None:
+    def _complete_in_background(
+        self, step: int, best: int | None, writes: list[Write], check: Check, stall: float
+    ) -> None:
         began = time.perf_counter()
         try:
             if sys.platform == "linux":  # where a thread has a priority of its own
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWER_PRIORITY)
-            size = self._complete(step, best, writes)
+            size = self._complete(step, best, writes, check)
         except BaseException as error:  # `check` raises it in the main thread
             self._error = error
         else:
             self._tell(step, size, stall, time.perf_counter() - began)
 
-    def _complete(self, step: int, best: int | None, writes: list[Write]) -> int:
+    def _complete(self, step: int, best: int | None, writes: list[Write], check: Check) -> int:
         """Writes this rank's files. Rank 0 then waits for the others and seals, and they wait for it. Returns the bytes."""
         while writes:
             writes.pop(0)()
@@ -112,6 +120,7 @@ class Checkpointer:
             others = [self._key(f"written by {rank}") for rank in range(ranks)]
             store.wait(others if self._report.rank == 0 else [self._key("sealed")], _NO_LIMIT)
         if self._report.rank == 0:
+            check(checkpoint)
             size = checkpoints.seal(checkpoint)
             checkpoints.prune(self._run_dir, self._config.save_total_limit, best)
             if ranks > 1:

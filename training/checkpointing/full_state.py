@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlan
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+from training.checkpointing.contents import optimizer_files
 from training.config.choices import Strategy
 from training.run_folder.checkpoint_layout import Layout
 
@@ -39,22 +40,32 @@ def read_full_state(checkpoint: Path, layout: Layout) -> FullState:
     return _of_copies(checkpoint, layout)
 
 
-def _of_copies(checkpoint: Path, layout: Layout) -> FullState:
+def read_weights(checkpoint: Path, layout: Layout) -> Tensors:
+    """Reads the trained weights of a checkpoint of one device or DDP by parameter.
+
+    Raises:
+        KeyError: a parameter is missing in the files.
+    """
     saved: Tensors = {}
     for file in checkpoint.glob("*.safetensors"):
         saved |= load_file(file)
+    return _named(saved, layout)
+
+
+def _of_copies(checkpoint: Path, layout: Layout) -> FullState:
     state = torch.load(checkpoint / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)["state"]
     by_name = {name: state[index] for index, name in enumerate(layout.parameters) if index in state}
-    return FullState(_named(saved, layout.parameters), by_name)
+    return FullState(read_weights(checkpoint, layout), by_name)
 
 
 def _of_fsdp(checkpoint: Path, layout: Layout) -> FullState:
-    weights = _read_shards(checkpoint / "pytorch_model_fsdp_0")["model"]
-    state = _read_shards(checkpoint / "optimizer_0")["optimizer"]["state"]
-    return FullState(_named(weights, layout.parameters), _named(state, layout.parameters))
+    weights = read_shards(checkpoint / "pytorch_model_fsdp_0")["model"]
+    state = read_shards(checkpoint / "optimizer_0")["optimizer"]["state"]
+    return FullState(_named(weights, layout), _named(state, layout))
 
 
-def _read_shards(folder: Path) -> dict[str, Any]:
+def read_shards(folder: Path) -> dict[str, Any]:
+    """Reads a folder of torch.distributed.checkpoint into whole tensors."""
     state: dict[str, Any] = {}
     planner = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
     _load_state_dict(state, FileSystemReader(folder), planner=planner, no_dist=True)
@@ -64,10 +75,10 @@ def _read_shards(folder: Path) -> dict[str, Any]:
 def _of_zero(checkpoint: Path, layout: Layout) -> FullState:
     """Joins the ranks' flat partitions, as DeepSpeed's zero_to_fp32.py does for the weights."""
     (folder,) = checkpoint.glob("global_step*")
-    files = [folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(layout.world_size)]
     # Pickles with DeepSpeed's classes; only checkpoints that this run wrote are read.
     ranks = [
-        torch.load(file, map_location="cpu", weights_only=False, mmap=True)["optimizer_state_dict"] for file in files
+        torch.load(file, map_location="cpu", weights_only=False, mmap=True)["optimizer_state_dict"]
+        for file in optimizer_files(folder, layout)
     ]
     if layout.strategy is Strategy.ZERO3:
         return _of_zero_3(ranks, layout)
@@ -131,10 +142,6 @@ def _from_parts(flats: Iterable[torch.Tensor], at: int, part: int, shape: list[i
     return torch.cat([flat.flatten()[at : at + part] for flat in flats])[: math.prod(shape)].view(shape)
 
 
-def _named(saved: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The entries by parameter name. PEFT saves an adapter's parameters without the adapter's name."""
-    return {name: saved[name] if name in saved else saved[_saved_name(name)] for name in names}
-
-
-def _saved_name(name: str) -> str:
-    return name.replace(".modules_to_save.default.", ".").replace(".default", "")
+def _named(saved: dict[str, Any], layout: Layout) -> dict[str, Any]:
+    """The entries by parameter name."""
+    return {name: saved[name] if name in saved else saved[other] for name, other in layout.names_in_files.items()}

@@ -87,6 +87,11 @@ def _parts(leaf: Any) -> Any:
     return {name: getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]} if _is_quantized(leaf) else leaf
 
 
+def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensor, or those that it consists of if it is quantized."""
+    return list(_parts(tensor).values()) if _is_quantized(tensor) else [tensor]
+
+
 def _whole(leaf: Any, copied: Any) -> Any:
     """The copy of a leaf from the copies of its parts."""
     if not _is_quantized(leaf):

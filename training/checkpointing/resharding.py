@@ -7,29 +7,15 @@ import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from training.checkpointing.full_state import FullState, Tensors, read_full_state
+from training.checkpointing.parts import full_shape, names_of
 from training.run_folder.checkpoint_layout import Layout
-
-_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
-
-
-def names_of(model: torch.nn.Module) -> dict[int, str]:
-    """The names of a model's parameters by their id, without those of wrappers."""
-    return {id(parameter): _plain(name) for name, parameter in model.named_parameters()}
-
-
-def _plain(name: str) -> str:
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
 
 
 def trained_parameters(model: torch.nn.Module, optimizer: Any) -> tuple[list[str], list[list[int]]]:
     """The names and shapes of the trained parameters of an unwrapped model, in the order of the optimizer's state."""
     names = names_of(model)
     parameters = [parameter for group in _groups(optimizer) for parameter in group]
-    return [names[id(parameter)] for parameter in parameters], [
-        list(getattr(parameter, "ds_shape", parameter.shape)) for parameter in parameters
-    ]
+    return [names[id(parameter)] for parameter in parameters], [full_shape(parameter) for parameter in parameters]
 
 
 def _groups(optimizer: Any) -> list[list[torch.nn.Parameter]]:

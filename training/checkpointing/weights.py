@@ -1,10 +1,20 @@
 """The weights that a checkpoint or result saves, without copies of those that it does not."""
 
+from math import prod
+from pathlib import Path
 from typing import cast
 
 import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
+from training.checkpointing.contents import check_missing, shapes_of_files
+from training.checkpointing.digest import trained_shapes
+from training.checkpointing.parts import plain_name
+from training.run_folder.checkpoint_layout import plain_adapter_name
+
+_LEFT_OUT = "left_out.safetensors"
 State = dict[str, torch.Tensor]
 
 
@@ -24,3 +34,47 @@ def gathered_trained(model: torch.nn.Module) -> State:
     """The trained weights of a model that FSDP divides, complete in the host memory of rank 0. Every rank calls it."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
     return cast(State, get_model_state_dict(model, options=options))
+
+
+def saved_names(model: torch.nn.Module) -> dict[str, str]:
+    """The names of the trained parameters in PEFT's or transformers' file, without those that it leaves out or changes.
+
+    PEFT selects an adapter's tensors by the names of modules, and saves what prompts encode instead of their encoders.
+    """
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    trained = [plain_name(name) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not isinstance(model, PeftModel):
+        return {name: name for name in trained}
+    state = {plain_name(name): tensor for name, tensor in model.state_dict(keep_vars=True).items()}
+    saved = get_peft_model_state_dict(model, state_dict=dict(state), save_embedding_layers=False)
+    names = {id(tensor): name for name, tensor in saved.items()}
+    return {name: names[id(state[name])] for name in trained if id(state[name]) in names}
+
+
+def write_left_out(model: torch.nn.Module, checkpoint: Path) -> None:
+    """Writes the trained parameters that the library's file in a checkpoint leaves out, if there are any, by their own names."""
+    saved = saved_names(model)
+    trained = {plain_name(name): parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if left_out := {name: weight.detach().cpu() for name, weight in trained.items() if name not in saved}:
+        save_file(left_out, checkpoint / _LEFT_OUT)
+
+
+def check_result(folder: Path, model: torch.nn.Module) -> None:
+    """Checks that the safetensors files in `folder` have what the model trained: every parameter, or what its prompts encode.
+
+    transformers may save a model's tensors in the form of the original files, which divides them differently.
+
+    Raises:
+        UserError: something is missing.
+    """
+    names, shapes, saved = saved_names(model), trained_shapes(model), shapes_of_files(folder)
+    missing = [name for name, shape in shapes.items() if saved.get(names.get(name, "")) != shape]
+    if isinstance(model, PeftModel):
+        prompts = model.active_peft_config.is_prompt_learning and "prompt_embeddings" in saved
+        changed = {
+            name for name in missing if name not in names and plain_adapter_name(name) in saved
+        }  # such as AdaLoRA's ranks
+        missing = [] if prompts else [name for name in missing if name not in changed]
+    elif sum(map(prod, saved.values())) >= sum(map(prod, shapes.values())):
+        missing = []
+    check_missing(folder.name, missing, len(shapes))

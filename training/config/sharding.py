@@ -116,6 +116,7 @@ def fsdp_config(config: RunConfig) -> dict[str, Any] | None:
         "cpu_offload": config.offload_param is Offload.CPU,
         # Each rank saves its shard in a checkpoint; training/results/finish.py gathers the result at the end.
         "state_dict_type": "SHARDED_STATE_DICT",
-        "activation_checkpointing": config.recomputes,
+        # transformers' layers recompute themselves; torch's wrappers would hide an adapter from PEFT, which then saves nothing.
+        "activation_checkpointing": False,
         "cpu_ram_efficient_loading": False,
     }

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
+from training.checkpointing.weights import check_result
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
 from training.errors import StopRequested
@@ -207,10 +208,12 @@ def save_result(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> 
     """Saves the trained weights and the tokenizer atomically. Every rank calls it.
 
     Raises:
+        UserError: what is trained or what is written is not complete and finite. An earlier result is kept.
         OSError: the disk is full.
     """
     target = result_dir(run_dir, adapts=config.method.adapts)
     partial = target.with_suffix(".partial")
+    trainer.prove(target.name)
     if trainer.is_fsdp_enabled:  # checkpoints are sharded, the result is not
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model(str(partial))  # gathers the shards of ZeRO-3 and FSDP; only rank 0 writes
@@ -218,6 +221,7 @@ def save_result(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> 
     if trainer.is_world_process_zero():
         shutil.rmtree(partial / "ref", ignore_errors=True)  # trl's reference adapter
         (partial / "training_args.bin").unlink(missing_ok=True)  # an unused pickle
+        check_result(partial, trainer.accelerator.unwrap_model(trainer.model))
         export_plain_lora(partial, run_dir)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)

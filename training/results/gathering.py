@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel, set_peft_model_state_dict
-from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+from training.checkpointing.contents import check_missing
+from training.checkpointing.full_state import read_shards
+from training.checkpointing.weights import check_result
 from training.config.choices import Precision, Strategy, Task
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_tokenizer, load_trainable
 from training.models.lora_init import export_plain_lora, initial_dir
 from training.run_folder import checkpoints
+from training.run_folder.checkpoint_layout import Layout, plain_adapter_name
 from training.run_folder.paths import CONFIG_FILE, checkpoint_dir
 
 _FSDP_FOLDER = "pytorch_model_fsdp_0"
@@ -44,6 +44,7 @@ def gather(config: RunConfig, run_dir: Path, checkpoint: Path, target: Path) -> 
     shutil.rmtree(partial, ignore_errors=True)
     try:
         model.save_pretrained(str(partial))
+        check_result(partial, model)
         tokenizer.save_pretrained(str(partial))
         if config.method.adapts:
             export_plain_lora(partial, run_dir)
@@ -55,11 +56,7 @@ def gather(config: RunConfig, run_dir: Path, checkpoint: Path, target: Path) -> 
 def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     """The whole tensors of a checkpoint of FSDP or DeepSpeed, by the names of the model's parameters."""
     if (checkpoint / _FSDP_FOLDER).is_dir():
-        found: dict[str, Any] = {}
-        planner = _EmptyStateDictLoadPlanner()  # type: ignore[no-untyped-call]
-        reader = FileSystemReader(checkpoint / _FSDP_FOLDER)
-        _load_state_dict(found, storage_reader=reader, planner=planner, no_dist=True)
-        return dict(found["model"])
+        return dict(read_shards(checkpoint / _FSDP_FOLDER).get("model", {}))
     if (checkpoint / _DEEPSPEED_FILE).is_file():
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
@@ -75,17 +72,12 @@ def _load(model: Any, weights: dict[str, torch.Tensor], checkpoint: Path) -> Non
     Raises:
         UserError: a trained parameter is missing.
     """
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    # FSDP names an adapter's parameters as PEFT's files do, without the adapter's own name.
-    plain = isinstance(model, PeftModel) and not any(".default" in name for name in weights)
-    needed = {name.replace(".default", "") for name in trained} if plain else trained
-    if missing := sorted(needed - weights.keys()):
-        message = f"lacks {len(missing)} of {len(trained)} trained parameters, such as {missing[0]}."
-        raise UserError("checkpoint", checkpoint.name, message, "Choose another checkpoint.")
-    if plain:
-        set_peft_model_state_dict(model, weights)
-    else:
-        model.load_state_dict({name: weights[name] for name in needed}, strict=False)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    layout = Layout.read(checkpoint)
+    names = {name: plain_adapter_name(name) for name in trained} | (layout.names_in_files if layout else {})
+    found = {name: key for name in trained for key in (name, names[name]) if key in weights}
+    check_missing(checkpoint.name, [name for name in trained if name not in found], len(trained))
+    model.load_state_dict({name: weights[key] for name, key in found.items()}, strict=False)
 
 
 def main(run_dir: Path, target: Path, step: int | None = None) -> int:

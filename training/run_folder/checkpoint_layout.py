@@ -25,7 +25,8 @@ _ELEMENTWISE = {
 class Layout:
     """The strategy of the ranks that wrote a checkpoint.
 
-    `parameters` are the names of the trained parameters, in the order of the optimizer's state, and `shapes` theirs.
+    `parameters` are the names of the trained parameters, in the order of the optimizer's state, `shapes` theirs, and `saved_names`
+    those in the files of weights.
     """
 
     strategy: Strategy
@@ -33,6 +34,13 @@ class Layout:
     global_batch_size: int
     parameters: list[str] = field(default_factory=list)
     shapes: list[list[int]] = field(default_factory=list)
+    saved_names: list[str] = field(default_factory=list)
+
+    @property
+    def names_in_files(self) -> dict[str, str]:
+        """The name of each parameter in the files of weights; Lathe 0.2.0 did not store it."""
+        guessed = [plain_adapter_name(name) for name in self.parameters]
+        return dict(zip(self.parameters, self.saved_names or guessed, strict=True))
 
     def write(self, checkpoint: Path) -> None:
         """Writes it into the folder of a checkpoint."""
@@ -52,6 +60,11 @@ class Layout:
         if self.strategy in _COPIES or self.strategy is Strategy.FSDP:
             return _kind(self.strategy) == _kind(config.strategy)
         return (self.strategy, self.world_size) == (config.strategy, config.num_processes)
+
+
+def plain_adapter_name(name: str) -> str:
+    """The name under which PEFT usually saves a parameter: without that of the adapter."""
+    return name.replace(".modules_to_save.default.", ".").replace(".default", "")
 
 
 def check_resume(layout: Layout, config: RunConfig) -> None:

@@ -41,6 +41,9 @@ def training_arguments(
         **_logging(config),
         seed=config.seed,
     )
+    if config.strategy is Strategy.FSDP:
+        # Not in the constructor, which recommends torch's wrappers (see `fsdp_config`).
+        arguments.activation_checkpointing = arguments.gradient_checkpointing = config.recomputes
     set_fsdp_policies(arguments, machine, precision)
     return arguments
 

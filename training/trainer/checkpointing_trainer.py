@@ -10,8 +10,12 @@ import torch
 
 from training.checkpointing import weights
 from training.checkpointing.checkpointer import Checkpointer
+from training.checkpointing.contents import check_contents, check_missing, refuse
+from training.checkpointing.digest import Digest, trained_shapes
+from training.checkpointing.full_state import read_weights
+from training.checkpointing.parts import plain_name
 from training.checkpointing.resharding import restore, trained_parameters
-from training.config.choices import Strategy
+from training.config.choices import Offload, Strategy
 from training.run_folder.checkpoint_layout import Layout
 from training.run_folder.paths import checkpoint_dir
 from training.trainer.callbacks.best_checkpoint import best_step
@@ -43,8 +47,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
 
         Not with shards: DeepSpeed's checkpoints make new tensors, and DTensors (FSDP) cannot be copied beside training.
         """
-        whole = self.context.config.strategy in (Strategy.SINGLE, Strategy.DDP)
-        if whole and not self._prepared and self.optimizer.state:
+        if self._has_copies and not self._prepared and self.optimizer.state:
             self._prepared = True
             trained = (parameter.detach() for parameter in self.model.parameters() if parameter.requires_grad)
             states = (value for state in self.optimizer.state.values() for value in state.values())
@@ -54,7 +57,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         """As Trainer's, which copies all weights to host memory on every rank with ZeRO-1 and ZeRO-2, gathers the frozen base
         weights of FSDP, and with ZeRO-3 keeps what it gathered: DeepSpeed's function for it is part of a reference cycle.
         """
-        config, model = self.context.config, self.accelerator.unwrap_model(self.model)
+        config, model = self.context.config, self._unwrapped
         if config.strategy.zero_stage in (0, 1, 2):
             if self.args.should_save:
                 self._save(output_dir, state_dict=weights.copied(model))
@@ -75,45 +78,121 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         self.throughput.pause()
         self.state.num_input_tokens_seen = self.throughput.tokens()  # saved with the checkpoint
         step, write = self.state.global_step, partial(super()._save_checkpoint, model, trial)
+        folder, layout = checkpoint_dir(self.context.run_dir, step), self._layout()
 
         def write_all() -> None:
             write()
             if self.is_world_process_zero():
-                self._layout().write(checkpoint_dir(self.context.run_dir, step))
+                layout.write(folder)
+                if digest:
+                    digest.write(folder)
+                if self._has_copies:
+                    weights.write_left_out(self._unwrapped, folder)
 
         with self.context.report.during("saving"):
-            self.checkpointer.save(step, best_step(self.context.config, self.state), write_all)
+            digest = self.prove(folder.name)
+            check = partial(check_contents, layout=layout, trained=trained_shapes(self._unwrapped))
+            self.checkpointer.save(step, best_step(self.context.config, self.state), write_all, check)
         self.throughput.resume()
+
+    @property
+    def _unwrapped(self) -> torch.nn.Module:
+        model: torch.nn.Module = self.accelerator.unwrap_model(self.model)
+        return model
+
+    @property
+    def _has_copies(self) -> bool:
+        """True if each rank has all weights and the whole optimizer state, and files are those of PEFT or transformers."""
+        return self.context.config.strategy in (Strategy.SINGLE, Strategy.DDP)
+
+    def prove(self, name: str) -> Digest | None:
+        """Checks that what the ranks hold is every trained parameter, and finite, before it is saved as `name`. A collective.
+
+        Returns its digest; None if the state is in files of NVMe offloading.
+
+        Raises:
+            UserError: it is not.
+        """
+        digest = self._digest()
+        if digest and (missing := digest.incomplete(trained_shapes(self._unwrapped))):
+            check_missing(name, missing, len(digest.rows))
+        if digest and (broken := digest.not_finite):
+            refuse(name, f"has {len(broken)} parameters with NaN or infinity, such as {broken[0]}, and does not count.")
+        return digest
+
+    def _digest(self) -> Digest | None:
+        config = self.context.config
+        if Offload.NVME in (config.offload_optimizer, config.offload_param):
+            return None
+        return Digest.of(self._unwrapped, self.optimizer, divided=not self._has_copies)
+
+    def _check_loaded(self, checkpoint: str | Path, *, weights_only: bool = False) -> None:
+        """Checks that what a checkpoint was loaded into is what was saved. A collective.
+
+        Raises:
+            UserError: weights or optimizer state differ.
+        """
+        saved, digest = Digest.read(Path(checkpoint)), self._digest()
+        if saved is None or digest is None:
+            return
+        converted = self._other_layout(checkpoint) is not None
+        if different := digest.differences(saved, converted=converted, weights_only=weights_only):
+            what = "weights" if weights_only else "weights or optimizer state"
+            refuse(
+                Path(checkpoint).name,
+                f"was loaded with other {what} than were saved, in {len(different)} of {len(digest.rows)} trained "
+                f"parameters, such as {different[0]}.",
+            )
 
     def _layout(self) -> Layout:
         config = self.context.config
         try:
-            parameters, shapes = trained_parameters(self.accelerator.unwrap_model(self.model), self.optimizer)
+            parameters, shapes = trained_parameters(self._unwrapped, self.optimizer)
         except KeyError:  # DeepSpeed without sharding trains flat copies of the parameters
             parameters, shapes = [], []
-        return Layout(config.strategy, self.args.world_size, config.global_batch_size, parameters, shapes)
+        names = {} if config.strategy.zero_stage is not None else weights.saved_names(self._unwrapped)
+        saved = [names.get(name, name) for name in parameters]
+        return Layout(config.strategy, self.args.world_size, config.global_batch_size, parameters, shapes, saved)
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
         layout = self._other_layout(resume_from_checkpoint)
-        if layout is None:
-            return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
-        prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
-        checkpoint = Path(resume_from_checkpoint or "")
-        restore(checkpoint, layout, self.accelerator.unwrap_model(self.model), self.optimizer)
-        self._restore_scheduler(torch.load(checkpoint / "scheduler.pt", weights_only=True))
+        loads = resume_from_checkpoint if layout is None else None
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, loads)
+        if layout is not None and resume_from_checkpoint:
+            restore(Path(resume_from_checkpoint), layout, self._unwrapped, self.optimizer)
+            self._restore_scheduler(torch.load(Path(resume_from_checkpoint) / "scheduler.pt", weights_only=True))
+        if resume_from_checkpoint:
+            self._check_loaded(resume_from_checkpoint)
         return prepared
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
-        if self._other_layout(resume_from_checkpoint) is None:
+        if self._other_layout(resume_from_checkpoint) is None and not self._load_copies(resume_from_checkpoint):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def load_weights(self, checkpoint: Path) -> None:
-        """Loads the weights of a checkpoint of this run. Every rank calls it."""
+        """Loads the weights of a checkpoint of this run. Every rank calls it.
+
+        Raises:
+            UserError: they are not those that were saved.
+        """
         if layout := self._other_layout(checkpoint):
-            restore(checkpoint, layout, self.accelerator.unwrap_model(self.model), self.optimizer)
-        else:
+            restore(checkpoint, layout, self._unwrapped, self.optimizer)
+        elif not self._load_copies(checkpoint):
             self.state.best_model_checkpoint = str(checkpoint)
             self._load_best_model()
+        self._check_loaded(checkpoint, weights_only=True)
+
+    def _load_copies(self, checkpoint: str | Path) -> bool:
+        """Loads the trained weights by name. False if the ranks divide them, or if an earlier version wrote the checkpoint."""
+        layout = Layout.read(Path(checkpoint)) if self._has_copies else None
+        if layout is None or not layout.saved_names:
+            return False
+        saved = read_weights(Path(checkpoint), layout)
+        with torch.no_grad():
+            for name, parameter in self._unwrapped.named_parameters():
+                if parameter.requires_grad:
+                    parameter.copy_(saved[plain_name(name)])
+        return True
 
     def _other_layout(self, checkpoint: str | Path | None) -> Layout | None:
         """The layout of a checkpoint that the libraries cannot load into this run; None if they can."""

@@ -11,6 +11,7 @@ from training.checkpointing import host_copies
 from training.checkpointing.checkpointer import Checkpointer
 from training.checkpointing.deferred_writes import DeferredWrites
 from training.config.run_config import RunConfig
+from training.errors import UserError
 from training.reports.report import Report
 from training.run_folder import checkpoints
 from training.run_folder.events import CheckpointSaved, Event, Note, decode
@@ -101,6 +102,20 @@ def test_an_error_of_the_writer_ends_the_next_step(tmp_path: Path, checkpointer:
     with pytest.raises(Exception, match="directory"):
         checkpointer.check()
     assert checkpoints.sealed(tmp_path) == []
+
+
+def test_a_checkpoint_that_fails_its_check_does_not_count_and_the_earlier_one_is_kept(
+    tmp_path: Path, checkpointer: Checkpointer
+) -> None:
+    def refused(folder: Path) -> None:
+        raise UserError("checkpoint", folder.name, "lacks a parameter.")
+
+    checkpointer.save(1, None, lambda: saves(tmp_path, 1, {"weights": torch.zeros(10)}))
+    checkpointer.save(2, None, lambda: saves(tmp_path, 2, {"weights": torch.zeros(10)}), refused)
+    checkpointer.wait_after_error()
+    with pytest.raises(UserError, match=r"checkpoint-2.*lacks a parameter"):
+        checkpointer.check()
+    assert [path.name for path in checkpoints.sealed(tmp_path)] == ["checkpoint-1"]
 
 
 def test_without_host_memory_for_a_copy_files_are_written_at_once(

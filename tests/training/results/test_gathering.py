@@ -15,18 +15,19 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("strategy", "method"), [("zero3", "full"), ("fsdp", "lora")])
+@pytest.mark.parametrize(("strategy", "method", "recomputed"), [("zero3", "full", "none"), ("fsdp", "lora", "full")])
 def test_a_gathered_checkpoint_is_the_saved_result(
-    tmp_path: Path, strategy: str, method: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, strategy: str, method: str, recomputed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_dir = copy_of(resumable(strategy, method), tmp_path / "run", "checkpoint-2")
+    recipe = resumable(strategy, method, gradient_checkpointing=recomputed)
+    run_dir = copy_of(recipe, tmp_path / "run", "checkpoint-2")
     assert main(run_dir, tmp_path / "gathered") == 0, capsys.readouterr().err
     saved = run_dir / ("model" if method == "full" else "adapter")
     expected, found = (
         {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
         for folder in (saved, tmp_path / "gathered")
     )
-    assert found.keys() == expected.keys()
+    assert expected and found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert (tmp_path / "gathered/tokenizer.json").is_file()
     (run_dir / "checkpoints/checkpoint-4/manifest.json").unlink()

@@ -10,6 +10,7 @@ from training.run_folder.events import Resumed
 
 pytestmark = pytest.mark.train
 LORA, FULL = {"method": "lora"}, {"method": "full"}
+RECOMPUTED = {"method": "lora", "gradient_checkpointing": "full"}
 PACKED = {"method": "lora", "packing": "packed", "max_length": 32, "micro_batch_size": 1}
 nightly = pytest.mark.nightly
 
@@ -17,8 +18,8 @@ nightly = pytest.mark.nightly
 @pytest.mark.parametrize(
     ("strategy", "settings"),
     [
-        ("single", LORA), ("single", FULL), ("single", PACKED), ("ddp", LORA), ("fsdp", LORA), ("zero2", FULL), ("zero3", FULL),
-        pytest.param("zero3", LORA, marks=nightly), pytest.param("zero3", PACKED, marks=nightly),
+        ("single", LORA), ("single", FULL), ("single", PACKED), ("ddp", LORA), ("fsdp", LORA), ("fsdp", RECOMPUTED),
+        ("zero2", FULL), ("zero3", FULL), pytest.param("zero3", LORA, marks=nightly), pytest.param("zero3", PACKED, marks=nightly),
     ],
     ids=str,
 )  # fmt: skip
