@@ -33,25 +33,6 @@ class TokenDataset(Dataset[Any]):
         return row | {SETS: self.sets.index(index)} if self._names_sets else row
 
 
-class EpochSampler(Sampler[Any]):
-    """Yields the rows or packs of an epoch in Lathe's order (training/tokens/order.py), the same on every rank."""
-
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self.epoch = 0
-
-    @property
-    def units(self) -> int:
-        """Rows or packs in an epoch."""
-        return len(self._order)
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._order.epoch(self.epoch))
-
-
 class RankBatches(Sampler[list[Any]]):
     """Yields one rank's micro batches of an epoch; consecutive micro batches go to consecutive ranks.
 

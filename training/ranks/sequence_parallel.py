@@ -1,12 +1,9 @@
 """Sequence parallelism (Ulysses) through accelerate and DeepSpeed: several processes share each sequence."""
 
-from collections import deque
-from copy import copy
 from typing import Any
 
+import numpy as np
 import torch
-import transformers.trainer
-from accelerate import skip_first_batches
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.utils import DeepSpeedSequenceParallelConfig
 from torch.nn.functional import pad
@@ -15,7 +12,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from training.batches.views import IGNORED
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.tokens.order import padded
 
 ATTENTION = "sdpa"
 
@@ -25,26 +21,10 @@ def parallelism(config: RunConfig) -> ParallelismConfig | None:
     size = config.sequence_parallel_size
     if size == 1:
         return None
-    transformers.trainer.skip_first_batches = skip_batches
     handler = DeepSpeedSequenceParallelConfig(sp_seq_length_is_variable=True, sp_attn_implementation=ATTENTION)
     return ParallelismConfig(
         sp_size=size, sp_backend="deepspeed", sp_handler=handler, dp_shard_size=config.num_processes // size
     )
-
-
-def skip_batches(loader: Any, count: int) -> Any:
-    """Returns `loader` without its first `count` batches, to resume within an epoch.
-
-    accelerate's function does not support DeepSpeed's loader (UlyssesSPDataLoaderAdapter), which turns each batch of its inner
-    loader into one per process of the group.
-    """
-    inner_batches, rest = divmod(count, loader.sp_world_size)
-    shortened = copy(loader)
-    shortened.dl = skip_first_batches(loader.dl, inner_batches)
-    shortened.iter, shortened.micro_batches = iter(shortened.dl), deque()
-    for _ in range(rest):
-        next(shortened)
-    return shortened
 
 
 def end(config: RunConfig) -> None:
@@ -69,21 +49,28 @@ def check_attention_heads(model: torch.nn.Module, config: RunConfig) -> None:
         )
 
 
-def with_position_ids(collate: Any, config: RunConfig) -> Any:
-    """Returns `collate` with position_ids added to its batches under sequence parallelism; each process sees only a part."""
-    if config.sequence_parallel_size == 1:
-        return collate
+def own_part(collate: Any, micro_batch: int, size: int, process: int) -> Any:
+    """Returns `collate` with batches cut down to one process's part of each sequence, which `size` processes share.
 
-    def collate_with_positions(rows: list[Any]) -> dict[str, torch.Tensor]:
-        batch: dict[str, torch.Tensor] = collate(rows)
-        if not torch.cuda.is_available():  # gloo gathers only parts of equal length, and batches differ between ranks
-            missing = padded(config.max_length) - batch["input_ids"].shape[1]
-            fill = {"labels": IGNORED}
-            batch = {name: pad(part, (0, missing), value=fill.get(name, 0)) for name, part in batch.items()}
-        count, length = batch["input_ids"].shape
-        return batch | {"position_ids": torch.arange(length).expand(count, length).contiguous()}
+    They load the same rows and need no exchange. As the model sees only a part, the batch has its positions, and labels that are
+    shifted already. The last batch of an epoch is filled to `micro_batch` rows, which DeepSpeed expects, with rows without loss.
+    """
 
-    return collate_with_positions
+    def collate_own_part(rows: list[Any]) -> dict[str, torch.Tensor]:
+        batch: dict[str, torch.Tensor] = collate([*rows, *[_without_loss(rows[0])] * (micro_batch - len(rows))])
+        count, length = batch["input_ids"].shape  # a multiple of PAD_MULTIPLE, and so of `size`
+        batch["shift_labels"] = pad(batch.pop("labels")[:, 1:], (0, 1), value=IGNORED)
+        batch["position_ids"] = torch.arange(length).expand(count, length)
+        own = slice(process % size * (length // size), (process % size + 1) * (length // size))
+        return {name: part[:, own].contiguous() for name, part in batch.items()}
+
+    return collate_own_part
+
+
+def _without_loss(row: Any) -> Any:
+    """Returns the first tokens of a row, without loss."""
+    tokens = row["input_ids"][:2]
+    return {"input_ids": tokens, "labels": np.full_like(tokens, IGNORED)}
 
 
 def scale_gradient(loss: torch.Tensor, size: int) -> torch.Tensor:

@@ -155,6 +155,8 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         return Layout(config.strategy, self.args.world_size, config.global_batch_size, parameters, shapes, saved)
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
+        # A loader has its process's part of each sequence already, which DeepSpeed's adapter would divide again.
+        self.accelerator.deepspeed_ulysses_dl_adapter = lambda loader, _: loader
         layout = self._other_layout(resume_from_checkpoint)
         loads = resume_from_checkpoint if layout is None else None
         prepared = super()._prepare_for_training(max_steps, train_dataloader, loads)

@@ -2,37 +2,15 @@
 
 import math
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
-from torch.utils.data import Dataset
 
 from training.batches.sets import HeldOutBatches, Sets
-from training.batches.views import IGNORED, WEIGHTS, Tokens
+from training.batches.views import IGNORED, WEIGHTS
 
 _LARGEST_EXPONENT = 709  # of a float
 _PART_TOKENS = 256  # whose logits are copied together
-
-
-class EvenRows(Dataset[Tokens]):
-    """Pads a data set to a multiple of the global batch size with rows without loss tokens.
-
-    accelerate's loader would repeat the first rows instead, which would then count twice.
-    """
-
-    def __init__(self, rows: Dataset[Tokens], multiple: int) -> None:
-        self._rows, self._count = rows, len(rows)  # type: ignore[arg-type]
-        self._length = -(-self._count // multiple) * multiple
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: int) -> Tokens:
-        if index < self._count:
-            return self._rows[index]
-        shortest = self._rows[self._count - 1]["input_ids"][:2]
-        return {"input_ids": shortest, "labels": np.full_like(shortest, IGNORED)}
 
 
 def perplexity(loss: float) -> float:

@@ -24,6 +24,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from training.batches.samplers import RankBatches
 from training.batches.sets import HeldOutBatches, Sets
+from training.ranks.sequence_parallel import own_part
 from training.run_folder.events import LOSS_OF
 from training.trainer.evaluation import ItemMean, Means
 
@@ -142,16 +143,19 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Loads this rank's `_batches`; accelerate's loader would repeat rows at the end of an epoch."""
-        if self._batches is None:
-            loader: DataLoader[Any] = super().get_train_dataloader()
-            return loader
-        return self._loader(self.train_dataset, self._batches)
+        assert self._batches
+        size = self.sequence_shares
+        collate = self.data_collator
+        if size > 1:
+            collate = own_part(collate, self._train_batch_size, size, self.args.process_index)
+        return self._loader(self.train_dataset, self._batches, collate)
+
+    def get_sp_size(self) -> int:
+        """Returns 1 instead of the processes that share a sequence: the loader of each already has all batches of its group."""
+        return 1
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Loads this rank's batches of the held-out rows, in order."""
-        if self.sequence_shares > 1:
-            loader: DataLoader[Any] = super().get_eval_dataloader(eval_dataset)
-            return loader
+        """Loads this rank's batches of the held-out rows, in order. An evaluation divides no sequences."""
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         self._held_out = HeldOutBatches(
             self.held_out_sets or Sets(("",), (len(rows),)),
@@ -159,13 +163,13 @@ class GlobalBatchTrainer(Trainer):  # type: ignore[misc]
             self.args.process_index,
             self.args.world_size,
         )
-        return self._loader(rows, self._held_out)
+        return self._loader(rows, self._held_out, self.data_collator)
 
-    def _loader(self, rows: Any, batches: RankBatches | HeldOutBatches) -> DataLoader[Any]:
+    def _loader(self, rows: Any, batches: RankBatches | HeldOutBatches, collate: Any) -> DataLoader[Any]:
         return DataLoader(
             rows,
             batch_sampler=batches,
-            collate_fn=self.data_collator,
+            collate_fn=collate,
             pin_memory=self.args.dataloader_pin_memory,
             generator=torch.Generator(),  # a loader draws a seed, which must not come from dropout's generator
         )

@@ -18,7 +18,7 @@ from training.config.run_config import RunConfig
 from training.models.adapters import targeted_modules
 from training.models.freezing import modules_without_text
 from training.models.loading import load_model, parameter_counts, weights_dtype
-from training.ranks.sequence_parallel import check_attention_heads, with_position_ids
+from training.ranks.sequence_parallel import check_attention_heads
 from training.ranks.stopping import StopSignal
 from training.reports.experiment_trackers import ExperimentTrackers
 from training.reports.report import Report
@@ -27,7 +27,6 @@ from training.run_folder.events import Note
 from training.tokens.order import Shuffled
 from training.trainer.answering.sample import SampleAnswers
 from training.trainer.context import TrainerContext
-from training.trainer.evaluation import EvenRows
 from training.trainer.objectives import Objective
 from training.trainer.prepare import Data
 from training.trainer.reporting_trainer import ReportingTrainer
@@ -56,8 +55,6 @@ def make_trainer(
         report.for_run(Note(message=message))
     held_out_sets = sets_of(data.held_out, data.held_out_files) if data.held_out else None
     held_out: Any = TokenDataset(data.held_out, held_out_sets) if data.held_out and held_out_sets else None
-    if held_out and config.sequence_parallel_size > 1:
-        held_out = EvenRows(held_out, config.micro_batch_size * config.num_processes)
     reference: dict[str, Any] = {}
     plan, collator = _plan(model, data, precision), objective.collator(tokenizer.pad_token_id)
     if config.task in PLAIN and config.sequence_parallel_size == 1:  # sequence parallelism needs padded rows
@@ -94,7 +91,7 @@ def make_trainer(
         model=model,
         args=arguments,
         processing_class=tokenizer,
-        data_collator=with_position_ids(collator, config),
+        data_collator=collator,
         train_dataset=rows,
         eval_dataset=held_out,
     )

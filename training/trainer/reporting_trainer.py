@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import TrainerState
 
-from training.batches.samplers import EpochSampler, RankBatches
+from training.batches.samplers import RankBatches
 from training.batches.sets import SETS, Sets
 from training.batches.streaming import Stream
 from training.checkpointing.checkpointer import Checkpointer
@@ -92,14 +92,11 @@ class ReportingTrainer(CheckpointingTrainer):
         sets: Sets | None = getattr(train, "sets", None)
         self.set_losses = SetLosses(sets, self.args.device) if sets and sets.several else None
         self._stream = train if isinstance(train, Stream) else None
-        self._sampler = self._batches = None
+        self._batches = None
         if self._stream is None:
             order = train.order or Shuffled(len(train), self.args.seed)
-            share = self._train_batch_size, self.args.process_index, self.args.world_size
-            if self.sequence_shares > 1:  # DeepSpeed's loader wraps accelerate's, which needs a sampler
-                self._sampler = EpochSampler(order)
-            else:
-                self._batches = RankBatches(order, *share)
+            group = self.args.process_index // self.sequence_shares  # of processes that share sequences
+            self._batches = RankBatches(order, self._train_batch_size, group, self._groups)
 
     def on_model_placed(self, placement: dict[str, Any], state: TrainerState) -> None:
         """Called when the model is wrapped and placed; reports the plan of the run."""
@@ -156,18 +153,21 @@ class ReportingTrainer(CheckpointingTrainer):
         return per_epoch and at_end and all(e.step != self.state.global_step for e in evaluations(self.state))
 
     @property
+    def _groups(self) -> int:
+        return int(self.args.world_size // self.sequence_shares)
+
+    @property
     def _steps_per_epoch(self) -> int:
-        source = self._sampler or self._batches
-        assert source
-        world = self.args.world_size // self.sequence_shares
-        return steps_per_epoch(source.units, self._train_batch_size, self.args.gradient_accumulation_steps, world)
+        assert self._batches
+        accumulation = self.args.gradient_accumulation_steps
+        return steps_per_epoch(self._batches.units, self._train_batch_size, accumulation, self._groups)
 
     def on_epoch_begin(self) -> None:
         """Sets the sampler's epoch; after a resume with several ranks neither transformers nor accelerate does."""
         if self._stream:
             self._stream.share = replace(self._stream.share, start_step=self.state.global_step)
-        elif source := self._sampler or self._batches:
-            source.epoch = self.state.global_step // self._steps_per_epoch
+        elif self._batches:
+            self._batches.epoch = self.state.global_step // self._steps_per_epoch
 
     def on_step_begin(self) -> None:
         """Called before the first micro step of each step; restores the random state of a resumed stream.
@@ -195,9 +195,6 @@ class ReportingTrainer(CheckpointingTrainer):
         return DataLoader(
             self._stream, self._train_batch_size, collate_fn=self.data_collator, pin_memory=pinned, generator=generator
         )
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
-        return self._sampler
 
     def create_optimizer(self, *arguments: Any) -> torch.optim.Optimizer:
         """Creates an optimizer that transformers knows by name, or one of Lathe's."""

@@ -5,12 +5,19 @@ from typing import Any
 
 import pytest
 from safetensors import safe_open
-from trained import Recipe, trained
+from trained import Recipe, copy_of, trained
 from trainer_process import Trained, start_with_shuffled_gather, start_without_collection
 
 pytestmark = pytest.mark.train
 
 TWO = {"num_processes": 2, "micro_batch_size": 2, "verify_rows": 2, "max_new_tokens": 4, "precision": "fp32"}
+TWO_SHARE = {
+    "strategy": "zero2",
+    "num_processes": 2,
+    "sequence_parallel_size": 2,
+    "save_steps": 5,
+    "save_total_limit": 9,
+}
 OFFLOAD = {"offload_optimizer": "cpu", "offload_param": "cpu"}
 
 
@@ -129,6 +136,26 @@ def test_sequence_parallelism_matches_one_device(single: Trained) -> None:
     assert shared.losses() == pytest.approx(single.losses(), rel=1e-5)
     assert shared.evaluations() == pytest.approx(single.evaluations(), rel=1e-5)
     assert shared.gradient_norms() == pytest.approx(single.gradient_norms(), rel=1e-3)
+
+
+def test_sequence_parallelism_takes_every_step_on_the_rows_of_one_device(tmp_path: Path) -> None:
+    """29 rows in batches of 4 with two micro steps: an epoch ends with a step of one micro batch of 1 row, or of 5 rows."""
+    settings = {
+        "eval_split": 0,
+        "max_samples": 29,
+        "epochs": 2,
+        "max_steps": None,
+        "eval_steps": 0,
+        "precision": "fp32",
+    }
+    settings |= {"micro_batch_size": 4, "gradient_accumulation_steps": 2, "verify_rows": 0}
+    single = train(**settings)
+    assert list(single.losses()) == list(range(1, 9))
+    recipe = Recipe(settings=settings | TWO_SHARE)
+    assert trained(recipe).losses() == pytest.approx(single.losses(), rel=1e-5)
+    run_dir = copy_of(recipe, tmp_path / "run", "checkpoint-8", "events.jsonl", "adapter")
+    again = recipe.train(run_dir)
+    assert again.losses() == pytest.approx({step: single.losses()[step] for step in (6, 7, 8)}, rel=1e-5)
 
 
 FULL = {"method": "full", "learning_rate": 1e-3}

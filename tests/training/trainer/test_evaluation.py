@@ -10,7 +10,7 @@ from tiny import make_data, make_model
 from trainer_process import start
 
 from training.batches.sets import HeldOutBatches, Sets
-from training.trainer.evaluation import EvenRows, ItemMean
+from training.trainer.evaluation import ItemMean
 
 
 def test_batches_count_by_their_items() -> None:
@@ -51,13 +51,6 @@ def test_means_of_each_set_and_of_all() -> None:
     mean.add({"loss": (torch.tensor(2.0), torch.tensor(3)), "loss_of_pairs": (torch.tensor(1.0), torch.tensor(1))})
     mean.add({"loss": (torch.tensor(6.0), torch.tensor(1)), "loss_of_pairs": (torch.tensor(3.0), torch.tensor(1))})
     assert mean.values() == [{"loss": 5.0}, {"loss": 3.0}, {"loss": 9.0}]
-
-
-def test_rows_are_padded_with_rows_without_loss() -> None:
-    rows = EvenRows([{"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}] * 5, multiple=4)  # type: ignore[arg-type]
-    assert len(rows) == 8
-    assert all(set(rows[index]["labels"]) == {-100} for index in (5, 6, 7))
-    assert all(rows[index]["labels"] == [-100, 2, 3] for index in range(5))
 
 
 @pytest.mark.train
