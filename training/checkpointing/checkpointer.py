@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,7 +23,7 @@ Check = Callable[[Path], None]
 STALL = "checkpoint_stall"
 """Metric: the seconds for which a checkpoint stopped training."""
 _NO_LIMIT = timedelta(days=30)
-_LOWER_PRIORITY = 5
+_LESS_PRIORITY = 5
 
 
 class Checkpointer:
@@ -100,8 +101,7 @@ class Checkpointer:
     ) -> None:
         began = time.perf_counter()
         try:
-            if sys.platform == "linux":  # where a thread has a priority of its own
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWER_PRIORITY)
+            _lower_priority()
             size = self._complete(step, best, writes, check)
         except BaseException as error:  # `check` raises it in the main thread
             self._error = error
@@ -141,3 +141,11 @@ class Checkpointer:
         if message.split(maxsplit=1)[0] not in self._notes:
             self._notes.add(message.split(maxsplit=1)[0])
             self._report.for_rank(Note(message=message))
+
+
+def _lower_priority() -> None:
+    """Lets training go before this thread. Only relative to its niceness now, which a user other than root may not lower."""
+    if sys.platform == "linux":  # where a thread has a priority of its own
+        thread = threading.get_native_id()
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _LESS_PRIORITY)

@@ -1,5 +1,7 @@
 """Checkpoints that are written in the background: their content, their errors, and too little host memory."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from training.checkpointing import checkpointer as checkpointer_module
 from training.checkpointing import host_copies
 from training.checkpointing.checkpointer import Checkpointer
 from training.checkpointing.deferred_writes import DeferredWrites
@@ -116,6 +119,22 @@ def test_a_checkpoint_that_fails_its_check_does_not_count_and_the_earlier_one_is
     with pytest.raises(UserError, match=r"checkpoint-2.*lacks a parameter"):
         checkpointer.check()
     assert [path.name for path in checkpoints.sealed(tmp_path)] == ["checkpoint-1"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
+@pytest.mark.parametrize(("niceness", "expected"), [(0, 5), (10, 15), (19, 19)])
+def test_the_writer_only_ever_lowers_its_priority_also_without_root(niceness: int, expected: int) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            os.nice(niceness - os.nice(0))
+            if os.getuid() == 0:
+                os.setuid(12345)
+            checkpointer_module._lower_priority()
+            os._exit(os.getpriority(os.PRIO_PROCESS, 0))
+        finally:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == expected
 
 
 def test_without_host_memory_for_a_copy_files_are_written_at_once(
