@@ -87,7 +87,7 @@ class Encoder:
         answers = zip(row.spans, row.weights or [1.0] * len(row.spans), strict=True)
         found = ((token_span(encoding, answer, row.text), weight) for answer, weight in answers)
         trained = [(*span, weight) for span, weight in found if span]
-        if row.templated or self._end is None:
+        if row.templated or self._end is None or not row.ends:
             return tokens, trained
         # Without a template the answer ends with an end token with loss: the tokenizer's, or one added here.
         if tokens[-1:] != [self._end]:

@@ -64,7 +64,8 @@ class PartRenderer:
             raise DataError("has no prompt.", "Write rows with a prompt and an answer.", field="prompt")
         text = source if self.part is StoredText.SOURCE else target
         templated = self.part is StoredText.SOURCE and example.messages is not None and self._renderer.templates
-        return Rendered(text, [(0, len(text))], templated=templated)
+        # A source has the tokens that the tokenizer gives it, as the model is used: no end token of its own.
+        return Rendered(text, [(0, len(text))], templated=templated, ends=self.part is StoredText.TARGET)
 
 
 def _with_rejected(example: Example) -> Example:

@@ -194,23 +194,25 @@ def _use(used: Used) -> list[str]:
         score = (
             "print(scores)" if used.config.task is Task.REWARD else "print(model.config.id2label[int(scores.argmax())])"
         )
-        return [
-            'inputs = tokenizer("Hello", return_tensors="pt").to(model.device)',
-            "scores = model(**inputs).logits[0]",
-            score,
-        ]
-    if used.chats:
-        options = "".join(f", {name}={value!r}" for name, value in _template_options(used).items())
-        given = f'add_generation_prompt=True, return_dict=True, return_tensors="pt"{options}'
-        ask = [_CHAT, f"inputs = tokenizer.apply_chat_template(messages, {given}).to(model.device)"]
-    else:
-        ask = ['inputs = tokenizer("Hello", return_tensors="pt").to(model.device)']
+        return [*_inputs(used), "scores = model(**inputs).logits[0]", score]
     start = "" if used.config.task is Task.SEQ2SEQ else ', inputs["input_ids"].shape[1] :'
     return [
-        *ask,
+        *_inputs(used),
         f"output = model.generate(**inputs, max_new_tokens={used.config.max_new_tokens})",
         f"print(tokenizer.decode(output[0{start}], skip_special_tokens=True))",
     ]
+
+
+def _inputs(used: Used) -> list[str]:
+    """The lines that make the model's inputs, with tokens as in training. A reward model scores a prompt and its answer."""
+    scores = used.config.task is Task.REWARD
+    if used.chats:
+        options = "".join(f", {name}={value!r}" for name, value in _template_options(used).items())
+        given = f'{"" if scores else "add_generation_prompt=True, "}return_dict=True, return_tensors="pt"{options}'
+        messages = _CHAT.removesuffix("]") + ', {"role": "assistant", "content": "Hi"}]' if scores else _CHAT
+        return [messages, f"inputs = tokenizer.apply_chat_template(messages, {given}).to(model.device)"]
+    text = '"Hello, how are you? Fine." + (tokenizer.eos_token or "")' if scores else '"Hello"'
+    return [f'inputs = tokenizer({text}, return_tensors="pt").to(model.device)']
 
 
 def _head(used: Used) -> list[str]:

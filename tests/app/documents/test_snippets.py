@@ -107,6 +107,7 @@ def test_a_classifier_prints_a_class(home: Path) -> None:
 
 def test_a_reward_model_prints_a_score(home: Path) -> None:
     found = finished("pairs", "preference", task="reward")
+    assert 'Fine." + (tokenizer.eos_token or "")' in of(found, "peft").text  # answers end with it in training
     assert "tensor([" in printed(of(found, "peft"))
 
 

@@ -7,6 +7,7 @@ import pytest
 from tiny import make_model
 
 from benchmarks.matrix.inputs import byte_tokenizer
+from training.config.choices import Task
 from training.config.run_config import RunConfig
 from training.data.example import Example
 from training.tokens.encoding import Encoder
@@ -55,6 +56,19 @@ def test_a_question_equals_the_training_prompt(tmp_path: Path, example: Example,
         assert question.tokens == trained[:first]
     begins_by_itself = template and example is CHAT
     assert (question.tokens[0] == 0) is not begins_by_itself
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_a_classifier_is_trained_on_the_tokens_that_its_tokenizer_gives_a_text(tmp_path: Path, bos: bool) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(make_model(tmp_path))
+    tokenizer = with_bos(tokenizer) if bos else tokenizer
+    encoder, (part,) = Encoder(tokenizer), STORED_TEXTS[Task.CLASSIFICATION]
+    rendered = [PartRenderer(tokenizer, part).render(Example(prompt="a text", answer="good"))]
+    encoded = encoder.collect(rendered, encoder.encode(rendered))
+    assert encoded.tokens.tolist() == tokenizer("a text")["input_ids"]
+    assert encoded.first_trained.tolist() != [-1]
 
 
 def test_a_token_across_the_start_of_the_answer_is_not_in_the_question() -> None:
