@@ -146,6 +146,13 @@ def start_held(run_dir: Path, model: Path, data: Path | str, hold: int, **settin
     return _start(run_dir, model, data, [str(PROGRAMS / "held_train.py")], settings)
 
 
+def start_diverging(run_dir: Path, model: Path, data: Path | str, first: int, **settings: Any) -> Trained:
+    """The same; from step `first` on the losses of rank 1 are NaN (programs/diverging_train.py)."""
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / "nan").write_text(str(first))
+    return _start(run_dir, model, data, [str(PROGRAMS / "diverging_train.py")], settings)
+
+
 def start_without_collection(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
     """The same without automatic garbage collection, which frees reference cycles by chance (programs/uncollected_train.py)."""
     return _start(run_dir, model, data, [str(PROGRAMS / "uncollected_train.py")], settings)

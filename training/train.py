@@ -7,7 +7,7 @@ complete checkpoint in the folder. It does not use the queue or the database.
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
@@ -16,8 +16,9 @@ from training.ranks.stopping import StopSignal, die_with_parent
 from training.redaction import redact_output
 from training.reports.report import Report
 from training.rules import check
-from training.run_folder.events import PAUSED, Finished, Note, Resumed
-from training.run_folder.paths import CONFIG_FILE
+from training.run_folder import checkpoints
+from training.run_folder.events import DIVERGED, PAUSED, Finished, Note, Resumed
+from training.run_folder.paths import CONFIG_FILE, checkpoint_step
 from training.unused_libraries import leave_out
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def train_rank(
     from training.ranks import distributed
     from training.results.finish import answer_held_out, conclude, memory_of_training, publish_result, reference_of
     from training.trainer.arguments import training_arguments
+    from training.trainer.divergence import step_back
     from training.trainer.make_trainer import make_trainer
     from training.trainer.objectives import objective
     from training.trainer.prepare import prepare_data
@@ -120,22 +122,29 @@ def train_rank(
     enter("preparing")
     trainer = make_trainer(config, task_objective, run_dir, report, stop, model, arguments, tokenizer, data, precision)
     run_steps(trainer, run_dir, state, report, stop)
-    if stop.agreed() or trainer.paused:
+    if stop.agreed() or (trainer.paused and not stop.diverged):
         outcome = "stopped" if stop.agreed() else PAUSED
         report.for_run(Finished(outcome=outcome, step=trainer.state.global_step, summary={}))
         return
 
+    outcome, facts = "finished", dict[str, Any]()
     report.enter("saving")
+    if stop.diverged:
+        outcome, facts = DIVERGED, {"diverged_at": trainer.state.global_step}
+        facts |= {"changes": changes} if (changes := step_back(config)) else {}
+        if changes or not trainer.load_best_finite():
+            report.for_run(Finished(outcome=outcome, step=last_saved_step(run_dir), summary=facts))
+            return
     memory = memory_of_training()
     reference = reference_of(trainer, config, data, tokenizer, precision, report)
     result, summary = conclude(trainer, config, run_dir, memory)
-    summary["classes"] = list(data.classes)
+    summary |= facts | {"classes": list(data.classes)}
     del trainer, model
     distributed.destroy_process_group()
     if report.rank == 0:
         answer_held_out(config, run_dir, result, tokenizer, data, arguments.device, precision, report, stop, summary)
         publish_result(config, run_dir, result, tokenizer, report, summary, reference)
-        report.for_run(Finished(outcome="finished", step=summary["steps"], summary=summary))
+        report.for_run(Finished(outcome=outcome, step=summary["steps"], summary=summary))
 
 
 def run_steps(
@@ -158,8 +167,13 @@ def run_steps(
             and trainer.last_evaluation.step != trainer.state.global_step
         ):
             trainer.evaluate()
-    if not stop.agreed() and not trainer.paused:
+    if not stop.agreed() and not trainer.has_diverged() and not trainer.paused:
         trainer.load_best_weights()
+
+
+def last_saved_step(run_dir: Path) -> int:
+    """The step of the newest checkpoint; 0 without one."""
+    return max((checkpoint_step(path) or 0 for path in checkpoints.sealed(run_dir)), default=0)
 
 
 def apply_rules(config: RunConfig, machine: Machine, report: Report) -> None:

@@ -37,7 +37,7 @@ def stop(run_id: str) -> None:
 def resume(
     run_id: str, *, step_down: bool = False, strategy: Strategy | None = None, num_processes: int | None = None
 ) -> None:
-    """Requeues a failed or stopped run, if given with another strategy or number of processes.
+    """Requeues a failed, stopped or diverged run, if given with another strategy or number of processes.
 
     Raises:
         Forbidden: another user owns it.

@@ -22,7 +22,7 @@ from app.cli.share import share
 from app.cli.user import token, user
 from training.config.choices import Strategy
 
-STATUSES = ("queued", "running", "finished", "failed", "stopped")
+STATUSES = ("queued", "running", "finished", "failed", "stopped", "diverged")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 run_argument = click.argument("run_id", metavar="RUN")
@@ -256,7 +256,7 @@ def stop(run_id: str, as_json: bool) -> None:
 )
 @json_option
 def resume(run_id: str, step_down: bool, num_processes: int | None, strategy: str | None, as_json: bool) -> None:
-    """Resume a failed or stopped run from its last complete checkpoint.
+    """Resume a failed, stopped or diverged run from its last complete checkpoint.
 
     With another strategy or number of processes, the global batch size stays the same.
     """

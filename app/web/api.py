@@ -169,8 +169,8 @@ def resume_run(
     strategy: Strategy | None = None,
     num_processes: Annotated[int | None, Query(ge=1, le=1024)] = None,
 ) -> dict[str, Any]:
-    """Resumes a failed or stopped run from its last complete checkpoint; `step_down` applies the settings proposed after an
-    out-of-memory error. With another `strategy` or number of processes the checkpoint is divided anew, and
+    """Resumes a failed, stopped or diverged run from its last complete checkpoint; `step_down` applies the settings proposed after
+    an out-of-memory error. With another `strategy` or number of processes the checkpoint is divided anew, and
     gradient_accumulation_steps changes so that the global batch size stays.
     """
     changes.resume(run_id, step_down=step_down, strategy=strategy, num_processes=num_processes)

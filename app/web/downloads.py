@@ -20,7 +20,7 @@ from training.run_folder.paths import ANSWERS_FILE, ARCHIVE_FILE, CARD_FILE, MER
 from worker.runs import fetching, run_archive
 from worker.settings import get_settings
 from worker.store import database, runs
-from worker.store.tables import Run, Status
+from worker.store.tables import Run
 
 router = APIRouter()
 _TYPE = "Format of the matrices; trained: as trained."
@@ -129,7 +129,7 @@ def static(name: str) -> Response:
 def adapter_path(run: Run, name: str = ARCHIVE_FILE) -> Path | None:
     """The zip of a finished run, None if this machine does not have it."""
     path = get_settings().runs_dir / run.id / name
-    return path if run.status is Status.FINISHED and path.is_file() else None
+    return path if run.has_result and path.is_file() else None
 
 
 def slug(name: str) -> str:

@@ -17,7 +17,7 @@ from training.checkpointing.parts import WEIGHT, Part, full_shape, names_of, par
 _FILE = "digest.json"
 _CHUNK = 2**20  # elements that are hashed at once
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_ELEMENTS, _BYTES, _NOT_FINITE, _WEIGHT, _STATE = range(5)
+_ELEMENTS, _BYTES, _WEIGHT_NOT_FINITE, _STATE_NOT_FINITE, _WEIGHT, _STATE = range(6)
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Digest:
     @classmethod
     def of(cls, model: torch.nn.Module, optimizer: Any, *, divided: bool) -> Self:
         """The digest of the trained parameters of an unwrapped model. A collective if they are `divided` among the ranks."""
-        sums = {name: [_Sum() for _ in range(5)] for name in trained_shapes(model)}
+        sums = {name: [_Sum() for _ in range(6)] for name in trained_shapes(model)}
         for part in parts(model, optimizer):
             _add(sums[part.name], part)
         device = next(iter(model.parameters())).device
@@ -45,7 +45,12 @@ class Digest:
     @property
     def not_finite(self) -> list[str]:
         """The names of parameters with NaN or infinity in their weights or optimizer state."""
-        return [name for name, row in self.rows.items() if row[_NOT_FINITE]]
+        return [name for name, row in self.rows.items() if row[_WEIGHT_NOT_FINITE] or row[_STATE_NOT_FINITE]]
+
+    @property
+    def weights_not_finite(self) -> list[str]:
+        """The names of parameters with NaN or infinity in their weights."""
+        return [name for name, row in self.rows.items() if row[_WEIGHT_NOT_FINITE]]
 
     def differences(self, saved: "Digest", *, converted: bool, weights_only: bool) -> list[str]:
         """The names of parameters whose weights or optimizer state differ from those `saved`.
@@ -102,7 +107,7 @@ def _add(row: list[_Sum], part: Part) -> None:
         row[_ELEMENTS].add(torch.tensor(part.values.numel()))
     if part.values.is_floating_point():
         for chunk in torch.split(part.values, _CHUNK):
-            row[_NOT_FINITE].add((~torch.isfinite(chunk)).sum())
+            row[_WEIGHT_NOT_FINITE if part.kind == WEIGHT else _STATE_NOT_FINITE].add((~torch.isfinite(chunk)).sum())
 
 
 def _hash(part: Part) -> torch.Tensor:

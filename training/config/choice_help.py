@@ -142,6 +142,10 @@ CHOICE_HELP: dict[str, dict[str, str]] = {
         "ask": "The run fails and proposes settings that take less memory.",
         "fail": "The run fails.",
     },
+    "on_divergence": {
+        "stop": "The run ends; its result is its best checkpoint with finite weights.",
+        "step_back": "Resumes once from the last checkpoint with a tenth of the learning rate, then as stop.",
+    },
     "packing": {
         "auto": "Padding-free if the model supports it, else padded rows.",
         "none": "Rows are padded to the longest of their batch.",

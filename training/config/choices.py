@@ -232,6 +232,11 @@ class OnOutOfMemory(StrEnum):
     STEP_DOWN = "step_down"
 
 
+class OnDivergence(StrEnum):
+    STOP = "stop"
+    STEP_BACK = "step_back"
+
+
 class Offload(StrEnum):
     NONE = "none"
     CPU = "cpu"

@@ -25,6 +25,7 @@ from training.config.choices import (
     MixBy,
     MixUntil,
     Offload,
+    OnDivergence,
     OnOutOfMemory,
     OptimizerName,
     Packing,
@@ -207,6 +208,8 @@ class RunConfig(BaseModel):
     max_steps: OptionalInt = setting(None, "Number of optimizer steps. Default: as many as the epochs take.", Group.OPTIMIZATION, ge=1)
     micro_batch_size: int = setting(4, "Rows per device in one forward pass. Lower it first if memory is short.", Group.OPTIMIZATION, ge=1, le=65_536)
     gradient_accumulation_steps: int = setting(1, "Forward passes per optimizer step. Global batch size = micro batch size x accumulation x processes.", Group.OPTIMIZATION, label="Gradient accumulation", ge=1, le=65_536)
+    on_divergence: OnDivergence = setting(OnDivergence.STOP, "Action when training diverges, that is, when the loss or gradient is not finite for divergence steps in a row. stop: the run ends, and its result is its best checkpoint. step_back: first resume once from the last checkpoint with a tenth of the learning rate.", Group.OPTIMIZATION, advanced=True)
+    divergence_steps: int = setting(3, "Steps in a row without a finite loss or gradient after which training has diverged.", Group.OPTIMIZATION, advanced=True, ge=1, le=10_000)
     min_lr_ratio: float = setting(0.1, "cosine_with_min_lr, wsd, reduce_on_plateau: final learning rate as a share of the peak.", Group.OPTIMIZATION, label="Lowest learning rate", advanced=True, ge=0, lt=1)
     decay_share: float = setting(0.1, "wsd (warmup, stable, decay): share of the run in which the learning rate decays.", Group.OPTIMIZATION, advanced=True, gt=0, le=1)
     lr_cycles: int = setting(1, "cosine_with_restarts: number of cycles from the peak to 0.", Group.OPTIMIZATION, label="Cosine cycles", advanced=True, ge=1, le=1000)

@@ -38,11 +38,11 @@ def _supervisor_has_ended() -> bool:
 class StopSignal:
     """Handles SIGTERM: during training the run saves a checkpoint after the current step and exits; before, it exits at once.
 
-    Also knows the step at which the run pauses for the decision of its sweep.
+    Also knows the step at which the run pauses for the decision of its sweep, and whether training has `diverged`.
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested = self.diverged = False
         self._training = False
         self._pause_at = int(os.environ.get(PAUSE_VARIABLE, "0"))
 
@@ -73,15 +73,16 @@ class StopSignal:
         return self._group
 
     def agreed(self) -> bool:
-        """True if any rank got SIGTERM. All ranks must call it at the same step; all get the same answer."""
+        """True if any rank got SIGTERM; sets `diverged` if any rank has. All ranks must call it at the same step."""
         if self._group is None:
             return self.requested
         import torch
         import torch.distributed as dist
 
-        flag = torch.tensor([int(self.requested)])
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._group)
-        return bool(flag.item())
+        flags = torch.tensor([self.requested, self.diverged], dtype=torch.int64)
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
+        self.diverged = bool(flags[1])
+        return bool(flags[0])
 
     def pauses_at(self, step: int) -> bool:
         """True from the step on at which the run pauses; the same on all ranks."""

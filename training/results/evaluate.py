@@ -31,6 +31,7 @@ from training.evaluation.request import (
     EvaluationRequest,
     evaluation_dir,
 )
+from training.models.finite import check_finite
 from training.models.loading import DTYPES, load_model, load_tokenizer, model_class
 from training.ranks import leased_gpus
 from training.ranks.distributed import local_machine
@@ -114,7 +115,11 @@ def find_weights(run_dir: Path, config: RunConfig, source: str) -> Path | None:
 def load_weights(
     config: RunConfig, weights: Path | None, tokenizer: PreTrainedTokenizerBase, classes: tuple[str, ...]
 ) -> PreTrainedModel | PeftModel:
-    """Returns the model with the weights of a folder; before training for None."""
+    """Returns the model with the weights of a folder; before training for None.
+
+    Raises:
+        UserError: a weight is not finite.
+    """
     dtype = DTYPES[local_machine().best_precision if config.precision == "auto" else config.precision]
     if weights is not None and not config.method.adapts:
         model = model_class(config.task).from_pretrained(str(weights), dtype=dtype)
@@ -123,7 +128,10 @@ def load_weights(
     model.config.use_cache = True
     if not config.task.generates:
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
-    return PeftModel.from_pretrained(model, str(weights)) if weights is not None and config.method.adapts else model
+    if weights is not None and config.method.adapts:
+        model = PeftModel.from_pretrained(model, str(weights))
+    check_finite(model, "source", weights.name if weights else BASE)
+    return model
 
 
 def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedTokenizerBase) -> list[Question]:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
+from training.checkpointing.contents import refuse
 from training.checkpointing.weights import check_result
 from training.config.choices import Precision
 from training.config.run_config import RunConfig
@@ -213,7 +214,9 @@ def save_result(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> 
     """
     target = result_dir(run_dir, adapts=config.method.adapts)
     partial = target.with_suffix(".partial")
-    trainer.prove(target.name)
+    digest = trainer.prove(target.name)
+    if digest and (broken := digest.weights_not_finite):
+        refuse(target.name, f"has {len(broken)} parameters with NaN or infinity, such as {broken[0]}.")
     if trainer.is_fsdp_enabled:  # checkpoints are sharded, the result is not
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model(str(partial))  # gathers the shards of ZeRO-3 and FSDP; only rank 0 writes

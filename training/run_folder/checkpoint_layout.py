@@ -35,6 +35,7 @@ class Layout:
     parameters: list[str] = field(default_factory=list)
     shapes: list[list[int]] = field(default_factory=list)
     saved_names: list[str] = field(default_factory=list)
+    learning_rate: float | None = None
 
     @property
     def names_in_files(self) -> dict[str, str]:

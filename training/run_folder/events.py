@@ -19,6 +19,8 @@ from training.redaction import redact
 
 PAUSED = "paused"
 """The outcome of a run that has reached the step at which its sweep decides."""
+DIVERGED = "diverged"
+"""The outcome of a run whose loss or gradient was no longer finite."""
 LOSS_OF = "loss/"
 """Begins the names of the losses of each of several data sets: loss/alpaca.jsonl, eval_loss/alpaca.jsonl."""
 
@@ -207,7 +209,11 @@ class OutOfMemory(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Finished(Event):
-    """The program has ended. `outcome` is finished, stopped on request, or paused at the step of PAUSE_VARIABLE."""
+    """The program has ended. `outcome` is finished, stopped on request, paused at the step of PAUSE_VARIABLE, or diverged.
+
+    A diverged run's `summary` is that of its best checkpoint, with `diverged_at`, the step at which it ended; without one it has
+    only `diverged_at`, and to resume with other settings `changes`.
+    """
 
     kind: ClassVar[str] = "finished"
     outcome: str

@@ -15,6 +15,7 @@ from training.config.choices import Method, Quantization
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.folder import has_tokenizer
+from training.models.finite import check_finite
 from training.models.loading import keep_four_bit_format, quantization
 from training.ranks import leased_gpus
 
@@ -136,15 +137,18 @@ def _with_adapter(module: Any, name: str, folder: Path, inside: str) -> Any:
     try:
         if isinstance(module, PeftModel):
             module.load_adapter(str(folder), adapter_name=inside)
-            return module
-        return PeftModel.from_pretrained(module, str(folder), adapter_name=inside)
+        else:
+            module = PeftModel.from_pretrained(module, str(folder), adapter_name=inside)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         fix = "Give the folder of an adapter that PEFT can load on this base model beside the others."
         raise UserError("adapter", f"{name}={folder}", f"cannot be loaded: {error}", fix) from error
+    check_finite(module, "adapter", f"{name}={folder}", f".{inside}")
+    return module
 
 
 def _model(name: str, folder: Path, base: Base, device: str, arguments: Mapping[str, Any]) -> Served:
     module = _generating(str(folder), "main", base.dtype).to(device).eval()
+    check_finite(module, "model", f"{name}={folder}")
     has_own = has_tokenizer(folder)
     tokenizer = _tokenizer(str(folder), "main") if has_own else _tokenizer(base.model, base.revision)
     saved = _saved_ends(folder)

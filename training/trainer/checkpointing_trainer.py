@@ -91,8 +91,11 @@ class CheckpointingTrainer(GlobalBatchTrainer):
 
         with self.context.report.during("saving"):
             digest = self.prove(folder.name)
-            check = partial(check_contents, layout=layout, trained=trained_shapes(self._unwrapped))
-            self.checkpointer.save(step, best_step(self.context.config, self.state), write_all, check)
+            if digest and digest.not_finite:
+                self.context.stop.diverged = self.control.should_training_stop = True
+            else:
+                check = partial(check_contents, layout=layout, trained=trained_shapes(self._unwrapped))
+                self.checkpointer.save(step, best_step(self.context.config, self.state), write_all, check)
         self.throughput.resume()
 
     @property
@@ -106,21 +109,20 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         return self.context.config.strategy in (Strategy.SINGLE, Strategy.DDP)
 
     def prove(self, name: str) -> Digest | None:
-        """Checks that what the ranks hold is every trained parameter, and finite, before it is saved as `name`. A collective.
+        """Checks that the ranks hold every trained parameter, before it is saved as `name`. A collective.
 
         Returns its digest; None if the state is in files of NVMe offloading.
 
         Raises:
-            UserError: it is not.
+            UserError: they do not.
         """
-        digest = self._digest()
+        digest = self.digest()
         if digest and (missing := digest.incomplete(trained_shapes(self._unwrapped))):
             check_missing(name, missing, len(digest.rows))
-        if digest and (broken := digest.not_finite):
-            refuse(name, f"has {len(broken)} parameters with NaN or infinity, such as {broken[0]}, and does not count.")
         return digest
 
-    def _digest(self) -> Digest | None:
+    def digest(self) -> Digest | None:
+        """The digest of what is trained; None if the state is in files of NVMe offloading. A collective."""
         config = self.context.config
         if Offload.NVME in (config.offload_optimizer, config.offload_param):
             return None
@@ -132,7 +134,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         Raises:
             UserError: weights or optimizer state differ.
         """
-        saved, digest = Digest.read(Path(checkpoint)), self._digest()
+        saved, digest = Digest.read(Path(checkpoint)), self.digest()
         if saved is None or digest is None:
             return
         converted = self._other_layout(checkpoint) is not None
@@ -152,7 +154,8 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             parameters, shapes = [], []
         names = {} if config.strategy.zero_stage is not None else weights.saved_names(self._unwrapped)
         saved = [names.get(name, name) for name in parameters]
-        return Layout(config.strategy, self.args.world_size, config.global_batch_size, parameters, shapes, saved)
+        size = config.global_batch_size
+        return Layout(config.strategy, self.args.world_size, size, parameters, shapes, saved, config.learning_rate)
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
         # A loader has its process's part of each sequence already, which DeepSpeed's adapter would divide again.
@@ -165,7 +168,20 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             self._restore_scheduler(torch.load(Path(resume_from_checkpoint) / "scheduler.pt", weights_only=True))
         if resume_from_checkpoint:
             self._check_loaded(resume_from_checkpoint)
+            self._set_learning_rate(Layout.read(Path(resume_from_checkpoint)))
         return prepared
+
+    def _set_learning_rate(self, layout: Layout | None) -> None:
+        """Replaces the rates of a checkpoint by those of the run's own learning rate, if that has changed."""
+        before, now = layout and layout.learning_rate, self.context.config.learning_rate
+        if not before or before == now:
+            return
+        for group in self.optimizer.param_groups:
+            for name in {"lr", "initial_lr"} & group.keys():
+                group[name] *= now / before
+        for name in ("base_lrs", "_last_lr"):
+            if hasattr(self.lr_scheduler, name):
+                setattr(self.lr_scheduler, name, [rate * now / before for rate in getattr(self.lr_scheduler, name)])
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
         if self._other_layout(resume_from_checkpoint) is None and not self._load_copies(resume_from_checkpoint):

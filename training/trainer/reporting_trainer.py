@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from torch.utils.data import DataLoader
 from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from training.batches.samplers import RankBatches
 from training.batches.sets import SETS, Sets
 from training.batches.streaming import Stream
 from training.checkpointing.checkpointer import Checkpointer
-from training.config.choices import Checkpointing, Interval
+from training.config.choices import Checkpointing, Interval, Precision
 from training.errors import StopRequested
 from training.models.activation_checkpointing import (
     checkpoint_every_second_layer,
@@ -40,6 +42,7 @@ from training.trainer.callbacks.method_callbacks import callbacks, loraplus
 from training.trainer.callbacks.step_callback import StepCallback
 from training.trainer.checkpointing_trainer import CheckpointingTrainer
 from training.trainer.context import TrainerContext
+from training.trainer.divergence import Divergence, best_first
 from training.trainer.evaluation import SetLosses
 from training.trainer.optimizers import optimizer_factory, scheduler_arguments
 from training.trainer.step_in_backward import StepInBackward
@@ -50,6 +53,7 @@ class ReportingTrainer(CheckpointingTrainer):
     """A Trainer that writes its metrics to the run's report. In a subclass it precedes trl's trainer among the bases."""
 
     optimizer: torch.optim.Optimizer | None
+    state: TrainerState
     set_losses: SetLosses | None = None
     item_sets: torch.Tensor | None = None
     """The data set of each item of the current micro batch; None with one data set, and in an evaluation."""
@@ -66,6 +70,8 @@ class ReportingTrainer(CheckpointingTrainer):
         self.checkpointer = Checkpointer(context.run_dir, context.config, context.report)
         self.throughput = Throughput(self.args.device)
         self.pace = Pace(self.args.device)
+        scaled = context.plan["precision"] == Precision.FP16
+        self.divergence = Divergence(context.config.divergence_steps, self.args.device, scaled=scaled)
         self.strategy: dict[str, Any] = {}
         self.memory_before = 0
         self.last_loss: float | None = None
@@ -218,6 +224,7 @@ class ReportingTrainer(CheckpointingTrainer):
         self.context.tracker.train(self.state.global_step + 1, inputs)
         with self._offloading:
             loss: torch.Tensor = super().training_step(model, inputs, *arguments)
+        self.divergence.add_loss(loss)
         return loss
 
     def training_pass(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
@@ -233,7 +240,9 @@ class ReportingTrainer(CheckpointingTrainer):
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         """Trainer's norm of the gradient; gradients that are freed in the backward pass are measured there."""
-        return self.step_in_backward.take_norm() if self.step_in_backward else super()._get_grad_norm(model, grad_norm)
+        norm = self.step_in_backward.take_norm() if self.step_in_backward else super()._get_grad_norm(model, grad_norm)
+        self.divergence.add_norm(norm)
+        return norm
 
     def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *arguments: Any, **named: Any) -> Any:
         """Trainer's step on the next batch of an evaluation."""
@@ -273,7 +282,10 @@ class ReportingTrainer(CheckpointingTrainer):
         self.context.trackers.log(self.state, logs | extra)
 
     def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
-        """Evaluates. If a stop is requested meanwhile, it aborts the evaluation, and the run saves a checkpoint and stops."""
+        """Evaluates, unless training has diverged. If a stop is requested meanwhile, it aborts the evaluation, and the run saves a
+        checkpoint and stops."""
+        if self.context.stop.diverged:
+            return {"eval_loss": math.nan}
         self.throughput.pause()
         self.context.tracker.begin()
         try:
@@ -288,6 +300,32 @@ class ReportingTrainer(CheckpointingTrainer):
             self.throughput.resume()
         self.last_evaluation = Evaluation.of({"step": self.state.global_step, **metrics})
         return metrics
+
+    def has_diverged(self) -> bool:
+        """True if training stopped since it diverged, or if weights or optimizer state are no longer finite. A collective."""
+        digest = None if self.context.stop.diverged else self.digest()
+        self.context.stop.diverged |= bool(digest and digest.not_finite)
+        return self.context.stop.diverged
+
+    def load_best_finite(self) -> bool:
+        """Loads weights and state of the best checkpoint with finite weights: that of the lowest evaluation, else the newest.
+
+        Every rank calls it. False if there is none.
+        """
+        usable = [path for path in checkpoints.sealed(self.context.run_dir) if not checkpoints.fault(path)]
+        order = [best_first({entry.step: entry.rank for entry in evaluations(self.state)}, usable)]
+        if self.args.world_size > 1:
+            broadcast_object_list(order)
+        for checkpoint in order[0]:
+            self.load_weights(checkpoint)
+            digest = self.digest()
+            if digest is None or not digest.weights_not_finite:
+                self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+                self.last_loss = None
+                last = evaluations(self.state)[-1:]
+                self.last_evaluation = last[0] if last else Evaluation(step=-1)
+                return True
+        return False
 
     def load_best_weights(self) -> None:
         """With load_best_at_end, loads the weights with the lowest evaluation loss. Every rank calls it."""

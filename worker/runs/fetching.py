@@ -12,7 +12,7 @@ from worker.file_store import object_store, run_files
 from worker.file_store.object_store import ObjectStore
 from worker.runs.archive import pack_results
 from worker.settings import get_settings
-from worker.store.tables import Run, Status
+from worker.store.tables import Run
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def _download(store: ObjectStore, run: Run, fetch: Fetch) -> None:
     try:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         run_files.pull_result(store, run_dir, run.event_offset)
-        if run.status is Status.FINISHED:
+        if run.has_result:
             pack_results(run_dir, lambda: None)
     except Exception as error:  # every store has errors of its own
         log.warning("run %s is not fetched: %s", run.id, error)

@@ -14,7 +14,7 @@ from training.run_folder.paths import MERGED_FOLDER, saved_result
 from worker.machine import programs
 from worker.runs import fetching
 from worker.settings import PREFIX, ROOT, get_settings, hub_token
-from worker.store.tables import Run, Status
+from worker.store.tables import Run
 
 _LAST_LINES = 3
 _FIX = "Check that the base model is on this machine and that its disk has space, then try again."
@@ -34,7 +34,7 @@ def find(run: Run, *, merged: bool = False) -> Path:
     run_dir = get_settings().runs_dir / run.id
     fetching.fetch(run)
     result = saved_result(run_dir)
-    if run.status is not Status.FINISHED or result is None:
+    if not run.has_result or result is None:
         raise _missing(run, run_dir)
     if not merged:
         return result
@@ -96,7 +96,7 @@ def _missing(run: Run, run_dir: Path) -> NoResult:
     if not run.status.ended:
         message, fix = f"is {run.status.value}: its result is saved at the end.", f"Wait for it: lathe show {run.id}"
         return NoResult("run", run.id, message, fix)
-    if run.status is not Status.FINISHED:
+    if not run.has_result:
         message, fix = f"is {run.status.value}: it has no result.", f"Resume it: lathe resume {run.id}"
         return NoResult("run", run.id, message, fix)
     fix = "Export it on the machine that trained it, or set LATHE_DATA_DIR to the folder that both machines share."

@@ -184,7 +184,7 @@ def resume(
     num_processes: int | None = None,
     reach: AllowedPaths = EVERYTHING,
 ) -> Run:
-    """Queues a failed or stopped run again; with `step_down`, with the settings proposed after an out-of-memory error.
+    """Queues a failed, stopped or diverged run again; with `step_down`, with the settings proposed after an out-of-memory error.
 
     With `strategy` or `num_processes`, its checkpoint is divided anew.
 

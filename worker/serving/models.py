@@ -16,7 +16,7 @@ from training.run_folder.paths import checkpoint_dir, checkpoint_step, saved_res
 from worker.runs import fetching
 from worker.settings import get_settings
 from worker.store import runs
-from worker.store.tables import Run, Status
+from worker.store.tables import Run
 
 BASE, CHECKPOINT = "base", "checkpoint-"
 MOST = 5
@@ -139,7 +139,7 @@ def offered(run: Run) -> list[str]:
     if run.config.get("task") in _UNSERVED:
         return []
     run_dir = get_settings().runs_dir / run.id
-    result = [run.id] if run.status is Status.FINISHED and saved_result(run_dir) else []
+    result = [run.id] if run.has_result and saved_result(run_dir) else []
     saved = [path for path in checkpoints.sealed(run_dir) if _loadable(path)]
     return [*result, *(f"{run.id}:{path.name}" for path in saved), f"{run.id}:{BASE}"]
 
@@ -151,7 +151,7 @@ def _folder(run: Run, what: str) -> Path:
             fetching.fetch(run)
         except fetching.NotFetched as error:
             raise NotServed("model", name, error.message, error.fix) from None
-        folder = saved_result(run_dir) if run.status is Status.FINISHED else None
+        folder = saved_result(run_dir) if run.has_result else None
         if folder is None:
             fix = f"Choose a checkpoint ({run.id}:{CHECKPOINT}N) or its base ({run.id}:{BASE})."
             raise NotServed("model", name, f"has no result on this machine: the run is {run.status.value}.", fix)

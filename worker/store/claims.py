@@ -139,7 +139,7 @@ def finish(
     error: dict[str, Any] | None = None,
     summary: dict[str, Any] | None = None,
 ) -> bool:
-    """Ends a run as finished, failed or stopped, and frees its devices. False if the attempt is not current."""
+    """Ends a run as finished, failed, stopped or diverged, and frees its devices. False if the attempt is not current."""
     values = NOT_HELD | {"status": status, "finished_at": database.clock()}
     values |= {"error": redact_all(error)} if error else {}
     values |= {"summary": summary} if summary else {}
@@ -147,7 +147,7 @@ def finish(
     if run is None:
         return False
     _release(session, run_id, attempt, outcome=status.value, reason=reason, exit_code=exit_code)
-    level = "error" if status is Status.FAILED else "info"
+    level = "error" if status in (Status.FAILED, Status.DIVERGED) else "info"
     message = f"{status.value.capitalize()}. {reason}".strip()
     history.note(session=session, run_id=run_id, attempt=attempt, message=message, level=level, kind=status.value)
     outbox.tell(session=session, run=run, event=Event(status.value))

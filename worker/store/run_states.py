@@ -29,7 +29,7 @@ class RunState:
     @property
     def resumable(self) -> bool:
         """True if Resume would continue the run from its checkpoint."""
-        return self.status in (Status.FAILED, Status.STOPPED)
+        return self.status.resumable
 
 
 def states(*, session: Session) -> dict[str, RunState]:

@@ -169,7 +169,7 @@ def request_requeue_all(*, session: Session, host: str) -> list[Run]:
 
 
 def resume(*, session: Session, run_id: str, step_down: bool = False, changes: Changes | None = None) -> Run:
-    """Queues a failed or stopped run again, at the end of the queue; it continues from its last complete checkpoint.
+    """Queues a failed, stopped or diverged run again, at the end of the queue; it continues from its last complete checkpoint.
 
     With `step_down`, it uses the settings proposed after an out-of-memory error, and with `changes` those.
 
@@ -178,10 +178,10 @@ def resume(*, session: Session, run_id: str, step_down: bool = False, changes: C
         NotResumable: it is queued, running or finished, or nothing was proposed.
     """
     run = locked(session=session, run_id=run_id)
-    if run.status not in (Status.FAILED, Status.STOPPED):
+    if not run.status.resumable:
         finished = run.status is Status.FINISHED
         state = "has finished; clone it to train again." if finished else f"is {run.status.value} already."
-        raise NotResumable("run", run.id, state, "Only failed or stopped runs can be resumed.")
+        raise NotResumable("run", run.id, state, "Only failed, stopped or diverged runs can be resumed.")
     run.status, run.queued_at = Status.QUEUED, database.now(session=session)
     run.position, run.archived_at = run.queued_at, None
     run.finished_at = run.request = None

@@ -12,7 +12,7 @@ from training.config.fields import in_words
 from training.config.machine import Machine
 from training.config.run_config import Changes, RunConfig
 from training.errors import UserError
-from training.run_folder.events import PAUSED, Failed, Finished, OutOfMemory
+from training.run_folder.events import DIVERGED, PAUSED, Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
 from worker.store.memory_words import summary
 from worker.store.tables import Request, Status
@@ -91,7 +91,23 @@ def _reported(done: Finished, ending: Ending) -> Verdict | None:
     """The verdict that the program reported itself: finished, or paused without a request."""
     if done.outcome == "finished":
         return Verdict(Status.FINISHED, summary=done.summary)
+    if done.outcome == DIVERGED:
+        return _diverged(done)
     return at_rung(done) if done.outcome == PAUSED and not ending.asked else None
+
+
+def _diverged(done: Finished) -> Verdict:
+    """The verdict on an attempt whose loss or gradient was no longer finite: the run ends, or steps back to its last checkpoint."""
+    reason = f"The loss or gradient was not finite at step {done.summary['diverged_at']:,}."
+    if changes := done.summary.get("changes"):
+        whence = f"from step {done.step:,}" if done.step else "from the beginning"
+        lower = in_words({"learning_rate": changes["learning_rate"]})
+        return Verdict(Status.QUEUED, f"{reason} It continues {whence}, with {lower}.", step_down=changes)
+    if not done.step:
+        return Verdict(Status.DIVERGED, f"{reason} It had no checkpoint with finite weights.")
+    return Verdict(
+        Status.DIVERGED, f"{reason} Its result is its checkpoint of step {done.step:,}.", summary=done.summary
+    )
 
 
 def at_rung(done: Finished) -> Verdict:

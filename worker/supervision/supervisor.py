@@ -252,8 +252,8 @@ class Supervisor:
             self._database.until_answered(reports.store, is_fenced=True)
 
     def _packed(self, verdict: Verdict) -> Verdict:
-        """Packs the result of a finished run, so that it can be downloaded."""
-        if verdict.status is Status.FINISHED:
+        """Packs the result of a finished or diverged run, so that it can be downloaded."""
+        if verdict.summary is not None and saved_result(self._run_dir):
             archive.pack_results(self._run_dir, lambda: self._database.try_once(self._beat))
         return verdict
 

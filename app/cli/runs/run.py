@@ -29,7 +29,7 @@ from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import Status
 
-EXIT = {Status.FINISHED: 0, Status.FAILED: 1, Status.STOPPED: 3}
+EXIT = {Status.FINISHED: 0, Status.FAILED: 1, Status.STOPPED: 3, Status.DIVERGED: 4}
 INTERRUPTED = 130
 
 
@@ -107,7 +107,7 @@ def resume(
 
     Raises:
         RunNotFound: no run has this id.
-        NotResumable: it has not failed or stopped, or there are no proposed settings to step down to.
+        NotResumable: it has not failed, stopped or diverged, or there are no proposed settings to step down to.
     """
     queued = source.resume(run_id, step_down=step_down, num_processes=num_processes, strategy=strategy)
     click.echo(json.dumps(queued) if as_json else _queued(queued))
@@ -149,7 +149,7 @@ def ending(values: dict[str, Any]) -> str:
         lower = " --step-down" if (values["error"] or {}).get("step_down") else ""
         resume_command = ("Resume", f"lathe resume {run_id}{lower}")
         facts = [*failure(values["error"]), ("Full log", f"lathe logs {run_id}"), resume_command]
-    elif status == Status.STOPPED:
+    elif status == Status.STOPPED or (status == Status.DIVERGED and not values["summary"]):
         facts += [("Resume", f"lathe resume {run_id}")]
     else:
         noun = result_noun(values["config"])

@@ -29,7 +29,7 @@ from training.run_folder.paths import (
 )
 from worker.runs import fetching
 from worker.settings import get_settings
-from worker.store.tables import Dataset, Run, Status
+from worker.store.tables import Dataset, Run
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def outputs(run: Run) -> list[Output]:
     """The forms of an ended run's result, on this machine or not; a run without a result has its configuration and log."""
     run_dir, base = get_settings().runs_dir / run.id, f"/api/runs/{run.id}"
     config = to_yaml(parse(run.config))
-    found = _results(run, run_dir, base) if run.status is Status.FINISHED else []
+    found = _results(run, run_dir, base) if run.has_result else []
     found.append(
         Output("Configuration", "Starts the same run: lathe run FILE.", f"{base}/config.yaml", len(config.encode()))
     )
@@ -77,7 +77,7 @@ def used_by_snippets(session: Session, run: Run) -> Used | None:
     """What snippets need to know of a finished run; None if its result is not on this machine."""
     run_dir = get_settings().runs_dir / run.id
     folder = saved_result(run_dir)
-    if run.status is not Status.FINISHED or folder is None:
+    if not run.has_result or folder is None:
         return None
     config, merged = parse(run.config), run_dir / MERGED_FOLDER
     template = chat_template_of(folder)

@@ -25,7 +25,7 @@ from training.errors import UserError
 from training.run_folder.paths import GGUF_FILE, MERGED_FILE
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
-from worker.store.tables import Request, Status
+from worker.store.tables import Request
 
 _PLOTS = '<div class="plots"></div>'
 _STOP = Markup(
@@ -228,7 +228,7 @@ def _parts(snapshot: Snapshot) -> list[Any]:
     run = snapshot.run
     stopping, proposed = run.request is Request.STOP, proposal(run)
     allowed = callers.current().may_change(run.owner)
-    resumable = allowed and run.status in (Status.FAILED, Status.STOPPED)
+    resumable = allowed and run.status.resumable
     return [
         parts_html.heading(run),
         gr.update(

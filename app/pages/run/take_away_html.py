@@ -14,7 +14,7 @@ from app.words.numbers import plural
 from app.words.parity import difference, figures, verdict
 from app.words.runs import result_noun
 from training.units import NONE, byte_size
-from worker.store.tables import Run, Status
+from worker.store.tables import Run
 
 _COPY = Markup('<button type="button" class="copy" data-copy="{}" aria-label="Copy {}">Copy</button>')
 _PARITY_HEADS = ("Form", "Verdict", "Compared")
@@ -80,7 +80,7 @@ def _row(output: Output) -> tuple[str, str, str, Markup]:
 
 def _parity(run: Run, compared: dict[str, Any] | None) -> Markup:
     """A table of the forms that were compared with the trained model."""
-    if run.status is not Status.FINISHED or not compared:
+    if not run.has_result or not compared:
         return Markup("")
     heads = each("<th>{}</th>", [(head,) for head in _PARITY_HEADS])
     body = each('<tr><th>{}</th><td class="parity-{}">{}</td><td>{}{}</td></tr>', [
@@ -100,7 +100,7 @@ def _different(form: dict[str, Any]) -> Markup:
 
 
 def _uses(run: Run, snippets: Sequence[Snippet]) -> Markup:
-    if run.status is not Status.FINISHED or not snippets:
+    if not run.has_result or not snippets:
         return Markup("")
     push = Snippet(
         "Push to a hub",

@@ -111,7 +111,7 @@ def _delete_question(chosen: list[Run]) -> tuple[Markup, bool]:
     size = sum(size_of(get_settings().runs_dir / run.id).bytes for run in ended)
     stay = "Not deleted, because queued or running: {}. Stop them first."
     active = Markup("<p>{}</p>").format(stay.format(plural(kept, "run"))) if kept else Markup("")
-    results = sum(run.status is Status.FINISHED for run in ended)
+    results = sum(run.has_result for run in ended)
     said = Markup(
         "<h2>Delete {}?</h2><p>This frees <b>{}</b> on disk. Settings, metrics, log and checkpoints are lost{}. "
         "This cannot be undone; archiving hides runs and keeps everything.</p>{}{}"

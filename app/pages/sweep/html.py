@@ -75,7 +75,7 @@ def missing(reason: str) -> Markup:
 
 def question(sweep: Document) -> Markup:
     """What the dialog asks before a sweep is stopped."""
-    ended = ("finished", "failed", "stopped")
+    ended = tuple(status for status in Status if status.ended)
     live = [run for trial in sweep["trials"] for run in trial["runs"] if not run["state"].startswith(ended)]
     then = "Running ones save a checkpoint first; Resume continues a run later."
     return Markup("<h2>Stop {}?</h2><p>{} will stop. {}</p>").format(

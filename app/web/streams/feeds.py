@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from app.documents.live.reader import Cursor, Reader
 from worker.store.database import UNREACHABLE
 from worker.store.runs import RunNotFound
+from worker.store.tables import Status
 
 SECONDS, SECONDS_AFTER_END = 1.0, 5.0
 _PING = 15.0  # seconds without news
@@ -42,7 +43,7 @@ class Feed:
         """Reads and sends once a second, as long as somebody watches."""
         while self.viewers:
             await self._tick()
-            ended = self.reader.facts.get("status") in ("finished", "failed", "stopped")
+            ended = Status(self.reader.facts.get("status", Status.RUNNING)).ended
             await asyncio.sleep(SECONDS_AFTER_END if ended else SECONDS)
 
     async def _tick(self) -> None:

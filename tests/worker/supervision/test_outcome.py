@@ -38,6 +38,25 @@ def test_a_run_that_reported_its_end_is_finished_whatever_its_exit_code() -> Non
     assert (verdict.status, verdict.summary) == (Status.FINISHED, {"steps": 5})
 
 
+def test_a_diverged_run_has_a_status_of_its_own_and_its_best_checkpoint_as_result() -> None:
+    progress = seen(step=9, finished=Finished(outcome="diverged", step=4, summary={"steps": 4, "diverged_at": 9}))
+    verdict = judge(progress, Ending(exit_code=0))
+    assert (verdict.status, verdict.summary) == (Status.DIVERGED, {"steps": 4, "diverged_at": 9})
+    assert verdict.reason == "The loss or gradient was not finite at step 9. Its result is its checkpoint of step 4."
+    assert verdict.status.ended and verdict.status.resumable
+    without = seen(finished=Finished(outcome="diverged", step=0, summary={"diverged_at": 9}))
+    verdict = judge(without, Ending(exit_code=0))
+    assert verdict.reason.endswith("It had no checkpoint with finite weights.") and verdict.summary is None
+
+
+def test_a_diverged_run_that_steps_back_is_queued_with_a_lower_learning_rate() -> None:
+    changes = {"learning_rate": 1e-5, "on_divergence": "stop"}
+    progress = seen(finished=Finished(outcome="diverged", step=4, summary={"diverged_at": 9, "changes": changes}))
+    verdict = judge(progress, Ending(exit_code=0))
+    assert (verdict.status, verdict.step_down) == (Status.QUEUED, changes)
+    assert verdict.reason.endswith("It continues from step 4, with learning rate 1e-05.")
+
+
 def test_a_user_error_takes_precedence_over_errors_of_other_ranks() -> None:
     failures = [failure("Connection closed by peer", rank=1), failure("Row 3 has no text.", expected=True)]
     verdict = judge(seen(step=9, failures=failures), Ending(exit_code=1))

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from training.config.choices import Method, Precision, Quantization, Strategy
 from training.config.run_config import RunConfig
+from training.models.finite import check_finite
 from training.models.loading import DTYPES, keep_four_bit_format, quantization
 from training.results.gguf.llama import LlamaModel
 from training.results.parity.generation import answer_loss, greedy
@@ -47,6 +48,7 @@ class TransformersForm:
     """A model of transformers with the tokenizer and the generation configuration of `folder`."""
 
     def __init__(self, model: Any, folder: Path) -> None:
+        check_finite(model, "form", str(folder))
         self._model = model.eval()
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._model.generation_config = GenerationConfig.from_pretrained(folder)

@@ -13,6 +13,7 @@ from training.ranks.stopping import StopSignal
 from training.reports.report import Report
 from training.rules.probe import wants_probe
 from training.run_folder.events import Placed
+from training.trainer.divergence import Divergence
 from training.trainer.probe import probe
 from training.trainer.throughput import Throughput
 
@@ -23,6 +24,7 @@ class CallbackTrainer(Protocol):
     model_wrapped: torch.nn.Module
     throughput: Throughput
     pace: Pace
+    divergence: Divergence
     eval_dataset: Any
 
     @property
@@ -82,9 +84,14 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self._comparison:
             self._comparison.after_step(state.global_step)
+        self._trainer.divergence.end_step()
+        self._stop.diverged |= self._trainer.divergence.seen
         if self._stop.agreed():
             control.should_evaluate = False
             control.should_save = control.should_training_stop = True
+        elif self._stop.diverged:
+            control.should_evaluate = control.should_save = False
+            control.should_log = control.should_training_stop = True
         elif self._trainer.paused:
             control.should_log = control.should_save = control.should_training_stop = True
             control.should_evaluate = self._trainer.eval_dataset is not None

@@ -13,9 +13,10 @@ LOCAL = "local"
 class Status(StrEnum):
     """The life of a run.
 
-    queued -> running -> finished | failed | stopped
+    queued -> running -> finished | failed | stopped | diverged
     A running run returns to queued when its machine stops or its supervisor is lost; it resumes from its last
-    checkpoint. Resume returns a failed or stopped run to queued.
+    checkpoint. Resume returns a failed, stopped or diverged run to queued. The result of a diverged run is its best checkpoint
+    with finite weights, if it has one.
     """
 
     QUEUED = "queued"
@@ -23,10 +24,16 @@ class Status(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     STOPPED = "stopped"
+    DIVERGED = "diverged"
 
     @property
     def ended(self) -> bool:
-        return self in (Status.FINISHED, Status.FAILED, Status.STOPPED)
+        return self not in (Status.QUEUED, Status.RUNNING)
+
+    @property
+    def resumable(self) -> bool:
+        """True if Resume continues the run from its last checkpoint."""
+        return self in (Status.FAILED, Status.STOPPED, Status.DIVERGED)
 
 
 class Request(StrEnum):
@@ -149,6 +156,11 @@ class Run(SQLModel, table=True):
     )
 
     @property
+    def has_result(self) -> bool:
+        """True if it has saved a result: it finished, or diverged after a checkpoint with finite weights."""
+        return self.status is Status.FINISHED or (self.status is Status.DIVERGED and self.summary is not None)
+
+    @property
     def at_rung(self) -> bool:
         """True once it has reached the step at which its sweep decides."""
         return self.pause_at is not None and self.step >= self.pause_at
@@ -164,7 +176,7 @@ class Attempt(SQLModel, table=True):
     started_at: float
     ended_at: float | None = None
     outcome: str = Field(
-        default="", max_length=40, description="finished, failed, stopped, requeued, paused, starved, lost"
+        default="", max_length=40, description="finished, failed, stopped, diverged, requeued, paused, starved, lost"
     )
     exit_code: int | None = None
     reason: str = Field(default="", sa_column=Column(Text, nullable=False))
