@@ -1,7 +1,9 @@
 """Errors that the user can fix, out-of-memory errors, and the stop request."""
 
+import json
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
+from enum import Enum
 from typing import Any
 
 
@@ -18,11 +20,17 @@ class Problem:
     @property
     def sentence(self) -> str:
         """Field, value and message."""
-        given = "" if self.value is None else f" (given: {self.value!r})"
+        given = "" if self.value is None else f" (given: {written(self.value)})"
         return f"{self.field}{given}: {self.message}" if self.field else self.message
 
     def __str__(self) -> str:
         return f"{self.sentence} {self.fix}".rstrip()
+
+
+def written(value: Any) -> str:
+    """A value as a person would write it: a text in quotes, anything else as JSON."""
+    plain = value.value if isinstance(value, Enum) else value
+    return repr(str(plain)) if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
 
 
 class UserError(Exception):
@@ -44,6 +52,16 @@ class UserError(Exception):
     @property
     def fix(self) -> str:
         return self.problem.fix
+
+
+def openai_form(status: int, problem: Problem) -> dict[str, Any]:
+    """An error as OpenAI's clients read it (message, type, param, code), with the value and the fix beside it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    value = problem.value
+    shown = None if value is None else (value if isinstance(value, str) else written(value))[:200]
+    text = str(Problem(problem.field, shown, problem.message, problem.fix))
+    facts = {"field": problem.field, "value": shown, "fix": problem.fix}
+    return {"error": {"message": text, "type": kind, "param": problem.field or None, "code": status, **facts}}
 
 
 class DataError(UserError):

@@ -24,11 +24,11 @@ from app.web.rest.before_run import settings_object
 from app.web.rest.json_route import JsonRouter
 from app.web.rest.openapi import RUN_BODY, methods_of
 from app.web.rest.parameters import Key, Limit, Offset, Step
-from app.web.security import HEADERS, error
+from app.web.security import HEADERS, ErrorResponse, error
 from app.words.datasets import data_problems
 from training.config.choices import Strategy
 from training.config.fields import parse
-from training.errors import DataError, UserError
+from training.errors import DataError, Problem, UserError
 from worker.datasets.datasets import DatasetInUse, DatasetNotFound
 from worker.disk.background import AlreadyFreeing
 from worker.runs import submit
@@ -195,19 +195,17 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(UserError)
     async def refused(_: Request, refused: UserError) -> JSONResponse:
         found = data_problems(refused) if isinstance(refused, DataError) else refused.problems
-        problems = [vars(problem) for problem in found]
-        return JSONResponse({"error": problems[0], "problems": problems}, _STATUS.get(type(refused), 422))
+        return ErrorResponse(_STATUS.get(type(refused), 422), *found)
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, problem: RequestValidationError) -> JSONResponse:
-        problems = [_malformed(one) for one in problem.errors()]
-        return JSONResponse({"error": problems[0], "problems": problems}, 422)
+        return ErrorResponse(422, *(_malformed(one) for one in problem.errors()))
 
     async def not_stored(_: Request, error: Exception) -> JSONResponse:
         problem = storage_problem(error)
         if problem is None or isinstance(error, exc.IntegrityError | exc.DataError | exc.ProgrammingError):
             raise error  # a bug
-        return JSONResponse({"error": vars(problem), "problems": [vars(problem)]}, 507 if is_full(problem) else 503)
+        return ErrorResponse(507 if is_full(problem) else 503, problem)
 
     for kind in (*UNREACHABLE, exc.DatabaseError, OSError):
         app.add_exception_handler(kind, not_stored)
@@ -226,13 +224,13 @@ def install_error_handlers(app: FastAPI) -> None:
         return answer
 
 
-def _malformed(problem: Mapping[str, Any]) -> dict[str, Any]:
+def _malformed(problem: Mapping[str, Any]) -> Problem:
     """A value that has the wrong type or is out of bounds, as an error."""
     place, *rest = (str(part) for part in problem["loc"])
     invalid = problem["type"] == "json_invalid"
     field, value = (place, None) if invalid or not rest else (_joined(rest), str(problem["input"])[:200])
     message = f"is not valid JSON: {problem['ctx']['error']}." if invalid else f"{problem['msg']}."
-    return {"field": field, "value": value, "message": message, "fix": "Correct it and send the request again."}
+    return Problem(field, value, message, "Correct it and send the request again.")
 
 
 def _joined(names: list[str]) -> str:

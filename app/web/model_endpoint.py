@@ -10,17 +10,18 @@ from typing import Any
 
 import httpx
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
+from app.web.security import ErrorResponse, error
 from training.config import json_text
-from training.errors import Problem, UserError
+from training.errors import Problem, UserError, openai_form
 from worker.machine.process_identity import hostname
-from worker.serving import requests
+from worker.serving import models, requests
 from worker.store import database
 from worker.store.playground import serving
-from worker.store.tables import ServedModel, ServedState
+from worker.store.tables import Run, ServedModel, ServedState
 
 router = APIRouter(include_in_schema=False)
 
@@ -36,12 +37,24 @@ _TIMEOUT = httpx.Timeout(10, read=None)  # an answer may take as long as it take
 @router.get("/v1/models")
 def list_models() -> dict[str, Any]:
     """The models that can be served, in OpenAI's form: results, checkpoints and bases of the newest runs."""
-    listed = [
-        {"id": name, "object": "model", "created": int(run.created_at), "owned_by": run.owner}
-        for run, names in requests.offered()
-        for name in names
-    ]
-    return {"object": "list", "data": listed}
+    return {"object": "list", "data": [_listed(name, run) for run, names in requests.offered() for name in names]}
+
+
+@router.get("/v1/models/{name}", response_model=None)
+def show_model(name: str) -> dict[str, Any] | Response:
+    """One of the models that can be served, also of an older run than those listed."""
+    try:
+        with database.read() as session:
+            run = models.run_of(session=session, name=name)
+    except UserError as unknown:
+        return ErrorResponse(404, unknown.problem)
+    if name not in models.offered(run):
+        return ErrorResponse(404, Problem("model", name, "cannot be served.", "GET /v1/models lists those that can."))
+    return _listed(name, run)
+
+
+def _listed(name: str, run: Run) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": int(run.created_at), "owned_by": run.owner}
 
 
 @router.post("/v1/chat/completions")
@@ -57,26 +70,37 @@ async def tokenize(request: Request) -> Response:
     return await _pass_on(request, "/tokenize")
 
 
+@router.api_route(
+    "/v1/{path:path}", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], response_model=None
+)
+def wrong_method(request: Request, path: str) -> Response:
+    """The answer to another method of these paths, which would otherwise reach the pages."""
+    fix = "Use GET." if path.startswith("models") else "Use POST."
+    return error(405, "method", request.method, f"is not a method of /v1/{path}.", fix)
+
+
 async def _pass_on(request: Request, path: str) -> Response:
     body = await request.body()
     try:
         name = json_text.load(body)["model"]
-    except json_text.JsonTextError as error:
+    except json_text.JsonTextError as invalid:
         fix = "Correct it and send the request again."
-        return _error(400, Problem("body", None, f"is not valid JSON: {error}.", fix))
+        return ErrorResponse(400, Problem("body", None, f"is not valid JSON: {invalid}.", fix))
     except (KeyError, TypeError):
         problem = Problem("model", None, "is missing.", "Send a JSON object with model; GET /v1/models lists them.")
-        return _error(400, problem)
+        return ErrorResponse(400, problem)
     try:
         served = await _ready(str(name))
-    except UserError as error:
-        return _error(404, error.problem)
+    except UserError as unknown:
+        return ErrorResponse(404, unknown.problem)
     if served.state is not ServedState.READY or not served.address:
         return _not_ready(served)
     host = (served.holder or "").partition(":")[0]
     if served.address.rpartition(":")[0] in _LOOPBACK and host != hostname():
         fix = f"Set LATHE_SERVE_HOST of the worker on {host} to an address that this server can reach."
-        return _error(503, Problem("model", str(name), f"is served on {host}, on its loopback address only.", fix))
+        return ErrorResponse(
+            503, Problem("model", str(name), f"is served on {host}, on its loopback address only.", fix)
+        )
     return await _forward(served, path, body)
 
 
@@ -95,11 +119,11 @@ def _again(served_id: str) -> ServedModel:
         return serving.get(session=session, served_id=served_id)
 
 
-def _not_ready(served: ServedModel) -> JSONResponse:
+def _not_ready(served: ServedModel) -> Response:
     ended = served.state in (ServedState.ENDED, ServedState.READY)  # ready: its worker has not noticed the end yet
     message = f"{'ended' if ended else 'is ' + served.state.value}. {served.reason}".strip()
     fix = "Send the request again." if ended else f"Send the request again in {_RETRY_SECONDS} s."
-    answer = _error(503, Problem("model", ", ".join(served.models), message, fix))
+    answer = ErrorResponse(503, Problem("model", ", ".join(served.models), message, fix))
     answer.headers["Retry-After"] = str(_RETRY_SECONDS)
     return answer
 
@@ -124,7 +148,7 @@ async def _parts(client: httpx.AsyncClient, answer: httpx.Response) -> AsyncIter
             yield part
     except httpx.HTTPError:  # the process was killed: a stream ends with an error as OpenAI's do
         problem = Problem("model", None, "The process that served it ended during the answer.", "Start it again.")
-        yield b"data: " + json.dumps(_body(503, problem)).encode() + b"\n\n"
+        yield b"data: " + json.dumps(openai_form(503, problem)).encode() + b"\n\n"
     finally:
         await answer.aclose()
         await client.aclose()
@@ -138,14 +162,3 @@ def _after_failure(served_id: str) -> ServedModel:
         time.sleep(_POLL_SECONDS)
         served = _again(served_id)
     return served
-
-
-def _error(status: int, problem: Problem) -> JSONResponse:
-    return JSONResponse(_body(status, problem), status)
-
-
-def _body(status: int, problem: Problem) -> dict[str, Any]:
-    """An error as OpenAI's clients read it, with field, value and fix as in Lathe's own API."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    facts = {"field": problem.field, "value": problem.value, "fix": problem.fix}
-    return {"error": {"message": str(problem), "type": kind, "param": problem.field, "code": status, **facts}}

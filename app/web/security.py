@@ -21,6 +21,7 @@ from app.access.peers import hostname, is_loopback
 from app.web.addresses import PAGES
 from app.web.first_drawing.drawing import FirstDrawings
 from app.web.theme import frame
+from training.errors import Problem, openai_form
 from worker.settings import Settings
 
 UPLOAD_PATHS = ("/gradio_api/upload", "/api/datasets", "/api/datasets/check", "/api/archives")
@@ -35,7 +36,7 @@ _GRADIO_ROUTES = re.compile(
     r"|/gradio_api/(run/predict|queue/(join|data)|upload|upload_progress|heartbeat/\w+|app_id|startup-events|cancel|reset|theme\.css)/?"
 )
 _OWN_ROUTES = re.compile(
-    r"/api(/.*)?|/v1/(models|chat/completions|completions|tokenize)|/healthz|/shared/[\w-]+|/static/lathe/.*"
+    r"/api(/.*)?|/v1/(models(/[^/]+)?|chat/completions|completions|tokenize)|/healthz|/shared/[\w-]+|/static/lathe/.*"
 )
 _PAGES = frozenset(page.path for page in PAGES)
 
@@ -216,9 +217,24 @@ class _Framing:
         await self.send({"type": "http.response.body", "body": self.body})
 
 
-def error(status: int, field: str, value: str | None, message: str, fix: str) -> JSONResponse:
-    """An error response in the form of all errors of the API."""
-    return JSONResponse({"error": {"field": field, "value": value, "message": message, "fix": fix}}, status)
+class ErrorResponse(JSONResponse):
+    """Problems in the form of all errors of the API; below /v1/ in that of OpenAI's API, which has only the first."""
+
+    def __init__(self, status: int, *problems: Problem) -> None:
+        self._first = problems[0]
+        shown = [vars(problem) for problem in problems]
+        super().__init__({"error": shown[0], "problems": shown}, status)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].startswith("/v1/"):
+            self.body = self.render(openai_form(self.status_code, self._first))
+            self.headers["Content-Length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
+
+
+def error(status: int, field: str, value: str | None, message: str, fix: str) -> ErrorResponse:
+    """A response with one problem."""
+    return ErrorResponse(status, Problem(field, value, message, fix))
 
 
 def _uncompressed(scope: Scope) -> Scope:

@@ -86,17 +86,22 @@ class Answer:
         if self.is_chat:
             return {"content": [self._entry(one.id, one.logprob) | self._alternatives(one) for one in tokens]}
         return {
-            "tokens": [self._text(one.id) for one in tokens],
+            "tokens": [self._key(one.id) for one in tokens],
             "token_logprobs": [one.logprob for one in tokens],
-            "top_logprobs": [{self._text(other): value for other, value in one.alternatives} for one in tokens],
+            "top_logprobs": [{self._key(other): value for other, value in one.alternatives} for one in tokens],
         }
 
     def _alternatives(self, token: Token) -> dict[str, Any]:
         return {"top_logprobs": [self._entry(other, value) for other, value in token.alternatives]}
 
     def _entry(self, token: int, logprob: float | None) -> dict[str, Any]:
-        text = self._text(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        content = self.served.token_bytes.of(token)
+        return {"token": content.decode(errors="replace"), "logprob": logprob, "bytes": list(content)}
 
-    def _text(self, token: int) -> str:
-        return str(self.served.tokenizer.decode([token]))
+    def _key(self, token: int) -> str:
+        """A token's text; as OpenAI writes it, if it is only a part of a character: bytes:\\xc3."""
+        content = self.served.token_bytes.of(token)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)

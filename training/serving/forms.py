@@ -1,44 +1,65 @@
-"""The forms of requests: those of OpenAI's API, with vLLM's top_k, chat_template_kwargs and return_token_ids."""
+"""The forms of requests: those of OpenAI's API, with vLLM's sampling, chat_template_kwargs and return_token_ids."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from training.serving.errors import RequestError
+from training.serving.parameters import supported
 
 _Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _MAX_STOPS = 16
 
 
-class Request(BaseModel):
-    """What both kinds of completion share. Unknown fields that change no answer are ignored."""
+class StreamOptions(BaseModel):
+    """What a stream contains besides the answer. The length of chunks is not obfuscated."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool | None = False
+    include_obfuscation: bool | None = None
+
+
+class Form(BaseModel):
+    """A JSON object of parameters, of which none is ignored."""
+
+    model_config = ConfigDict(protected_namespaces=())
 
     model: str
-    stream: bool = False
-    stream_options: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_is_ignored(cls, values: Any) -> Any:
+        return supported(values, cls.model_fields) if isinstance(values, dict) else values
+
+
+class Request(Form):
+    """What both kinds of completion share."""
+
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, le=10)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
     max_tokens: int | None = Field(None, ge=1)
+    min_tokens: int | None = Field(None, ge=0)
+    ignore_eos: bool | None = False
     stop: list[_Stop] = Field(default_factory=list, max_length=_MAX_STOPS)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    n: Literal[1] | None = 1
-    return_token_ids: bool = False
-    # Lathe samples from the model's own distribution only: other values would be ignored silently.
-    frequency_penalty: Literal[0] | None = None
-    presence_penalty: Literal[0] | None = None
-    logit_bias: dict[str, float] | None = Field(None, max_length=0)
+    return_token_ids: bool | None = False
 
     @field_validator("stop", mode="before")
     @classmethod
     def _as_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else [] if value is None else value
 
-    @field_validator("frequency_penalty", "presence_penalty", mode="before")
-    @classmethod
-    def _zero(cls, value: Any) -> Any:
-        return 0 if value == 0 else value
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of an answer; None for as many as the context has room for."""
+        return self.max_tokens
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -48,7 +69,7 @@ class Request(BaseModel):
     @property
     def usage_in_stream(self) -> bool:
         """True if the last chunk of a stream reports the numbers of tokens."""
-        return bool((self.stream_options or {}).get("include_usage"))
+        return bool(self.stream_options and self.stream_options.include_usage)
 
 
 class ChatRequest(Request):
@@ -56,16 +77,25 @@ class ChatRequest(Request):
 
     messages: list[dict[str, Any]] = Field(min_length=1)
     tools: list[dict[str, Any]] | None = None
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    response_format: dict[Literal["type"], Literal["text"]] | None = None
 
     @field_validator("messages")
     @classmethod
     def _text_only(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [_with_text(message) for message in value]
+
+    @model_validator(mode="after")
+    def _logprobs_are_wanted(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError(400, "top_logprobs", self.top_logprobs, "needs logprobs.", "Send logprobs: true.")
+        return self
+
+    @property
+    def longest(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -77,7 +107,6 @@ class CompletionRequest(Request):
 
     prompt: str | list[int]
     logprobs: int | None = Field(None, ge=0, le=20)
-    echo: Literal[False] | None = None
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -90,17 +119,14 @@ class CompletionRequest(Request):
         return self.logprobs
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(Form):
     """POST /tokenize, as vLLM's: the tokens of a prompt or of rendered messages."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
-
-    model: str
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = Field(None, min_length=1)
     tools: list[dict[str, Any]] | None = None
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    return_token_strs: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = False
 
     @field_validator("messages")
     @classmethod

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from training.errors import is_out_of_memory
 from training.serving.errors import RequestError
@@ -22,12 +30,20 @@ _GREEDY_BELOW = 1e-4  # with a lower temperature, logits leave the range of fp32
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose tokens; a temperature of 0 is greedy, a `top_k` below 1 no limit. `logprobs`: alternatives to report."""
+    """How to choose tokens, and when to end; a temperature of 0 is greedy, a `top_k` below 1 no limit.
+
+    No end token and no stop string ends the first `min_tokens` tokens; with `ignore_eos`, no end token ends the answer.
+    `logprobs`: alternatives to report.
+    """
 
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    ignore_eos: bool = False
     seed: int | None = None
     stops: tuple[str, ...] = ()
     logprobs: int | None = None
@@ -63,6 +79,11 @@ class Job:
     sampling: Sampling
     emit: Callable[[Emitted], None]
     cancelled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end the answer."""
+        return () if self.sampling.ignore_eos else self.served.ends
 
 
 class Generator:
@@ -108,28 +129,41 @@ def generate(job: Job) -> None:
         module.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            generation_config=_configuration(served, sampling),
-            logits_processor=LogitsProcessorList([] if sampling.logprobs is None else [probabilities]),
+            generation_config=_configuration(job),
+            logits_processor=LogitsProcessorList(_processors(job, probabilities)),
             stopping_criteria=StoppingCriteriaList([recorder]),
         )
     job.emit(recorder.end())
 
 
-def _configuration(served: Served, sampling: Sampling) -> GenerationConfig:
+def _configuration(job: Job) -> GenerationConfig:
     """Every value that changes the distribution is set: those of the base model's configuration must not apply."""
-    sampled: dict[str, Any] = {"do_sample": False}
+    sampling, sampled = job.sampling, dict[str, Any](do_sample=False)
     if sampling.temperature > _GREEDY_BELOW:
         sampled = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
-        sampled["top_k"] = max(sampling.top_k, 0)
+        sampled |= {"top_k": max(sampling.top_k, 0), "min_p": sampling.min_p}
+        sampled |= {"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
     return GenerationConfig(
         **sampled,
         max_new_tokens=sampling.max_tokens,
-        eos_token_id=list(served.ends) or None,
-        pad_token_id=served.ends[0] if served.ends else 0,
+        eos_token_id=list(job.ends) or None,
+        pad_token_id=job.served.ends[0] if job.served.ends else 0,
         repetition_penalty=1.0,
         num_beams=1,
         use_cache=True,
     )
+
+
+def _processors(job: Job, probabilities: "_Probabilities") -> list[LogitsProcessor]:
+    """What reads or changes the logits before temperature, top_p, top_k and min_p; the first sees those of the model."""
+    sampling, device = job.sampling, job.served.module.device
+    processors = [] if sampling.logprobs is None else [probabilities]
+    if sampling.repetition_penalty != 1:
+        processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    if sampling.min_tokens and job.ends:
+        before = 1 if job.served.reads_prompt else len(job.prompt)  # a decoder's own input begins with its start token
+        processors.append(MinNewTokensLengthLogitsProcessor(before, sampling.min_tokens, list(job.ends), device))
+    return processors
 
 
 class _Probabilities(LogitsProcessor):  # type: ignore[misc]
@@ -155,14 +189,17 @@ class _Recorder(StoppingCriteria):  # type: ignore[misc]
 
     def __init__(self, job: Job, probabilities: _Probabilities) -> None:
         self._job, self._probabilities = job, probabilities
-        self._ends = set(job.served.ends)
+        self._ends = set(job.ends)
         self._text, self._until = Detokenizer(job.served.tokenizer), UntilStop(job.sampling.stops)
         self._ended = False
+        self._tokens = 0
 
     def __call__(self, input_ids: torch.Tensor, _scores: torch.Tensor, **_: Any) -> torch.Tensor:
         token = int(input_ids[0, -1])
-        self._ended = token in self._ends
-        text = "" if self._ended else self._until.add(self._text.add(token))
+        self._ended, self._tokens = token in self._ends, self._tokens + 1
+        text = "" if self._ended else self._text.add(token)
+        if self._tokens > self._job.sampling.min_tokens:
+            text = self._until.add(text)
         self._job.emit(Token(token, text, *self._probabilities.of(token, self._job.sampling.logprobs or 0)))
         stopped = self._until.stopped or self._job.cancelled.is_set()
         return torch.full((input_ids.shape[0],), stopped, device=input_ids.device, dtype=torch.bool)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from training.model_info.folder import has_tokenizer
 from training.models.finite import check_finite
 from training.models.loading import keep_four_bit_format, quantization
 from training.ranks import leased_gpus
+from training.serving.text import TokenBytes
 
 _DTYPES = {"auto": "auto", "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DTYPE_NAMES = tuple(_DTYPES)
@@ -52,6 +54,11 @@ class Served:
         """True of an encoder-decoder: its encoder reads the prompt, and the answer has a context of its own."""
         return bool(self.module.config.is_encoder_decoder)
 
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """The bytes of its tokens."""
+        return TokenBytes(self.tokenizer)
+
     @contextmanager
     def active(self) -> Iterator[Any]:
         """The module as this model. The adapter is a state of the module: one request at a time."""
@@ -85,6 +92,7 @@ def load(
     module = _base(base, [tokenizer, *tokenizers.values()]).to(device).eval()
     whole = _ends(module.generation_config, tokenizer)
     found: dict[str, tuple[str | None, Any, tuple[int, ...]]] = {base.name: (None, tokenizer, whole)}
+    _end_as_requested(module)
     for index, (name, folder) in enumerate(adapters.items()):
         module = _with_adapter(module, name, folder, f"adapter{index}")
         saved = _saved_ends(folder)
@@ -153,6 +161,7 @@ def _model(name: str, folder: Path, base: Base, device: str, arguments: Mapping[
     tokenizer = _tokenizer(str(folder), "main") if has_own else _tokenizer(base.model, base.revision)
     saved = _saved_ends(folder)
     ends = _ends(module.generation_config, tokenizer) if saved is None else saved
+    _end_as_requested(module)
     return Served(name, module, None, tokenizer, ends, _context(module), arguments)
 
 
@@ -174,6 +183,11 @@ def _saved_ends(folder: Path) -> tuple[int, ...] | None:
 
 def _ends(config: Any, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted({*_listed(config.eos_token_id), *_listed(tokenizer.eos_token_id)}))
+
+
+def _end_as_requested(module: Any) -> None:
+    """Removes the module's own end tokens, which transformers would use in a request without any."""
+    module.generation_config.eos_token_id = None
 
 
 def _listed(tokens: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -34,9 +34,13 @@ def of_messages(
         raise RequestError(400, "chat_template_kwargs", ", ".join(sorted(own)), "is set by the server.", fix)
     try:
         text = prompt_text(served.tokenizer, messages, {**served.arguments, **arguments}, tools)
+        ignored = bool(tools) and text == prompt_text(served.tokenizer, messages, {**served.arguments, **arguments})
     except Exception as error:  # a template is a program and can raise any exception
         message = f"cannot be rendered by the model's chat template: {error}."
         raise RequestError(400, "messages", None, message, "Change the roles or their order.") from error
+    if ignored:
+        message = f"are not rendered by the chat template of {served.name}."
+        raise RequestError(400, "tools", None, message, "Leave them out, or describe them in a message.")
     return prompt_ids(served.tokenizer, text, templated=True)
 
 

@@ -1,8 +1,12 @@
 """The text of an answer while its tokens arrive: whole characters only, up to a stop string."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -65,3 +69,31 @@ class UntilStop:
 def _overlap(text: str, stop: str) -> int:
     """The length of the longest end of `text` with which `stop` begins."""
     return next((length for length in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:length])), 0)
+
+
+class TokenBytes:
+    """The bytes of single tokens, also of those that are a part of a character."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._added = {token: str(added.content).encode() for token, added in tokenizer.added_tokens_decoder.items()}
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        decoder = backend.decoder.__getstate__() if backend and backend.decoder else b""
+        self._by_bytes = (
+            {letter: byte for byte, letter in bytes_to_unicode().items()} if b'"ByteLevel"' in decoder else {}
+        )
+        self._has_fallback = b'"ByteFallback"' in decoder
+        self._has_metaspace = "▁".encode() in decoder
+
+    def of(self, token: int) -> bytes:
+        """The bytes that the token stands for; joined, those of an answer's tokens are its text."""
+        if token in self._added:
+            return self._added[token]
+        piece = self._tokenizer.convert_ids_to_tokens(token)
+        if self._by_bytes and all(letter in self._by_bytes for letter in piece):
+            return bytes(self._by_bytes[letter] for letter in piece)
+        if self._has_fallback and _BYTE.fullmatch(piece):
+            return bytes.fromhex(piece[3:5])
+        if self._has_metaspace:
+            return str(piece).replace("▁", " ").encode()
+        return str(self._tokenizer.decode([token])).encode()

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
 
-from training.serving import errors, prompts
+from training.errors import openai_form
+from training.serving import prompts
 from training.serving.answers import Answer
 from training.serving.errors import RequestError
 from training.serving.forms import ChatRequest, CompletionRequest, TokenizeRequest
@@ -42,6 +44,7 @@ class Api:
         app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         app.get("/health")(self.health)
         app.get("/v1/models")(self.models)
+        app.get("/v1/models/{name:path}")(self.model)
         app.post("/v1/chat/completions", response_model=None)(self.chat)
         app.post("/v1/completions", response_model=None)(self.complete)
         app.post("/tokenize")(self.tokenize)
@@ -63,27 +66,31 @@ class Api:
         """How many requests are unanswered, and since when none came."""
         return {"status": "ok", "pending": self._generator.pending, "idle_seconds": self.idle_seconds}
 
+    async def model(self, name: str) -> dict[str, Any]:
+        """One model."""
+        return self._listed(self._find(name))
+
     async def models(self) -> dict[str, Any]:
         """The models in OpenAI's form, with vLLM's max_model_len."""
-        listed = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "lathe", "max_model_len": one.context}
-            for name, one in self.served.items()
-        ]
-        return {"object": "list", "data": listed}
+        return {"object": "list", "data": [self._listed(one) for one in self.served.values()]}
+
+    @staticmethod
+    def _listed(one: Served) -> dict[str, Any]:
+        return {"id": one.name, "object": "model", "created": 0, "owned_by": "lathe", "max_model_len": one.context}
 
     async def chat(self, asked: ChatRequest, request: Request) -> Response:
         """Answers messages."""
         served = self._find(asked.model)
         prompt = await _in_thread(
-            lambda: prompts.of_messages(served, asked.messages, asked.tools, asked.chat_template_kwargs)
+            lambda: prompts.of_messages(served, asked.messages, asked.tools, asked.chat_template_kwargs or {})
         )
-        return await self._answer(asked, served, prompt, asked.max_completion_tokens or asked.max_tokens, request)
+        return await self._answer(asked, served, prompt, request)
 
     async def complete(self, asked: CompletionRequest, request: Request) -> Response:
         """Continues a text."""
         served = self._find(asked.model)
         prompt = await _in_thread(lambda: prompts.of_text(served, asked.prompt))
-        return await self._answer(asked, served, prompt, asked.max_tokens, request)
+        return await self._answer(asked, served, prompt, request)
 
     async def tokenize(self, asked: TokenizeRequest) -> dict[str, Any]:
         """The tokens of a prompt, as this model gets them."""
@@ -93,7 +100,7 @@ class Api:
         if asked.messages is None:
             tokens = prompts.of_text(served, asked.prompt or "")
         else:
-            tokens = prompts.of_messages(served, asked.messages, asked.tools, asked.chat_template_kwargs)
+            tokens = prompts.of_messages(served, asked.messages, asked.tools, asked.chat_template_kwargs or {})
         answer = {"count": len(tokens), "max_model_len": served.context, "tokens": tokens}
         if asked.return_token_strs:
             answer["token_strs"] = [served.tokenizer.decode([token]) for token in tokens]
@@ -110,10 +117,9 @@ class Api:
         asked: ChatRequest | CompletionRequest,
         served: Served,
         prompt: list[int],
-        max_tokens: int | None,
         request: Request,
     ) -> Response:
-        longest = prompts.check_length(served, prompt, max_tokens)
+        longest = prompts.check_length(served, prompt, asked.longest)
         loop, emitted = asyncio.get_running_loop(), asyncio.Queue[Emitted]()
 
         def emit(item: Emitted) -> None:
@@ -165,11 +171,18 @@ async def _whole(job: Job, emitted: "asyncio.Queue[Emitted]", answer: Answer, re
 
 
 def _sampling(asked: ChatRequest | CompletionRequest, longest: int) -> Sampling:
+    if (asked.min_tokens or 0) > longest:
+        message = f"is more than the answer can have, {longest:,} tokens."
+        raise RequestError(400, "min_tokens", asked.min_tokens, message, f"Give at most {longest:,}.")
     return Sampling(
         max_tokens=longest,
         temperature=1.0 if asked.temperature is None else asked.temperature,
         top_p=asked.top_p or 1.0,
         top_k=asked.top_k or 0,
+        min_p=asked.min_p or 0.0,
+        repetition_penalty=asked.repetition_penalty or 1.0,
+        min_tokens=asked.min_tokens or 0,
+        ignore_eos=bool(asked.ignore_eos),
         seed=asked.seed,
         stops=tuple(asked.stop),
         logprobs=asked.wanted_logprobs,
@@ -189,14 +202,18 @@ def _error(refused: RequestError) -> JSONResponse:
 
 
 def _error_body(refused: RequestError) -> dict[str, Any]:
-    problem = refused.problem
-    return errors.body(refused.status, problem.field, problem.value, problem.message, problem.fix)
+    return openai_form(refused.status, refused.problem)
 
 
 def _install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestError)
     async def refused(_: Request, problem: RequestError) -> JSONResponse:
         return _error(problem)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, problem: HTTPException) -> JSONResponse:
+        message, path = f"is not served ({problem.detail}).", request.url.path
+        return _error(RequestError(problem.status_code, "path", path, message, "Use the paths below /v1/."))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, problem: RequestValidationError) -> JSONResponse:

@@ -37,6 +37,9 @@ def test_the_models_are_results_checkpoints_of_stopped_runs_and_bases(api):
     checkpoint(run.id, 3)  # of shards that neither PEFT nor transformers loads
     names = [model["id"] for model in api.get("/v1/models").json()["data"]]
     assert sorted(names) == sorted([run.id, f"{run.id}:base", f"{stopped.id}:checkpoint-7", f"{stopped.id}:base"])
+    for name in names:
+        assert api.get(f"/v1/models/{name}").json()["id"] == name
+    assert api.get(f"/v1/models/{run.id}:checkpoint-3").json()["error"]["param"] == "model"
     (base,) = api.get("/api/served").json()["offered"]
     assert sorted(model["name"] for model in base["models"]) == sorted(names)
 
@@ -69,11 +72,24 @@ def test_an_unknown_model_is_refused_in_openai_s_form(api, body, status, words):
     assert words in error["message"]
 
 
-def test_the_endpoint_needs_lathe_s_token(api):
+def test_every_refusal_of_the_endpoint_has_openai_s_form(api):
     for method, path in (("GET", "/v1/models"), ("POST", "/v1/chat/completions")):
         answer = api.request(method, path, headers={"Authorization": "Bearer wrong"})
         assert answer.status_code == 401, path
-    assert api.get("/v1/files").status_code == 404
+    refusals = [
+        api.get("/v1/models", headers={"Authorization": "Bearer wrong"}),
+        api.get("/v1/files"),
+        api.get("/v1/models/nothing"),
+        api.get("/v1/chat/completions"),
+        api.post("/v1/chat/completions", content=b"{"),
+        api.post("/v1/chat/completions", content=b"x" * 5_000_000),
+        api.post("/v1/chat/completions", json=ASKED, headers={"Origin": "http://elsewhere.example"}),
+    ]
+    assert [answer.status_code for answer in refusals] == [401, 404, 404, 405, 400, 413, 403]
+    for answer in refusals:
+        error = answer.json()["error"]
+        assert (error["code"], error["type"]) == (answer.status_code, "invalid_request_error")
+        assert error["message"].startswith(error["param"])
 
 
 def test_another_user_may_neither_end_a_process_nor_change_a_prompt_set(api):

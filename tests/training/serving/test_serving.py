@@ -131,7 +131,18 @@ def test_an_answer_ends_before_a_stop_string(client):
         ({"max_tokens": 5000}, 400, "max_tokens", "Give at most"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages", "only text"),
         ({"chat_template_kwargs": {"tokenize": True}}, 400, "chat_template_kwargs", "set by the server"),
-        ({"frequency_penalty": 0.5}, 400, "frequency_penalty", "0"),
+        ({"frequency_penalty": 0.5}, 400, "frequency_penalty", "send 0"),
+        ({"guided_json": {}}, 400, "guided_json", "Leave it out"),
+        ({"reasoning_effort": None}, 400, "reasoning_effort", "chat_template_kwargs"),
+        ({"tool_choice": "required"}, 400, "tool_choice", "the model decides"),
+        ({"tools": [{"type": "function"}]}, 400, "tools", "not rendered by the chat template"),
+        ({"functions": [{"name": "f"}]}, 400, "functions", "Send tools"),
+        ({"n": 2}, 400, "n", "several times"),
+        ({"response_format": {"type": "json_object"}}, 400, "response_format", "Leave it out"),
+        ({"min_tokens": 7}, 400, "min_tokens", "Give at most 6"),
+        ({"top_logprobs": 2}, 400, "top_logprobs", "Send logprobs"),
+        ({"stream_options": {"other": 1}}, 400, "stream_options.other", "Correct it"),
+        ({"of_a_later_version": 1}, 400, "of_a_later_version", "Leave it out"),
     ],
 )
 def test_a_request_that_cannot_be_answered_names_field_value_and_fix(client, fields, status, field, words):
@@ -140,6 +151,112 @@ def test_a_request_that_cannot_be_answered_names_field_value_and_fix(client, fie
     assert (answer.status_code, error["param"], error["code"]) == (status, field, status)
     assert words in error["message"]
     assert error["fix"]
+
+
+def test_a_completion_refuses_what_would_change_its_text(client):
+    for name, value in (("suffix", "end"), ("best_of", 2), ("echo", True), ("messages", []), ("logit_bias", {"5": 1})):
+        answer = client.post("/v1/completions", json={"model": "base", "prompt": "a", "max_tokens": 1, name: value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+
+
+def test_values_that_change_nothing_are_accepted(client):
+    plain = ask(client).json()["choices"]
+    neutral = {"n": 1, "frequency_penalty": 0, "logit_bias": {}, "tool_choice": "none", "response_format": None}
+    assert ask(client, user="one", store=True, metadata={"a": "b"}, stream=None, **neutral).json()["choices"] == plain
+
+
+def test_a_repetition_penalty_changes_the_choice_but_not_the_reported_probabilities(client):
+    def tokens(**fields):
+        (choice,) = ask(client, logprobs=True, max_tokens=8, **fields).json()["choices"]
+        return choice["token_ids"], [entry["logprob"] for entry in choice["logprobs"]["content"]]
+
+    (plain, probable), (penalized, reported) = tokens(), tokens(repetition_penalty=5)
+    assert len(set(plain)) < len(set(penalized)) == 8
+    prefix = next(place for place, (one, other) in enumerate(zip(plain, penalized, strict=True)) if one != other)
+    assert reported[:prefix] == pytest.approx(probable[:prefix])
+    assert reported[prefix] < probable[prefix]
+
+
+def test_min_p_leaves_only_likely_tokens(client):
+    body = {"temperature": 3.0, "seed": 1}
+    assert ask(client, min_p=1, **body).json()["choices"] == ask(client).json()["choices"]
+    assert ask(client, min_p=0, **body).json()["choices"] != ask(client).json()["choices"]
+
+
+def test_end_tokens_and_stop_strings_end_no_answer_before_min_tokens_and_none_with_ignore_eos(served):
+    from dataclasses import replace
+
+    from training.serving.web import Api
+
+    with TestClient(Api(served, "").app()) as client:
+        first = ask(client).json()["choices"][0]["token_ids"][0]
+    ending = {"base": replace(served["base"], ends=(first,))}
+    with TestClient(Api(ending, "").app()) as client:
+
+        def answer(**fields):
+            (choice,) = ask(client, max_tokens=8, **fields).json()["choices"]
+            return choice["token_ids"], choice["finish_reason"], choice["message"]["content"]
+
+        assert answer() == ([first], "stop", "")
+        later = answer(min_tokens=3)[0]
+        assert first not in later[:3]
+        assert len(later) > 3
+        endless, reason, text = answer(ignore_eos=True)
+        assert (endless[0], len(endless), reason) == (first, 8, "length")
+        stopped, reason, kept = answer(ignore_eos=True, stop=[text[0]])
+        assert len(stopped) < 8
+        assert (reason, kept) == ("stop", "")
+        assert answer(ignore_eos=True, stop=[text[0]], min_tokens=8)[0] == endless
+
+
+def test_the_bytes_of_each_token_are_those_of_the_answer(client):
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    from training.serving.text import TokenBytes
+
+    whole = ask(client, max_tokens=30, temperature=1, seed=5, logprobs=True).json()["choices"][0]
+    content = b"".join(bytes(entry["bytes"]) for entry in whole["logprobs"]["content"])
+    assert content.decode(errors="replace") == whole["message"]["content"]
+    assert not whole["message"]["content"].isascii()
+    pieces = {"<unk>": 0, "▁a": 1, "<0xC3>": 2, "<0xA9>": 3}
+    tokenizer = Tokenizer(models.BPE(vocab=pieces, merges=[], unk_token="<unk>", byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    of = TokenBytes(PreTrainedTokenizerFast(tokenizer_object=tokenizer)).of
+    assert b"".join(map(of, (1, 2, 3))).decode() == " aé"
+
+
+def test_openai_s_client_reads_models_answers_streams_and_errors(served):
+    openai = pytest.importorskip("openai")
+    from training.serving.web import Api
+
+    app = Api(served, "").app()
+    with TestClient(app) as http:
+        client = openai.OpenAI(base_url="http://testserver/v1", api_key="any", http_client=http, max_retries=0)
+        assert {model.id for model in client.models.list()} == set(served)
+        assert client.models.retrieve("one").id == "one"
+        chat = {"model": "base", "messages": MESSAGES, "max_tokens": 5, "temperature": 0}
+        answer = client.chat.completions.create(**chat, logprobs=True, extra_body={"min_tokens": 2})
+        assert answer.usage.completion_tokens == len(answer.choices[0].logprobs.content) == 5
+        streamed = list(client.chat.completions.create(**chat, stream=True, stream_options={"include_usage": True}))
+        parts = [chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices]
+        assert ("".join(parts), streamed[-1].usage.completion_tokens) == (answer.choices[0].message.content, 5)
+        with pytest.raises(openai.BadRequestError, match="frequency_penalty") as refused:
+            client.chat.completions.create(**chat, frequency_penalty=1)
+        assert (refused.value.param, refused.value.type) == ("frequency_penalty", "invalid_request_error")
+        with pytest.raises(openai.NotFoundError, match="Use one of base"):
+            client.models.retrieve("nothing")
+
+
+def test_the_documents_name_every_parameter_that_is_read():
+    from paths import ROOT
+
+    from training.serving.forms import ChatRequest, CompletionRequest
+    from training.serving.parameters import WITHOUT_EFFECT
+
+    _, _, section = (ROOT / "docs" / "playground.md").read_text(encoding="utf-8").partition("## The endpoint")
+    read = {*ChatRequest.model_fields, *CompletionRequest.model_fields, *WITHOUT_EFFECT}
+    assert [name for name in sorted(read) if f"`{name}`" not in section] == []
 
 
 def test_every_route_needs_the_token(client):
