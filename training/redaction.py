@@ -3,10 +3,11 @@
 import logging
 import os
 import re
-import sys
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
+
+from training.printable import change_output, printable
 
 LONGEST_LINE = 4000  # characters; the whole line is in the run's output.log
 LONGEST_READ = 16 * LONGEST_LINE
@@ -86,7 +87,7 @@ def clean(line: str) -> str:
 
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return redact(super().format(record))
+        return printable(redact(super().format(record)))
 
 
 def start_logging() -> None:
@@ -96,24 +97,6 @@ def start_logging() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-class _Stream:
-    """A text stream that redacts what is written to it."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._stream.write(redact(text))
-        return len(text)
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 def redact_output() -> None:
     """Redacts what this process prints from now on. Call it before libraries keep the streams."""
-    sys.stdout, sys.stderr = _Stream(sys.stdout), _Stream(sys.stderr)
+    change_output(redact)

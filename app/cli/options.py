@@ -5,12 +5,19 @@ from typing import Any
 
 import click
 
+from training.printable import change_output, printable
+
 
 class Group(click.Group):
     """A group that lists its commands in the order of their definition."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.commands)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the command line; nothing that it prints can control the terminal (app/cli/terminal.py)."""
+        change_output(printable)
+        return super().main(*args, **kwargs)
 
 
 class ConfigFile(click.Path):

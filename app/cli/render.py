@@ -11,6 +11,7 @@ from app.cli.options import ready
 from app.cli.runs.run import configuration
 from app.cli.sources.data_files import sent
 from app.cli.sources.server import Server, chosen
+from app.cli.terminal import unchanged
 from app.words import templates
 from training.config.run_config import RunConfig
 from worker.allowed_paths import EVERYTHING
@@ -34,7 +35,8 @@ def render(path: Path | None, overrides: dict[str, Any], *, as_json: bool) -> in
     ready()
     checked = rows_check.check_rows(config, EVERYTHING)
     document = rows_check.as_document(checked)
-    click.echo(json.dumps(document) if as_json else templates.page(checked, colors=sys.stdout.isatty()))
+    text = json.dumps(document) if as_json else templates.page(checked, colors=sys.stdout.isatty())
+    click.echo(text, file=unchanged(sys.stdout))
     return FAULTY if _has_errors(document) else 0
 
 

@@ -1,6 +1,7 @@
 """Rendered rows and their faults as text for people."""
 
 from app.words import numbers
+from training.printable import printable
 from training.template_check.findings import Finding, Report, ShownRow, ShownToken
 from worker.runs.rows_check import CheckedSet
 
@@ -11,7 +12,11 @@ def page(checked: list[CheckedSet], *, colors: bool = False) -> str:
     """The faults of each data set, then its rendered rows. Without `colors` tokens with loss are in [[ ]]."""
     parts: list[str] = []
     for one in checked:
-        parts += [heading(one), *(f"  {_finding(finding)}" for finding in one.report.findings), ""]
+        parts += [
+            printable(heading(one)),
+            *(f"  {printable(_finding(finding))}" for finding in one.report.findings),
+            "",
+        ]
         parts += [f"{_row(row, colors=colors)}\n" for row in one.report.rows]
     marks = f"{_GREEN}with loss{_PLAIN}, {_DIM}without loss{_PLAIN}" if colors else "[[with loss]]"
     return "\n".join([*parts, f"Tokens: {marks}."])
@@ -66,8 +71,3 @@ def _marked(row: ShownRow) -> str:
             inside = token.trained
         parts.append(printable(token.text))
     return "".join([*parts, "]]" if inside else ""])
-
-
-def printable(text: str) -> str:
-    """The text without characters that control a terminal."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)

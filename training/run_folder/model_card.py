@@ -15,6 +15,7 @@ from training.config.data_sets import FIELDS, Source, sources, written
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml
+from training.printable import markdown_text
 from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CARD_FILE
 from training.scoring.paired import Paired
@@ -41,19 +42,23 @@ Rows = list[tuple[str, str]]
 def write_card(folder: Path, config: RunConfig, summary: dict[str, Any], lineage: Lineage, machine: Machine) -> None:
     """Writes README.md into the folder of a result: an adapter, a model or a merged model."""
     kind = folder.name if config.method.adapts else "model"
+    base = markdown_text(shared(config).model)
     parts = [
-        f"# {lineage.name or shared(config).title}",
+        f"# {markdown_text(lineage.name or shared(config).title)}",
         {
-            "adapter": f"An adapter for `{shared(config).model}`, trained with Lathe.",
-            "merged": f"`{shared(config).model}` with an adapter merged into it, trained with Lathe.",
-            "model": f"`{shared(config).model}` after full fine-tuning with Lathe.",
+            "adapter": f"An adapter for {base}, trained with Lathe.",
+            "merged": f"{base} with an adapter merged into it, trained with Lathe.",
+            "model": f"{base} after full fine-tuning with Lathe.",
         }[kind],
         *_section("Results", _results(summary)),
         *_section("Training", _training(config, summary, lineage, machine)),
-        *_section("Data", [(source.role, f"{source.name}, SHA-256 `{source.sha256}`") for source in lineage.data]),
+        *_section(
+            "Data",
+            [(source.role, f"{markdown_text(source.name)}, SHA-256 `{source.sha256}`") for source in lineage.data],
+        ),
         *_section(_PARITY, _parity(summary.get("parity"))),
         *_section("Versions", versions()),
-        f"## Configuration\n\n```yaml\n{to_yaml(shared(config))}```",
+        f"## Configuration\n\n{_fenced(to_yaml(shared(config)))}",
     ]
     text = f"---\n{metadata(config, lineage, kind).to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
     (folder / CARD_FILE).write_text(text, encoding="utf-8")
@@ -149,7 +154,7 @@ def _parity(found: dict[str, Any] | None) -> Rows:
         words += "" if form["max_logit_difference"] is None else f", logits within {form['max_logit_difference']:.2g}"
         rows.append((name.capitalize(), words + (quality_loss(form) if form.get("lossy") else "")))
     if rows and found and found["template_arguments"]:
-        rows.append(("Arguments of the chat template", name_values.written(found["template_arguments"])))
+        rows.append(("Arguments of the chat template", markdown_text(name_values.written(found["template_arguments"]))))
     return rows
 
 
@@ -186,6 +191,12 @@ def hardware(machine: Machine, processes: int) -> str:
 def _section(title: str, rows: Rows) -> list[str]:
     table = "".join(f"| {name} | {value} |\n" for name, value in rows)
     return [f"## {title}\n\n| | |\n| --- | --- |\n{table}".rstrip()] if rows else []
+
+
+def _fenced(yaml: str) -> str:
+    """A block of code, within more backticks than any line of it has."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", yaml)), default=0))
+    return f"{fence}yaml\n{yaml}{fence}"
 
 
 def _decimal(value: float | None) -> str:

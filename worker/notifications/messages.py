@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote
 
+from training.printable import one_line, printable
 from training.units import NONE
 from worker.settings import Settings
 from worker.store.tables import Event, WebhookFormat
@@ -67,13 +68,13 @@ def of_run(event: Event, run: dict[str, Any], report: dict[str, Any] | None, set
     lines += [_results(run)]
     base = page_address(settings)
     url = f"{base}/run?id={quote(str(run['id']))}" if base else ""
-    title = f"{run['name']} {_WORDS[event]}"
+    title = one_line(f"{run['name']} {_WORDS[event]}")
     about = {
         name: run.get(name)
         for name in ("id", "name", "owner", "status", "step", "total_steps", "final_loss", "best_loss")
     }
     document = {"event": event.value, "run": about | {"seconds": _seconds(run)}, **_causes(cause), "url": url}
-    return Message(event, title, tuple(lines), url, document)
+    return Message(event, title, tuple(map(printable, lines)), url, document)
 
 
 def of_test(settings: Settings) -> Message:
@@ -89,7 +90,7 @@ def body(message: Message, form: WebhookFormat, key: str) -> tuple[dict[str, str
     headers = {"Content-Type": "application/json", "User-Agent": "Lathe", "Idempotency-Key": key}
     match form:
         case WebhookFormat.SLACK:
-            value: dict[str, Any] = {"text": message.text}
+            value: dict[str, Any] = {"text": escape(message.text, quote=False)}  # else <!channel> would call everybody
         case WebhookFormat.DISCORD:
             value = {"content": message.text, "allowed_mentions": {"parse": []}}
         case WebhookFormat.NTFY:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from app.cli.terminal import clear_line
 from app.words import numbers
 from training.errors import DataError
 from training.tokens.duplicates import shared_rows
@@ -108,14 +109,13 @@ class _Line:
     def show(self, done: int) -> None:
         if self._live:
             share = done / self._rows if self._rows else 0.0
-            sys.stderr.write(
-                f"\r{self._name}: {numbers.bar(share, 24)} {done:,} of {numbers.plural(self._rows, 'row')}"
-            )
+            clear_line(sys.stderr)
+            sys.stderr.write(f"{self._name}: {numbers.bar(share, 24)} {done:,} of {numbers.plural(self._rows, 'row')}")
             sys.stderr.flush()
 
     def close(self) -> None:
         if self._live:
-            sys.stderr.write("\r\033[K")
+            clear_line(sys.stderr)
         else:
             sys.stderr.write(f"{self._name}: {numbers.plural(self._rows, 'row')} read.\n")
         sys.stderr.flush()

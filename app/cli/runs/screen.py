@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TextIO
 
+from app.cli.terminal import clear_line
 from app.words.numbers import shorten
 
-CLEAR = "\r\x1b[2K"
 EVERY_SECONDS = 5.0
 
 
@@ -37,19 +37,20 @@ class LiveScreen:
 
     def update(self, line: str, heading: str) -> None:  # noqa: ARG002 - a terminal shows every line
         self._line = line
-        self._write(CLEAR + self._fitted())
+        self._write(self._fitted())
 
     def note(self, line: str) -> None:
-        self._write(f"{CLEAR}{line}\n{self._fitted()}")
+        self._write(f"{line}\n{self._fitted()}")
 
     def close(self) -> None:
         self._line = ""
-        self._write(CLEAR)
+        self._write("")
 
     def _fitted(self) -> str:
         return shorten(self._line, shutil.get_terminal_size().columns - 1)
 
     def _write(self, text: str) -> None:
+        clear_line(self._stream)
         self._stream.write(text)
         self._stream.flush()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.sources.server import Server
+from app.cli.terminal import clear_line
 from app.words import numbers
 from training.config.data_sets import FIELDS, Source, canonical, sources, written
 from training.config.run_config import RunConfig
@@ -93,6 +94,10 @@ def _parts(stream: Any, name: str, size: int) -> Iterator[bytes]:
         done += len(chunk)
         if live:
             share = f"{numbers.bar(done / size, 24)} {byte_size(done)} of {byte_size(size)}"
-            sys.stderr.write(f"\r{name}: {share}")
-    sys.stderr.write("\r\033[K" if live else f"{name}: {byte_size(size)} sent.\n")
+            clear_line(sys.stderr)
+            sys.stderr.write(f"{name}: {share}")
+    if live:
+        clear_line(sys.stderr)
+    else:
+        sys.stderr.write(f"{name}: {byte_size(size)} sent.\n")
     sys.stderr.flush()

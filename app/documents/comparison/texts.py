@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from app.documents.comparison.document import Comparison
 from app.documents.comparison.line import Line
 from app.words import numbers
-from app.words.cells import csv_cell, markdown_cell, printable
+from app.words.cells import csv_cell
 from app.words.evaluations import label
 from app.words.runs import method
+from training.printable import markdown_text, one_line
 from training.scoring.words import in_words
 from training.units import NONE
 
@@ -20,7 +21,7 @@ def markdown(comparison: Comparison) -> str:
     heads = ["Run", "Status", "Method", *(line.label for line in lines)]
     rows = [
         [
-            markdown_cell(run.name),
+            markdown_text(run.name),
             run.status.value,
             method(run.config | run.stepped_down),
             *(_result(line, place) for line in lines),
@@ -29,13 +30,13 @@ def markdown(comparison: Comparison) -> str:
     ]
     tables = [_table(heads, rows, left=3)]
     if differing := [*comparison.settings, *comparison.circumstances]:
-        names = [markdown_cell(run.name) for run in comparison.runs]
-        rows = [[markdown_cell(text) for text in (line.label, *line.texts)] for line in differing]
+        names = [markdown_text(run.name) for run in comparison.runs]
+        rows = [[markdown_text(text) for text in (line.label, *line.texts)] for line in differing]
         tables.append(_table(["Setting", *names], rows, left=1))
     if comparison.against:
-        rows = [[markdown_cell(text) for text in row] for row in against_rows(comparison)]
+        rows = [[markdown_text(text) for text in row] for row in against_rows(comparison)]
         tables.append(
-            _table(["Held-out answers", "Score", f"Against {markdown_cell(comparison.runs[0].name)}"], rows, left=3)
+            _table(["Held-out answers", "Score", f"Against {markdown_text(comparison.runs[0].name)}"], rows, left=3)
         )
     return "\n\n".join(tables) + "\n"
 
@@ -65,7 +66,7 @@ def as_csv(comparison: Comparison) -> str:
 
 def plain(comparison: Comparison) -> str:
     """Columns for a terminal: a row for each result and each differing setting, a column for each run."""
-    heads = ["", *(f"{numbers.shorten(printable(run.name), 32)} ({run.id})" for run in comparison.runs)]
+    heads = ["", *(f"{numbers.shorten(one_line(run.name), 32)} ({run.id})" for run in comparison.runs)]
     rows = [
         heads,
         ["Status", *(run.status.value for run in comparison.runs)],
@@ -73,15 +74,15 @@ def plain(comparison: Comparison) -> str:
         *([line.label, *line.texts] for line in comparison.results),
     ]
     if comparison.settings:
-        rows += [[""] * len(heads), *([line.key, *map(printable, line.texts)] for line in comparison.settings)]
+        rows += [[""] * len(heads), *([line.key, *map(one_line, line.texts)] for line in comparison.settings)]
     if comparison.circumstances:
-        rows += [[""] * len(heads), *([line.label, *map(printable, line.texts)] for line in comparison.circumstances)]
+        rows += [[""] * len(heads), *([line.label, *map(one_line, line.texts)] for line in comparison.circumstances)]
     shown = numbers.table(rows, right=frozenset(range(1, len(heads))))
     if not comparison.against:
         return shown
-    first = f"Held-out answers against {printable(comparison.runs[0].name)}:"
+    first = f"Held-out answers against {one_line(comparison.runs[0].name)}:"
     return "\n".join(
-        [shown, "", first, numbers.table([[printable(text) for text in row] for row in against_rows(comparison)])]
+        [shown, "", first, numbers.table([[one_line(text) for text in row] for row in against_rows(comparison)])]
     )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from app.documents.run import brief
 from app.words import numbers
-from app.words.cells import csv_cell, markdown_cell
+from app.words.cells import csv_cell
 from training.config.fields import settings
+from training.printable import markdown_text
 from training.units import NONE, byte_size
 from worker.store.tables import Run
 
@@ -61,7 +62,7 @@ def _cell(value: Any) -> Any:
 def _markdown(runs: Sequence[Run]) -> str:
     heads = ("Run", "Status", "Model", "Method", "Steps", "Loss", "Best eval loss", "Peak memory", "Duration", "Tags")
     lines = [_line(heads), _line(["---"] * len(heads))]
-    lines += [_line([markdown_cell(text) for text in _texts(run)]) for run in runs]
+    lines += [_line([markdown_text(text) for text in _texts(run)]) for run in runs]
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,8 @@ from sqlalchemy.exc import OperationalError
 
 from app.cli.runs import follow as cli_follow
 from app.cli.runs.follow import follow
-from app.cli.runs.screen import CLEAR, LiveScreen, PlainScreen, screen_for
+from app.cli.runs.screen import LiveScreen, PlainScreen, screen_for
+from app.cli.terminal import CLEAR
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Planned, Progress
 from worker.store.tables import Status
 

@@ -1,5 +1,6 @@
 """Notifications: written once with the event, delivered once, retried, given up; real servers receive them."""
 
+import json
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from sqlmodel import col, select, update
 
 from training.run_folder import events as records
 from worker.notifications import delivery
+from worker.notifications import messages as messages_of
 from worker.settings import get_settings
 from worker.store import accounts, claims, history, runs
 from worker.store import database as db
@@ -354,3 +356,13 @@ def test_old_messages_are_forgotten(database, new_run, receiver):
         session.exec(update(Notification).values(done_at=1000.0))
         outbox.forget_old(session=session)
     assert messages() == []
+
+
+def test_a_run_s_name_calls_nobody_and_adds_no_header(home):
+    run = {"id": "r1", "name": "<!channel> <b>a</b>\r\nX-Harm: b\x1b[2J", "status": "finished"}
+    message = messages_of.of_run(Event.FINISHED, run, None, get_settings())
+    _, slack = messages_of.body(message, WebhookFormat.SLACK, "key")
+    assert json.loads(slack)["text"].startswith("&lt;!channel&gt; &lt;b&gt;a&lt;/b&gt; X-Harm: b [2J finished\n")
+    headers, _ = messages_of.body(message, WebhookFormat.NTFY, "key")
+    assert headers["Title"] == message.title == "<!channel> <b>a</b> X-Harm: b [2J finished"
+    assert "<b>" not in message.html
