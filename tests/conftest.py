@@ -201,6 +201,8 @@ def _empty(url: str) -> None:
         connection.execute("DELETE FROM sweep")
         connection.execute("DELETE FROM machine_failure")
         connection.execute("DELETE FROM machine_aside")
+        connection.execute("DELETE FROM served_model")
+        connection.execute("DELETE FROM account")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """`lathe user` and `lathe token`: accounts and tokens. An account's token is printed once, when it is created."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -9,6 +11,19 @@ from app.cli.options import Group, json_option
 from app.words.numbers import table
 
 name_argument = click.argument("name", metavar="NAME")
+
+_NO_LIMIT = "none"
+_LIMITS = [
+    ("--max-devices", "max_devices", "Devices (GPUs) that its runs, evaluations and served models may use at once."),
+    ("--max-waiting", "max_waiting", "Runs that it may have in the queue."),
+]
+
+
+def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that limit what an account may use at once."""
+    for option, name, text in reversed(_LIMITS):
+        command = click.option(option, name, metavar="N", help=f"{text} [none: no limit]")(command)
+    return command
 
 
 @click.group(cls=Group)
@@ -22,35 +37,52 @@ def user() -> None:
 @user.command(cls=Command)
 @name_argument
 @click.option("--admin", is_flag=True, help="Can change all runs and data sets.")
+@limit_options
 @json_option
-def add(name: str, admin: bool, as_json: bool) -> None:
+def add(name: str, admin: bool, as_json: bool, **limits: str | None) -> None:
     """Create an account and print its token, once."""
     from app.access.server_token import server_token
     from worker.settings import get_settings
     from worker.store import accounts, database
 
+    given = _given(limits)
     database.migrate()
     server_token(get_settings())  # a server with an account has its own token too
     with database.write() as session:
-        token = accounts.add(session=session, name=name, admin=admin)
+        token = accounts.add(session=session, name=name, admin=admin, limits=given)
     _tell(name, token, as_json=as_json)
+
+
+@user.command(cls=Command)
+@name_argument
+@limit_options
+@json_option
+def limit(name: str, as_json: bool, **limits: str | None) -> None:
+    """Change what an account may use at once. What it uses already stays."""
+    from app.access import users
+    from app.cli.options import ready
+
+    given = _given(limits)
+    if not given:
+        raise CommandError("", None, "No limit is given.", f"Give one, such as {_LIMITS[0][0]} 2.")
+    ready()
+    changed = users.limit(name, given)
+    click.echo(json.dumps(changed) if as_json else _page([changed]))
 
 
 @user.command("list", cls=Command)
 @json_option
 def listing(as_json: bool) -> None:
-    """List the accounts."""
+    """List the accounts, and what each uses of what it may use at once."""
+    from app.access import users
     from app.cli.options import ready
-    from worker.store import accounts, database
 
     ready()
-    with database.read() as session:
-        listed = [account.model_dump(exclude={"token_hash"}) for account in accounts.listing(session=session)]
+    listed = users.listing()
     if as_json:
         click.echo(json.dumps(listed))
     elif listed:
-        rows = [[account["name"], "admin" if account["admin"] else "user"] for account in listed]
-        click.echo(table([["NAME", "ROLE"], *rows]))
+        click.echo(_page(listed))
     else:
         click.echo("No accounts yet. Create one with `lathe user add NAME`.")
 
@@ -102,6 +134,33 @@ def token(rotate: bool, as_json: bool) -> None:
     shown = tokens.rotate(settings) if rotate else tokens.server_token(settings)
     address = f"{address_of(settings.host, settings.port)}/?token={shown}"
     click.echo(json.dumps({"token": shown, "address": address}) if as_json else address)
+
+
+def _given(limits: dict[str, str | None]) -> dict[str, int | None]:
+    """The limits in the options, None for no limit."""
+    options = {name: option for option, name, _ in _LIMITS}
+    return {name: _limit(name, options[name], value) for name, value in limits.items() if value is not None}
+
+
+def _limit(name: str, option: str, value: str) -> int | None:
+    from worker.store.accounts import MOST
+
+    if value == _NO_LIMIT:
+        return None
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= MOST[name]:
+        raise CommandError(option, value, "is not a limit.", f"Give 1 to {MOST[name]}, or {_NO_LIMIT}.")
+    return number
+
+
+def _page(listed: list[dict[str, Any]]) -> str:
+    from app.words.system import account_cells
+
+    rows = [[account["name"], "admin" if account["admin"] else "user", *account_cells(account)] for account in listed]
+    return table([["NAME", "ROLE", "DEVICES", "WAITING"], *rows])
 
 
 def _tell(name: str, token: str, *, as_json: bool) -> None:

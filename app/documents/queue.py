@@ -6,11 +6,12 @@ from typing import Any
 from sqlmodel import Session
 
 from training.config.choices import EngineName
-from worker.engines.naming import engine_name
 from worker.machine import devices, overload
 from worker.runs import start_times
 from worker.settings import SettingsError
 from worker.store import database, runs, sight, waiting
+from worker.store.engine_names import engine_name
+from worker.store.quotas import DeviceQuotas
 from worker.store.system import machines
 from worker.store.tables import QueueState, Run, Status
 
@@ -24,6 +25,7 @@ class Queue:
     paused: QueueState | None
     starts: dict[str, float | None]
     overloaded: str
+    quotas: DeviceQuotas
 
 
 def read(session: Session) -> Queue:
@@ -31,7 +33,7 @@ def read(session: Session) -> Queue:
     with database.read_everything() as whole:
         queued = waiting.waiting(session=whole)
         running = len(runs.with_status(session=whole, status=Status.RUNNING))
-        starts = _starts(whole, queued)
+        starts, quotas = _starts(whole, queued), DeviceQuotas.read(whole)
     seen = sight.visible(session, [run.id for run in queued])
     shown = [run if run.id in seen else _hidden(run, place) for place, run in enumerate(queued, 1)]
     return Queue(
@@ -40,6 +42,7 @@ def read(session: Session) -> Queue:
         paused=waiting.paused(session=session),
         starts={new.id: starts.get(old.id) for new, old in zip(shown, queued, strict=True)},
         overloaded=overload.in_words() if queued else "",
+        quotas=quotas,
     )
 
 
@@ -65,8 +68,8 @@ def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:
 def document(session: Session) -> dict[str, Any]:
     """The waiting runs in their order, and whether the queue is paused.
 
-    `starts_in` is in seconds, null if the run is held or the time of a run ahead of it is unknown. Other times are seconds since
-    the epoch.
+    `starts_in` is in seconds, null if the run is held, its owner's quota keeps it from starting, which `quota` then says, or the
+    time of a run ahead of it is unknown. Other times are seconds since the epoch.
     """
     queue = read(session)
     return {
@@ -84,6 +87,7 @@ def document(session: Session) -> dict[str, Any]:
                 "processes": run.config.get("num_processes", 1),
                 "queued_at": run.queued_at,
                 "starts_in": queue.starts.get(run.id),
+                "quota": queue.quotas.reason(run),
             }
             for place, run in enumerate(queue.waiting, 1)
         ],

@@ -7,13 +7,14 @@ from sqlmodel import Session
 
 from training.config.choices import EngineName
 from worker.engines.local import placement
-from worker.engines.naming import engine_name
 from worker.engines.slurm.words import waiting_sentence
 from worker.forecasts import run_forecast
 from worker.machine import overload
-from worker.store import history, runs, waiting
+from worker.store import database, history, runs, waiting
+from worker.store.engine_names import engine_name
 from worker.store.jobs import submitted_id
 from worker.store.measured import series
+from worker.store.quotas import DeviceQuotas
 from worker.store.tables import Run, Status, damaged
 
 BRIEF = (
@@ -79,7 +80,7 @@ def place(session: Session, run: Run) -> dict[str, Any] | None:
     """Where a queued run stands: `place` (1 is next) of `waiting`, and how many are `running`. None for other runs.
 
     `overloaded` names the machines that start nothing at present, with the reasons; mostly empty. `job` says what the run's job
-    waits for, if an engine has queued it.
+    waits for, if an engine has queued it. `quota` says how its owner's quota keeps it from starting, and is mostly empty.
     """
     if run.status is not Status.QUEUED:
         return None
@@ -91,4 +92,6 @@ def place(session: Session, run: Run) -> dict[str, Any] | None:
     job = waiting_sentence(job_id, run.job, time.time()) if job_id and run.job else ""
     if not job and run.config.get("num_machines", 1) > 1 and engine_name(run) is EngineName.LOCAL:
         job = placement.reason_to_wait(session=session, run=run)
-    return numbers | {"overloaded": overload.in_words(), "job": job}
+    with database.read_everything() as whole:
+        quotas = DeviceQuotas.read(whole)
+    return numbers | {"overloaded": overload.in_words(), "job": job, "quota": quotas.reason(run)}

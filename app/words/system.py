@@ -67,6 +67,12 @@ def summary(document: dict[str, Any]) -> list[str]:
     ]
 
 
+def account_cells(account: dict[str, Any]) -> list[str]:
+    """What an account uses of what it may use: devices and waiting runs."""
+    pairs = [(account["devices"], account["max_devices"]), (account["waiting"], account["max_waiting"])]
+    return [f"{use:,}" if limit is None else f"{use:,} of {limit:,}" for use, limit in pairs]
+
+
 def device_name(name: str) -> str:
     """A device without its host: "GPU 0" or "CPU"."""
     kind, _, index = name.rpartition("/")[2].partition(":")

@@ -38,9 +38,9 @@ class Rendered:
     """The text of a row and the spans [start, end) of its answers, in characters, with the loss weight of each (default: 1).
 
     `templated` is True if a chat template wrote it, including special tokens and the end token of the last turn; else the end
-    token, which is added if it `ends` with an answer, has the weight `end_weight`. `answers` has the span of every assistant message,
-    with or without loss; None for one that the template omits. `unended` counts the answers with loss after which the template writes
-    no end token.
+    token, which is added if it `ends` with an answer, has the weight `end_weight`. `answers` has the span of every assistant
+    message, with or without loss; None for one that the template omits. `unended` counts the answers with loss after which the
+    template writes no end token.
     """
 
     text: str

@@ -3,9 +3,9 @@
 from training.config.choices import EngineName
 from worker.engines.engine import Engine
 from worker.engines.local.engine import LocalEngine
-from worker.engines.naming import engine_name
 from worker.engines.slurm.engine import SlurmEngine
 from worker.settings import get_settings
+from worker.store.engine_names import engine_name
 from worker.store.tables import Run
 
 _ALL: dict[EngineName, Engine] = {engine.name: engine for engine in (LocalEngine(), SlurmEngine())}

@@ -28,7 +28,7 @@ from worker.runs.config_files import with_files
 from worker.runs.model_fit import model_problems
 from worker.runs.resharding import sharding_changes
 from worker.settings import get_settings, hub_token
-from worker.store import database, runs, submissions
+from worker.store import database, quotas, runs, submissions
 from worker.store.runs import SweepPlace
 from worker.store.submissions import Repeated, Submission
 from worker.store.tables import LOCAL, Run
@@ -95,7 +95,7 @@ def prepared(config: RunConfig, *, reach: AllowedPaths = EVERYTHING, owner: str 
     config = with_files(config, reach)
     if problems := list(_unprintable(config)):
         raise ConfigError(problems)  # no file is looked for by such a name
-    config, problems = _checked(config, reach)
+    config, problems = _checked(config, reach, owner)
     if not reach.problems(config):  # a rule may read the model's folder
         problems += _blocking(config)
     with run_data.taken_in(config, reach, owner, problems) as data:
@@ -115,7 +115,18 @@ def _create(ready: Prepared, parent_id: str | None, submission: Submission | Non
         run = stored(session, ready, parent_id=parent_id)
         if submission:
             submissions.add(session=session, submission=submission, stored_id=run.id)
+        refuse_too_many(session, ready.owner)
     return run
+
+
+def refuse_too_many(session: Session, owner: str) -> None:
+    """Refuses what this transaction has queued if the owner then has too many waiting runs.
+
+    Raises:
+        ConfigError: there are more than allowed.
+    """
+    if problem := quotas.waiting_problem(session=session, owner=owner):
+        raise ConfigError([problem])
 
 
 def stored(session: Session, ready: Prepared, *, parent_id: str | None = None, place: SweepPlace | None = None) -> Run:
@@ -133,21 +144,21 @@ def stored(session: Session, ready: Prepared, *, parent_id: str | None = None, p
     )
 
 
-def problems(config: RunConfig, reach: AllowedPaths = EVERYTHING) -> list[Problem]:
+def problems(config: RunConfig, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL) -> list[Problem]:
     """Why `submit` would refuse a run, as far as it can be said without reading large files; conflicts of settings not included."""
     if unprintable := list(_unprintable(config)):
         return unprintable
-    _, found = _checked(config, reach)
+    _, found = _checked(config, reach, owner)
     return found + run_data.problems(config, reach)
 
 
-def refusals(config: RunConfig, reach: AllowedPaths = EVERYTHING) -> list[Problem]:
+def refusals(config: RunConfig, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL) -> list[Problem]:
     """`problems`, and the conflicts of settings that would make `submit` refuse the run."""
     try:
         config = with_files(config, reach)
     except ConfigError as error:
         return error.problems
-    found = problems(config, reach)
+    found = problems(config, reach, owner)
     return found if reach.problems(config) else [*found, *_blocking(with_model_path(config))]
 
 
@@ -191,7 +202,8 @@ def resume(
     Raises:
         RunNotFound, NotResumable: as `runs.resume`.
         UserError: the checkpoint cannot be divided so.
-        ConfigError: its model or data no longer exist, or `reach` and its owner's do not allow them.
+        ConfigError: its model or data no longer exist, `reach` and its owner's do not allow them, or its owner's quota does not
+            allow it.
     """
     with database.write() as session:
         changes = sharding_changes(
@@ -200,7 +212,7 @@ def resume(
         run = runs.resume(session=session, run_id=run_id, step_down=step_down, changes=changes)
         config = admitted(run, reach=reach)
         resolve(config, session)
-        problems: list[Problem] = []
+        problems = list(_quota_problems(session, config, run.owner, more=0))
         _describe(config.model, problems)
         if problems:
             raise ConfigError(problems)
@@ -232,11 +244,12 @@ def chosen_engine(engine: EngineName) -> EngineName:
     return get_settings().engine_names[0] if engine is EngineName.AUTO else engine
 
 
-def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Problem]]:
+def _checked(config: RunConfig, reach: AllowedPaths, owner: str) -> tuple[RunConfig, list[Problem]]:
     """The configuration with its model's path made absolute, and the problems of all settings but the data."""
     if refused := reach.problems(config):
         return config, refused  # do not open a model outside the allowed folders
-    problems: list[Problem] = []
+    with database.read_everything() as session:
+        problems = list(_quota_problems(session, config, owner, more=1))
     local = find_path(config.model)
     facts = _describe(str(local) if local else config.model, problems)
     if config.push_to_hub and not get_settings().broker_url and not hub_token():
@@ -254,6 +267,13 @@ def _checked(config: RunConfig, reach: AllowedPaths) -> tuple[RunConfig, list[Pr
         problems += _disk_problems(config, facts)
         config = config.model_copy(update={"model": str(facts.path)}) if facts.path else config
     return config, problems
+
+
+def _quota_problems(session: Session, config: RunConfig, owner: str, *, more: int) -> Iterator[Problem]:
+    """What the owner's quota does not allow, with `more` waiting runs."""
+    on_cpu = chosen_engine(config.engine) is EngineName.LOCAL and machine(config.engine).kind == "cpu"
+    found = quotas.devices_problem(session=session, config=config, owner=owner, on_cpu=on_cpu)
+    yield from filter(None, [found, quotas.waiting_problem(session=session, owner=owner, more=more)])
 
 
 def _blocking(config: RunConfig) -> list[Problem]:

@@ -23,7 +23,7 @@ from worker.machine.process_identity import Identity, me
 from worker.runs import results
 from worker.serving import memory, models
 from worker.settings import ROOT, get_settings
-from worker.store import database
+from worker.store import database, quotas
 from worker.store.database import UNREACHABLE
 from worker.store.playground import serving as store
 from worker.store.tables import DeviceLease, ServedModel, ServedState
@@ -116,6 +116,8 @@ def _obstacle(served: ServedModel) -> str:
         others = [one for one in store.live(session=session, owner=served.owner) if one.id != served.id]
         if any(one.state is not ServedState.WAITING for one in others):
             return "The models served before are being ended."
+        if devices.usable_gpus() and (allowed := quotas.DeviceQuotas.read(session)).left(served.owner) < 1:
+            return f"{allowed.sentence(served.owner)}; it starts when one is free."
         if devices.usable_gpus() and not devices.free_devices(session=session):
             return f"All devices are in use by {_users(session)}; it starts when one is free."
     return ""

@@ -15,6 +15,12 @@ from worker.store.notifications import channels, preferences
 from worker.store.tables import LOCAL, Account
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+Limits = dict[str, int | None]
+"""Limits of an account to change, by their columns (max_devices, ...); None removes one."""
+
+MOST = {"max_devices": 2**31 - 1, "max_waiting": 2**31 - 1, "max_disk_bytes": 2**63 - 1}
+"""The highest limits that can be stored, by their columns."""
+
 NAME_RULE = "1 to 64 letters, digits and . _ @ -, beginning with a letter or digit"
 
 
@@ -29,11 +35,12 @@ class AccountNotFound(AccountError):  # noqa: N818
     """There is no such account."""
 
 
-def add(*, session: Session, name: str, admin: bool = False) -> str:
+def add(*, session: Session, name: str, admin: bool = False, limits: Limits | None = None) -> str:
     """Creates an account and returns its token.
 
     Raises:
         AccountError: the name cannot be used, or is in use.
+        UserError: a limit is below 1.
     """
     if not NAME.fullmatch(name) or name == LOCAL:
         reason = "is the user who runs the server." if name == LOCAL else f"is not {NAME_RULE}."
@@ -42,7 +49,24 @@ def add(*, session: Session, name: str, admin: bool = False) -> str:
         raise AccountError(name, "is in use.", f"`lathe user rotate {name}` gives it a new token.")
     token = new_token()
     session.add(Account(name=name, token_hash=_hash(token), admin=admin, created_at=database.now(session=session)))
+    limit(session=session, name=name, limits=limits or {})
     return token
+
+
+def limit(*, session: Session, name: str, limits: Limits) -> Account:
+    """Changes what an account may use at once; what it uses already stays.
+
+    Raises:
+        AccountNotFound: there is no such account.
+        UserError: a limit is below 1.
+    """
+    account = get(session=session, name=name)
+    for field, value in limits.items():
+        if value is not None and not 1 <= value <= MOST[field]:
+            raise UserError(field, value, "is not a limit.", f"Give 1 to {MOST[field]}, or none.")
+        setattr(account, field, value)
+    session.add(account)
+    return account
 
 
 def rotate(*, session: Session, name: str) -> str:

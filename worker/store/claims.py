@@ -12,7 +12,7 @@ from sqlmodel import Session, col, delete, func, select
 from training.config.fields import in_words
 from training.redaction import redact, redact_all
 from training.run_folder.events import CheckpointSaved
-from worker.store import database, history, nodes
+from worker.store import database, history, nodes, quotas
 from worker.store.jobs import open_for
 from worker.store.notifications import outbox
 from worker.store.playground import new_results
@@ -53,11 +53,13 @@ def claim(
     Args:
         owner: The holder, as `host:pid:start`.
         devices: `host/cuda:0`, ..., leased until the run ends or is requeued.
-        job_id: The engine's job that claims the run; a run that another job was submitted for is not claimed.
+        job_id: The engine's job that claims the run; a run that another job was submitted for is not claimed. Its devices count
+            to the owner's quota since it was submitted.
         placed: Settings that this attempt has instead of its own, because machines are missing.
 
     Returns:
-        The run with its next attempt number, or None if it is not queued, is held, or a device is in use.
+        The run with its next attempt number, or None if it is not queued, is held, its owner may use no more
+        devices, or a device is in use.
     """
     taken = NOT_HELD | {
         "status": Status.RUNNING,
@@ -78,7 +80,8 @@ def claim(
         taken["job_id"] = job_id
     with session.begin_nested() as savepoint:
         run = _change(session, *condition, **taken)
-        if run is None or not _lease(session, run, devices):
+        allowed = run is not None and (job_id or quotas.keeps_devices(session=session, owner=run.owner))
+        if run is None or not allowed or not _lease(session, run, devices):
             savepoint.rollback()
             return None
     host, now = owner.split(":", 1)[0], database.now(session=session)

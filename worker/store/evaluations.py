@@ -10,7 +10,7 @@ from sqlmodel import Session, col, delete, select
 
 from training.errors import UserError
 from training.redaction import redact_all
-from worker.store import database, runs, waiting
+from worker.store import database, quotas, runs, waiting
 from worker.store.claims import LeaseLost
 from worker.store.tables import DeviceLease, Evaluation, Run, Status
 
@@ -67,22 +67,26 @@ def finished(*, session: Session, run_ids: list[str]) -> list[Evaluation]:
 
 
 def startable(*, session: Session) -> list[Evaluation]:
-    """The queued evaluations, oldest first; none while the queue is paused."""
+    """The queued evaluations whose owners may use one more device, oldest first; none while the queue is paused."""
     if waiting.paused(session=session):
         return []
     queued = select(Evaluation).where(Evaluation.status == Status.QUEUED)
-    return list(session.exec(queued.order_by(col(Evaluation.id))))
+    allowed = quotas.DeviceQuotas.read(session)
+    return [item for item in session.exec(queued.order_by(col(Evaluation.id))) if allowed.left(item.owner) > 0]
 
 
 def claim(*, session: Session, evaluation_id: str, owner: str, device: str, lease_seconds: float) -> Evaluation | None:
-    """Claims a queued evaluation and its device, both or neither; None if it is not queued or the device is in use."""
+    """Claims a queued evaluation and its device, both or neither; None if it is not queued, its owner may use no more devices, or
+    the device is in use.
+    """
     taken = {
         "status": Status.RUNNING, "attempt": Evaluation.attempt + 1, "lease_owner": owner, "device": device, "error": None,
         "lease_expires_at": database.clock() + lease_seconds, "started_at": database.clock(), "phase": "starting",
     }  # fmt: skip
     with session.begin_nested() as savepoint:
         item = _change(session, col(Evaluation.id) == evaluation_id, col(Evaluation.status) == Status.QUEUED, **taken)
-        if item is None or not _lease(session, item, device):
+        allowed = item is not None and quotas.keeps_devices(session=session, owner=item.owner)
+        if item is None or not allowed or not _lease(session, item, device):
             savepoint.rollback()
             return None
     return item

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, or_, update
 from sqlmodel import Session, col, select
 
-from worker.store import database, history
+from worker.store import database, history, quotas
 from worker.store.notifications import outbox
 from worker.store.tables import Event, Run, Status
 
@@ -26,11 +26,18 @@ def waiting_or_running(*, session: Session) -> list[Run]:
 
 
 def reserve(*, session: Session, run: Run, owner: str) -> Run | None:
-    """Marks a queued run without a job as being submitted by the process `owner`; None if another process was faster."""
+    """Marks a queued run without a job as being submitted by the process `owner`; None if another process was faster, or
+    the run's owner may use no more devices.
+    """
     mine = col(Run.id) == run.id, col(Run.attempt) == run.attempt, col(Run.job_id).is_(None)
     values = {"job_id": f"{_MARK}{owner}", "job": (run.job or {}) | {_RESERVED_AT: database.now(session=session)}}
     statement = update(Run).where(*mine, col(Run.status) == Status.QUEUED).values(**values).returning(Run)
-    return session.exec(statement, execution_options=_READ_AGAIN).scalars().one_or_none()
+    with session.begin_nested() as savepoint:
+        reserved: Run | None = session.exec(statement, execution_options=_READ_AGAIN).scalars().one_or_none()
+        if reserved is None or not quotas.keeps_devices(session=session, owner=reserved.owner):
+            savepoint.rollback()
+            return None
+    return reserved
 
 
 def reserved_for(*, session: Session, run: Run) -> float:

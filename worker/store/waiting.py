@@ -11,7 +11,7 @@ from sqlmodel import Session, col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from training.errors import UserError
-from worker.store import database, history, runs
+from worker.store import database, history, quotas, runs
 from worker.store.tables import QueueState, Run, Status
 
 _READ = 50  # runs that are read from the database together
@@ -30,16 +30,22 @@ def waiting(*, session: Session) -> list[Run]:
 
 
 def startable(*, session: Session) -> list[Run]:
-    """The waiting runs that may start now: none while the queue is paused, and no held ones."""
+    """The waiting runs that may start now: none while the queue is paused, no held ones, and none whose owner may not use the
+    devices (worker/store/quotas.py).
+    """
     return list(startable_one_by_one(session=session))
 
 
-def startable_one_by_one(*, session: Session) -> Iterator[Run]:
-    """Yields the runs of `startable`, read as they are needed: the queue may be long, and one of the first starts."""
+def startable_one_by_one(*, session: Session, on_cpu: bool | None = None) -> Iterator[Run]:
+    """Yields the runs of `startable`, read as they are needed: the queue may be long, and one of the first starts.
+
+    `on_cpu` tells whether they would start on CPUs; by default, what workers report decides.
+    """
     if paused(session=session):
         return
+    allowed = quotas.DeviceQuotas.read(session, on_cpu=on_cpu)
     with session.exec(_in_order(counts_as_waiting()).execution_options(yield_per=_READ)) as found:
-        yield from found
+        yield from filter(allowed.allow, found)
 
 
 def _in_order(chosen: ColumnElement[bool]) -> SelectOfScalar[Run]:

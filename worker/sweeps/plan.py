@@ -21,6 +21,7 @@ from worker.runs import submit
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.system import machines
+from worker.store.tables import LOCAL
 from worker.sweeps import pace
 from worker.sweeps.expand import Candidate, candidates
 from worker.sweeps.spec import SweepSpec
@@ -71,8 +72,8 @@ class Plan:
         return sum(not run.valid for run in self.runs)
 
 
-def make_plan(spec: SweepSpec, reach: AllowedPaths = EVERYTHING) -> Plan:
-    """Plans a sweep; queues and stores nothing.
+def make_plan(spec: SweepSpec, reach: AllowedPaths = EVERYTHING, owner: str = LOCAL) -> Plan:
+    """Plans a sweep that `owner` would start; queues and stores nothing.
 
     Raises:
         ConfigError: there are too many runs, or too few configurations for the draws.
@@ -80,7 +81,7 @@ def make_plan(spec: SweepSpec, reach: AllowedPaths = EVERYTHING) -> Plan:
     found = candidates(spec)
     with database.read() as session:
         card, count = _card(session), _devices(session)
-        look = _Look(session, reach, card)
+        look = _Look(session, reach, owner, card)
         runs = tuple(look.planned(one) for one in found)
     first = next((one.config for one in found if one.config), None)
     metric = spec.metric or ("eval_loss" if first is None or first.holds_out else "loss")
@@ -127,8 +128,8 @@ def _row(run: Planned, *, starts: bool) -> dict[str, Any]:
 class _Look:
     """Looks at runs one after another; what several share (data, the model's shape) is read once."""
 
-    def __init__(self, session: Session, reach: AllowedPaths, card: Card | None) -> None:
-        self._session, self._reach, self._card = session, reach, card
+    def __init__(self, session: Session, reach: AllowedPaths, owner: str, card: Card | None) -> None:
+        self._session, self._reach, self._owner, self._card = session, reach, owner, card
         self._shape = lru_cache(maxsize=None)(forecasting.shape_at)
         self._known = calibration.known(card)
         self._rows: dict[tuple[Any, ...], worst_batch.RowLengths | None] = {}
@@ -136,7 +137,7 @@ class _Look:
     def planned(self, one: Candidate) -> Planned:
         if one.config is None:
             return Planned(one, problems=tuple(one.problems), reason=str(one.problems[0]))
-        if problems := submit.refusals(one.config, self._reach):
+        if problems := submit.refusals(one.config, self._reach, self._owner):
             return Planned(one, problems=tuple(problems), reason=str(problems[0]))
         config = with_model_path(one.config)
         rows = pace.training_rows(self._session, config, self._reach)

@@ -28,7 +28,7 @@ def start(
     """
     if submission and (known := _known(submission)):
         return known
-    plan = make_plan(spec, reach)
+    plan = make_plan(spec, reach, owner)
     refuse_empty(plan)
     with ExitStack() as stack:
         ready = list(_prepared(stack, plan, reach, owner))
@@ -92,4 +92,5 @@ def _store(
         if submission:
             submissions.add(session=session, submission=submission, stored_id=sweep.id)
         created = [submit.stored(session, run, place=SweepPlace(sweep.id, trial, pause_at)) for trial, run in ready]
+        submit.refuse_too_many(session, owner)
     return sweep, created[0].id

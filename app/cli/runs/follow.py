@@ -108,10 +108,10 @@ def line(snapshot: Snapshot, seconds: float, bar_width: int = 0) -> str:
 
 
 def waiting(queue: dict[str, Any], seconds: float) -> str:
-    """Why a queued run has not started: other runs are before it, or there is no worker."""
+    """Why a queued run has not started: its owner's quota, other runs are before it, or there is no worker."""
     position = f"position {queue['place']} of {queue['waiting']} in the queue"
-    if queue["overloaded"]:
-        return f"Queued: {position}. {queue['overloaded']}"
+    if why := queue["quota"] or queue["overloaded"]:
+        return f"Queued: {position}. {why}"
     if queue["running"]:
         return f"Queued: {position}, {text.plural(queue['running'], 'run')} running"
     if seconds < QUIET_SECONDS:

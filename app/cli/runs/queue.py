@@ -112,7 +112,8 @@ def _show(*, as_json: bool) -> None:
     rows = [["PLACE", "RUN", "NAME", "OWNER", "PRIORITY", "STARTS"]]
     for run in values["waiting"]:
         seconds = run["starts_in"]
-        starts = "held" if run["held"] else NONE if seconds is None else f"in about {numbers.coarse(seconds)}"
+        unknown = run["quota"] or NONE
+        starts = "held" if run["held"] else unknown if seconds is None else f"in about {numbers.coarse(seconds)}"
         name = numbers.shorten(run["name"], 40)
         rows.append([str(run["place"]), run["id"], name, run["owner"], run["priority"], starts])
     click.echo(numbers.table(rows, right=frozenset({0})))

@@ -49,11 +49,11 @@ def phase(run: Run, queue: Queue) -> str:
     if run.status is Status.QUEUED:
         if not queue:
             return "queued"
-        if queue.get("job"):
+        if queue.get("job") and not queue["quota"]:
             return str(queue["job"])
         running = f", {numbers.plural(queue['running'], 'run')} running" if queue["running"] else ""
-        overloaded = f". {queue['overloaded']}" if queue["overloaded"] else ""
-        return f"position {queue['place']} of {queue['waiting']} in the queue{running}{overloaded}"
+        why = queue["quota"] or queue["overloaded"]
+        return f"position {queue['place']} of {queue['waiting']} in the queue{running}{f'. {why}' if why else ''}"
     if run.status.ended:
         return run.status.value
     if run.request == "stop":

@@ -83,7 +83,7 @@ def review(values: Values) -> Review:
 
 def _found_by_submit(config: RunConfig) -> list[Problem]:
     try:
-        return submit.problems(config, callers.current().reach)
+        return submit.problems(config, callers.current().reach, callers.current().name)
     except UNREACHABLE:  # Start says so
         return []
 

@@ -92,7 +92,7 @@ def _row(number: int, run: Run, queue: Queue) -> Markup:
         ("", run.owner),
         ("number", run.config.get("num_processes", 1)),
         ("", _priority(run) if mine else waiting.priority_word(run.priority)),
-        ("", _starts(run, queue)),
+        ("starts", _starts(run, queue)),
         ("actions", _actions(number, run, queue) if mine else ""),
     ]
     drag = Markup(' draggable="true"') if mine else ""
@@ -121,7 +121,7 @@ def _starts(run: Run, queue: Queue) -> str:
         return "paused"
     seconds = queue.starts.get(run.id)
     if seconds is None:
-        return NONE
+        return queue.quotas.reason(run) or NONE
     return "as soon as a device is free" if seconds < 1 else f"in about {coarse(seconds)}"
 
 

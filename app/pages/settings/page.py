@@ -275,7 +275,7 @@ def _notifications() -> list[Any]:
 
 
 def _users() -> Markup:
-    return users_html(users.listing() if _is_admin() else None)
+    return users_html(users.listing(usage=False) if _is_admin() else None)
 
 
 def _folders() -> Markup:

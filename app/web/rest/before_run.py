@@ -73,7 +73,8 @@ def check_run(values: Annotated[Any, Body()]) -> dict[str, Any]:
     """
     config = parse(settings_object(values))
     here = submit.machine(config.engine)
-    problems, conflicts = submit.problems(config, callers.current().reach), rules.check(config, here)
+    caller = callers.current()
+    problems, conflicts = submit.problems(config, caller.reach, caller.name), rules.check(config, here)
     return {
         "ready": not problems and not any(conflict.blocking for conflict in conflicts),
         "problems": [vars(problem) for problem in problems],

@@ -45,7 +45,8 @@ def plan_sweep(values: Annotated[Any, Body()]) -> dict[str, Any]:
     Raises:
         ConfigError: the sweep is invalid; answered with 422.
     """
-    return plan.as_document(plan.make_plan(parse_sweep(values), callers.current().reach))
+    caller = callers.current()
+    return plan.as_document(plan.make_plan(parse_sweep(values), caller.reach, caller.name))
 
 
 @router.get("/api/sweeps/{sweep_id}", **answers(SweepAnswer))

@@ -3,21 +3,33 @@
 from typing import Annotated, Any
 
 from fastapi import Body, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import users
 from app.web.rest.answers.form import answers
-from app.web.rest.answers.system import AccountList, NewToken
+from app.web.rest.answers.system import AccountAnswer, AccountList, NewToken
 from app.web.rest.json_route import JsonRouter
 from app.web.rest.parameters import Limit, Offset
+from worker.store.accounts import MOST
 
 router = JsonRouter(prefix="/api/users")
 
 
-class NewAccount(BaseModel):
-    """An account to create; an admin may change the runs and data sets of all users."""
+class Limits(BaseModel):
+    """What an account may use at once; null: no limit. A field that is left out stays as it is."""
 
     model_config = ConfigDict(extra="forbid")
+
+    max_devices: int | None = Field(default=None, ge=1, le=MOST["max_devices"])
+    max_waiting: int | None = Field(default=None, ge=1, le=MOST["max_waiting"], description="runs in the queue")
+
+    def given(self) -> dict[str, int | None]:
+        """The limits in the request."""
+        return {name: getattr(self, name) for name in Limits.model_fields if name in self.model_fields_set}
+
+
+class NewAccount(Limits):
+    """An account to create; an admin may change the runs and data sets of all users."""
 
     name: str
     admin: bool = False
@@ -25,7 +37,7 @@ class NewAccount(BaseModel):
 
 @router.get("", **answers(AccountList))
 def list_users(limit: Limit = 200, offset: Offset = 0) -> dict[str, Any]:
-    """The accounts by name, for admins."""
+    """The accounts by name with what they use and may use at once, for admins."""
     found = users.listing()
     return {"users": found[offset : offset + limit], "total": len(found)}
 
@@ -33,7 +45,13 @@ def list_users(limit: Limit = 200, offset: Offset = 0) -> dict[str, Any]:
 @router.post("", status_code=201, **answers(NewToken, 201))
 def add_user(account: Annotated[NewAccount, Body()]) -> dict[str, str]:
     """Creates an account, for admins. The answer holds its token, only this once."""
-    return {"name": account.name, "token": users.add(account.name, admin=account.admin)}
+    return {"name": account.name, "token": users.add(account.name, admin=account.admin, limits=account.given())}
+
+
+@router.patch("/{name}", **answers(AccountAnswer))
+def limit_user(name: str, limits: Annotated[Limits, Body()]) -> dict[str, Any]:
+    """Changes what an account may use at once, for admins. What it uses already stays, even if that is more."""
+    return users.limit(name, limits.given())
 
 
 @router.post("/{name}/token", **answers(NewToken))

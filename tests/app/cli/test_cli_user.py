@@ -29,6 +29,30 @@ def test_an_admin_is_listed_as_one(home):
     assert "carol  admin" in lathe("user", "list").stdout
 
 
+def test_limits_are_given_changed_removed_and_listed(home):
+    answer("user", "add", "alice", "--max-devices", "2", "--max-waiting", "20")
+    assert "alice  user  0 of 2   0 of 20" in lathe("user", "list").stdout
+    (listed,) = answer("user", "list")
+    assert [listed[name] for name in ("devices", "max_devices", "waiting", "max_waiting")] == [0, 2, 0, 20]
+    changed = answer("user", "limit", "alice", "--max-devices", "4", "--max-waiting", "none")
+    assert (changed["max_devices"], changed["max_waiting"]) == (4, None)
+    assert "alice  user  0 of 4   0" in lathe("user", "limit", "alice", "--max-devices", "4").stdout
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "", "99999999999"])
+def test_a_wrong_limit_is_reported_and_no_account_is_added(home, value):
+    (error,) = answer("user", "add", "alice", "--max-devices", value, exit_code=1)["error"]
+    assert (error["field"], str(error["value"]), "Give" in error["fix"]) == ("--max-devices", value, True)
+    assert answer("user", "list") == []
+
+
+def test_a_limit_of_an_unknown_account_and_no_limit_at_all_are_reported(home):
+    (error,) = answer("user", "limit", "nobody", "--max-devices", "2", exit_code=1)["error"]
+    assert (error["field"], error["value"]) == ("NAME", "nobody")
+    (error,) = answer("user", "limit", "nobody", exit_code=1)["error"]
+    assert "--max-devices 2" in error["fix"]
+
+
 def test_an_empty_list_of_accounts_shows_how_to_add_one(home):
     assert "lathe user add NAME" in lathe("user", "list").stdout
     assert answer("user", "list") == []

@@ -11,7 +11,6 @@ from sqlmodel import Session
 
 from training.config.choices import EngineName
 from worker.engines.local import placement
-from worker.engines.naming import engine_name
 from worker.evaluations import starting as evaluations
 from worker.machine import devices, overload, processes
 from worker.machine.process_identity import me
@@ -19,6 +18,7 @@ from worker.serving import processes as serving
 from worker.settings import ROOT, get_settings
 from worker.store import claims, database, waiting
 from worker.store.database import UNREACHABLE
+from worker.store.engine_names import engine_name
 from worker.store.playground import serving as served_models
 from worker.store.tables import Run
 from worker.supervision.lease import steady
@@ -120,7 +120,8 @@ def _next(session: Session, usable: list[str], yielding: Collection[str] = ()) -
 
 
 def _startable(session: Session) -> Iterator[Run]:
-    found = waiting.startable_one_by_one(session=session)
+    # As claims count devices: a run that is offered and not claimed would be offered again and again.
+    found = waiting.startable_one_by_one(session=session, on_cpu=not devices.usable_gpus())
     return (run for run in found if engine_name(run) is EngineName.LOCAL)
 
 

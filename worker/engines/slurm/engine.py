@@ -11,7 +11,6 @@ from pathlib import Path
 
 from training.config.choices import EngineName
 from worker.engines.engine import Abilities, Capacity, Holder
-from worker.engines.naming import engine_name
 from worker.engines.slurm import cluster, jobs
 from worker.engines.slurm.cluster import Cluster
 from worker.engines.slurm.commands import SlurmError
@@ -20,6 +19,7 @@ from worker.engines.slurm.rounds import Round
 from worker.settings import get_settings
 from worker.store import database
 from worker.store import jobs as stored
+from worker.store.engine_names import engine_name
 from worker.store.tables import Attempt, Run, Status
 from worker.supervision.standby import SUPERVISOR_LOG
 

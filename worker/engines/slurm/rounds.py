@@ -7,7 +7,6 @@ from typing import Any
 
 from training.config.choices import EngineName
 from training.config.run_config import RunConfig
-from worker.engines.naming import engine_name
 from worker.engines.slurm import jobs
 from worker.engines.slurm.cluster import Cluster, nodes
 from worker.engines.slurm.commands import SlurmError, call
@@ -16,6 +15,7 @@ from worker.machine.process_identity import Identity, boot, me
 from worker.settings import ROOT, get_settings
 from worker.store import database, waiting
 from worker.store import jobs as stored
+from worker.store.engine_names import engine_name
 from worker.store.system import aside
 from worker.store.tables import Run, Status
 from worker.supervision.standby import SUPERVISOR_LOG

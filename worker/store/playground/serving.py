@@ -8,7 +8,7 @@ from sqlmodel import Session, col, delete, select
 
 from training.errors import UserError
 from training.redaction import redact
-from worker.store import database
+from worker.store import database, quotas
 from worker.store.tables import DeviceLease, ServedModel, ServedState
 
 _LIVE = (ServedState.WAITING, ServedState.STARTING, ServedState.READY)
@@ -76,7 +76,9 @@ def on_devices(*, session: Session) -> dict[str, ServedModel]:
 
 
 def claim(*, session: Session, served_id: str, holder: str, device: str | None) -> bool:
-    """Takes a waiting one with its device, both or neither. False if it does not wait, or the device is in use."""
+    """Takes a waiting one with its device, both or neither. False if it does not wait, its owner may use no more devices, or the
+    device is in use.
+    """
     taken = {
         "state": ServedState.STARTING,
         "holder": holder,
@@ -86,7 +88,7 @@ def claim(*, session: Session, served_id: str, holder: str, device: str | None) 
     }
     with session.begin_nested() as savepoint:
         claimed = _change(session, served_id, col(ServedModel.state) == ServedState.WAITING, **taken)
-        if not claimed or (device is not None and not _lease(session, served_id, device)):
+        if not claimed or (device is not None and not _take(session, served_id, device)):
             savepoint.rollback()
             return False
     return True
@@ -143,6 +145,11 @@ def _change(session: Session, served_id: str, condition: ColumnElement[bool], **
     found = changed.first() is not None
     session.expire_all()
     return found
+
+
+def _take(session: Session, served_id: str, device: str) -> bool:
+    owner = get(session=session, served_id=served_id).owner
+    return quotas.keeps_devices(session=session, owner=owner) and _lease(session, served_id, device)
 
 
 def _lease(session: Session, served_id: str, device: str) -> bool:

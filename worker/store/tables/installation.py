@@ -85,6 +85,11 @@ class Account(SQLModel, table=True):
     token_hash: str = Field(max_length=64, unique=True, description="SHA-256 of the token, in hexadecimal")
     admin: bool = Field(default=False, description="may change runs and data sets of others")
     created_at: float
+    max_devices: int | None = Field(default=None, description="that it may use at once; null: no limit")
+    max_waiting: int | None = Field(default=None, description="runs that it may have in the queue; null: no limit")
+    max_disk_bytes: int | None = Field(
+        default=None, sa_column=Column(BigInteger), description="for its runs and data sets; null: no limit"
+    )
 
 
 class Share(SQLModel, table=True):

@@ -56,7 +56,7 @@ class RankMemory(Answer):
 
 class Place(Answer):
     """The place of a queued run: 1 is next. `overloaded` names machines that start nothing at present, with the reasons; `job` says
-    what its job waits for.
+    what its job waits for; `quota` how its owner's quota keeps it from starting. Each is empty where it does not apply.
     """
 
     place: int
@@ -64,6 +64,7 @@ class Place(Answer):
     running: int
     overloaded: str
     job: str
+    quota: str
 
 
 @columns(Run, WHOLE)
@@ -120,7 +121,9 @@ class Outputs(Answer):
 
 
 class Waiting(Answer):
-    """A waiting run. `starts_in` is in seconds, null if the run is held or the time of a run ahead of it is unknown."""
+    """A waiting run. `starts_in` is in seconds, null if the run is held, its owner's quota keeps it from starting, or the time of a
+    run ahead of it is unknown. `quota` is that of the owner in words, if it is the reason.
+    """
 
     place: int
     id: str
@@ -131,6 +134,7 @@ class Waiting(Answer):
     processes: int
     queued_at: float
     starts_in: float | None
+    quota: str
 
 
 class QueueAnswer(Answer):

@@ -176,6 +176,16 @@ class Version(Answer):
     workers: list[str]
 
 
+class AccountUse(Answer):
+    """What an account uses and may use at once; a limit is null if there is none."""
+
+    name: str
+    devices: int
+    max_devices: int | None
+    waiting: int
+    max_waiting: int | None
+
+
 class System(Answer):
     """The installation. Times are seconds since the epoch by the database's clock, sizes bytes."""
 
@@ -207,9 +217,9 @@ class UsedMachine(Answer):
     put_aside: Literal[False]
 
 
-@columns(Account, ("name", "admin", "created_at"))
-class AccountAnswer(Answer):
-    """A user with their own token."""
+@columns(Account, ("admin", "created_at"))
+class AccountAnswer(AccountUse):
+    """A user with their own token, what they use and may use at once."""
 
 
 class AccountList(Answer):

@@ -1,0 +1,86 @@
+"""Runs, sweeps and resumed runs that their owner's limits do not allow are refused, and nothing is stored."""
+
+import pytest
+
+from training.config.fields import ConfigError
+from worker.datasets import datasets
+from worker.runs import submit
+from worker.settings import get_settings
+from worker.store import accounts
+from worker.store import database as db
+from worker.store.listed import run_list
+from worker.store.submissions import Submission
+from worker.sweeps import plan, start
+from worker.sweeps.spec import parse_sweep
+
+
+@pytest.fixture
+def alice(home, rung, model, monkeypatch):
+    """An account that may have two waiting runs, and use two devices at once."""
+    monkeypatch.setenv("LATHE_MODEL_FOLDERS", str(model.parent))
+    get_settings.cache_clear()
+    with db.write() as session:
+        accounts.add(session=session, name="alice", limits={"max_devices": 2, "max_waiting": 2})
+
+
+def stored():
+    with db.read() as session:
+        return run_list.count(session=session), len(datasets.listing(session=session))
+
+
+def problem_of(action):
+    with pytest.raises(ConfigError) as caught:
+        action()
+    return caught.value.problem
+
+
+def test_a_run_beyond_the_limit_of_waiting_runs_is_refused_before_and_at_start(alice, config, data):
+    first, second = (submit.submit(config(seed=seed), owner="alice") for seed in (1, 2))
+    data.write_text(data.read_text() * 2)
+    (foreseen,) = submit.problems(config(), owner="alice")
+    assert problem_of(lambda: submit.submit(config(), owner="alice")) == foreseen
+    assert (foreseen.field, foreseen.value) == ("owner", "alice")
+    assert foreseen.message == "may have 2 waiting runs at once, and would have 3."
+    assert "stop waiting ones, or ask an admin" in foreseen.fix
+    assert stored() == (2, 1)
+    submit.submit(config(), owner="local")
+    submit.stop(first.id)
+    submit.submit(config(), owner="alice")
+    assert problem_of(lambda: submit.resume(first.id)) == foreseen
+    submit.stop(second.id)
+    submit.resume(first.id)
+
+
+def test_a_repeated_request_is_not_refused(alice, config):
+    key = Submission("a", "alice", "digest")
+    run = submit.submit(config(), owner="alice", submission=key)
+    submit.submit(config(), owner="alice")
+    assert submit.submit(config(), owner="alice", submission=key).id == run.id
+
+
+def test_a_sweep_is_queued_whole_or_not_at_all(alice, config):
+    spec = {"config": config().model_dump(mode="json"), "include_unfit": True}
+    problem = problem_of(lambda: start.start(parse_sweep(spec | {"space": {"lora_r": [2, 4, 8]}}), owner="alice"))
+    assert problem.message == "may have 2 waiting runs at once, and would have 3."
+    assert stored() == (0, 0)
+    two = parse_sweep(spec | {"space": {"lora_r": [2, 4]}})
+    start.start(two, owner="alice")
+    assert stored() == (2, 1)
+    planned = plan.make_plan(two, owner="alice")
+    assert planned.starting == [] and "would have 3" in planned.runs[0].reason
+
+
+def test_a_run_that_needs_more_devices_than_its_owner_may_ever_use_is_refused(alice, config, monkeypatch):
+    many = config(num_processes=4, strategy="ddp")
+    assert submit.problems(many, owner="alice") == []  # a CPU is one device
+    monkeypatch.setenv("LATHE_BROKER_URL", "redis://127.0.0.1:1/0")  # the workers may have GPUs
+    get_settings.cache_clear()
+    (problem,) = submit.problems(many, owner="alice")
+    assert (problem.field, problem.value) == ("num_processes", 4)
+    assert (problem.message, problem.fix) == (
+        "needs 4 devices; alice may use 2 at once.",
+        "Use at most 2, or ask an admin to raise the limit.",
+    )
+    assert problem_of(lambda: submit.submit(many, owner="alice")) == problem
+    submit.submit(config(num_processes=2, strategy="ddp"), owner="alice")
+    submit.submit(many)
