@@ -1,7 +1,16 @@
-"""Formats bytes, for pages, commands, messages and records."""
+"""Formats and reads sizes in bytes, for pages, commands, messages and records."""
+
+import re
+from decimal import Decimal
 
 NONE = "-"
 """Shown in place of a missing number."""
+
+_BYTES = {"b": 1} | {
+    f"{letter}{end}": base**power
+    for power, letter in enumerate("kmgtp", 1)
+    for end, base in (("", 1000), ("b", 1000), ("ib", 1024))
+}
 
 
 def byte_size(size: float | None) -> str:
@@ -16,3 +25,15 @@ def byte_size(size: float | None) -> str:
     if unit == "bytes":
         return f"{value:.0f} {'byte' if value == 1 else 'bytes'}"
     return f"{value:.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a text such as "200GB" (1000**3 each), "1.5 TiB" (1024**4 each) or "500000 B".
+
+    Raises:
+        ValueError: it is not a size.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower(), re.ASCII)
+    if found is None or found[2] not in _BYTES:
+        raise ValueError(text)
+    return int(Decimal(found[1]) * _BYTES[found[2]])

@@ -28,7 +28,7 @@ def from_hub(dataset_id: str, split: str, config: str, revision: str) -> int:
     owner, chosen = callers.current().name, split or "train"
 
     def add() -> list[Dataset]:
-        path = hub.fetch(dataset_id, chosen, config or None, revision or None)
+        path = hub.fetch(dataset_id, chosen, config or None, revision or None, owner)
         ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
         name = f"{dataset_id.replace('/', '-')}-{chosen}{ending}"
         return [datasets.add_file(path=path, name=name, move=True, owner=owner)]

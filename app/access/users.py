@@ -16,11 +16,7 @@ def listing(*, usage: bool = True) -> list[dict[str, Any]]:
     check_admin("users", None)
     with database.read() as session:
         found = accounts.listing(session=session)
-    return (
-        document.listing(found)
-        if usage
-        else [account.model_dump(exclude={"token_hash", "max_disk_bytes"}) for account in found]
-    )
+    return document.listing(found) if usage else [account.model_dump(exclude={"token_hash"}) for account in found]
 
 
 def add(name: str, *, admin: bool, limits: accounts.Limits | None = None) -> str:

@@ -9,20 +9,24 @@ import click
 from app.cli.errors import Command, CommandError
 from app.cli.options import Group, json_option
 from app.words.numbers import table
+from training.units import parse_size
 
 name_argument = click.argument("name", metavar="NAME")
 
 _NO_LIMIT = "none"
+_DISK = "max_disk_bytes"
 _LIMITS = [
     ("--max-devices", "max_devices", "Devices (GPUs) that its runs, evaluations and served models may use at once."),
     ("--max-waiting", "max_waiting", "Runs that it may have in the queue."),
+    ("--max-disk", _DISK, "Disk space for its runs and data sets: 200GB, 1.5TiB, ..."),
 ]
 
 
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that limit what an account may use at once."""
     for option, name, text in reversed(_LIMITS):
-        command = click.option(option, name, metavar="N", help=f"{text} [none: no limit]")(command)
+        metavar = "SIZE" if name == _DISK else "N"
+        command = click.option(option, name, metavar=metavar, help=f"{text} [none: no limit]")(command)
     return command
 
 
@@ -148,11 +152,12 @@ def _limit(name: str, option: str, value: str) -> int | None:
     if value == _NO_LIMIT:
         return None
     try:
-        number = int(value)
+        number = parse_size(value) if name == _DISK else int(value)
     except ValueError:
         number = 0
     if not 1 <= number <= MOST[name]:
-        raise CommandError(option, value, "is not a limit.", f"Give 1 to {MOST[name]}, or {_NO_LIMIT}.")
+        wanted = "a size such as 200GB or 1.5TiB" if name == _DISK else f"1 to {MOST[name]}"
+        raise CommandError(option, value, "is not a limit.", f"Give {wanted}, or {_NO_LIMIT}.")
     return number
 
 
@@ -160,7 +165,7 @@ def _page(listed: list[dict[str, Any]]) -> str:
     from app.words.system import account_cells
 
     rows = [[account["name"], "admin" if account["admin"] else "user", *account_cells(account)] for account in listed]
-    return table([["NAME", "ROLE", "DEVICES", "WAITING"], *rows])
+    return table([["NAME", "ROLE", "DEVICES", "WAITING", "DISK"], *rows])
 
 
 def _tell(name: str, token: str, *, as_json: bool) -> None:

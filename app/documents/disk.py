@@ -7,8 +7,8 @@ from typing import Any
 from worker.disk.background import Measured
 from worker.disk.freeing import Progress
 from worker.disk.offers import Freeable
-from worker.disk.sizes import Size
 from worker.disk.usage import RunUse, Usage
+from worker.machine.sizes import Size
 from worker.settings import get_settings
 from worker.store import sight
 

@@ -68,9 +68,13 @@ def summary(document: dict[str, Any]) -> list[str]:
 
 
 def account_cells(account: dict[str, Any]) -> list[str]:
-    """What an account uses of what it may use: devices and waiting runs."""
+    """What an account uses of what it may use: devices, waiting runs and disk space."""
     pairs = [(account["devices"], account["max_devices"]), (account["waiting"], account["max_waiting"])]
-    return [f"{use:,}" if limit is None else f"{use:,} of {limit:,}" for use, limit in pairs]
+    cells = [f"{use:,}" if limit is None else f"{use:,} of {limit:,}" for use, limit in pairs]
+    use, limit = account["disk_bytes"], account["max_disk_bytes"]
+    if limit is None:
+        return [*cells, byte_size(use)]
+    return [*cells, f"{NONE} of {byte_size(limit)}" if use is None else used_of(use, limit)]
 
 
 def device_name(name: str) -> str:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from training.data.files.formats import ENDINGS, EXPANDED_BYTES, EXPANSION, GIVE, ZIP, check_expansion
 from training.errors import DataError
 from worker.datasets import incoming
+from worker.disk_quota import UNLIMITED, DiskQuota
 
 MOST_FILES = 1000
 _ABOUT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
@@ -31,23 +32,25 @@ def is_bundle(path: Path) -> bool:
 
 
 @contextmanager
-def as_file(path: Path, name: str) -> Iterator[Path]:
+def as_file(path: Path, name: str, quota: DiskQuota = UNLIMITED) -> Iterator[Path]:
     """The file itself, or the rows of all files of a folder or zip archive as one JSONL file, deleted at the end.
 
     Raises:
-        DataError: it has no data files, those of several splits, or lacks a shard; or one of them cannot be read.
+        DataError: it has no data files, those of several splits, or lacks a shard; or one of them cannot be read; or they
+            do not fit into the quota.
     """
     if not is_bundle(path):
         yield path
         return
     with TemporaryDirectory(prefix=".lathe-") as unpacked:
-        folder = path if path.is_dir() else _unpacked(path, Path(unpacked), name)
+        folder = path if path.is_dir() else _unpacked(path, Path(unpacked), name, quota)
         files = _data_files(folder, name)
-        incoming.refuse_unfit(files, name)
+        incoming.refuse_unfit(files, name, quota)
         if len(files) == 1:
             yield files[0]
             return
-        with incoming.copied_together(files, [str(file.relative_to(folder)) for file in files]) as (joined, _):
+        names = [str(file.relative_to(folder)) for file in files]
+        with incoming.copied_together(files, names, quota) as (joined, _):
             named = Path(unpacked) / f"{incoming.plain_name(name)}.jsonl"
             named.symlink_to(joined)
             yield named
@@ -103,14 +106,14 @@ def _named_shards(state: Path) -> list[str]:
         return []
 
 
-def _unpacked(path: Path, folder: Path, name: str) -> Path:
+def _unpacked(path: Path, folder: Path, name: str, quota: DiskQuota) -> Path:
     """The data files of a zip archive, unpacked into the folder under their own names."""
     limit = max(EXPANDED_BYTES, EXPANSION * path.stat().st_size)
     try:
         with zipfile.ZipFile(path) as archive:
             members = [entry for entry in archive.infolist() if not entry.is_dir() and _is_wanted(entry.filename)]
             check_expansion(sum(entry.file_size for entry in members), limit)
-            incoming.refuse_length(sum(entry.file_size for entry in members), name)
+            incoming.refuse_length(sum(entry.file_size for entry in members), name, quota)
             for entry in members[: MOST_FILES + 1]:
                 archive.extract(entry, folder)  # drops "..", drives and a leading slash; stops at the declared size
     except DataError as error:

@@ -19,6 +19,7 @@ from training.errors import DataError, UserError
 from worker.datasets import bundles, incoming, row_pages, token_cache
 from worker.datasets.checking import check_file
 from worker.datasets.incoming import plain_name
+from worker.disk_quota import DiskQuota, measured
 from worker.file_store import dataset_files
 from worker.settings import get_settings
 from worker.store import database, shares
@@ -59,7 +60,7 @@ def add_file(*, path: Path, name: str, move: bool = False, owner: str = LOCAL) -
     column mapping can make it usable. With `move`, the file is deleted afterwards, stored or refused.
 
     Raises:
-        DataError: the file is too large, does not fit on the disk, or cannot be used; nothing is stored.
+        DataError: the file is too large, does not fit on the disk or into the owner's quota, or cannot be used; nothing is stored.
     """
     return add(path=path, name=name, move=move, owner=owner).dataset
 
@@ -68,9 +69,10 @@ def add(*, path: Path, name: str, move: bool = False, columns: str | None = None
     """As `add_file`, and returns whether the data set is new. With `columns`, a new one is checked and stored with this mapping."""
     name = plain_name(name)
     try:
-        with bundles.as_file(path, name) as file, incoming.copied(file, name) as (copy, digest):
+        quota = measured(owner)
+        with bundles.as_file(path, name, quota) as file, incoming.copied(file, name, quota) as (copy, digest):
             return _take(
-                copy, digest, name, owner, columns, file_format=file_format(file, file.name) if file != path else None
+                copy, digest, name, quota, columns, file_format=file_format(file, file.name) if file != path else None
             )
     finally:
         if move:
@@ -85,11 +87,12 @@ def add_many(*, paths: Sequence[Path], names: Sequence[str], owner: str = LOCAL)
     """
     names = [plain_name(name) for name in names]
     together = " + ".join(names)[:200]
-    incoming.refuse_unfit(paths, together)
+    quota = measured(owner)
+    incoming.refuse_unfit(paths, together, quota)
     for path, name in zip(paths, names, strict=True):
         _refuse_unfit(check_file(path, name))
-    with incoming.copied_together(paths, names) as (copy, digest):
-        return _take(copy, digest, together, owner, file_format="jsonl").dataset
+    with incoming.copied_together(paths, names, quota) as (copy, digest):
+        return _take(copy, digest, together, quota, file_format="jsonl").dataset
 
 
 def save_mapping(dataset_id: str, text: str | None) -> Dataset:
@@ -230,9 +233,9 @@ def _known(digest: str) -> Dataset | None:
 
 
 def _take(
-    copy: Path, digest: str, name: str, owner: str, columns: str | None = None, file_format: str | None = None
+    copy: Path, digest: str, name: str, quota: DiskQuota, columns: str | None = None, file_format: str | None = None
 ) -> Added:
-    known = _known(digest)
+    known, owner = _known(digest), quota.owner
     if known is not None and dataset_files.present(path_of(known), digest):
         return Added(_seen_by(owner, known), new=False)
     found = check_file(copy, name, columns, file_format)
@@ -244,7 +247,7 @@ def _take(
         "created_at": time.time(),
     }
     new = Dataset(id=digest[:ID_LENGTH], sha256=digest, name=name, bytes=copy.stat().st_size, **values)
-    return Added(_seen_by(owner, _store(copy, new)), new=known is None)
+    return Added(_seen_by(owner, _store(copy, new, quota)), new=known is None)
 
 
 def _seen_by(user: str, dataset: Dataset) -> Dataset:
@@ -268,10 +271,11 @@ def _facts(found: Inspection) -> dict[str, Any]:
     return same | {"shape": found.format, "reason": reason, "warnings": [asdict(issue) for issue in found.problems]}
 
 
-def _store(copy: Path, new: Dataset) -> Dataset:
+def _store(copy: Path, new: Dataset, quota: DiskQuota) -> Dataset:
     dataset_files.push(copy, path_of(new))  # first: a known data set is not uploaded again
     try:
         with database.write() as session:
+            incoming.refuse_over(quota.again(session), new.bytes, new.name)
             session.exec(database.insert(session, Dataset).values(**new.model_dump()).on_conflict_do_nothing())
             stored = get(session=session, dataset_id=new.id)
             copy.replace(path_of(stored))

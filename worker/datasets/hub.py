@@ -16,7 +16,9 @@ from typing import Any
 from training.data.files.formats import ENDINGS
 from training.errors import DataError
 from worker.datasets import incoming
+from worker.disk_quota import measured
 from worker.settings import get_settings
+from worker.store.tables import LOCAL
 
 CONVERTED = "refs/convert/parquet"  # the hub's own Parquet copy of other formats
 _PREFERRED = (
@@ -52,23 +54,26 @@ class RemoteFile:
         return set(re.split(r"[^a-z0-9]+", self.path.lower())) | set(PurePosixPath(self.path).parts)
 
 
-def fetch(dataset_id: str, split: str, config: str | None = None, revision: str | None = None) -> Path:
-    """Downloads a split of a data set into the folder of uploads; several files are joined to one JSONL file.
+def fetch(
+    dataset_id: str, split: str, config: str | None = None, revision: str | None = None, owner: str = LOCAL
+) -> Path:
+    """Downloads a split of a data set into the folder of uploads, for `owner`; several files are joined to one JSONL file.
 
     The caller owns the file: `datasets.add_file` with `move` checks, stores and deletes it.
 
     Raises:
         DataError: the hub does not answer, has no such data, or the data is too large.
     """
+    quota = measured(owner)
     with _hub_errors(dataset_id), _room() as folder:
         found, revision = _find(dataset_id, split, config, revision)
-        incoming.refuse_length(sum(file.size for file in found), dataset_id)
+        incoming.refuse_length(sum(file.size for file in found), dataset_id, quota)
         paths = [_download(dataset_id, file.path, revision, folder) for file in found]
         target = get_settings().uploads_dir / f"{folder.name}{_ending(found[0].path) if len(found) == 1 else '.jsonl'}"
         if len(paths) == 1:
             paths[0].replace(target)
         else:
-            with incoming.copied_together(paths, [path.name for path in paths]) as (copy, _):
+            with incoming.copied_together(paths, [path.name for path in paths], quota) as (copy, _):
                 copy.replace(target)
     return target
 

@@ -14,7 +14,9 @@ from typing import IO
 from training.data.files.formats import GIVE
 from training.errors import DataError
 from training.units import byte_size
+from worker import disk_quota
 from worker.datasets.checking import joined
+from worker.disk_quota import DiskQuota
 from worker.settings import get_settings
 
 CHUNK = 2**20
@@ -24,40 +26,40 @@ _PREFIX = ".incoming-"
 
 
 @contextmanager
-def copied(path: Path, name: str) -> Iterator[tuple[Path, str]]:
+def copied(path: Path, name: str, quota: DiskQuota) -> Iterator[tuple[Path, str]]:
     """Yields a copy of the file in the store's folder and its SHA-256; deletes the copy at the end unless it was renamed.
 
     Raises:
-        DataError: it cannot be read, is too large, or does not fit on the disk.
+        DataError: it cannot be read, is too large, or does not fit on the disk or into the quota.
     """
     with _place() as copy:
-        refuse_unfit([path], name)
+        refuse_unfit([path], name, quota)
         with _disk_errors(name), path.open("rb") as reader:
-            digest = _write(reader, copy, name)
+            digest = _write(reader, copy, name, quota)
         yield copy, digest
 
 
 @contextmanager
-def copied_together(paths: Sequence[Path], names: Sequence[str]) -> Iterator[tuple[Path, str]]:
+def copied_together(paths: Sequence[Path], names: Sequence[str], quota: DiskQuota) -> Iterator[tuple[Path, str]]:
     """As `copied`, for the rows of several checked files, joined as JSONL."""
     name = " + ".join(names)
     with _place() as copy:
         with _disk_errors(name), joined(paths, names) as reader:
-            digest = _write(reader, copy, name)
+            digest = _write(reader, copy, name, quota)
         yield copy, digest
 
 
-def refuse_unfit(paths: Sequence[Path], name: str) -> None:
-    """Refuses paths that are not files, are too large, or do not fit on the disk.
+def refuse_unfit(paths: Sequence[Path], name: str, quota: DiskQuota) -> None:
+    """Refuses paths that are not files, are too large, or do not fit on the disk or into the quota.
 
     Raises:
         DataError: one of these, with the fix.
     """
-    refuse_length(sum(_length(path, name) for path in paths), name)
+    refuse_length(sum(_length(path, name) for path in paths), name, quota)
 
 
-def refuse_length(length: int, name: str) -> None:
-    """Refuses a length above the upload limit or the free disk space.
+def refuse_length(length: int, name: str, quota: DiskQuota) -> None:
+    """Refuses a length above the upload limit, the free disk space or what is left of the quota.
 
     Raises:
         DataError: it is too large; with both sizes.
@@ -69,6 +71,17 @@ def refuse_length(length: int, name: str) -> None:
     if length + SPARE_BYTES > free:
         message = f"has {byte_size(length)}; the disk of {folder} has {byte_size(free)} free."
         raise DataError(message, "Free disk space, or set LATHE_DATA_DIR to a larger disk.", file=name)
+    refuse_over(quota, length, name)
+
+
+def refuse_over(quota: DiskQuota, length: int, name: str) -> None:
+    """Refuses a length above what is left of the quota.
+
+    Raises:
+        DataError: with what the owner uses, and the fix.
+    """
+    if message := quota.refusal(length):
+        raise DataError(message, disk_quota.FIX, file=name)
 
 
 def plain_name(name: str) -> str:
@@ -119,7 +132,7 @@ def _length(path: Path, name: str) -> int:
     return found.st_size
 
 
-def _write(reader: IO[bytes], target: Path, name: str) -> str:
+def _write(reader: IO[bytes], target: Path, name: str, quota: DiskQuota) -> str:
     """Copies a stream in chunks; it may be longer than declared."""
     digest, length, limit = hashlib.sha256(), 0, get_settings().upload_limit_bytes
     with target.open("xb") as writer:
@@ -127,6 +140,7 @@ def _write(reader: IO[bytes], target: Path, name: str) -> str:
             length += len(chunk)
             if length > limit:
                 raise _too_large(length, limit, name)
+            refuse_over(quota, length, name)
             digest.update(chunk)
             writer.write(chunk)
         writer.flush()

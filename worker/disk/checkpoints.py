@@ -5,8 +5,8 @@ from pathlib import Path
 
 from training.units import byte_size
 from worker.disk import removal
-from worker.disk.sizes import Size
 from worker.file_store import run_files
+from worker.machine.sizes import Size
 from worker.store.run_states import RunState
 
 

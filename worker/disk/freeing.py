@@ -9,7 +9,7 @@ from training.run_folder.paths import checkpoints_dir
 from worker.datasets import token_cache
 from worker.disk import checkpoints, offers
 from worker.disk.offers import Freeable, Offer
-from worker.disk.sizes import Size, entries, size_of
+from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings
 from worker.store import database, run_states
 from worker.store.run_states import RunState

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from training.run_folder.paths import checkpoints_dir, saved_result
 from worker.datasets import token_cache
-from worker.disk.sizes import entries
+from worker.machine.sizes import entries
 from worker.settings import get_settings
 from worker.store import database, dataset_uses
 from worker.store.run_states import RunState

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from worker.disk.sizes import Size, entries, size_of
+from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings
 from worker.store import database, history
 from worker.store.tables import Run

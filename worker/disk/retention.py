@@ -17,7 +17,7 @@ from pathlib import Path
 from training.run_folder import checkpoints as run_checkpoints
 from training.run_folder.paths import checkpoints_dir, saved_result
 from worker.disk import checkpoints, store_cache
-from worker.disk.sizes import Size, entries
+from worker.machine.sizes import Size, entries
 from worker.settings import Settings, get_settings
 from worker.store import database, run_states, runs
 from worker.store.run_states import RunState

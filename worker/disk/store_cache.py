@@ -13,10 +13,10 @@ from pathlib import Path
 from training.units import byte_size
 from worker.disk import removal
 from worker.disk.offers import OLD_SECONDS
-from worker.disk.sizes import Size, entries, size_of
 from worker.file_store import object_store, run_files
 from worker.file_store.object_store import ObjectStore
 from worker.machine.process_identity import hostname
+from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings
 from worker.store import database, run_states
 from worker.store.tables import Status

@@ -13,7 +13,7 @@ from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE, MERGED_FOLDER, 
 from worker.disk import offers, retention
 from worker.disk.offers import Freeable
 from worker.disk.removal import is_aside
-from worker.disk.sizes import Size, entries, size_of
+from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings
 from worker.store import database, run_states
 from worker.store.run_states import RunState

@@ -21,6 +21,9 @@ from training.run_folder.events import Finished, encode
 from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CONFIG_FILE, EVENTS_FILE, result_dir
 from training.units import byte_size
+from worker import disk_quota
+from worker.disk_quota import DiskQuota
+from worker.machine.sizes import size_of
 from worker.runs import archive, archived_evaluations
 from worker.runs.run_archive import FILES, LOOSE_FILES, RESULT_ENDINGS, ROW_FILE, RUN_FIELDS, SCHEMA, TABLES
 from worker.settings import get_settings
@@ -46,17 +49,17 @@ def restore(path: Path, *, owner: str = LOCAL) -> Run:
     """Imports the run in an archive; it belongs to `owner`, and keeps its id unless another run has it.
 
     Raises:
-        BadArchive: the file is no archive of a run, is broken, or does not fit on the disk.
+        BadArchive: the file is no archive of a run, is broken, or does not fit on the disk or into the owner's quota.
         OSError: it cannot be read.
     """
-    runs_dir = get_settings().runs_dir
+    runs_dir, quota = get_settings().runs_dir, disk_quota.measured(owner)
     part = Path(tempfile.mkdtemp(prefix=".restore-", dir=runs_dir))
     try:
         with ZipFile(path) as source:
-            members = _checked_members(path, source)
+            members = _checked_members(path, source, quota)
             run = _run(path, source, owner)
             _extract(source, members, part)
-            return _store(path, source, run, part)
+            return _store(path, source, run, part, quota)
     except (BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
         raise BadArchive("FILE", str(path), f"is not a complete ZIP file: {error}.", _FIX) from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, IntegrityError, DataError) as error:
@@ -65,7 +68,7 @@ def restore(path: Path, *, owner: str = LOCAL) -> Run:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _checked_members(path: Path, source: ZipFile) -> list[ZipInfo]:
+def _checked_members(path: Path, source: ZipFile, quota: DiskQuota) -> list[ZipInfo]:
     """The files of the run's folder, after checks of all names and sizes."""
     members = source.infolist()
     names = [member.filename for member in members]
@@ -90,7 +93,13 @@ def _checked_members(path: Path, source: ZipFile) -> list[ZipInfo]:
     if needed > free:
         message = f"needs {byte_size(needed)} of disk space, and {byte_size(free)} are free."
         raise BadArchive("FILE", str(path), message, "Free disk space, or set LATHE_DATA_DIR to a larger disk.")
+    _refuse_over(quota, size, path)
     return files
+
+
+def _refuse_over(quota: DiskQuota, size: int, path: Path) -> None:
+    if message := quota.refusal(size):
+        raise BadArchive("FILE", str(path), message, disk_quota.FIX)
 
 
 def _is_expected(member: ZipInfo) -> bool:
@@ -137,7 +146,7 @@ def _extract(source: ZipFile, members: list[ZipInfo], folder: Path) -> None:
             shutil.copyfileobj(packed, stream, 4 * 2**20)
 
 
-def _store(path: Path, source: ZipFile, run: Run, part: Path) -> Run:
+def _store(path: Path, source: ZipFile, run: Run, part: Path, quota: DiskQuota) -> Run:
     """Stores the rows, and moves the folder to its place as the last step of the transaction."""
     with database.read_everything() as session:
         if session.get(Run, run.id) or (part.parent / run.id).exists():
@@ -154,6 +163,7 @@ def _store(path: Path, source: ZipFile, run: Run, part: Path) -> Run:
             if archived_evaluations.MEMBER in source.namelist():
                 found = _read_lines(source, archived_evaluations.MEMBER)
                 archived_evaluations.restore(session, found, run.id, run.owner, part)
+            _refuse_over(quota.again(session), size_of(part).bytes, path)
             part.replace(target)
     except BaseException:
         if not part.exists():

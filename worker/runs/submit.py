@@ -20,6 +20,7 @@ from training.model_info.flat_batches import why_padded
 from training.model_info.folder import ModelFacts, describe_model, has_tokenizer
 from training.rules import check
 from training.units import byte_size
+from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path, with_model_path
 from worker.datasets import run_data, template_checking
 from worker.datasets.run_data import RunData, resolve
@@ -205,6 +206,9 @@ def resume(
         ConfigError: its model or data no longer exist, `reach` and its owner's do not allow them, or its owner's quota does not
             allow it.
     """
+    with database.read_everything() as session:
+        owner = runs.get(session=session, run_id=run_id).owner
+    over = disk_quota.measured(owner).refusal(0)
     with database.write() as session:
         changes = sharding_changes(
             session=session, run_id=run_id, strategy=strategy, num_processes=num_processes, machine=machine()
@@ -212,7 +216,8 @@ def resume(
         run = runs.resume(session=session, run_id=run_id, step_down=step_down, changes=changes)
         config = admitted(run, reach=reach)
         resolve(config, session)
-        problems = list(_quota_problems(session, config, run.owner, more=0))
+        problems = list(_quota_problems(session, config, owner, more=0))
+        problems += [Problem("run", run.id, over, disk_quota.FIX)] if over else []
         _describe(config.model, problems)
         if problems:
             raise ConfigError(problems)
@@ -264,7 +269,7 @@ def _checked(config: RunConfig, reach: AllowedPaths, owner: str) -> tuple[RunCon
         if facts.path and not has_tokenizer(facts.path):
             fix = "Copy tokenizer.json and tokenizer_config.json from the original model into the folder."
             problems.append(Problem("model", config.model, "the folder has no tokenizer.", fix))
-        problems += _disk_problems(config, facts)
+        problems += _disk_problems(config, facts, owner)
         config = config.model_copy(update={"model": str(facts.path)}) if facts.path else config
     return config, problems
 
@@ -339,7 +344,7 @@ def disk_needed(config: RunConfig, facts: ModelFacts) -> int:
     return SPARE_BYTES + merged + int(trained * (16 * (config.save_total_limit + 1) + 8))
 
 
-def _disk_problems(config: RunConfig, facts: ModelFacts) -> Iterator[Problem]:
+def _disk_problems(config: RunConfig, facts: ModelFacts, owner: str) -> Iterator[Problem]:
     folder = next(path for path in (get_settings().data_dir, *get_settings().data_dir.parents) if path.exists())
     needed, free = disk_needed(config, facts), shutil.disk_usage(folder).free
     if needed > free:
@@ -348,3 +353,5 @@ def _disk_problems(config: RunConfig, facts: ModelFacts) -> Iterator[Problem]:
         )
         fix = "Free disk space, keep fewer checkpoints, or set LATHE_DATA_DIR to a larger disk."
         yield Problem("save_total_limit", config.save_total_limit, message, fix)
+    if over := disk_quota.measured(owner).refusal(needed):
+        yield Problem("save_total_limit", config.save_total_limit, over, f"Keep fewer checkpoints. {disk_quota.FIX}")

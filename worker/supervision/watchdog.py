@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.disk.sizes import Size, entries, size_of
+from worker.machine.sizes import Size, entries, size_of
 from worker.store.tables import Request
 from worker.supervision.lease import steady
 from worker.supervision.report_reader import AttemptProgress

@@ -13,6 +13,7 @@ from training.errors import Problem
 from training.forecast import gpus
 from training.forecast.gpus import Card
 from training.model_info.config_json import ModelError
+from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, with_model_path
 from worker.forecasts import calibration, worst_batch
 from worker.forecasts import forecast as forecasting
@@ -79,7 +80,7 @@ def make_plan(spec: SweepSpec, reach: AllowedPaths = EVERYTHING, owner: str = LO
         ConfigError: there are too many runs, or too few configurations for the draws.
     """
     found = candidates(spec)
-    with database.read() as session:
+    with disk_quota.measured_once(), database.read() as session:
         card, count = _card(session), _devices(session)
         look = _Look(session, reach, owner, card)
         runs = tuple(look.planned(one) for one in found)

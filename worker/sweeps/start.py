@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.runs import submit
 from worker.runs.submit import Prepared
@@ -30,7 +31,7 @@ def start(
         return known
     plan = make_plan(spec, reach, owner)
     refuse_empty(plan)
-    with ExitStack() as stack:
+    with ExitStack() as stack, disk_quota.measured_once():
         ready = list(_prepared(stack, plan, reach, owner))
         try:
             sweep, first = _store(plan, ready, owner, submission)

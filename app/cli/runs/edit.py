@@ -63,7 +63,7 @@ def delete(ctx: click.Context, /, run_ids: tuple[str, ...], yes: bool, as_json: 
 def _ask(run_ids: tuple[str, ...]) -> None:
     from app.cli.sources import runs
     from training.units import byte_size
-    from worker.disk.sizes import size_of
+    from worker.machine.sizes import size_of
     from worker.settings import get_settings
 
     found = [runs.document(run_id) for run_id in run_ids]

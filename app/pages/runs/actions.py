@@ -13,7 +13,7 @@ from app.access.bulk import Outcome
 from app.pages.common.html import bar, each
 from app.words.numbers import plural
 from training.units import byte_size
-from worker.disk.sizes import size_of
+from worker.machine.sizes import size_of
 from worker.settings import get_settings
 from worker.store import database, runs
 from worker.store.runs import RunNotFound

@@ -19,7 +19,7 @@ from app.pages.sweep import html as parts_html
 from app.words import sweeps as words
 from training.errors import UserError
 from training.units import byte_size
-from worker.disk.sizes import size_of
+from worker.machine.sizes import size_of
 from worker.settings import get_settings
 from worker.store import database, sweeps
 from worker.store.database import UNREACHABLE

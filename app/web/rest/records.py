@@ -64,7 +64,7 @@ async def import_run(request: Request) -> dict[str, Any]:
         BadArchive: it is not the archive of a run; answered with 422.
     """
     owner = callers.current().name
-    async with received(request, "archive.lathe.zip") as files:
+    async with received(request, "archive.lathe.zip", owner) as files:
         try:
             run = await run_in_threadpool(restore.restore, files.paths[0], owner=owner)
         except BadArchive as error:

@@ -22,6 +22,9 @@ class Limits(BaseModel):
 
     max_devices: int | None = Field(default=None, ge=1, le=MOST["max_devices"])
     max_waiting: int | None = Field(default=None, ge=1, le=MOST["max_waiting"], description="runs in the queue")
+    max_disk_bytes: int | None = Field(
+        default=None, ge=1, le=MOST["max_disk_bytes"], description="of the folders of its runs and its data sets"
+    )
 
     def given(self) -> dict[str, int | None]:
         """The limits in the request."""

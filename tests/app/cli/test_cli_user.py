@@ -30,12 +30,13 @@ def test_an_admin_is_listed_as_one(home):
 
 
 def test_limits_are_given_changed_removed_and_listed(home):
-    answer("user", "add", "alice", "--max-devices", "2", "--max-waiting", "20")
-    assert "alice  user  0 of 2   0 of 20" in lathe("user", "list").stdout
+    answer("user", "add", "alice", "--max-devices", "2", "--max-waiting", "20", "--max-disk", "200GB")
+    assert "alice  user  0 of 2   0 of 20  0 of 186 GiB" in lathe("user", "list").stdout
     (listed,) = answer("user", "list")
     assert [listed[name] for name in ("devices", "max_devices", "waiting", "max_waiting")] == [0, 2, 0, 20]
     changed = answer("user", "limit", "alice", "--max-devices", "4", "--max-waiting", "none")
     assert (changed["max_devices"], changed["max_waiting"]) == (4, None)
+    assert answer("user", "limit", "alice", "--max-disk", "1.5 TiB")["max_disk_bytes"] == 3 * 2**39
     assert "alice  user  0 of 4   0" in lathe("user", "limit", "alice", "--max-devices", "4").stdout
 
 
@@ -44,6 +45,12 @@ def test_a_wrong_limit_is_reported_and_no_account_is_added(home, value):
     (error,) = answer("user", "add", "alice", "--max-devices", value, exit_code=1)["error"]
     assert (error["field"], str(error["value"]), "Give" in error["fix"]) == ("--max-devices", value, True)
     assert answer("user", "list") == []
+
+
+@pytest.mark.parametrize("value", ["0GB", "-1GB", "big", "200", "200 gigs", "", "1e9", "99999PB"])
+def test_a_wrong_size_is_reported(home, value):
+    (error,) = answer("user", "add", "alice", "--max-disk", value, exit_code=1)["error"]
+    assert (error["field"], "200GB" in error["fix"]) == ("--max-disk", True)
 
 
 def test_a_limit_of_an_unknown_account_and_no_limit_at_all_are_reported(home):

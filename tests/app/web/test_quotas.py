@@ -73,6 +73,33 @@ def test_with_visibility_own_another_account_learns_nothing_about_the_quota(prep
     assert api.get(f"/api/runs/{waiting}", headers=as_(prepared, "alice")).json()["queue"]["quota"] == FULL
 
 
+def test_a_body_that_has_no_place_in_its_sender_s_quota_is_not_received(prepared):
+    api, alice = client(), as_(prepared, "alice")
+    used = api.patch("/api/users/alice", json={"max_disk_bytes": 2**30}).json()["disk_bytes"]
+    assert used > 0
+    api.patch("/api/users/alice", json={"max_disk_bytes": used + 2_000})
+    received = []
+
+    def body():
+        for number in range(100):
+            received.append(number)
+            yield b'{"prompt": "one", "completion": "two"}\n' * 5
+
+    whole = b"".join(body())
+    for path in ("/api/datasets?name=rows.jsonl", "/api/archives"):
+        for content in (whole, body()):
+            answer = api.post(path, content=content, headers=alice)
+            assert (answer.status_code, answer.json()["error"]["field"]) == (422, "body"), answer.text
+            assert "that alice may use on disk." in answer.json()["error"]["message"]
+    files = [("file", ("a.jsonl", whole))]
+    assert api.post("/api/datasets", files=files, headers=alice).status_code == 422
+    assert api.post("/api/datasets/check", files=files, headers=alice).status_code == 200  # stores nothing
+    assert (
+        api.post("/api/datasets?name=rows.jsonl", content=whole[:1000], headers=alice).status_code == 422
+    )  # half a row
+    assert api.post("/api/datasets?name=rows.jsonl", content=whole).status_code == 201
+
+
 def test_start_and_its_check_are_refused_beyond_the_limit(prepared):
     api, alice = client(), as_(prepared, "alice")
     api.patch("/api/users/alice", json={"max_waiting": 1})

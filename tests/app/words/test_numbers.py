@@ -5,7 +5,7 @@ import math
 import pytest
 
 from app.words import numbers
-from training.units import byte_size
+from training.units import byte_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,20 @@ from training.units import byte_size
 )
 def test_bytes_are_formatted_in_binary_units(size, text):
     assert byte_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("200GB", 200 * 10**9), ("1.5 TiB", 3 * 2**39), (" 10m ", 10**7), ("7 B", 7), ("0.1KB", 100), ("1PiB", 2**50)],
+)
+def test_sizes_are_read_in_decimal_and_binary_units(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "200", "-1GB", "1,5GB", "1e3GB", "1 GB 2", "nanGB", "\uff11GB", "1 QB"])
+def test_other_texts_are_no_sizes(text):
+    with pytest.raises(ValueError):
+        parse_size(text)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from app.web.rest.answers.form import Answer, columns
 from worker.disk.offers import Freeable
-from worker.disk.sizes import Size
+from worker.machine.sizes import Size
 from worker.queue.broker_state import Broker
 from worker.store.system.database_facts import DatabaseFacts
 from worker.store.tables import Account, Machine, MachineAside
@@ -184,6 +184,8 @@ class AccountUse(Answer):
     max_devices: int | None
     waiting: int
     max_waiting: int | None
+    disk_bytes: int | None
+    max_disk_bytes: int | None
 
 
 class System(Answer):
@@ -219,7 +221,7 @@ class UsedMachine(Answer):
 
 @columns(Account, ("admin", "created_at"))
 class AccountAnswer(AccountUse):
-    """A user with their own token, what they use and may use at once."""
+    """A user with their own token, what they use and may use at once. The disk use is measured where it has a limit."""
 
 
 class AccountList(Answer):

@@ -82,7 +82,7 @@ async def import_dataset(request: Request, name: Name = None, columns: Columns =
     Raises:
         DataError: a file has errors; answered with 422 and all problems, and nothing is stored.
     """
-    async with received(request, name) as files:
+    async with received(request, name, callers.current().name) as files:
         return await run_in_threadpool(_import, files, name, columns)
 
 
