@@ -13,6 +13,7 @@ from app.words.system import (
     KINDS,
     NO_WORKER,
     STATES,
+    account_cells,
     celsius,
     limits,
     retention,
@@ -68,6 +69,7 @@ def page(document: dict[str, Any]) -> str:
         ("Machines", _machines(document["machines"], document["time"])),
         ("Put aside after failures: lathe machines use NAME", _aside(document["put_aside"])),
         ("Devices", _devices(document)),
+        ("Accounts", _accounts(document["accounts"])),
         ("Disk", _disk(document["disk"])),
         ("Largest runs", _largest(document["disk"]["largest_runs"])),
         ("Can be freed: lathe system --free KIND", _freeable(document["disk"]["freeable"])),
@@ -118,6 +120,12 @@ def _devices(document: dict[str, Any]) -> str:
         [f"  {lease['device']}", *[NONE] * 4, *_lease(lease, document["time"])] for lease in document["other_leases"]
     ]
     return numbers.table(rows) if len(rows) > 1 else ""
+
+
+def _accounts(accounts: list[dict[str, Any]]) -> str:
+    rows = [["  ACCOUNT", "DEVICES", "WAITING", "DISK"]]
+    rows += [[f"  {one['name']}", *account_cells(one)] for one in accounts]
+    return numbers.table(rows) if accounts else ""
 
 
 def _lease(lease: dict[str, Any] | None, now: float) -> list[str]:

@@ -8,13 +8,15 @@ from sqlmodel import Session
 
 from app.documents import disk, services
 from worker.disk import background
+from worker.disk.usage import Usage
 from worker.machine.devices import JOB
 from worker.settings import get_settings
-from worker.store import database, sight
+from worker.store import accounts, database, quotas, sight
 from worker.store.system import aside, engines, machines
 from worker.store.system.machines import Lease
 from worker.store.tables import EngineReport, Machine
 
+_ACCOUNT = ("name", "max_devices", "max_waiting", "max_disk_bytes")
 _LEASE = ("run_id", "name", "owner", "phase", "step", "total_steps")
 
 
@@ -30,7 +32,7 @@ def document(may_change: Callable[[str], bool], *, wait: bool = False) -> dict[s
     if wait:
         figures = measured.wait()
     with database.read() as session:
-        current = fleet(session)
+        current = fleet(session, figures.usage)
     return current | {
         "disk": disk.document(figures, measured.freed, may_change),
         "retention": disk.retention_document(figures),
@@ -38,10 +40,10 @@ def document(may_change: Callable[[str], bool], *, wait: bool = False) -> dict[s
     }
 
 
-def fleet(session: Session) -> dict[str, Any]:
+def fleet(session: Session, usage: Usage | None = None) -> dict[str, Any]:
     """`time`, the `machines` with their devices and the runs that hold them, `other_leases` of unknown machines, `queue`, and the
     `engines` with machines of their own: their partitions, and how many runs wait and run there. `put_aside` are the machines that
-    runs on several machines avoid.
+    runs on several machines avoid, and `accounts` what each uses and may use at once, of those that the user sees.
     """
     now, leases = database.now(session=session), _leases(session)
     known = [_machine(machine, leases, now) for machine in machines.listing(session=session)]
@@ -53,7 +55,22 @@ def fleet(session: Session) -> dict[str, Any]:
         "engines": [_engine(report, now) for report in engines.listing(session=session)],
         "queue": _queue(session),
         "put_aside": [one.model_dump() for one in aside.listing(session=session)],
+        "accounts": _accounts(usage),
     }
+
+
+def _accounts(usage: Usage | None) -> list[dict[str, Any]]:
+    """What each account uses and may use; `disk_bytes` as it was measured last."""
+    own = sight.user()
+    with database.read_everything() as whole:
+        found = [account for account in accounts.listing(session=whole) if own in (None, account.name)]
+        uses = quotas.used(session=whole, owners=[account.name for account in found])
+    return [
+        account.model_dump(include=set(_ACCOUNT))
+        | vars(uses[account.name])
+        | {"disk_bytes": usage.owners.get(account.name, 0) if usage else None}
+        for account in found
+    ]
 
 
 def _leases(session: Session) -> list[Lease]:

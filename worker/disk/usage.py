@@ -3,10 +3,13 @@
 import heapq
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from sqlmodel import func, select
 
 from training.run_folder.gguf_types import GGUF_FILES
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE, MERGED_FOLDER, checkpoints_dir, tokens_dir
@@ -17,6 +20,7 @@ from worker.machine.sizes import Size, entries, size_of
 from worker.settings import get_settings
 from worker.store import database, run_states
 from worker.store.run_states import RunState
+from worker.store.tables import Dataset
 
 LARGEST_RUNS = 10
 _RESULTS = ("adapter", "model", MERGED_FOLDER, ARCHIVE_FILE, MERGED_FILE, *GGUF_FILES)
@@ -55,6 +59,8 @@ class Usage:
     kinds: Mapping[Kind, Size]
     runs: tuple[RunUse, ...]
     """The largest runs, the largest first."""
+    owners: Mapping[str, int]
+    """The bytes of each owner's runs and data sets."""
     freeable: Mapping[tuple[Freeable, str], Size]
     """What can be freed, by kind and owner."""
     retention: Size
@@ -69,6 +75,8 @@ def measure(progress: Callable[[int, int], None]) -> Usage:
     began, settings = time.time(), get_settings()
     with database.read_everything() as session:
         states, now = run_states.states(session=session), database.now(session=session)
+        stored = select(Dataset.owner, func.sum(Dataset.bytes)).group_by(Dataset.owner)
+        owners = Counter({owner: int(size) for owner, size in session.exec(stored)})
     kinds: dict[Kind, Size] = dict.fromkeys(Kind, Size())
     largest: list[tuple[int, int, RunUse]] = []
     folders = entries(settings.runs_dir)
@@ -76,6 +84,7 @@ def measure(progress: Callable[[int, int], None]) -> Usage:
         progress(number, len(folders))
         use, sizes = _run(folder, states.get(folder.name))
         _add(kinds, sizes)
+        owners[use.owner] += use.size.bytes
         heapq.heappush(largest, (use.size.bytes, number, use))
         if len(largest) > LARGEST_RUNS:
             heapq.heappop(largest)
@@ -88,7 +97,7 @@ def measure(progress: Callable[[int, int], None]) -> Usage:
     planned = retention.due(states, now)
     deleted = sum((size_of(path) for one in planned for path in one.paths), Size())
     uses = tuple(use for _, _, use in sorted(largest, reverse=True))
-    return Usage(kinds, uses, freeable, deleted, len(planned), began, time.time() - began)
+    return Usage(kinds, uses, owners, freeable, deleted, len(planned), began, time.time() - began)
 
 
 def model_caches() -> list[Path]:

@@ -98,10 +98,10 @@ def _measures(machine: Document) -> Markup:
 
 def _used(used: float, total: float, label: str) -> Markup:
     share = used / total if total else 0.0
-    return Markup("{} {}").format(bar(share, label=label, classes=_level(share)), used_of(used, total))
+    return Markup("{} {}").format(bar(share, label=label, classes=level(share)), used_of(used, total))
 
 
-def _level(share: float) -> str:
+def level(share: float) -> str:
     """The color of a full bar."""
     return "failed" if share >= 0.97 else "stopped" if share >= 0.9 else ""
 

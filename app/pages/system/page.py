@@ -11,6 +11,7 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.dialog import asking, dialog
 from app.pages.common.html import QUIET, database_unreachable, html
 from app.pages.common.viewers import Viewers
+from app.pages.system.accounts_html import accounts_html
 from app.pages.system.aside_html import aside_html
 from app.pages.system.disk_html import confirmation, disk_html
 from app.pages.system.engines_html import engines_html
@@ -120,13 +121,13 @@ def _parts() -> Shown:
     except UNREACHABLE:
         return _heading([]), database_unreachable(), "", room
     machines = aside_html(fleet["put_aside"], admin=admin) + engines_html(fleet["engines"])
-    machines += machines_html(fleet, admin=admin)
+    machines += machines_html(fleet, admin=admin) + accounts_html(fleet["accounts"])
     return _heading(summary(fleet)), machines, services_html(facts | fleet), room
 
 
 def _fleet() -> dict[str, Any]:
     with database.read() as session:
-        return system.fleet(session)
+        return system.fleet(session, background.disk().measured().usage)
 
 
 def _heading(words: list[str]) -> Markup:

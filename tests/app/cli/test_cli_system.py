@@ -47,6 +47,15 @@ def test_devices_are_shown_with_the_run_that_holds_them(database):
     assert "no contact" in next(line for line in text.splitlines() if line.startswith("  node3 "))
 
 
+def test_accounts_are_listed_with_what_they_use(database):
+    assert answer("system")["accounts"] == [] and "Accounts" not in lathe("system").stdout
+    lathe("user", "add", "alice", "--max-devices", "2", "--max-waiting", "20", "--max-disk", "200GB")
+    (listed,) = answer("system")["accounts"]
+    use = {"name": "alice", "devices": 0, "max_devices": 2, "waiting": 0, "max_waiting": 20}
+    assert listed == use | {"disk_bytes": 0, "max_disk_bytes": 200 * 10**9}
+    assert "  alice    0 of 2   0 of 20  0 of 186 GiB" in lathe("system").stdout
+
+
 def test_a_machine_that_was_put_aside_is_listed_and_taken_back(database):
     with db.write() as session:
         aside.put_aside(session=session, host="node1", reason="Lost contact with node1 for 150 s.")

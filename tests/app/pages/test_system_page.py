@@ -1,19 +1,23 @@
 """The parts of the page System, and who sees which buttons."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
 from machines import GIB, gpu, machine, seen_ago
 from played_run import PlayedRun
+from sqlmodel import update
 
 from app.access import callers
 from app.access.callers import Caller
 from app.pages.system import page as system_page
 from app.pages.system.machines_html import machines_html
-from app.words.system import device_names, used_of
+from app.words.system import account_cells, device_names, used_of
 from worker.disk import background, usage
-from worker.store import database
+from worker.settings import get_settings
+from worker.store import accounts, database
 from worker.store.system import aside, engines
+from worker.store.tables import Run
 
 SCRIPT = "<img src=x onerror='window.harmed = true'>"
 
@@ -82,6 +86,36 @@ def test_names_of_machines_devices_and_runs_are_escaped(home):
     assert "<img" not in html
 
 
+def test_accounts_are_shown_with_what_they_use_and_each_to_itself_only(shown, monkeypatch):
+    assert "Accounts" not in shown()[1]
+    with database.write() as session:
+        accounts.add(session=session, name="alice", limits={"max_devices": 2, "max_disk_bytes": 10 * GIB})
+        accounts.add(session=session, name="bob")
+    run = PlayedRun("mine").claim("node1/cuda:0", "node1/cuda:1")
+    with database.write() as session:
+        session.exec(update(Run).values(owner="alice"))
+    folder = get_settings().runs_dir / run.id
+    folder.mkdir(parents=True)
+    (folder / "output.log").touch()
+    os.truncate(folder / "output.log", GIB)
+    assert "0.0 of 10.0 GiB" in shown()[1]  # as it was measured last
+    background.disk().measured(again=True)
+    background.disk().wait()
+    for caller in (Caller(), Caller("carol", admin=True), Caller("alice"), Caller("bob")):
+        part = shown(caller)[1]
+        assert "<h2>Accounts</h2>" in part and "2 of 2" in part and "1.0 of 10.0 GiB" in part and ">bob<" in part
+    assert (
+        'aria-label="alice: Devices" aria-valuenow="100"' in part
+        and 'aria-label="alice: Disk" aria-valuenow="10"' in part
+    )
+    assert "bob: Devices" not in part  # no limit, no bar
+    monkeypatch.setenv("LATHE_VISIBILITY", "own")
+    get_settings.cache_clear()
+    assert "2 of 2" in shown(Caller("alice"))[1] and ">bob<" not in shown(Caller("alice"))[1]
+    assert "alice" not in shown(Caller("bob"))[1] and ">bob<" in shown(Caller("bob"))[1]
+    assert "2 of 2" in shown(Caller("carol", admin=True))[1]
+
+
 def test_a_lost_machine_names_the_runs_that_it_held(home):
     machine("node1", devices=[gpu("node1", 0)])
     PlayedRun("mine").claim("node1/cuda:0")
@@ -90,6 +124,12 @@ def test_a_lost_machine_names_the_runs_that_it_held(home):
         html = machines_html(system_page.system.fleet(session), admin=True)
     assert "no contact" in html
     assert "It held <a" in html
+
+
+def test_an_account_s_disk_use_is_missing_before_it_is_measured():
+    use = {"devices": 1, "max_devices": None, "waiting": 3, "max_waiting": 1000, "disk_bytes": None}
+    assert account_cells(use | {"max_disk_bytes": GIB}) == ["1", "3 of 1,000", "- of 1.0 GiB"]
+    assert account_cells(use | {"max_disk_bytes": None}) == ["1", "3 of 1,000", "-"]
 
 
 @pytest.mark.parametrize(

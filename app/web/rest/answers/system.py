@@ -177,7 +177,7 @@ class Version(Answer):
 
 
 class AccountUse(Answer):
-    """What an account uses and may use at once; a limit is null if there is none."""
+    """What an account uses and may use at once; a limit is null if there is none, `disk_bytes` where it was not measured."""
 
     name: str
     devices: int
@@ -197,6 +197,7 @@ class System(Answer):
     engines: list[EngineAnswer]
     queue: QueueCounts
     put_aside: list[AsideAnswer]
+    accounts: list[AccountUse]
     disk: Disk
     retention: Retention
     database: DatabaseFacts
