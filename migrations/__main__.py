@@ -6,7 +6,7 @@ import tempfile
 
 from alembic import command
 
-from worker.store import database
+from worker.store import database, schema
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
         database.migrate()
         with database.migrating() as connection:
             config = database.migration_config(connection)
-            number = len(list((database.MIGRATIONS / "versions").glob("[0-9]*.py"))) + 1
+            number = int(schema.revisions()[-1]) + 1
             command.revision(config, message, autogenerate=True, rev_id=f"{number:04d}")
         database.dispose()
 

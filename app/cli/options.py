@@ -40,6 +40,7 @@ def ready() -> None:
 
     Raises:
         SettingsError: the data folder cannot be created.
+        NewerDatabase: a newer version of Lathe has changed the tables.
         OperationalError: the database is unreachable.
     """
     from worker.store import database

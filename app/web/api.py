@@ -43,6 +43,7 @@ from worker.store.notifications.channels import ChannelNotFound
 from worker.store.playground.prompt_sets import PromptSetNotFound
 from worker.store.playground.serving import ServedNotFound
 from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
+from worker.store.schema import NewerDatabase
 from worker.store.submissions import KeyReused, Submission
 from worker.store.sweeps import SweepActive, SweepEnded, SweepNotFound
 from worker.store.system.aside import NotAside
@@ -80,6 +81,7 @@ _STATUS: dict[type[UserError], int] = {
     TooManyShared: 409,
     ServedNotFound: 404,
     PromptSetNotFound: 404,
+    NewerDatabase: 503,
 }
 
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"]

@@ -7,6 +7,7 @@ and writes later fails at once when another has written in between, however long
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +22,8 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlmodel import Session, SQLModel, select
 
 from training.run_folder.events import finite
-from worker.settings import ROOT, Settings, get_settings
-from worker.store import private_folder, sight
+from worker.settings import Settings, get_settings
+from worker.store import private_folder, schema, sight
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -31,7 +32,6 @@ from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 UNREACHABLE = (OperationalError, InterfaceError, InternalError)
 _FULL = ("database or disk is full", "No space left on device")
 
-MIGRATIONS = ROOT / "migrations"
 BUSY_TIMEOUT_MS = 15_000
 _MIGRATION_LOCK = 0x1A7E  # an arbitrary key for PostgreSQL's advisory lock during migrations
 
@@ -131,6 +131,7 @@ def migrate() -> None:
 
     Raises:
         SettingsError: the data folder cannot be created.
+        NewerDatabase: a newer version of Lathe has changed the tables.
     """
     from alembic import command  # takes 0.2 s, and only this needs it
 
@@ -146,7 +147,7 @@ def migration_config(connection: Connection) -> "Config":
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("script_location", str(schema.MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
 
@@ -182,6 +183,7 @@ def _sqlite_migrating() -> Iterator[Connection]:
         driver.execute("PRAGMA foreign_keys=OFF")
         try:
             with connection.begin():
+                schema.copy_before_migration(Path(connection.engine.url.database or ""))
                 yield connection
         finally:
             driver.execute("PRAGMA foreign_keys=ON")
@@ -192,9 +194,12 @@ def _create(url: str) -> Engine:
         # If the server's machine fails, a query would wait for two hours without these.
         timeouts = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
         arguments = {"application_name": "lathe", "tcp_user_timeout": 25_000} | timeouts
-        return sqlalchemy.create_engine(url, pool_pre_ping=True, json_serializer=to_json, connect_args=arguments)
+        created = sqlalchemy.create_engine(url, pool_pre_ping=True, json_serializer=to_json, connect_args=arguments)
+        event.listen(created, "connect", schema.checked(created.dialect))
+        return created
     created = sqlalchemy.create_engine(url, pool_size=10, max_overflow=50, json_serializer=to_json)
     event.listen(created, "connect", _sqlite_connect)
+    event.listen(created, "connect", schema.checked(created.dialect))
     event.listen(created, "begin", _sqlite_begin)
     return created
 
@@ -232,12 +237,15 @@ def _forget_inherited() -> None:
 os.register_at_fork(before=_close_idle, after_in_child=_forget_inherited)
 
 
-if __name__ == "__main__":
-    migrate()
-    dispose()
-
-
 def says_full(error: Exception) -> bool:
     """True if the database could not write because its disk is full (SQLite's SQLITE_FULL, PostgreSQL's 53100)."""
     state = getattr(getattr(error, "orig", None), "sqlstate", None)
     return state == "53100" or any(words in str(error) for words in _FULL)
+
+
+if __name__ == "__main__":
+    try:
+        migrate()
+    except schema.NewerDatabase as newer:
+        sys.exit(str(newer))
+    dispose()

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import lathe
 from paths import ROOT
 from patience import eventually
 from programs.stand_in_nursery import Forked
+from sqlalchemy import text
 from supervised import ENDLESS, get, living, nursery, queue_run
 
 from app.errors import CannotStart
+from app.local import up as local
 from app.local.lock import address_of, free_port, only_one
 from app.local.services import ServiceFailed, python_service
 from worker import celery_app
@@ -141,6 +144,25 @@ def test_a_used_port_is_reported_with_the_variable_to_change(home: Path, monkeyp
             CannotStart, match=rf"{port}.*is used by another program on 127\.0\.0\.1.*LATHE_PORT={port + 1}"
         ):
             free_port(Settings())
+
+
+def test_a_database_of_a_newer_version_is_refused_by_up_and_by_commands(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with database.write() as session:
+        session.exec(text("UPDATE alembic_version SET version_num = '9999'"))
+    database.dispose()
+    assert local.up(get_settings()) == 1
+    assert "database (given: '9999'): was changed by a newer version of Lathe" in capsys.readouterr().err
+    for arguments in (
+        ["runs"],
+        ["system"],
+        ["user", "add", "alice"],
+        ["worker"],
+        ["run", "--model", "m", "--data", "d"],
+    ):
+        result = lathe(*arguments)
+        assert (result.exit_code, "newer version of Lathe" in result.stderr) == (1, True), arguments
 
 
 def test_an_address_of_another_machine_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

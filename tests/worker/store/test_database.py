@@ -1,8 +1,10 @@
 """Connections, transactions and migrations on both engines."""
 
+import contextlib
 import math
 import multiprocessing
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,12 +16,15 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from played_run import PlayedRun
 from sqlalchemy import text
 from sqlmodel import SQLModel, col, select
 
 from worker.settings import ROOT, get_settings
 from worker.store import database as db
+from worker.store import schema
 from worker.store.measured import metrics
+from worker.store.schema import NewerDatabase
 from worker.store.tables import Dataset, Metric, MetricRollup, Run, Status
 
 
@@ -46,6 +51,50 @@ def test_the_migrations_can_be_reverted_and_applied_again(database):
 def test_one_command_migrates_an_empty_installation(bare_home):
     subprocess.run([sys.executable, "-m", "worker.store.database"], cwd=ROOT, check=True)
     assert tables() == {"alembic_version", *SQLModel.metadata.tables}
+
+
+def test_a_database_of_a_newer_version_is_neither_read_nor_written(database):
+    change, latest = text("UPDATE alembic_version SET version_num = :version"), schema.revisions()[-1]
+    with db.engine().connect() as connection:
+        connection.detach()  # closed at the end of the block, not returned to a pool that is disposed of
+        connection.execute(change, {"version": "9999"})
+        connection.commit()
+        db.dispose()
+        for use in (db.read, db.write, db.migrating):
+            with pytest.raises(NewerDatabase, match=r"given: '9999'.*newer version.*docs/deploy.md"), use() as session:
+                session.execute(text("SELECT 1"))
+        with pytest.raises(NewerDatabase):
+            db.migrate()
+        connection.execute(change, {"version": latest})
+        connection.commit()
+    db.migrate()
+
+
+def test_the_database_is_copied_before_it_is_migrated_and_the_copy_is_as_it_was(home):
+    run, before, file = PlayedRun("kept"), schema.revisions()[-2], home / "lathe.db"
+    with db.migrating() as connection:
+        command.downgrade(db.migration_config(connection), before)
+    assert not list(home.glob("lathe.db.0*"))
+    db.migrate()
+    (copy,) = home.glob("lathe.db.0*")
+    assert (copy.name, copy.stat().st_mode & 0o077) == (f"{file.name}.{before}", 0)
+    with contextlib.closing(sqlite3.connect(copy)) as old:
+        assert old.execute("SELECT version_num FROM alembic_version").fetchall() == [(before,)]
+        assert old.execute("SELECT id FROM run").fetchall() == [(run.id,)]
+    db.migrate()
+    assert list(home.glob("lathe.db.0*")) == [copy]
+
+
+def test_a_database_that_cannot_be_copied_is_not_migrated(home):
+    before = schema.revisions()[-2]
+    with db.migrating() as connection:
+        command.downgrade(db.migration_config(connection), before)
+    (home / f"lathe.db.{before}").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        db.migrate()
+    assert not list(home.glob("*.partial"))
+    with db.engine().connect() as connection:
+        assert MigrationContext.configure(connection).get_current_revision() == before
 
 
 def test_concurrent_migrations_succeed(bare_home):
