@@ -1,10 +1,11 @@
 """The settings of an installation about engines; worker/settings.py has the others."""
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
 from training.config import slurm_options
 from training.config.choices import EngineName
+from training.errors import Problem
 
 
 class EngineSettings(BaseSettings):
@@ -50,7 +51,31 @@ class EngineSettings(BaseSettings):
     def _known_options(cls, value: str) -> str:
         return slurm_options.canonical(value) or ""
 
+    @field_validator("slurm_grace_seconds")
+    @classmethod
+    def _leaves_time_to_train(cls, value: int, given: ValidationInfo) -> int:
+        if problem := _short(slurm_options.parse(given.data.get("slurm_options")), value):
+            raise ValueError(f"does not fit LATHE_SLURM_OPTIONS: {problem.value} {problem.message} {problem.fix}")
+        return value
+
+    def time_problem(self, options: str | None) -> Problem | None:
+        """What is wrong with the time limit of a job with a run's `options`."""
+        chosen = slurm_options.parse(self.slurm_options) | slurm_options.parse(options)
+        return _short(chosen, self.slurm_grace_seconds)
+
     @property
     def engine_names(self) -> list[EngineName]:
         """The engines of this installation, the default one first."""
         return [EngineName(name) for name in self.engines.split(",")]
+
+
+def _short(options: dict[str, str], grace: int) -> Problem | None:
+    limit = slurm_options.seconds(options.get("time", ""))
+    if limit is None or limit > grace:
+        return None
+    message = (
+        f"is no longer than LATHE_SLURM_GRACE_SECONDS ({grace}): the job would be told to save as soon as it starts."
+    )
+    return Problem(
+        "slurm_options", f"time={options['time']}", message, "Give a longer time, or lower LATHE_SLURM_GRACE_SECONDS."
+    )

@@ -20,6 +20,7 @@ NAMES = {
 that name files or other users."""
 
 _VALUE = re.compile(r"[\w.,:;&|()\[\]*+@/=-]+", re.ASCII)
+_TIME = re.compile(r"(?:(\d+)-)?(\d+(?::\d+){0,2})", re.ASCII)
 _NEXT = re.compile(r",\s*(?=[A-Za-z_-]+\s*=)")
 
 
@@ -52,3 +53,14 @@ def parse(text: str | None) -> dict[str, str]:
             raise ValueError(f"{part!r} is not name=value")
         values[name.strip()] = value.strip()
     return values
+
+
+def seconds(time: str) -> int | None:
+    """A time limit as sbatch reads it, in seconds: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None for another text or no limit."""
+    if not (match := _TIME.fullmatch(time)):
+        return None
+    days, parts = int(match[1] or 0), [int(part) for part in match[2].split(":")]
+    if match[1] is None and len(parts) < 3:
+        parts = [0, *parts]
+    hours, minutes, rest = (*parts, 0, 0)[:3]
+    return 86_400 * days + 3600 * hours + 60 * minutes + rest

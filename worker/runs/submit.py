@@ -257,6 +257,10 @@ def _checked(config: RunConfig, reach: AllowedPaths, owner: str) -> tuple[RunCon
         problems = list(_quota_problems(session, config, owner, more=1))
     local = find_path(config.model)
     facts = _describe(str(local) if local else config.model, problems)
+    if chosen_engine(config.engine) is EngineName.SLURM and (
+        short := get_settings().time_problem(config.slurm_options)
+    ):
+        problems.append(short)
     if config.push_to_hub and not get_settings().broker_url and not hub_token():
         fix = "Set HF_TOKEN or LATHE_HUB_TOKEN to a token with write access and restart Lathe, or leave push_to_hub empty."
         problems.append(Problem("push_to_hub", config.push_to_hub, "needs a hub token, and none is set.", fix))

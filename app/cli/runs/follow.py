@@ -112,6 +112,8 @@ def waiting(queue: dict[str, Any], seconds: float) -> str:
     position = f"position {queue['place']} of {queue['waiting']} in the queue"
     if why := queue["quota"] or queue["overloaded"]:
         return f"Queued: {position}. {why}"
+    if queue["job"]:
+        return f"Queued: {queue['job']}"
     if queue["running"]:
         return f"Queued: {position}, {text.plural(queue['running'], 'run')} running"
     if seconds < QUIET_SECONDS:

@@ -4,12 +4,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from played_run import PlayedRun
+from subtest_table import table
 
+from app.documents.run import place
+from training.config import slurm_options
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
+from worker.engines.job_side import training_step
+from worker.engines.job_side.supervisor import JobSupervisor
 from worker.engines.slurm import jobs, words
 from worker.engines.slurm.commands import SlurmError, call
+from worker.runs import submit
 from worker.settings import Settings, SettingsError, get_settings
+from worker.store import database as db
+from worker.store import runs
+from worker.store.system import engines
+from worker.store.tables import Request, Status
+from worker.supervision import closing, outcome
+from worker.supervision.report_reader import AttemptProgress
 
 RUN = "abc123def456"
 
@@ -114,3 +127,87 @@ def test_a_run_on_several_nodes_avoids_those_that_are_put_aside() -> None:
     assert "--exclude=n1,n2,n3" in argv
     argv, _ = jobs.submission(config(), RUN, 1, settings(), "boot", {"n3"})
     assert not any("exclude" in word for word in argv)
+
+
+@table(
+    ("time", "seconds"),
+    [
+        ("3", 180), ("2:30", 150), ("1:00:00", 3600), ("1-12", 129_600), ("1-0:30", 88_200), ("1-00:00:01", 86_401),
+        ("UNLIMITED", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_time_limit_is_read_as_sbatch_reads_it(time: str, seconds: int | None) -> None:
+    assert slurm_options.seconds(time) == seconds
+
+
+def test_a_time_limit_within_the_grace_is_refused_for_a_run_and_for_the_installation(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(slurm_options="time=1:00:00")
+    assert given.time_problem("partition=gpu") is None
+    problem = given.time_problem("time=2")
+    assert problem and (problem.field, problem.value) == ("slurm_options", "time=2")
+    assert "LATHE_SLURM_GRACE_SECONDS (120)" in problem.message
+    monkeypatch.setenv("LATHE_ENGINES", "slurm")
+    get_settings.cache_clear()
+    (refused,) = [one for one in submit.problems(config(slurm_options="time=1:30")) if one.field == "slurm_options"]
+    assert refused.value == "time=1:30"
+    assert not [
+        one for one in submit.problems(config(engine="local", slurm_options="time=1")) if one.field == "slurm_options"
+    ]
+    with pytest.raises(SettingsError, match=r"LATHE_SLURM_GRACE_SECONDS.*time=2 is no longer than"):
+        monkeypatch.setenv("LATHE_SLURM_OPTIONS", "time=2")
+        get_settings.cache_clear()
+        get_settings()
+
+
+def test_a_job_that_nears_its_limit_before_its_first_step_is_a_failed_attempt(home: Path) -> None:
+    """Three of them end the run; before, it was requeued for ever."""
+    run = PlayedRun("short")
+    for attempt in (1, 2, 3):
+        run.claim()
+        supervisor = JobSupervisor(run.row, training_step.launch)
+        supervisor.near_limit = True
+        seen = AttemptProgress()
+        verdict = supervisor.without_a_step(outcome.judge(seen, outcome.Ending(0, Request.REQUEUE)), seen)
+        with db.write() as session:
+            closing.close(
+                session=session, run=runs.get(session=session, run_id=run.id), verdict=verdict, max_attempts=3
+            )
+        assert run.row.status is (Status.FAILED if attempt == 3 else Status.QUEUED)
+    assert "came before the first step" in run.row.error["message"]
+    assert "slurm_options" in run.row.error["fix"]
+    trained = AttemptProgress(step=1)
+    asked = outcome.judge(trained, outcome.Ending(0, Request.REQUEUE))
+    assert supervisor.without_a_step(asked, trained) == asked
+
+
+@table(
+    ("refusal", "setting"),
+    [
+        ("sbatch: error: Invalid generic resource (gres) specification", "LATHE_SLURM_GRES"),
+        ("sbatch: error: invalid partition specified: gpux", "partition in slurm_options"),
+        ("sbatch: error: Invalid account or account/partition combination specified", "slurm_options"),
+        ("sbatch: error: Invalid qos specification", "qos in slurm_options"),
+        ("sbatch: error: Something new", "Change slurm_options or LATHE_SLURM_OPTIONS"),
+    ],
+)
+def test_a_refusal_names_the_setting_that_it_is_about(refusal: str, setting: str) -> None:
+    assert setting in words.fix_of(refusal)
+
+
+def test_a_waiting_run_says_that_slurm_does_not_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATHE_ENGINES", "slurm")
+    get_settings.cache_clear()
+    run = PlayedRun("waits")
+    with db.write() as session:
+        engines.report(session=session, name="slurm", capacity={"problem": "Unable to contact slurm controller"})
+    with db.read() as session:
+        assert (
+            place(session, run.row)["job"]
+            == "Waits for Slurm, which does not answer: Unable to contact slurm controller"
+        )
+    with db.write() as session:
+        engines.report(session=session, name="slurm", capacity={"problem": ""})
+    with db.read() as session:
+        assert place(session, run.row)["job"] == ""

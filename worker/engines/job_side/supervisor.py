@@ -8,14 +8,19 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import replace
 
 from training import redaction
+from training.config.run_config import RunConfig
 from training.errors import UserError
 from worker.engines.job_side import claiming, training_step
 from worker.engines.job_side.training_step import TrainingStep
 from worker.engines.slurm.commands import SlurmError, call
 from worker.store import database, runs
 from worker.store.tables import Run, Status
+from worker.supervision import outcome
+from worker.supervision.outcome import Verdict
+from worker.supervision.report_reader import AttemptProgress, Reports
 from worker.supervision.supervisor import Launcher, Supervisor
 
 log = logging.getLogger(__name__)
@@ -32,6 +37,19 @@ class JobSupervisor(Supervisor):
         """Slurm ends the job (SIGTERM), or it nears its time limit (SIGUSR1): save, and continue later."""
         self.near_limit = self.near_limit or signal.SIGUSR1 in arguments
         super()._on_terminate(*arguments)
+
+    def _train(self, run: Run, config: RunConfig, reports: Reports) -> Verdict:
+        return self.without_a_step(super()._train(run, config, reports), reports.seen)
+
+    def without_a_step(self, verdict: Verdict, seen: AttemptProgress) -> Verdict:
+        """Counts an attempt as failed that nears its limit before its first step: another one would come no further."""
+        if not self.near_limit or seen.trained or verdict.status is not Status.QUEUED or verdict.retry:
+            return verdict
+        message = "The time limit of the Slurm job came before the first step."
+        grace = self._settings.slurm_grace_seconds
+        fix = f"Give a longer time in slurm_options, or lower LATHE_SLURM_GRACE_SECONDS ({grace})."
+        error, goes_on = outcome.error_of(seen, message, fix), outcome.goes_on(seen)
+        return replace(verdict, status=Status.FAILED, reason=message, error=error, retry=True, goes_on=goes_on)
 
 
 def main(arguments: list[str], *, launch: Launcher = training_step.launch) -> int:

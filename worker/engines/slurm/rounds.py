@@ -7,7 +7,7 @@ from typing import Any
 
 from training.config.choices import EngineName
 from training.config.run_config import RunConfig
-from worker.engines.slurm import jobs
+from worker.engines.slurm import jobs, words
 from worker.engines.slurm.cluster import Cluster, nodes
 from worker.engines.slurm.commands import SlurmError, call
 from worker.engines.slurm.jobs import CANCELLED, PENDING, Job
@@ -153,8 +153,7 @@ class Round:
         """Fails a run that Slurm refuses; if Slurm only did not answer, the next round looks for the job."""
         if error.unreachable:
             return  # the mark stays, since Slurm may have taken the job
-        fix = "Change slurm_options or LATHE_SLURM_OPTIONS, then resume the run."
-        self._fail(run, f"Slurm refused the job: {error}", fix)
+        self._fail(run, f"Slurm refused the job: {error}", words.fix_of(str(error)))
         with database.write() as session:
             stored.unreserve(session=session, run_id=run.id, owner=_owner())
 

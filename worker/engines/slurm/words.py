@@ -33,6 +33,27 @@ _LIMITS = (
 )
 
 
+_REFUSALS = (
+    (
+        ("gres", "tres"),
+        "Change gres in slurm_options, or LATHE_SLURM_GRES: sinfo --format=%G lists the names of this cluster.",
+    ),
+    (("partition",), "Change partition in slurm_options or LATHE_SLURM_OPTIONS: sinfo lists the partitions."),
+    (("account",), "Change account in slurm_options or LATHE_SLURM_OPTIONS: sacctmgr show associations lists them."),
+    (("qos",), "Change qos in slurm_options or LATHE_SLURM_OPTIONS."),
+    (("time limit", "time specification"), "Change time in slurm_options or LATHE_SLURM_OPTIONS."),
+    (("feature", "constraint"), "Change constraint in slurm_options or LATHE_SLURM_OPTIONS."),
+    (("node count", "node configuration", "nodes"), "Use fewer machines or processes, or change slurm_options."),
+)
+
+
+def fix_of(refusal: str) -> str:
+    """What to change when sbatch refuses a job with this message."""
+    plain = refusal.lower()
+    fixes = (fix for words, fix in _REFUSALS if any(word in plain for word in words))
+    return f"{next(fixes, 'Change slurm_options or LATHE_SLURM_OPTIONS.')} Then resume the run."
+
+
 def reason_in_words(reason: str) -> str:
     """Slurm's reason, such as `Priority`, as a clause; one that is not known here as Slurm writes it."""
     plain = reason.split(",", maxsplit=1)[0].strip().replace(" ", "_")

@@ -19,3 +19,9 @@ def report(*, session: Session, name: str, capacity: dict[str, Any]) -> None:
 def listing(*, session: Session) -> list[EngineReport]:
     """The latest report about each engine, by name."""
     return list(session.exec(select(EngineReport).order_by(col(EngineReport.name))))
+
+
+def problem(*, session: Session, name: str) -> str:
+    """Why the engine does not answer, by its latest report; empty if it does."""
+    latest = session.get(EngineReport, name)
+    return str(latest.capacity.get("problem", "")) if latest else ""
