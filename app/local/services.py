@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -54,6 +55,7 @@ class Service:
         Raises:
             ServiceFailed: it ended too often.
         """
+        self._rotate()
         code = self.ended()
         if code is None:
             return False
@@ -64,6 +66,13 @@ class Service:
             )
         self.start()
         return True
+
+    def _rotate(self) -> None:
+        """Moves the content of a long log beside it. The process keeps its open file, to which it appends."""
+        with contextlib.suppress(OSError):  # no log yet, or a full disk: later
+            if self.log.stat().st_size > _LOG_BYTES:
+                shutil.copyfile(self.log, self.log.with_suffix(".old.log"))
+                os.truncate(self.log, 0)
 
     def stop(self, seconds: float) -> None:
         """Sends SIGTERM, and SIGKILL after `seconds`."""
@@ -88,8 +97,6 @@ def python_service(name: str, argv: list[str], log: Path, env: Mapping[str, str]
 
     def start() -> subprocess.Popen[bytes]:
         log.parent.mkdir(parents=True, exist_ok=True)
-        if log.exists() and log.stat().st_size > _LOG_BYTES:
-            log.replace(log.with_suffix(".old.log"))
         merged = os.environ | env | {"PYTHONUNBUFFERED": "1"}
         return processes.start_child(argv, output=log, cwd=ROOT, env=merged, death_signal=signal.SIGTERM)
 

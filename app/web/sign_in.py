@@ -2,7 +2,7 @@
 
 import re
 from functools import cache
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from markupsafe import Markup, escape
 from starlette.datastructures import Headers, QueryParams
@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope
 
 from app.access import server_token
 from app.access.identity import BadToken, Identity
+from app.access.peers import hostname
 from app.web.addresses import PAGES
 from app.web.assets import STATIC
 from app.web.security import Rules, error
@@ -29,6 +30,7 @@ class Forms:
     def __init__(self, identity: Identity, rules: Rules, settings: Settings) -> None:
         self._identity, self._rules = identity, rules
         self._cookie = server_token.cookie_name(settings)
+        self._public_url = settings.public_url
 
     async def answer(self, scope: Scope, receive: Receive) -> Response | None:
         """The response to a sign-in request; None for other requests.
@@ -82,13 +84,20 @@ class Forms:
         return self._signed_in(scope, query["token"], _address(scope, query))
 
     def _signed_in(self, scope: Scope, token: str, wanted: str) -> Response:
-        headers = Headers(scope=scope)
-        encrypted = scope["scheme"] == "https" or headers.get("x-forwarded-proto", "").lower() == "https"
+        encrypted = scope["scheme"] == "https" or self._is_proxied_with_tls(Headers(scope=scope))
         answer = RedirectResponse(_safe(wanted), 303, {"Cache-Control": "no-store"})
         answer.set_cookie(
             self._cookie, token, max_age=_KEPT_SECONDS, httponly=True, samesite="strict", secure=encrypted
         )
         return answer
+
+    def _is_proxied_with_tls(self, headers: Headers) -> bool:
+        """True behind a proxy with TLS: by what it says, or because users open the pages at an https address."""
+        said = headers.get("x-forwarded-proto", "").lower()
+        public = urlsplit(self._public_url)
+        return said == "https" or (
+            not said and public.scheme == "https" and hostname(headers.get("host", "")) == public.hostname
+        )
 
 
 def is_page(scope: Scope) -> bool:

@@ -22,6 +22,7 @@ from sqlalchemy import text
 from supervised import ENDLESS, get, living, nursery, queue_run
 
 from app.errors import CannotStart
+from app.local import services
 from app.local import up as local
 from app.local.lock import address_of, free_port, only_one
 from app.local.services import ServiceFailed, python_service
@@ -192,6 +193,33 @@ def test_the_data_folder_is_released_when_its_process_ends(home: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_log_of_a_service_that_runs_for_long_does_not_grow_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "_LOG_BYTES", 1000)
+    log = tmp_path / "logs" / "one.log"
+    talk = "import sys\nfor line in sys.stdin: print('x' * 600, line, flush=True)"
+    reads, writes = os.pipe()
+    service = services.Service(
+        "one",
+        lambda: processes.start_child([sys.executable, "-c", talk], output=log, cwd=tmp_path, stdin=reads),
+        log,
+    )
+    log.parent.mkdir()
+    service.start()
+    try:
+        for number in range(6):
+            os.write(writes, f"{number}\n".encode())
+            written = eventually(lambda number=number: f" {number}\n" in log.read_text())
+            assert written and not service.keep_running()
+        old = log.with_suffix(".old.log").read_text()
+        assert log.stat().st_size < 1000 and old.count("x" * 600) == 2 and " 5\n" in old
+    finally:
+        service.stop(5)
+        os.close(reads)
+        os.close(writes)
+
+
 def test_a_service_that_keeps_ending_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "raise SystemExit('it cannot work')"]
     service = python_service("web server", argv, tmp_path / "web.log", {})

@@ -11,6 +11,8 @@ from app.access import identity
 from app.access import server_token as tokens
 from app.access.server_token import check_listening, cookie_name, server_token
 from app.errors import CannotStart
+from app.web.authentication import Authentication
+from app.web.security import Rules
 from worker.settings import Settings, SettingsError, get_settings
 from worker.store import accounts, database
 
@@ -73,6 +75,23 @@ def test_the_form_stores_the_token_in_a_httponly_samesite_cookie(web, token):
 def test_behind_tls_the_cookie_is_secure(web, token):
     answer = web.post("/sign-in", data={"token": token}, headers={"X-Forwarded-Proto": "https"})
     assert "Secure" in answer.headers["set-cookie"].split("; ")
+
+
+@pytest.mark.parametrize(
+    ("host", "headers", "secure"),
+    [
+        ("lathe.example", {}, True),
+        ("lathe.example", {"X-Forwarded-Proto": "http"}, False),
+        ("127.0.0.1:7860", {}, False),
+    ],
+)
+def test_the_cookie_is_secure_at_a_public_https_address_unless_the_proxy_says_otherwise(home, host, headers, secure):
+    given = Settings(public_url="https://lathe.example", allowed_origins="https://lathe.example")
+    browser = TestClient(
+        Authentication(None, Rules.of(given), given), base_url=f"http://{host}", follow_redirects=False
+    )
+    answer = browser.post("/sign-in", data={"token": server_token(given)}, headers=headers)
+    assert ("Secure" in answer.headers["set-cookie"].split("; ")) is secure
 
 
 def test_an_address_with_the_token_signs_in_and_redirects_without_it(web, token):
