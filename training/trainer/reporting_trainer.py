@@ -267,6 +267,8 @@ class ReportingTrainer(CheckpointingTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Reports losses and rates; called on every rank at the same step."""
+        if self._stream:  # Trainer counts all steps of a stream as one epoch
+            self.state.epoch = self.state.global_step * self.context.config.global_batch_size / self._stream.num_rows
         super().log(logs, start_time)  # trl's trainers add their own metrics to `logs`
         values, extra = recorded(logs), dict[str, float | None]()
         if "loss" in values:

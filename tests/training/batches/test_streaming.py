@@ -144,6 +144,7 @@ def test_a_run_streams_every_row_once_an_epoch_and_resumes_at_the_right_one(
     total = -(-int(1.5 * (ROWS - 5)) // (2 * world))
     assert whole.summary["steps"] == total
     assert len(whole.evaluations()) == 1
+    assert whole.series("epoch")[total] == pytest.approx(total * 2 * world / (ROWS - 5))
     assert not (whole.run_dir / "tokens").exists()
     ranks = seen(whole.run_dir, world)
     epoch = [line.split()[-1] for lines in ranks for line in lines[: (ROWS - 5) // world]]
