@@ -16,11 +16,13 @@ from worker.diagnosis.causes import CAUSES
 from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.log_text import Line, Log
 from worker.diagnosis.matches import Match, ending, explaining_matches, is_of_root
+from worker.diagnosis.nearest import nearest
+from worker.diagnosis.parsing.tracebacks import Traceback
 
 UNKNOWN = "unknown"
+NO_FAILURE = "no_failure"
 _MOST_EVIDENCE = 8
 _MUCH = 0.15  # a sign whose confidence is lower by this much makes another one no less sure
-_ERROR_WORDS = ("error", "exception", "fatal", "abort", "failed", "killed", "cannot", "not found", "denied")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Diagnosis:
 
     `confidence`, 0 to 1, is that of the sign (0.9 and more: a message of this cause only; about 0.7: other causes print it too;
     0.5: a symptom). It is lower if training continued, if another cause was found too, or if the run ended with a later exception
-    that is unknown; 0 for an unknown cause. `changes` are settings (RunConfig) that fix the run; `inferred` values are computed.
+    that is unknown; 0 for `UNKNOWN` and `NO_FAILURE`. `changes` are settings (RunConfig) that fix the run; `inferred` values are
+    computed, such as the `nearest` known cause of an unknown error.
     """
 
     cause: str
@@ -70,7 +73,7 @@ def diagnose(
         return Diagnosis(UNKNOWN, "The log is empty.", 0.0, "It contains no text.", fix=(_ASK,))
     matches = explaining_matches(read, CAUSES)
     if not matches or (matches[0].continued and not read.failed) or _is_unknown_of_root(read, matches[0]):
-        return _unknown(read)
+        return _unnamed(read)
     return _known(read, matches, Known(dimensions, micro_batch, config or {}))
 
 
@@ -129,32 +132,45 @@ def _evidence(log: Log, own: list[Match], more: tuple[Line, ...]) -> tuple[Line,
 _ASK = (
     "Provide more of the log: the output of every rank, from start to end (torchrun --tee 3, or the run's output.log)."
 )
+_READ = "Read the error and the frames above it in the log; start with the last frame in your own code."
 
 
-def _unknown(log: Log) -> Diagnosis:
+def _unnamed(log: Log) -> Diagnosis:
+    """The diagnosis if no cause matches: an error that is unknown, a line that mentions one, or no failure at all."""
     ended = ending(log)
-    error = ended.links[-1] if ended else next(iter(log.tracebacks), None)
+    error = ended.links[-1] if ended else None
+    if error is None and log.failed:
+        error = next(iter(log.tracebacks), None)
     if error:
-        lines = [log.lines[error.last]]
-        frame = error.frames[-1] if error.frames else None
-        found = f"{'It ended with' if ended else 'The first error is'}: {lines[0].text.strip()}"
-        found += f" (in {', '.join(filter(None, (frame.function, frame.file.rsplit('/', 1)[-1])))})" if frame else ""
-    else:
-        lines = [line for line in log.lines if any(word in line.text.lower() for word in _ERROR_WORDS)][:1]
-        found = (
-            f"The first line that mentions an error is: {lines[0].text.strip()}"
-            if lines
-            else "No line mentions an error."
-        )
-    rank = lines[0].rank if lines else None
+        return _unknown(log, log.lines[error.last], error, "It ended with" if ended else "The first error is")
+    line = log.first_error or (None if log.shows_training else log.first_mention)
+    return _unknown(log, line, None, "The first line that mentions an error is") if line else _no_failure(log)
+
+
+def _no_failure(log: Log) -> Diagnosis:
+    last = next(line for line in reversed(log.lines) if line.text.strip())
+    title = "This log shows no failure."
+    return Diagnosis(
+        NO_FAILURE,
+        title,
+        0.0,
+        f"{title} No line mentions an error that ended a run. Its last line is: {last.text.strip()}",
+        fix=(_ASK,),
+    )
+
+
+def _unknown(log: Log, line: Line, error: Traceback | None, lead: str) -> Diagnosis:
+    frame = error.frames[-1] if error and error.frames else None
+    where = f" (in {', '.join(filter(None, (frame.function, frame.file.rsplit('/', 1)[-1])))})" if frame else ""
+    like = nearest(line.text)
+    near = f" The nearest known cause is {like.name}: {like.title}" if like else ""
     return Diagnosis(
         UNKNOWN,
         "No known cause matches this log.",
         0.0,
-        f"No known cause matches this log. {found}",
-        evidence=tuple(lines),
-        first_failed_rank=log.root_rank if rank is None else rank,
-        fix=(_ASK,)
-        if not error
-        else ("Read the error and the frames above it in the log; start with the last frame in your own code.",),
+        f"No known cause matches this log. {lead}: {line.text.strip()}{where}{near}",
+        evidence=(line,),
+        first_failed_rank=log.root_rank if line.rank is None else line.rank,
+        fix=(_READ,) if error else (_ASK,),
+        inferred={"nearest": like.name} if like else {},
     )

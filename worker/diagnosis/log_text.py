@@ -1,6 +1,7 @@
 """Parses a log: lines with their ranks and roles, tracebacks, and what the launcher reports about the ranks.
 
-Logs may contain colors, progress bars, prefixes of log collectors and the mixed output of several ranks.
+Logs may contain colors, progress bars, prefixes of launchers, log collectors and loggers, lines broken by a terminal, and the mixed
+output of several ranks.
 """
 
 import re
@@ -14,7 +15,7 @@ from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.parsing import prefixes
 from worker.diagnosis.parsing.chains import Chain, chains
 from worker.diagnosis.parsing.needles import Haystack
-from worker.diagnosis.parsing.roles import Role, roles
+from worker.diagnosis.parsing.roles import Role, is_conditional, roles
 from worker.diagnosis.parsing.tracebacks import Traceback, tracebacks, wrapped_messages
 
 LONGEST_LINE = 4000  # characters
@@ -26,6 +27,8 @@ _LAUNCHERS = re.compile(r"torch/distributed/(run|launcher|elastic)|accelerate/co
 _SEVERAL = re.compile(
     r"torch[./]distributed[./](?:elastic|run|launcher)|deepspeed[./]launcher|\b(?:torchrun|mpirun|srun) "
 )
+_ERROR_WORD = re.compile(r"error|exception|traceback|fatal|abort|failed|killed|cannot|not found|denied", re.I)
+_FENCES = ("```", "~~~")
 _WRAPPERS = ("ChildFailedError", "CalledProcessError", "SignalException")
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d{1,5})", re.S | re.M)
 _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
@@ -49,13 +52,17 @@ A script that Python cannot parse, shown without the header of a traceback, ends
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a log: `number` from 1, `rank` and `node` if they are marked, `text` without prefixes, `shown` with them."""
+    """A line of a log: `number` from 1, `rank` and `node` if they are marked, `text` without prefixes, `shown` with them.
+
+    `level` is that of a logger whose prefix was removed.
+    """
 
     number: int
     rank: int | None
     text: str
     shown: str
     node: int | None = None
+    level: str = ""
 
     @property
     def source(self) -> tuple[int | None, int | None]:
@@ -92,17 +99,35 @@ class Log:
     @cached_property
     def failed(self) -> bool:
         """True if the log shows an error after which training did not continue."""
-        return any(
-            role is Role.ERROR and not self.training_continued_after(place) for place, role in enumerate(self.roles)
-        )
+        return self.first_error is not None
+
+    @cached_property
+    def first_error(self) -> Line | None:
+        """The first line with an error after which training did not continue."""
+        places = (place for place, role in enumerate(self.roles) if role is Role.ERROR)
+        return next((self.lines[place] for place in places if not self.training_continued_after(place)), None)
+
+    @cached_property
+    def first_mention(self) -> Line | None:
+        """The first line that mentions an error, outside of notices, code and advice, after which training did not continue."""
+        for place, (line, role) in enumerate(zip(self.lines, self.roles, strict=True)):
+            word = _ERROR_WORD.search(line.text) if role in (Role.ERROR, Role.TEXT) else None
+            if word and not is_conditional(line.text[: word.start()]) and not self.training_continued_after(place):
+                return line
+        return None
+
+    @cached_property
+    def shows_training(self) -> bool:
+        """True if the loss of a step was logged."""
+        return bool(self._losses)
 
     @cached_property
     def ends_not_finite(self) -> bool:
-        """True if the last two losses, or the last two gradient norms, are NaN or infinite."""
-        values: dict[str, list[str]] = {}
+        """True if the last two losses or gradient norms are NaN or infinite, or the last is the first that is."""
+        values: dict[str, list[bool]] = {}
         for name, value in _VALUE.findall(self.text):
-            values.setdefault(name, []).append(value)
-        return any(all(one.lower() in ("nan", "inf") for one in logged[-2:]) for logged in values.values())
+            values.setdefault(name, []).append(value.lower() not in ("nan", "inf"))
+        return any(not any(finite[-2:]) or all(finite[:-1]) > finite[-1] for finite in values.values())
 
     def traceback_at(self, place: int) -> Traceback | None:
         """The traceback that contains the line, or that the same rank printed just before it."""
@@ -150,7 +175,7 @@ class Log:
     def roles(self) -> list[Role]:
         """The role of each line."""
         found = [(one, self.of_launcher(one)) for one in self._all_tracebacks]
-        return roles([line.text for line in self.lines], [line.source for line in self.lines], found)
+        return roles(self.lines, found)
 
     @cached_property
     def wrapped_messages(self) -> tuple[str, list[int]]:
@@ -245,23 +270,22 @@ def _without_repeats(texts: list[str]) -> list[str]:
 
 
 def _lines(source: Sequence[Excerpt]) -> list[Line]:
-    shown = [line for part in source for line in _printed(part)]
-    read = prefixes.without([text for _, text in shown])
-    return [Line(number, one.rank, one.text, line, one.node) for (number, line), one in zip(shown, read, strict=True)]
+    printed = [line for part in source for line in _printed(part)]
+    return [
+        Line(number, one.rank, _shortened(one.text).rstrip(), _shortened(shown).rstrip(), one.node, one.level)
+        for one in prefixes.without([text for _, text in printed])
+        for number, shown in printed[one.first : one.first + 1]
+    ]
 
 
 def _printed(source: Excerpt) -> Iterator[tuple[int, str]]:
     """Each line's number and text; of a progress bar only the last state, and messages printed over it."""
     for number, raw in enumerate(source.text.split("\n"), source.first_line):
-        parts = [part for part in raw.split("\r") if part.strip()]
+        parts = [part for part in raw.split("\r") if part.strip() and part.strip() not in _FENCES]
         for part in [*(one for one in parts[:-1] if not _BAR.search(one)), *parts[-1:]]:
-            yield (
-                number,
-                _shortened(ESCAPES.sub("", _shortened(part, 2 * LONGEST_LINE)).replace("\0", ""), LONGEST_LINE),
-            )
+            yield number, _shortened(ESCAPES.sub("", _shortened(part, 2 * LONGEST_LINE)).replace("\0", ""))
 
 
-def _shortened(text: str, most: int) -> str:
+def _shortened(text: str, most: int = LONGEST_LINE) -> str:
     """The text without its middle if it is too long: a message may begin with a long list and end with what is wrong."""
-    kept = text if len(text) <= most else f"{text[: most * 3 // 4]} ... {text[-most // 4 + 5 :]}"
-    return kept.rstrip()
+    return text if len(text) <= most else f"{text[: most * 3 // 4]} ... {text[-most // 4 + 5 :]}"

@@ -9,7 +9,7 @@ from worker.diagnosis.cause import Cause, Kind, Sign
 from worker.diagnosis.log_text import Log
 from worker.diagnosis.parsing.chains import Chain
 from worker.diagnosis.parsing.frames import raised_by_package
-from worker.diagnosis.parsing.roles import Role
+from worker.diagnosis.parsing.roles import Role, is_conditional
 
 _PER_SIGN = 200  # matches of one sign; a warning may be printed a million times
 _REPORT = re.compile(
@@ -78,10 +78,13 @@ def _with_deciding(log: Log, matches: list[Match]) -> list[Match]:
     for chain in log.endings:
         for link in reversed(chain.links):
             own = {
-                match.place for match in matches if match.kind is Kind.ERROR and link.last <= match.place <= link.end
+                match.cause.name: match.place
+                for match in matches
+                if match.kind is Kind.ERROR and link.last <= match.place <= link.end
             }
-            if own:
-                deciding |= own
+            if own:  # an earlier exception of the same cause in the chain is where it began
+                deciding |= {one.place for one in matches if one.cause.name in own and chain.raised_at(one.place)}
+                deciding |= set(own.values())
                 break
     return [replace(match, decides=match.kind is Kind.ERROR and match.place in deciding) for match in matches]
 
@@ -138,8 +141,17 @@ def _matches(cause: Cause, log: Log) -> list[Match]:
         _match(cause, one, log, place, match)
         for one in cause.signs
         for place, match in _occurrences(one.pattern, log)
-        if (one.inside is None or log.raised_inside(place, one.inside)) and (one.when is None or one.when(log, place))
+        if (one.inside is None or log.raised_inside(place, one.inside))
+        and (one.when is None or one.when(log, place))
+        and not _is_advice(log, place, match)
     ]
+
+
+def _is_advice(log: Log, place: int, match: re.Match[str]) -> bool:
+    """True for a text that says what to do if the error occurs, outside of exceptions and errors."""
+    if log.roles[place] is Role.ERROR:
+        return False
+    return is_conditional(match.string[match.string.rfind("\n", 0, match.start()) + 1 : match.start()])
 
 
 def _occurrences(pattern: re.Pattern[str], log: Log) -> Iterator[tuple[int, re.Match[str]]]:

@@ -22,13 +22,17 @@ programs, use the page *Diagnose* (paste or drop the log), the command, or REST:
     lathe diagnose --run RUN
     curl --data-binary @train.log http://127.0.0.1:7860/api/diagnoses
 
-With `--json` the answer has `cause` (one of the names below, or `unknown`), `title`, `explanation`, `confidence`, `evidence`
-(lines), `evidence_lines` (their numbers), `first_failed_rank` (or null), `fix` (sentences), `changes` (settings of a run) and
-`inferred`.
+With `--json` the answer has `cause` (one of the names below, `unknown`, or `no_failure`), `title`, `explanation`, `confidence`,
+`evidence` (lines), `evidence_lines` (their numbers), `first_failed_rank` (or null), `fix` (sentences), `changes` (settings of a
+run) and `inferred`.
 
 **Confidence** is a number from 0 to 1: 0.9 and more for a message of this cause only, about 0.7 for a message that other causes
 print too, 0.5 for a symptom. It is lower if training continued after the message, if another cause was found too, or if the run
 ended with a later exception that Lathe does not know.
+
+**Prefixes and broken lines**: Lathe first removes colors and what Ray, vLLM, Kubernetes, Docker, Google's log viewer, journald,
+SageMaker and the usual loggers put before each line, and joins lines that a terminal broke at its width, inside words too. A
+logger's level stays: a line of level INFO or WARNING is no error.
 
 **Several ranks**: Lathe assigns lines to ranks by the prefixes of torch, torchrun, Lightning, mpirun and srun. If a launcher runs
 in each task of srun, the tasks are nodes. The launcher's own traceback is never the cause; it only shows which rank and node failed
@@ -37,13 +41,14 @@ found; for a collective that timed out, the diagnosis names the rank that did no
 last one counts.
 
 **The exception that ended the run decides**: of several exceptions of one process, the last. If it was raised because of another
-one, or while another was handled, the last of them that Lathe knows counts; one that only says what could not be done ("We couldn't
-connect", "Failed to import") gives way to its cause. An error that your own code was handling does not count if that code then
+one, or while another was handled, the last of them that Lathe knows counts, and of those with the same cause the first; one that
+only says what could not be done ("We couldn't connect", "Failed to import") gives way to its cause. An error that your own code was handling does not count if that code then
 failed by a mistake of its own (TypeError, SyntaxError). Other output before it counts only if the exception reports what happened
 elsewhere, such as a lost worker or a CUDA error. Source code in a traceback is never the cause. A warning is
 a symptom: it counts only if the log shows that the run failed and has no traceback. Python's tracebacks are read, and those of
 notebooks (IPython) and of rich. If no known cause matches, the diagnosis says so and shows the error that ended the rank that
-failed first.
+failed first, the frame that raised it, and the known cause whose messages are most like it (`inferred.nearest`). A text that says
+what to do if an error occurs is no error. A log in which no line shows a failure has the cause `no_failure`.
 
 **Memory**: for a GPU that is out of memory, `inferred` contains the requested size (`bytes_requested`), the phase, and the memory
 in use. With the model's `config.json` (`--model`), the line of code and the size identify the tensor: an attention matrix (batch,

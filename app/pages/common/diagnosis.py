@@ -9,7 +9,7 @@ from app.pages.common import form
 from app.pages.common.html import each, facts, panel
 from app.words import numbers
 from training.config.fields import settings
-from worker.diagnosis.diagnosis import UNKNOWN
+from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN
 
 _SHOWN = 600  # characters of a line
 
@@ -18,7 +18,11 @@ def diagnosis_html(diagnosis: dict[str, Any], run_id: str = "") -> Markup:
     """The cause, the evidence and the fixes of a diagnosis; with a button where a fix is a change of settings."""
     rank = diagnosis["first_failed_rank"]
     pairs: list[tuple[str, Any]] = [("Cause", Markup("<code>{}</code>").format(diagnosis["cause"]))]
-    pairs += [("Confidence", numbers.percent(diagnosis["confidence"], 0))] if diagnosis["cause"] != UNKNOWN else []
+    pairs += (
+        [("Confidence", numbers.percent(diagnosis["confidence"], 0))]
+        if diagnosis["cause"] not in (UNKNOWN, NO_FAILURE)
+        else []
+    )
     pairs += [] if rank is None else [("First rank to fail", str(rank))]
     fixes = each("<li>{}</li>", [(fix,) for fix in diagnosis["fix"]])
     body = Markup("<p>{}</p>{}{}{}{}").format(

@@ -11,7 +11,7 @@ from training.config.fields import settings
 from training.config.run_config import RunConfig
 from training.model_info.dimensions import Dimensions
 from worker.diagnosis.causes import BY_SUBJECT, CAUSES
-from worker.diagnosis.diagnosis import UNKNOWN, diagnose
+from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN, diagnose
 
 LOGS = TESTS / "logs"
 MT0_XXL = Dimensions(heads=64, hidden=4096, intermediate=10240, vocabulary=250112)
@@ -129,7 +129,7 @@ def test_an_error_after_which_training_continued_is_not_the_cause():
     text = "ModuleNotFoundError: No module named 'wandb'\n" + "{'loss': 1.5, 'epoch': 0.1}\n" * 50
     ended = text + asked("2.00")
     assert diagnose(ended).cause == "cuda_out_of_memory"
-    assert diagnose(text).cause == UNKNOWN
+    assert diagnose(text).cause == NO_FAILURE
 
 
 def test_a_few_overflows_do_not_hide_an_unknown_error():

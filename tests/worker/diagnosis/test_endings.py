@@ -6,7 +6,7 @@ from paths import TESTS
 from subtest_table import table
 
 from worker.diagnosis.causes import CAUSES
-from worker.diagnosis.diagnosis import UNKNOWN, diagnose
+from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN, diagnose
 
 LOGS = TESTS / "logs"
 MORE = sorted((LOGS / "more").glob("*.log"))
@@ -118,6 +118,15 @@ def test_an_exception_that_was_handled_gives_less_confidence():
     assert diagnose(first + HANDLED + last).confidence < diagnose(first + CAUSED + last).confidence
 
 
+def test_of_two_exceptions_of_one_cause_the_first_in_the_chain_is_analyzed():
+    first = raised(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.43 GiB.", code="scores.softmax(-1)"
+    )
+    last = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.91 GiB.", code="batch.to(device)")
+    diagnosis = diagnose(first + HANDLED + last)
+    assert diagnosis.inferred["bytes_requested"] == round(12.43 * 2**30)
+
+
 def test_an_exception_at_exit_or_in_a_destructor_is_not_the_end():
     text = raised("OSError: [Errno 28] No space left on device")
     text += "Exception ignored in: <function Writer.__del__ at 0x7f>\n" + raised("FileNotFoundError: no file")
@@ -193,4 +202,4 @@ def test_the_code_that_failed_distinguishes_rows_and_files_from_other_values(err
     ],
 )
 def test_output_of_a_run_without_a_failure_is_no_cause(log):
-    assert diagnose(log).cause == UNKNOWN
+    assert diagnose(log).cause == NO_FAILURE

@@ -1,10 +1,14 @@
 """What counts in a log: notices, source code, wrapped lines, prefixes, several runs, and logs without a failure."""
 
+import random
 import re
 
+import pytest
 from subtest_table import table
 
-from worker.diagnosis.diagnosis import UNKNOWN, diagnose
+from benchmarks.diagnosis.judged_logs import of_tests
+from benchmarks.diagnosis.variants import VARIANTS, varied
+from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN, diagnose
 from worker.diagnosis.parsing.needles import Haystack, needles
 
 
@@ -55,16 +59,84 @@ def test_source_code_in_a_traceback_is_not_the_cause():
     ],
 )
 def test_a_log_without_a_failure_has_no_cause(log):
-    assert diagnose(log).cause == UNKNOWN
+    diagnosis = diagnose(log)
+    assert (diagnosis.cause, diagnosis.title) == (NO_FAILURE, "This log shows no failure.")
+    assert diagnosis.evidence == ()
+
+
+def test_a_text_that_says_what_to_do_if_an_error_occurs_is_no_event():
+    notice = (
+        "set HSA_OVERRIDE_GFX_VERSION: if you get `CUDA error: invalid device function` errors, set it to 10.3.0.\n"
+    )
+    hang = "[rank1]:[E1 x.cpp:6] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE) "
+    assert diagnose(notice).cause == NO_FAILURE
+    assert diagnose(notice + hang + "ran for 600010 milliseconds before timing out.\n").cause == "nccl_timeout"
+
+
+def test_an_unknown_error_names_the_nearest_known_cause():
+    diagnosis = diagnose(
+        ended("RuntimeError: the tensors are on the wrong device: two devices, all must be the same device")
+    )
+    assert (diagnosis.cause, diagnosis.inferred) == (UNKNOWN, {"nearest": "devices_mixed"})
+    assert "devices_mixed" in diagnosis.explanation
+    assert diagnose(ended("moon.MoonError: the moon is full")).inferred == {}
 
 
 def test_a_gradient_that_stays_nan_is_a_failure():
     assert diagnose("{'loss': 1.5, 'grad_norm': nan}\n" * 2).cause == "loss_not_finite"
 
 
+def test_a_gradient_that_becomes_nan_in_the_last_step_is_a_failure():
+    steps = "".join(f"{{'loss': 0.{n}, 'grad_norm': {value}}}\n" for n, value in enumerate([1.5, 2.5, 0.5]))
+    assert diagnose(steps + "{'loss': 0.4, 'grad_norm': nan}\n").cause == "loss_not_finite"
+
+
 def test_a_message_that_a_console_has_wrapped_is_read():
     error = "RuntimeError: Expected all tensors to be on the\nsame device, but found at least two devices,\ncuda:0 and cuda:1!"
     assert diagnose(ended(error)).cause == "devices_mixed"
+
+
+def test_a_line_that_a_terminal_broke_inside_a_word_is_read():
+    error = "[rank6]:[E1 10:00:00.0 ProcessGroupNCCL.cpp:607] [Rank 6] Watchdog caught collective operation timeout: "
+    error += (
+        "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds"
+    )
+    broken = "".join(error[start : start + 80] + "\n" for start in range(0, len(error), 80))
+    assert diagnose(broken).cause == "nccl_timeout"
+    assert diagnose("".join(f"(Worker pid=7) {line}\n" for line in broken.splitlines())).cause == "nccl_timeout"
+
+
+def test_frames_as_wide_as_a_terminal_are_not_joined_with_their_code():
+    frame = '  File "/opt/train/{}/module.py", line 1751, in _wrapped_call_impl\n    return self._call_impl(*args)\n'
+    text = "Traceback (most recent call last):\n" + "".join(frame.format(name) for name in ("aaa", "bbb", "ccc"))
+    assert "(in _wrapped_call_impl, module.py)" in diagnose(f"{text}moon.MoonError: the moon is full\n").explanation
+
+
+def test_a_warning_of_a_logger_is_no_error_among_its_other_lines():
+    template = "2026-01-02 10:00:00,123 - trainer - {} - {}\n"
+    text = template.format("INFO", "epoch 1") * 3 + template.format("WARNING", "ConnectTimeout: huggingface.co") * 2
+    assert diagnose(text).cause == NO_FAILURE
+
+
+def same_answers(variants, seed):
+    """The share of the logs in tests/logs whose diagnosis stays the same as each variant prints them, and the others."""
+    logs = of_tests()
+    drawn = [
+        (log, name) for log in logs for name in random.Random(f"{seed} {log.name}").sample(sorted(VARIANTS), variants)
+    ]
+    others = [(log.name, name) for log, name in drawn if diagnose(varied(log.text, name, seed)).cause not in log.accept]
+    return 1 - len(others) / len(drawn), others
+
+
+def test_prefixes_and_line_breaks_do_not_change_the_diagnosis():
+    same, others = same_answers(2, seed=31)
+    assert same >= 0.99, others
+
+
+@pytest.mark.nightly
+def test_no_prefix_and_no_line_break_changes_the_diagnosis():
+    same, others = same_answers(len(VARIANTS), seed=7)
+    assert same >= 0.99, others
 
 
 def test_code_that_a_console_has_wrapped_is_not_taken_for_the_error():
@@ -95,6 +167,13 @@ def test_the_second_of_two_runs_in_a_log_counts():
         "> ",
         "(RayTrainWorker pid=4711, ip=10.0.0.1) ",
         "2026-01-02T10:00:00.123Z\t",
+        "INFO 2026-01-02T10:00:00.123456Z [resource.labels.containerName: main] (Core pid=7) ERROR 01-02 10:00:00 [core.py:842] ",
+        "2026-01-02 10:00:00,123 - trainer - ERROR - ",
+        "2026-01-02 10:00:00.123 | ERROR    | train:main:87 - ",
+        "[2026-01-02 10:00:00,123] [ERROR] [engine.py:1988:step] ",
+        "[1,mpirank:3,algo-1]<stderr>:",
+        "(TrainWorker pid=4711) [repeated 3x across cluster] ",
+        "    ",
     ],
 )
 def test_prefixes_of_log_collectors_do_not_hide_the_traceback(prefix):
@@ -108,7 +187,7 @@ def test_an_error_between_many_lines_of_metrics_is_found():
     failed = diagnose(metrics + ended("PermissionError: [Errno 13] Permission denied: '/out'"))
     assert (failed.cause, failed.evidence[0].number) == ("permission_denied", 3004)
     went_on = diagnose(metrics + ended("ModuleNotFoundError: No module named 'wandb'") + metrics)
-    assert went_on.cause == UNKNOWN
+    assert went_on.cause == NO_FAILURE
 
 
 @table(

@@ -27,6 +27,10 @@ class Chain:
     beside: bool = False
     child: bool = False
 
+    def raised_at(self, place: int) -> bool:
+        """True if the line is in the message of one of the exceptions."""
+        return any(link.last <= place <= link.end for link in self.links)
+
     def contains(self, place: int) -> bool:
         """True if the line is in one of the tracebacks or between two of them."""
         return self.links[0].first <= place <= self.links[-1].end

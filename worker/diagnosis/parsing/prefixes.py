@@ -1,13 +1,21 @@
-"""Separates a log line's text from what launchers, schedulers and log collectors put before it."""
+"""Separates a log line's text from what launchers, schedulers, log collectors and loggers put before it."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-# What launchers put before each line: torch's own hook, torchrun --tee, Lightning, mpirun.
-_RANK = re.compile(r"\s*(?:\[(rank|default)(\d{1,5})\]:|\[rank: ?(\d{1,5})\]|\[\d+,(\d{1,5})\]<std(?:err|out)>:) ?")
-_NAMED = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank[: ]?(\d{1,5})\]")
-_RAY = re.compile(r"(?:\x1b\[\d+m)?\(\w[\w.:]* pid=\d+(?:, ip=[\w.:]+)?\)(?:\x1b\[0m)? ?")
+from worker.diagnosis.parsing.wrapping import joined
+
+# What launchers put before each line: torch's own hook, torchrun --tee, Lightning, mpirun (SageMaker's too).
+_RANK = re.compile(
+    r"\s*(?:\[(rank|default)(\d{1,5})\]:|\[rank: ?(\d{1,5})\]|\[\d+,(?:mpirank:)?(\d{1,5})(?:,[\w-]+)?\]<std(?:err|out)>:) ?"
+)
+_NAMED = re.compile(r"\[(?:PG [^\]]*)?(?:[Rr]ank|RANK)[: ]?(\d{1,5})\]")
+_ALWAYS = re.compile(
+    r"\(\w[\w.:-]*(?: [\w=]+){0,2} pid=\d+(?:, ip=[\w.:]+)?\) ?(?:\[repeated \d+x[^\]]*\] ?)?"  # Ray, vLLM
+    r"|(?:[A-Z]+ )?\d{4}-\d\d-\d\dT[\d:.]+Z \[resource\.[^\]]+\] "  # Google's log viewer: its level is not the line's
+)
 _SRUN = re.compile(r"\s{0,4}(\d{1,4}): ")
 _LAUNCHER = re.compile(r"torch[./]distributed[./](?:elastic|run\b|launch)|deepspeed[./]launcher")
 """Output of a launcher that starts the ranks of a node itself: the tasks of srun are then nodes."""
@@ -18,59 +26,145 @@ _EVERY_LINE = (
     re.compile(r"[A-Za-z0-9][\w.-]*(?:\[\w+\])? +\| "),  # docker compose, foreman
     re.compile(r"\[pod/[^\]]+\] "),  # kubectl logs --prefix
     re.compile(r"[a-z][\w.-]{0,63}: "),  # pdsh and DeepSpeed's launcher: the host
-    re.compile(r"\[(?:INFO|ERROR|WARNING|DEBUG|STDOUT|STDERR)\] ?", re.I),  # programs that show another's output
-    re.compile(r"> "),  # quoted in an e-mail or an issue
+    re.compile(r"\[(?:STDOUT|STDERR)\] ?", re.I),  # programs that show another's output
+    re.compile(r"> ?"),  # quoted in an e-mail or an issue
+    re.compile(r"    "),
 )
 """Prefixes that count only if nearly every line has them."""
+
+_LEVEL = r"(?P<level>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
+_TIME = (
+    r"\[?(?:\d{4}[-/])?\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
+    r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?"
+)
+_WHERE = r"\[[\w./-]+:\d+(?::[\w.<>]+)?\]"
+_LOGGER = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"(?:{_TIME})(?: - [\w./:-]+)? - {_LEVEL} - ",  # the format of most examples of logging
+        rf"(?:{_TIME}) *\| *{_LEVEL} *\| *[\w.<>]+:[\w.<>]+:\d+ - ",  # loguru
+        rf"{_LEVEL} *\| *(?:{_TIME}) *\| *[\w.<>]+:[\w.<>]+:\d+ - ",  # autotrain
+        rf"{_LEVEL} (?:{_TIME}) (?:{_WHERE}) ?",  # vLLM
+        rf"(?:{_TIME}) \[{_LEVEL}\] (?:{_WHERE}) ?(?:\[PID:\d+\] )?",  # DeepSpeed
+        rf"\[{_LEVEL}\|[\w.]+:\d+\](?: (?:{_TIME}))? >> ",  # transformers
+        rf"(?:{_TIME}) \[{_LEVEL}\] ",
+        rf"{_LEVEL}:[\w.]+:",  # logging.basicConfig
+        rf"\[{_LEVEL}\] ?",
+    )
+)
+"""What a logger puts before a message, or before each of its lines; with the message's level."""
+_OF_TRACEBACK = re.compile(r"\s*(?:Traceback \(most recent|File \"[^\"]+\", line \d+)")
 
 
 @dataclass(frozen=True)
 class Read:
-    """A line without its prefixes: the node and the rank that printed it, if they are marked, and the text."""
+    """One or more lines without their prefixes, parts of which a terminal broke at its width.
 
-    node: int | None
-    rank: int | None
+    `first` is the index of the first of them; `node` and `rank` printed them, if they are marked; `level` is the logger's.
+    """
+
+    first: int
     text: str
+    node: int | None = None
+    rank: int | None = None
+    level: str = ""
 
 
 def without(lines: Sequence[str]) -> list[Read]:
-    """Each line without prefixes."""
-    texts = list(lines)
-    changed = True
-    while changed:
-        changed = False
-        for prefix in _EVERY_LINE:
-            if _mostly(prefix, texts):
-                texts = [prefix.sub("", text, count=1) if prefix.match(text) else text for text in texts]
-                changed = True
-    if not _mostly(_SRUN, texts):
-        return [_read(None, None, text) for text in texts]
+    """The lines without prefixes, those joined that a terminal broke, before or after a program added its prefix."""
+    read = [Read(index, text) for index, text in enumerate(lines)]
+    before: list[Read] = []
+    while read != before:
+        before = read
+        read = _without_loggers([replace(read[index], text=text) for index, text in joined([one.text for one in read])])
+        read = [_without_mark(one) for one in _without_collectors(read)]
+    return [_named(one) for one in read]
+
+
+def _without_collectors(read: list[Read]) -> list[Read]:
+    """The lines without what nearly all of them begin with."""
+    for prefix in _EVERY_LINE:
+        if _mostly(prefix, [one.text for one in read]):
+            read = [_cut(one, prefix) for one in read]
+    texts = [one.text for one in read]
+    if not _mostly(_SRUN, texts) or any(one.rank is not None for one in read):
+        return read
     of_nodes = any(_LAUNCHER.search(text) for text in texts)
-    return [_read_numbered(text, of_nodes=of_nodes) for text in texts]
+    return [_numbered(one, of_nodes=of_nodes) for one in read]
+
+
+def _match(prefix: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The prefix of a line, which may have lost the space at its end."""
+    return prefix.match(text) or prefix.match(f"{text} ")
+
+
+def _cut(line: Read, prefix: re.Pattern[str]) -> Read:
+    match = _match(prefix, line.text)
+    return replace(line, text=line.text[match.end() :]) if match else line
 
 
 def _mostly(prefix: re.Pattern[str], texts: Sequence[str]) -> bool:
     """True if nearly every line with text begins with the prefix."""
     written = [text for text in texts if text.strip()]
-    return len(written) > 2 and sum(bool(prefix.match(text)) for text in written) > 0.8 * len(written)
+    return len(written) > 2 and sum(bool(_match(prefix, text)) for text in written) > 0.8 * len(written)
 
 
-def _read_numbered(text: str, *, of_nodes: bool) -> Read:
+def _numbered(line: Read, *, of_nodes: bool) -> Read:
     """A line that begins with the number of a task of srun: a node if a launcher runs in each task, otherwise a rank."""
-    label = _SRUN.match(text)
+    label = _match(_SRUN, line.text)
     if label is None:
-        return _read(None, None, text)
-    number, text = int(label[1]), text[label.end() :]
-    return _read(number, None, text) if of_nodes else _read(None, number, text)
+        return line
+    number, text = int(label[1]), line.text[label.end() :]
+    return replace(line, node=number, text=text) if of_nodes else replace(line, rank=number, text=text)
 
 
-def _read(node: int | None, rank: int | None, text: str) -> Read:
-    text = _RAY.sub("", text, count=1) if _RAY.match(text) else text
-    while mark := _RANK.match(text):
-        kind, *numbers = mark.groups()
-        # torchrun --tee gives the local rank; torch's own mark, further in, gives the global rank.
-        rank = int(next(number for number in numbers if number)) if rank is None or kind == "rank" else rank
-        text = text[mark.end() :]
-    if rank is None and (named := _NAMED.search(text)):
-        rank = int(named[1])
-    return Read(node, rank, text)
+def _without_mark(line: Read) -> Read:
+    """The line without one mark of a launcher."""
+    mark = _RANK.match(line.text)
+    if mark is None:
+        return _cut(line, _ALWAYS)
+    kind, *numbers = mark.groups()
+    # torchrun --tee gives the local rank; torch's own mark, further in, gives the global rank.
+    rank = int(next(number for number in numbers if number)) if line.rank is None or kind == "rank" else line.rank
+    return replace(line, rank=rank, text=line.text[mark.end() :])
+
+
+def _named(line: Read) -> Read:
+    """The line with the rank that its text names, if no prefix marks one."""
+    if line.rank is None and (named := _NAMED.search(line.text)):
+        return replace(line, rank=int(named[1]))
+    return line
+
+
+def _without_loggers(read: list[Read]) -> list[Read]:
+    """The lines without the prefixes of a logger, if it printed them before every line of a traceback or of the log."""
+    for prefix in _LOGGER:
+        found = [_match(prefix, one.text) for one in read]
+        if not any(found):
+            continue
+        levels = Counter(one["level"] for one in found if one)
+        every = _mostly(prefix, [one.text for one in read])
+        same = every and len(levels) == 1  # a collector's: it says nothing about the line
+        for index in range(len(read)) if every else _of_tracebacks(read, found):
+            if match := found[index]:
+                level = read[index].level if same else match["level"]
+                read[index] = replace(read[index], text=read[index].text[match.end() :], level=level)
+    return read
+
+
+def _of_tracebacks(read: list[Read], found: Sequence[re.Match[str] | None]) -> list[int]:
+    """The lines in runs of the same prefix that contain a traceback."""
+    runs: list[list[int]] = []
+    for index, match in enumerate(found):
+        if match is None or match["level"].startswith(("WARN", "DEBUG")):
+            continue
+        if runs and runs[-1][-1] == index - 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return [
+        index
+        for run in runs
+        if any((match := found[one]) and _OF_TRACEBACK.match(read[one].text[match.end() :]) for one in run)
+        for index in run
+    ]

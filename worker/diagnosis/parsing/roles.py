@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from typing import Protocol
 
 from worker.diagnosis.parsing.tracebacks import Traceback
 
@@ -16,6 +17,7 @@ class Role(IntEnum):
     CODE = 3
 
 
+_NOTICE_LEVELS = ("DEBUG", "INFO", "WARN", "WARNING")
 _CODE = re.compile(
     r"\s*frame #\d+:|\s+(?:raise|return|assert|warnings\.warn|logger\.\w+|warn)\b|\s*\d+ +[│|] |│|\s*❱"
     r"|\s*(?:from [\w.]+ import \w|import [\w.]+$|except\b.*:$)"
@@ -36,21 +38,40 @@ _ERROR = re.compile(
     r"|.*\bXid\b|.*core dumped"
 )
 
+_CONDITION = re.compile(r"\b(?:if|when|whenever|in case|unless|should|to avoid|to prevent|to fix)\b", re.I)
+_SENTENCE = re.compile(r"[.;!?]\s")
 
-def roles(texts: Sequence[str], sources: Sequence[object], found: Iterable[tuple[Traceback, bool]]) -> list[Role]:
-    """The role of each line. `sources`: who printed it; `found`: the tracebacks, each with True if only the launcher raised it."""
-    given = [_role(text) for text in texts]
+
+def is_conditional(before: str) -> bool:
+    """True if the words before an error, in the same sentence, say that it may occur and not that it did."""
+    return bool(_CONDITION.search(_SENTENCE.split(before)[-1]))
+
+
+class Printed(Protocol):
+    """A line of a log: its text, the level that a logger gave it, and who printed it."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def level(self) -> str: ...
+    @property
+    def source(self) -> object: ...
+
+
+def roles(lines: Sequence[Printed], found: Iterable[tuple[Traceback, bool]]) -> list[Role]:
+    """The role of each line; `found` are the tracebacks, each with True if only the launcher raised it."""
+    given = [_role(line) for line in lines]
     for one, of_launcher in found:
         for place in range(one.first, one.end + 1):
-            if sources[place] == sources[one.first]:
+            if lines[place].source == lines[one.first].source:
                 message = Role.TEXT if of_launcher else Role.ERROR
                 given[place] = Role.CODE if place < one.last else message
     return given
 
 
-def _role(text: str) -> Role:
-    if _CODE.match(text):
+def _role(line: Printed) -> Role:
+    if _CODE.match(line.text):
         return Role.CODE
-    if _NOTICE.search(text):
+    if line.level in _NOTICE_LEVELS or _NOTICE.search(line.text):
         return Role.NOTICE
-    return Role.ERROR if _ERROR.match(text) else Role.TEXT
+    return Role.ERROR if line.level or _ERROR.match(line.text) else Role.TEXT

@@ -1,0 +1,1 @@
+"""Measures `worker.diagnosis` on logs whose cause is known."""
