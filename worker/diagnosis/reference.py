@@ -42,13 +42,14 @@ last one counts.
 
 **The exception that ended the run decides**: of several exceptions of one process, the last. If it was raised because of another
 one, or while another was handled, the last of them that Lathe knows counts, and of those with the same cause the first; one that
-only says what could not be done ("We couldn't connect", "Failed to import") gives way to its cause. An error that your own code was handling does not count if that code then
-failed by a mistake of its own (TypeError, SyntaxError). Other output before it counts only if the exception reports what happened
-elsewhere, such as a lost worker or a CUDA error. Source code in a traceback is never the cause. A warning is
-a symptom: it counts only if the log shows that the run failed and has no traceback. Python's tracebacks are read, and those of
-notebooks (IPython) and of rich. If no known cause matches, the diagnosis says so and shows the error that ended the rank that
-failed first, the frame that raised it, and the known cause whose messages are most like it (`inferred.nearest`). A text that says
-what to do if an error occurs is no error. A log in which no line shows a failure has the cause `no_failure`.
+only says what could not be done ("We couldn't connect", "Failed to import") gives way to its cause. An error that your own code
+was handling does not count if that code then failed by a mistake of its own (TypeError, SyntaxError). Other output before it
+counts only if the exception reports what happened elsewhere, such as a lost worker or a CUDA error. Source code in a traceback is
+never the cause, nor is a text that says what to do if an error occurs. A warning is a symptom: it counts only if the log shows that
+the run failed and has no traceback. Python's tracebacks are read, and those of notebooks (IPython) and of rich.
+
+**No known cause**: the answer is `unknown`, with the error that ended the rank that failed first, the frame that raised it, and the
+known cause whose messages are most like it (`inferred.nearest`). A log in which no line shows a failure has the cause `no_failure`.
 
 **Memory**: for a GPU that is out of memory, `inferred` contains the requested size (`bytes_requested`), the phase, and the memory
 in use. With the model's `config.json` (`--model`), the line of code and the size identify the tensor: an attention matrix (batch,

@@ -51,6 +51,7 @@ CAUSES = (
                 r"loaded state dict contains a parameter group that doesn't match the size of optimizer's group", 0.96
             ),
             sign(r"loaded state dict has a different number of parameter groups", 0.96),
+            sign(r"The state of _OptimStateKey\(.{1,8000}\) is empty", 0.95),
             sign(r"RuntimeError: Size mismatch$", 0.7, inside=r"optim"),
             sign(r"KeyError: '?(?:exp_avg|step|state)'?$", 0.7, inside=r"optim"),
         ),

@@ -123,6 +123,20 @@ CAUSES = (
         ),
     ),
     Cause(
+        "metal_command_failed",
+        "A command buffer of an Apple GPU (Metal) failed.",
+        (
+            sign(r"\[METAL\] Command buffer execution failed: (?!Insufficient Memory)(?P<what>.{1,200})", 0.95),
+            sign(r"[Cc]ommand buffer exited with error status|MTLCommandBuffer.*(?:failed|error)", 0.9),
+            sign(r"failed assertion `.*(?:MTL|MPS)|MPSNDArray.*(?:failed|error): ", 0.85),
+        ),
+        (
+            "Update macOS and MLX or torch; end other programs that use the GPU, and rerun: an internal error or a timeout often does not return.",
+            "If it returns at the same step, lower the batch size and max_length: long commands are ended by the system.",
+        ),
+        explanation="{what}",
+    ),
+    Cause(
         "gpu_hardware",
         "GPU hardware failure.",
         (

@@ -102,6 +102,7 @@ CAUSES = (
                 0.75,
                 _AFTER,
             ),
+            sign(r"NCCL error: \w|Failed to load NCCL library from (?P<path>[^\s,]+?)\.? It is expected", 0.8, _AFTER),
             sign(r"NCCL Error \d+: (?:internal error|unhandled|invalid)", 0.8, _AFTER),
         ),
         (

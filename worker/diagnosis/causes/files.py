@@ -80,6 +80,7 @@ CAUSES = (
             sign(r"FileNotFoundError: \[Errno 2\] No such file or directory: '?(?P<path>[^'\n]+)'?", 0.85),
             sign(r"RuntimeError: unable to open file <(?P<path>[^>]+)>.*No such file", 0.9),
             sign(r"FileNotFoundError: (?!\[Errno)(?!.*, but got an? )", 0.8),
+            sign(r"ValueError: No file with name: (?P<path>\S+) found in ", 0.93),
             sign(r"RuntimeError: Parent directory (?P<path>\S+) does not exist", 0.93),
             sign(r"^OSError: Cannot find data file\.", 0.8),
             sign(

@@ -85,6 +85,7 @@ CAUSES = (
                 r"429 Client Error|Client error '429|429 Too Many Requests|HTTP Error 429|We had to rate limit you",
                 0.95,
             ),
+            sign(r"Failed to request \S+ - 429\b|[Ss]tatus(?: code)?:? 429\b", 0.93),
         ),
         ("Wait a few minutes; set a token (HF_TOKEN); let one process download first, then set HF_HUB_OFFLINE=1.",),
     ),

@@ -82,6 +82,7 @@ CAUSES = (
             ),
             sign(r"Using --\w+ xxx together with --\w+ is not possible|only works in distributed training", 0.9),
             sign(_REFUSED, 0.75, when=ends_in(_OF_SETTINGS)),
+            sign(r"^AssertionError: (?P<kind>[\w -]{1,60}) must be (?:specified|set|provided|given)\b", 0.75),
             sign(_COMBINED, 0.65, when=ends_in(_OF_TRAINERS)),
             sign(
                 r"^ValueError: .*(?<!type )(?:[Ss]hould|[Mm]ust) be one of|^ValueError: .*(?:[Pp]ossible values are|[Cc]hoose between|expected one of|[Ss]upported values are|must be in \[)",

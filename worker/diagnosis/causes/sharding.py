@@ -166,6 +166,20 @@ CAUSES = (
         ),
     ),
     Cause(
+        "dtensor_mixed",
+        "A sharded weight (DTensor) met a plain tensor in one operation.",
+        (
+            sign(r"got mixed torch\.Tensor and DTensor", 0.97),
+            sign(
+                r"aten\.[\w.]+: (?:expected|in-place operations that require) .*DTensor|Expected DTensor,? but got", 0.8
+            ),
+        ),
+        (
+            "Shard or replicate the whole model alike: call fully_shard on the root module too, after adapters and new embeddings are added.",
+            "Where code uses a weight directly (clipping, merging, a custom loss), take weight.full_tensor() or weight.to_local(); or use FSDP1 (fsdp_version: 1).",
+        ),
+    ),
+    Cause(
         "no_sync_refused",
         "Gradient accumulation without synchronization is not possible with ZeRO-2 and ZeRO-3.",
         (

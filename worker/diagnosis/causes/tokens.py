@@ -64,6 +64,10 @@ CAUSES = (
                 inside=r"position_embeddings$",
             ),
             sign(
+                r"shape mismatch: value tensor of shape \[3, (?P<length>\d+)\] cannot be broadcast to indexing result of shape \[3, (?P<limit>\d+)\]",
+                0.85,  # the position ids of a row with images (time, height, width)
+            ),
+            sign(
                 r"Sequence length must be less than max_position_embeddings|sequence length \d+ cannot exceed the maximum allowed length",
                 0.95,
             ),
@@ -124,6 +128,20 @@ CAUSES = (
             "Make each row start with a user turn (after at most one system turn) and alternate user and assistant.",
             "Some templates (Gemma, Mistral) know no system role: put its text before the first user turn.",
         ),
+    ),
+    Cause(
+        "chat_template_failed",
+        "The chat template could not be rendered: it has a mistake, or uses a field or variable that a row does not have.",
+        (
+            sign(r"(?:jinja2\.exceptions\.)?UndefinedError: (?P<what>.+)", 0.85),
+            sign(r"(?:jinja2\.exceptions\.)?Template(?:Syntax|Runtime|Assertion)?Error: (?P<what>.+)", 0.8),
+            sign(r"TypeError: Object of type Undefined is not JSON serializable", 0.9),
+        ),
+        (
+            "Give the rows the field that the message names, or a value for it in chat_template_kwargs; `lathe dataset render` shows the first row that fails.",
+            "If the template itself is wrong, use that of the model's current release, or set chat_template.",
+        ),
+        explanation="{what}",
     ),
     Cause(
         "image_tokens_mismatch",
