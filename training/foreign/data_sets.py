@@ -44,6 +44,23 @@ _OF_A_SET: dict[str, tuple[Outcome, str]] = {
 """Keys of one of axolotl's data sets that become no setting."""
 _READ = {*_AXOLOTL, "path", "data_files", "type", "message_field_training", "message_field_training_detail", "roles_to_train",
          "train_on_eos", "train_on_eot", "drop_system_message"}  # fmt: skip
+_NAMES_OF_MESSAGES = frozenset(
+    (
+        "role",
+        "from",
+        "content",
+        "value",
+        "user",
+        "human",
+        "assistant",
+        "gpt",
+        "model",
+        "system",
+        "tool",
+        "ipython",
+        "tool_calls",
+    )
+)
 _ON_HUB = "{0} is a data set of the hub: import it on the page Data sets, then pick it."
 _LEFT_OUT = "{0} Training leaves it out."
 
@@ -150,12 +167,23 @@ def keys_of_sets(key: str, value: Any) -> list[Entry]:
         nested = {f"type.{name}": one for name, one in kind.items()} if isinstance(kind, dict) else {}
         for name, given in (whole | nested).items():
             plain = str(name).removeprefix("type.")
-            if plain not in _READ and not is_off(given):
+            usual = plain in ("roles", "message_property_mappings") and _usual_names(given)
+            if plain not in _READ and not is_off(given) and not usual:
                 outcome, note = _OF_A_SET.get(
                     plain, (Outcome.UNSUPPORTED, "Lathe does not know this key of axolotl's data sets.")
                 )
                 entries.append(Entry(f"{key}[{number}].{name}", given, outcome, note=note))
     return entries
+
+
+def _usual_names(named: Any) -> bool:
+    """True if roles and fields of messages have names that Lathe finds by itself."""
+    listed = (
+        [one for value in named.values() for one in (value if isinstance(value, list) else [value])]
+        if isinstance(named, dict)
+        else [""]
+    )
+    return {str(one).lower() for one in listed} <= _NAMES_OF_MESSAGES
 
 
 def _axolotl_set(described: Values, folder: Path | None) -> _Found:

@@ -63,7 +63,7 @@ def choice(setting: str, names: Mapping[Any, Any], nearest: str = "") -> Rule:
 
     def rule(value: Any, _: Values) -> Answer:
         known = {str(name).lower(): chosen for name, chosen in names.items()}
-        if value is None:
+        if value is None or value == "":
             return Answer({}, "is empty.")
         if str(value).lower() in known:
             return Answer({setting: known[str(value).lower()]})

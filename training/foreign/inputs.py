@@ -13,12 +13,14 @@ from training.foreign.launchers import Launch, launches
 from training.foreign.nearby import Nearby
 from training.foreign.nested import flat
 from training.foreign.programs import (
+    BY_FLAGS,
     BY_ITSELF,
     COMMANDS,
     LAUNCHERS,
     ONE_PROCESS,
     PROGRAMS,
     SCRIPT,
+    TRL,
     UNSLOTH,
     Program,
     of_command,
@@ -27,7 +29,7 @@ from training.foreign.programs import (
 from training.foreign.shell_text import read as read_script
 from training.foreign.shell_values import Unresolved
 from training.foreign.shell_words import ShellTextError
-from training.foreign.trainer_keys import COMMAND
+from training.foreign.trainer_keys import COMMAND, FILE
 
 _CONFIG_FLAGS = ("config", "c", "config_file", "config_path")
 _ENDINGS = (".yaml", ".yml", ".json")
@@ -68,10 +70,14 @@ def given(text: str, folder: Path | None, name: str) -> Given:
     if python_text.is_script(text):
         return _script(text, name)
     values, problem = _mapping(text)
-    if values is not None and (cells := python_text.of_notebook(values)) is not None:
-        return _script(cells, name)
+    if values is not None and (notebook := python_text.of_notebook(values)) is not None:
+        values, text = {}, notebook[1]
+        if python_text.is_script(notebook[0]):
+            return _script(notebook[0], name)
     if values is not None and (program := recognized(values)) is not None:
         not_read.check("", values, name)
+        if program is TRL and name:
+            values = {FILE: name} | values
         return Given(program, flat(values, program.table) if program.nested else values, nearby=nearby)
     try:
         command = _command(text, nearby)
@@ -150,7 +156,7 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
     flags = {
         name: value for name, value in read.flags.items() if name not in _CONFIG_FLAGS or not isinstance(value, str)
     }
-    program = of_command(command) or (None if launch.target in COMMANDS else recognized(of_files | flags))
+    program = of_command(command) or (None if launch.target in COMMANDS else _by_flags(of_files | flags))
     not_read.check(command, of_files | flags, command)
     if program is None or _NO_TRAINING.search(launch.target):
         return None
@@ -166,6 +172,12 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
         options = {name: value for name, value in options.items() if name.islower() or name == "CUDA_VISIBLE_DEVICES"}
         options = _config_of_launcher(options, nearby)
     return Given(program, {COMMAND: command} | values, launcher, options, tuple(entries), nearby)
+
+
+def _by_flags(values: Values) -> Program | None:
+    """The program whose flags the values are; files alone are of no command."""
+    program = recognized(values)
+    return program if program in BY_FLAGS else None
 
 
 def _of_files(read: arguments.Arguments, nearby: Nearby) -> tuple[Values, list[Entry]]:

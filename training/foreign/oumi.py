@@ -193,11 +193,8 @@ PREFIXES: Table = {
 
 
 def recognizes(values: Values) -> bool:
-    """True for Oumi's sections."""
-    model, training = values.get("model"), values.get("training")
-    by_section = (
-        isinstance(model, dict)
-        and "model_name" in model
-        and (isinstance(training, dict) or isinstance(values.get("data"), dict))
-    )
-    return by_section or "model.model_name" in values
+    """True for Oumi's sections: a model, and either training data or a trainer."""
+    model, data, training = (values.get(name) for name in ("model", "data", "training"))
+    named = isinstance(model, dict) and "model_name" in model
+    trains = (isinstance(data, dict) and "train" in data) or (isinstance(training, dict) and "trainer_type" in training)
+    return (named and trains) or "model.model_name" in values

@@ -75,8 +75,9 @@ AXOLOTL = Program(
 LLAMAFACTORY = Program(
     "LLaMA-Factory",
     lambda values: (
-        _has("finetuning_type", "cutoff_len", "dataset_dir", "train_dataset", "pref_loss", "lora_target")(values)
-        or ("template" in values and "model_name_or_path" in values)
+        _has("finetuning_type", "cutoff_len", "train_dataset", "pref_loss")(values)
+        or (_has("dataset", "stage")(values) and _has("template", "lora_target", "dataset_dir")(values))
+        or _has("template", "dataset_dir", all_of=("model_name_or_path", "template"))(values)
     ),
     llamafactory.TABLE,
     llamafactory.PREFIXES,
@@ -115,6 +116,15 @@ OUMI = Program(
     commands=r"^oumi (train|distributed)",
     divides=True,
 )
+FIREFLY = Program(
+    "Firefly",
+    _has("train_mode", "template_name", all_of=("train_file", "max_seq_length")),
+    trl.FIREFLY,
+    {},
+    trl.firefly_defaults,
+    trl.FILES,
+    trl.EVAL_FILES,
+)
 MEDICALGPT = Program(
     "MedicalGPT",
     lambda values: (
@@ -142,20 +152,12 @@ SCRIPT = Program(TRL.name, _nothing_is, trl.SCRIPT, {}, trl.script_defaults, trl
 UNSLOTH = Program("Unsloth", _nothing_is, trl.SCRIPT, {}, trl.script_defaults, trl.FILES, trl.EVAL_FILES)
 """Python scripts, whose calls give the keys."""
 PROGRAMS = (
-    TORCHTUNE,
-    OUMI,
-    DEEPSPEED,
-    ADAPTER,
-    ACCELERATE,
-    FSDP,
-    AXOLOTL,
-    LLAMAFACTORY,
-    SWIFT,
-    MEDICALGPT,
-    TRL,
-    UNSLOTH,
+    *(TORCHTUNE, OUMI, DEEPSPEED, ADAPTER, ACCELERATE, FSDP, AXOLOTL),
+    *(LLAMAFACTORY, SWIFT, FIREFLY, MEDICALGPT, TRL, UNSLOTH),
 )
 
+BY_FLAGS = (LLAMAFACTORY, SWIFT, FIREFLY, MEDICALGPT, TRL)
+"""Programs of which a script's flags alone are recognized."""
 LAUNCHERS = {
     ACCELERATE_LAUNCH: Program(
         ACCELERATE_LAUNCH, _nothing_is, launch_keys.ACCELERATE, launch_keys.OTHERS, lambda _: {"num_processes": None}

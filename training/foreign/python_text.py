@@ -17,7 +17,8 @@ _MOST_NODES = 100_000
 _DEEPEST = 20
 _LARGEST = 2**40
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+(unsloth|trl|transformers|peft)\b", re.MULTILINE)
-_MAGIC = re.compile(r"^[ \t]*[%!].*$", re.MULTILINE)
+_MAGIC = re.compile(r"^[ \t]*%.*$", re.MULTILINE)
+_SHELL_LINE = re.compile(r"^[ \t]*!((?:.*\\\n)*.*)", re.MULTILINE)
 _TRAINER = re.compile(r"(?:Unsloth)?(SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|PPO|RLOO|OnlineDPO|GKD|BCO|Seq2Seq|)Trainer")
 _CONFIG = re.compile(r"(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|PPO|RLOO|OnlineDPO|GKD|BCO)Config")
 _ARGUMENTS = re.compile(r"(?:Seq2Seq|Unsloth)?TrainingArguments")
@@ -45,14 +46,16 @@ def is_script(text: str) -> bool:
     return bool(_IMPORTS.search(text)) and "Trainer(" in text
 
 
-def of_notebook(values: Values) -> str | None:
-    """The Python text of a notebook's cells; None if the values are no notebook."""
+def of_notebook(values: Values) -> tuple[str, str] | None:
+    """The Python text and the shell text of a notebook's cells; None if the values are no notebook."""
     cells = values.get("cells")
     if not isinstance(cells, list):
         return None
     sources = [cell.get("source", "") for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
     texts = ["".join(map(str, source)) if isinstance(source, list) else str(source) for source in sources]
-    return "\n".join(text for text in texts if not text.startswith("%%"))
+    shell = [text.partition("\n")[2] for text in texts if text.startswith(("%%bash", "%%sh"))]
+    shell += [line for text in texts for line in _SHELL_LINE.findall(text)]
+    return "\n".join(_SHELL_LINE.sub("", text) for text in texts if not text.startswith("%%")), "\n".join(shell)
 
 
 def read(text: str) -> Values:

@@ -29,6 +29,11 @@ FSDP_KEYS = frozenset(
         "xla_fsdp_grad_ckpt",
     ]
 )
+_OF_PROGRAMS = (
+    r"(?:\./)?(?:deepspeed_configs/zero|examples/deepspeed/ds_z)([0-3])"
+    r"(?:_bf16)?(_offload|_cpuoffload_all)?(?:_config)?\.json"
+)
+"""Files that axolotl and LLaMA-Factory bring."""
 _BY_FILE = "to keep it, give the whole file as deepspeed_config."
 
 
@@ -89,7 +94,7 @@ DEEPSPEED_OTHERS: Table = {"": lambda _, __: Answer(None, _BY_FILE)}
 
 def from_name(name: str) -> Values | None:
     """The settings of a configuration that trl or ms-swift brings, such as zero3 or zero2_offload; None if they bring none."""
-    match = re.fullmatch(r"zero([0-3])(_offload)?", name)
+    match = re.fullmatch(r"zero([0-3])(_offload)?", name) or re.fullmatch(_OF_PROGRAMS, name)
     if match is None:
         return {"fsdp1": {"strategy": "fsdp"}, "fsdp2": {"strategy": "fsdp"}, "multi_gpu": {"strategy": "ddp"}}.get(
             name

@@ -22,9 +22,10 @@ LAUNCH_VARIABLES = (
 """Variables that say on how many processes a command trains."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]\s]*\])?(\+?=)")
 _DECLARES = frozenset(("export", "declare", "local", "readonly", "typeset"))
-_OPENS = {"if": "branch", "case": "branch", "while": "while", "until": "while", "for": "for", "select": "for"}
+_OPENS = {"if": "branch", "case": "case", "while": "while", "until": "while", "for": "for", "select": "for"}
 _CLOSES = frozenset(("fi", "esac", "done", "}"))
 _CONTINUES = frozenset(("then", "else", "elif", "do", "{", "!", "time", "function"))
+_PATTERN = re.compile(r"(?:(?<=;;)|(?<=\bin\n))\s*(?!esac\b)[^)\n]*\)")
 _HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"]?)([\w.-]+)\2")
 
 
@@ -66,11 +67,20 @@ class _Reader(WordReader):
 
     def read_all(self) -> None:
         while self.at < len(self.text):
+            if self._skip_pattern():
+                continue
             words, assigned, target = self._statement()
             bodies = self._heredoc_bodies()
             if bodies and target:
                 self.script.files[target] = bodies[-1]
             self._run(words, assigned)
+
+    def _skip_pattern(self) -> bool:
+        """Skips a pattern of `case`, which is behind `in` or `;;`; False if there is none."""
+        if self._blocks[-1:] != ["case"] or not (match := _PATTERN.match(self.text, self.at)):
+            return False
+        self.at = match.end()
+        return True
 
     def _statement(self) -> tuple[list[Word], dict[str, Variable], str]:
         """The words up to the end of a command, the assignments before them, and the file its output goes to."""
@@ -129,7 +139,7 @@ class _Reader(WordReader):
         before = self.variables.get(name)
         if before is not None and "while" in self._blocks:
             return  # such loops read the script's arguments
-        if before is not None and "branch" in self._blocks and before != variable:
+        if before is not None and {"branch", "case"} & {*self._blocks} and before != variable:
             variable = Unresolved(f"${name}", "depends on a condition of the script")
         self.variables[name] = variable
 

@@ -10,6 +10,7 @@ _TASKS = {
     "clm": "pretraining", "cpt": "pretraining", "summarization": "seq2seq", "translation": "seq2seq", "seq2seq": "seq2seq",
     "classification": "classification", "glue": "classification",
 }  # fmt: skip
+_COMMON = ("sft", "pretraining")  # of which a name such as run_clm_sft.py has both
 _GENERATES = "training by generated answers ({0})"
 _OTHERS = {
     **dict.fromkeys(("grpo", "gspo", "dapo", "rloo", "ppo", "reinforce", "nash", "xpo", "gdpo", "online"), _GENERATES),
@@ -31,7 +32,7 @@ def named_task(name: str) -> str | None:
     for word in words:
         refuse(word, name)
     tasks = [_TASKS[word] for word in words if word in _TASKS]
-    return next((task for task in tasks if task != "sft"), tasks[0] if tasks else None)
+    return next((task for task in tasks if task not in _COMMON), next(iter(sorted(tasks, reverse=True)), None))
 
 
 def refuse(word: str, given: str) -> None:

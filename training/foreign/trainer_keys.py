@@ -26,6 +26,8 @@ ATTENTION = {
 
 COMMAND = "command"
 """The command that a program's arguments are of, as a key of their own: `trl dpo`, `scripts/run_sft.py`."""
+FILE = "file"
+"""The path of a file of arguments, where its name says the task."""
 LOGGING = "Lathe keeps every metric and log line itself; see the Run page."
 OWN_FOLDERS = "Lathe keeps runs in its data folder; `lathe export` copies a result."
 NO_LENGTH = "Lathe always truncates; set max_length to the longest sequence of the model."
@@ -95,6 +97,8 @@ def _hub_name(value: Any, values: Values) -> Answer:
     """hub_model_id, which has an effect with push_to_hub only."""
     if is_off(value) or not is_on(values.get("push_to_hub")):
         return Answer({}, "push_to_hub is off.")
+    if "/" not in str(value):
+        return Answer(None, "give push_to_hub with the owner of the repository: owner/name.")
     return Answer({"push_to_hub": value})
 
 
@@ -243,6 +247,8 @@ TRAINER: Table = {
     "train_sampling_strategy": _sampling,
     "pad_token": _own_token,
     "eos_token": _own_token,
+    "fsdp_transformer_layer_cls_to_wrap": ignored("belongs to fsdp."),
+    "fsdp_min_num_params": ignored("belongs to fsdp."),
     "use_cpu": ignored("the worker decides on which devices a run trains."),
     "local_rank": ignored(IN_LATHE),
     "average_tokens_across_devices": ignored("Lathe always weighs tokens alike on all devices."),

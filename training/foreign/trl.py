@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from training.errors import UserError
 from training.foreign.chat_keys import template_kwargs
 from training.foreign.entries import (
     Answer,
@@ -21,7 +22,7 @@ from training.foreign.entries import (
 )
 from training.foreign.launch_keys import SHARED
 from training.foreign.tasks import named_task, refuse
-from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, LIGER, NO_LENGTH, TRAINER
+from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, FILE, LIGER, NO_LENGTH, TRAINER
 
 _LOSSES = {
     name: name for name in ("sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "sppo_hard", "nca_pair", "bco_pair")
@@ -29,28 +30,18 @@ _LOSSES = {
 _OF_A_TASK = (
     ("desirable_weight", "kto"), ("undesirable_weight", "kto"), ("center_rewards_coefficient", "reward"),
     ("f_divergence_type", "dpo"), ("precompute_ref_log_probs", "dpo"), ("discopop_tau", "dpo"), ("beta", "dpo"),
-    ("max_prompt_length", "dpo"),
+    ("max_prompt_length", "dpo"), ("dpo_beta", "dpo"), ("dpo_loss_type", "dpo"),
 )  # fmt: skip
 """Keys that only the arguments of one task have; earlier ones decide."""
-_OF_GENERATION = (
-    "reward_funcs",
-    "num_generations",
-    "reward_model_path",
-    "vllm_mode",
-    "scale_rewards",
-    "num_ppo_epochs",
-)
-_ADAPTER_SWITCHES = (
-    "use_peft",
-    "use_lora",
-    "lora_enable",
-    "enable_lora",
-    "use_qlora",
-    "qlora",
-    "q_lora",
-    "lora",
-    "peft",
-)
+_REFUSED = {
+    "gamma_beta_ratio": "simpo", "simpo_gamma": "simpo", "cpo_alpha": "cpo",
+    **dict.fromkeys(("reward_funcs", "num_generations", "reward_model_path", "vllm_mode", "scale_rewards"), "grpo"),
+    "num_ppo_epochs": "ppo",
+}  # fmt: skip
+"""Keys that only training has that Lathe does not."""
+_ADAPTER_SWITCHES = ("use_peft", "use_lora", "use_peft_lora", "lora_enable", "enable_lora", "lora", "peft")
+_QUANTIZED_ADAPTERS = ("use_qlora", "qlora", "q_lora")
+"""Of these, false says nothing about LoRA itself."""
 _ADAPTER_VALUES = (
     "lora_r",
     "lora_rank",
@@ -60,6 +51,17 @@ _ADAPTER_VALUES = (
     "lora_target",
     "lora_modules",
     "lora_dim",
+)
+_FOUR_BITS = ("load_in_4bit", "use_4bit", "use_4bit_quantization")
+_EIGHT_BITS = ("load_in_8bit", "use_8bit", "use_8bit_quantization", "use_int8_training")
+_LENGTHS = (
+    "max_length",
+    "max_seq_length",
+    "model_max_length",
+    "max_seq_len",
+    "block_size",
+    "cutoff_len",
+    "max_sequence_length",
 )
 _OF_TRL = frozenset(
     [
@@ -101,31 +103,52 @@ def task_of(values: Values) -> str:
     """
     task = named_task(str(values[COMMAND]).rsplit("/", 1)[-1]) if COMMAND in values else None
     if task in (None, "sft", "pretraining"):
-        if key := next((key for key in _OF_GENERATION if not is_off(values.get(key))), ""):
-            refuse("grpo", key)
-        loss = values.get("loss_type")
+        if key := next((key for key in _REFUSED if not is_off(values.get(key))), ""):
+            refuse(_REFUSED[key], key)
+        loss = values.get("loss_type", values.get("dpo_loss_type"))
+        refuse(str(loss), f"loss_type: {loss}")
         name = str(loss[0] if isinstance(loss, list) and loss else loss)
         own = {"kto": "kto", "apo_zero_unpaired": "kto"}.get(name, "dpo" if name in _LOSSES and task is None else None)
         keyed = next((of for key, of in _OF_A_TASK if key in values), None) if task is None else None
-        task = own or keyed or task
+        named = _task_of_file(str(values.get(FILE, ""))) if {keyed, own} <= {"dpo", None} else None
+        task = named or own or keyed or task
     return task or "sft"
+
+
+def _task_of_file(path: str) -> str | None:
+    """The task that the name of a file or of its folder says, where the keys do not decide."""
+    for part in reversed(path.split("/")[-2:]):
+        try:
+            task = named_task(part.rpartition(".")[0] or part)
+        except UserError:  # a name decides nothing alone
+            continue
+        if task in ("sft", "dpo", "orpo", "kto", "reward"):
+            return task
+    return None
 
 
 def _task(_: Any, values: Values) -> Answer:
     return Answer({"task": task_of(values)})
 
 
+def _task_by_file(_: Any, values: Values) -> Answer:
+    task = task_of(values)
+    return Answer({"task": task}) if task != "sft" else Answer({}, "says no other task.")
+
+
 def is_own(values: Values) -> bool:
     """True if trl itself reads the arguments, not another script on transformers' Trainer."""
     if COMMAND in values:
         return bool(_OWN_SCRIPT.search(str(values[COMMAND])))
-    return bool(_OF_TRL & values.keys())
+    return any(values.get(key) is not None for key in _OF_TRL)
 
 
 def _trains_adapter(values: Values) -> bool:
     """True if the run trains LoRA: a switch says so, or, for scripts other than trl's, there are options of LoRA."""
     if any(is_on(values.get(key)) for key in ("full_finetune", "full_finetuning")):
         return False
+    if any(is_on(values.get(key)) for key in _QUANTIZED_ADAPTERS):
+        return True
     switches = [is_on(values[key]) for key in _ADAPTER_SWITCHES if values.get(key) is not None]
     if switches:
         return any(switches)
@@ -135,14 +158,11 @@ def _trains_adapter(values: Values) -> bool:
 
 
 def _bits(values: Values) -> str:
-    quantized = any(is_on(values.get(key)) for key in ("load_in_4bit", "use_qlora", "qlora", "q_lora"))
-    return (
-        "4bit"
-        if quantized or str(values.get("bits")) == "4"
-        else "8bit"
-        if is_on(values.get("load_in_8bit")) or str(values.get("bits")) == "8"
-        else ""
-    )
+    """The format of quantized weights; empty without."""
+    given = str(values.get("bits", values.get("load_in_kbits")))
+    if given == "4" or any(is_on(values.get(key)) for key in (*_FOUR_BITS, *_QUANTIZED_ADAPTERS)):
+        return "4bit"
+    return "8bit" if given == "8" or any(is_on(values.get(key)) for key in _EIGHT_BITS) else ""
 
 
 def _method(_: Any, values: Values) -> Answer:
@@ -161,6 +181,10 @@ def _of_lora(rule: Rule) -> Rule:
         return rule(value, values)
 
     return checked
+
+
+def _number_of_bits(value: Any, _: Values) -> Answer:
+    return Answer({"quantization": f"{value}bit"}) if value in (4, 8) else Answer({}, "means no quantization.")
 
 
 def _targets(value: Any, _: Values) -> Answer:
@@ -191,11 +215,21 @@ def _lengths(_: Any, values: Values) -> Answer:
     return Answer({"max_length": source + target} if whole else None, "the sum of both.")
 
 
+def _qlora_lengths(_: Any, values: Values) -> Answer:
+    """source_max_len and target_max_len of qlora.py, whose sum is a row's length."""
+    lengths = [values.get("source_max_len", 1024), values.get("target_max_len", 256)]
+    return (
+        Answer({"max_length": sum(lengths)}, "the sum of both.")
+        if all(isinstance(one, int) for one in lengths)
+        else Answer(None)
+    )
+
+
 def _share(value: Any, _: Values) -> Answer:
-    """A percentage of the rows that are held out."""
+    """A percentage of the rows that are held out; some scripts read a share below 1."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return Answer({"eval_split": 0}, "is off.")
-    return Answer({"eval_split": value / 100})
+    return Answer({"eval_split": value / 100 if value >= 1 else value})
 
 
 def _mixture(value: Any, _: Values) -> Answer:
@@ -238,6 +272,16 @@ def _beta(value: Any, values: Values) -> Answer:
     )
 
 
+_QLORA: Values = {
+    "bits": 4, "lora_r": 64, "lora_alpha": 16, "lora_dropout": 0.0, "lora_modules": "all", "learning_rate": 2e-4,
+    "max_steps": 10_000, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16, "source_max_len": 1024,
+    "target_max_len": 256,
+    "eval_dataset_size": 1024, "lr_scheduler_type": "constant", "warmup_ratio": 0.03, "max_grad_norm": 0.3,
+    "gradient_checkpointing": True, "use_peft": None, "save_steps": 250, "optim": "paged_adamw_32bit",
+}  # fmt: skip
+"""Defaults of qlora.py, the script of the paper."""
+
+
 def defaults(values: Values) -> Values:
     """What the program uses for missing keys, where Lathe's default is another."""
     task = task_of(values)
@@ -250,6 +294,8 @@ def defaults(values: Values) -> Values:
     }
     if str(values.get(COMMAND)).startswith("trl "):  # which starts accelerate
         common["num_processes"] = None
+    if re.search(r"(^|/)qlora\.py$", str(values.get(COMMAND))):
+        return _QLORA
     of_transformers = task in ("sft", "pretraining", "seq2seq", "classification") or "with Training" in str(
         values.get(COMMAND)
     )
@@ -270,7 +316,10 @@ _OPTIONS_OF_LORA: Table = {
     **dict.fromkeys(("lora_r", "lora_rank", "lora_dim"), to("lora_r")),
     "lora_alpha": to("lora_alpha"),
     "lora_dropout": to("lora_dropout"),
-    **dict.fromkeys(("lora_target_modules", "target_modules", "lora_target", "lora_modules"), _targets),
+    **dict.fromkeys(
+        ("lora_target_modules", "target_modules", "lora_target", "lora_modules", "lora_trainable", "trainable"),
+        _targets,
+    ),
     **dict.fromkeys(("lora_modules_to_save", "modules_to_save"), _modules),
     "lora_bias": usual("none", "Lathe trains no biases with LoRA."),
     "use_rslora": flag({"use_rslora": True}),
@@ -281,6 +330,7 @@ TRL: Table = {
     **SHARED,
     **TRAINER,
     COMMAND: _task,
+    FILE: _task_by_file,
     "model_name_or_path": to("model"),
     "model_revision": to("revision"),
     "dataset_config": ignored("belongs to dataset_name."),
@@ -300,8 +350,10 @@ TRL: Table = {
     "hub_model_revision": refused("Lathe pushes to the main branch."),
     "tool_format": ignored("Lathe renders tools by the model's own chat template."),
     "orpo_beta": to("beta"),
-    **dict.fromkeys(
-        ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "block_size", "cutoff_len"), _length
+    **dict.fromkeys(_LENGTHS, _length),
+    **dict.fromkeys(("source_max_len", "target_max_len"), _qlora_lengths),
+    "eval_dataset_size": lambda value, values: (
+        Answer({"eval_split": value}) if is_on(values.get("do_eval")) else Answer({"eval_split": 0}, "do_eval is off.")
     ),
     "max_source_length": _lengths,
     "max_target_length": _lengths,
@@ -319,6 +371,11 @@ TRL: Table = {
     "chat_template_kwargs": template_kwargs,
     "assistant_only_loss": flag({"train_on_prompt": False}),
     "beta": _beta,
+    "dpo_beta": _beta,
+    "dpo_loss_type": lambda value, values: _loss({"dpo": "sigmoid"}.get(str(value), value), values),
+    "num_epochs": to("epochs"),
+    "lazy_preprocess": ignored("Lathe stores the tokens itself."),
+    "with_tracking": ignored("set report_to."),
     "loss_type": _loss,
     "disable_dropout": ignored("the reference model never has dropout."),
     "truncation_mode": usual("keep_start", "Lathe truncates at the end."),
@@ -331,19 +388,18 @@ TRL: Table = {
     "ref_model_mixup_alpha": ignored("belongs to sync_ref_model."),
     "ref_model_sync_steps": ignored("belongs to sync_ref_model."),
     "center_rewards_coefficient": _reward,
-    **dict.fromkeys((*_ADAPTER_SWITCHES, "full_finetune", "full_finetuning"), _method),
+    **dict.fromkeys((*_ADAPTER_SWITCHES, *_QUANTIZED_ADAPTERS, "full_finetune", "full_finetuning"), _method),
     **{name: _of_lora(rule) for name, rule in _OPTIONS_OF_LORA.items()},
     "lora_task_type": ignored("task says this."),
-    "load_in_4bit": flag({"quantization": "4bit"}),
-    "load_in_8bit": flag({"quantization": "8bit"}),
-    "bits": lambda value, _: Answer(
-        {"quantization": f"{value}bit"} if value in (4, 8) else {}, "" if value in (4, 8) else "means no quantization."
-    ),
+    **dict.fromkeys(_FOUR_BITS, flag({"quantization": "4bit"})),
+    **dict.fromkeys(_EIGHT_BITS, flag({"quantization": "8bit"})),
+    "bits": _number_of_bits,
+    "load_in_kbits": _number_of_bits,
     "bnb_4bit_quant_type": ignored("Lathe uses nf4."),
     "bnb_4bit_quant_storage": ignored("Lathe stores quantized weights as the strategy needs them."),
     "bnb_4bit_compute_dtype": ignored("precision says this."),
     **dict.fromkeys(
-        ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant"),
+        ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant", "use_nested_quant"),
         flag({"double_quantization": True}, {"double_quantization": False}),
     ),
     "attn_implementation": choice("attention", ATTENTION, "auto"),
@@ -373,6 +429,13 @@ SCRIPT: Table = {
     "unsloth_tiled_mlp": ignored("changes no numbers."),
 }
 """Keys of Python scripts: the arguments of their calls."""
+FIREFLY: Table = {
+    **TRL,
+    "train_mode": lambda value, values: _method(
+        value, values | {"use_peft": value != "full", "load_in_4bit": value == "qlora"}
+    ),
+    "task_type": lambda value, _: Answer({"task": {"pretrain": "pretraining", "dpo": "dpo"}.get(str(value), "sft")}),
+}
 FILES = frozenset(
     [
         "dataset_name",
@@ -402,6 +465,15 @@ def script_defaults(values: Values) -> Values:
     own |= {"load_in_4bit": True, "use_bnb_nested_quant": True} | length
     own |= {"lora_r": 16, "lora_alpha": 16, "lora_dropout": 0.0, "gradient_checkpointing": "unsloth"} if adapter else {}
     return own
+
+
+def firefly_defaults(values: Values) -> Values:
+    """What Firefly uses for missing keys."""
+    mode = values.get("train_mode", "qlora")
+    own: Values = {"train_mode": "qlora", "test_split_size": 0, "learning_rate": 5e-5, "per_device_train_batch_size": 8,
+                   "warmup_ratio": 0.0, "save_steps": 500, "logging_steps": 500}  # fmt: skip
+    lora: Values = {"lora_rank": 64, "lora_alpha": 16, "lora_dropout": 0.05, "target_modules": "all"}
+    return own | (lora if mode != "full" else {})
 
 
 def medicalgpt_defaults(values: Values) -> Values:

@@ -256,3 +256,46 @@ def test_a_default_does_not_override_what_another_file_gives(tmp_path):
     (tmp_path / "b.yaml").write_text("finetuning_type: lora\nmodel_name_or_path: m\n")
     config = import_files([tmp_path / "a.json", tmp_path / "b.yaml"]).config()
     assert (config.lora_r, config.lora_alpha) == (64, 8)
+
+
+@table(
+    ("text", "program", "expected"),
+    [
+        ("torchrun run_clm_sft_with_peft.py --model_name_or_path m --dataset_dir d --validation_split_percentage 0.001 "
+         "--lora_rank 64 --trainable q_proj,v_proj --load_in_kbits 4 --max_seq_length 512", "transformers and trl",
+         {"task": "sft", "method": "qlora", "lora_r": 64, "target_modules": "q_proj,v_proj", "eval_split": 0.001,
+          "max_length": 512}),
+        ('{"model_name_or_path": "m", "train_file": "d", "template_name": "t", "max_seq_length": 64}', "Firefly",
+         {"method": "qlora", "lora_r": 64, "lora_alpha": 16, "target_modules": "all-linear", "max_length": 64, "eval_split": 0}),
+        ('{"model_name_or_path": "m", "train_file": "d", "train_mode": "full", "max_seq_length": 64}', "Firefly",
+         {"method": "full"}),
+        ("python qlora.py --model_name_or_path m --source_max_len 16 --target_max_len 512 --do_eval", "transformers and trl",
+         {"method": "qlora", "max_length": 528, "eval_split": 1024, "lora_r": 64, "gradient_accumulation_steps": 16}),
+        (f"deepspeed --num_gpus 2 train_lora.py {FLAGS} --lora_r 8 --q_lora False", "transformers and trl", {"method": "lora"}),
+        (f"python train.py {FLAGS} --use_peft_lora True --use_4bit_quantization True", "transformers and trl", {"method": "qlora"}),
+    ],
+)  # fmt: skip
+def test_scripts_of_other_projects_keep_their_meaning(text, program, expected):
+    result = import_text(text, None)
+    assert result.programs == (program,)
+    config = result.config()
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+@table(
+    ("name", "text", "task"),
+    [
+        ("recipes/orpo/config.yaml", "model_name_or_path: m\nbeta: 0.05\nmax_length: 64\n", "orpo"),
+        ("dpo.yaml", "model_name_or_path: m\nlearning_rate: 5.0e-7\n", "dpo"),
+        ("dpo/sft.yaml", "model_name_or_path: m\nlearning_rate: 5.0e-7\n", "sft"),
+        ("kto.yaml", "model_name_or_path: m\nloss_type: apo_zero_unpaired\n", "kto"),
+        ("online-ppo/run.yaml", "model_name_or_path: m\n", "sft"),
+    ],
+)
+def test_the_name_of_a_file_says_the_task_where_its_keys_do_not(name, text, task):
+    assert import_text(text, None, name).config().task == task
+
+
+def test_simpo_is_refused_by_its_own_keys():
+    with pytest.raises(UserError, match="SIMPO"):
+        import_text("model_name_or_path: m\nbeta: 2.5\ngamma_beta_ratio: 0.5\n", None)

@@ -99,3 +99,14 @@ def test_nothing_of_a_script_is_executed(tmp_path):
     text = TRL.replace("beta=0.3", f"beta=open({str(target)!r}, 'w').write('x')")
     assert "beta" not in import_text(text, None).settings
     assert not target.exists()
+
+
+def test_a_notebook_that_starts_a_script_is_its_command():
+    command = [
+        "!torchrun --nproc_per_node 2 finetune.py \\\n",
+        "    --model_name_or_path m \\\n",
+        "    --learning_rate 1e-5",
+    ]
+    cells = [{"cell_type": "code", "source": ["import torch\n", "x = 1"]}, {"cell_type": "code", "source": command}]
+    config = import_text(json.dumps({"cells": cells}), None).config()
+    assert (config.num_processes, config.learning_rate, config.method) == (2, 1e-5, "full")

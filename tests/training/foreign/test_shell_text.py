@@ -112,3 +112,8 @@ def test_what_expands_or_nests_too_far_is_refused(text):
 def test_broken_text_is_read_to_its_end(text):
     for whole in (text, f"train {text}", f"{text} x\ntrain", text * 500):
         read(whole)
+
+
+def test_the_patterns_of_a_case_are_no_commands():
+    text = 'case "$1" in\n  -m | --model ) M=x; shift ;;\n  --data) D=y ;;\nesac\ntrain --a 1'
+    assert [command.words[0] for command in read(text).commands] == ["shift", "train"]

@@ -268,8 +268,8 @@ def test_no_value_of_any_key_crashes(program, value):
     starts = {"DeepSpeed": "zero_optimization", "accelerate": "distributed_type", "PEFT": "peft_type", "axolotl": "base_model",
               "LLaMA-Factory": "finetuning_type", "transformers and trl": "model_name_or_path", "FSDP": "fsdp_offload_params",
               "ms-swift": "tuner_type", "MedicalGPT": "tool_format", "Oumi": "model.model_name",
-              "torchtune": "model._component_"}  # fmt: skip
-    more = {"MedicalGPT": {"train_file_dir": "d"}}
+              "torchtune": "model._component_", "Firefly": "train_mode"}  # fmt: skip
+    more = {"MedicalGPT": {"train_file_dir": "d"}, "Firefly": {"train_file": "d", "max_seq_length": 8}}
     if program.name == "Unsloth":
         return  # which has no file of keys
     keys = [*program.table, *program.prefixes, "deepspeed", "fsdp_config", "dataset", "datasets"]
