@@ -1,5 +1,7 @@
 """The weights that a checkpoint or result saves, without copies of those that it does not."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -49,6 +51,20 @@ def saved_names(model: torch.nn.Module) -> dict[str, str]:
     saved = get_peft_model_state_dict(model, state_dict=dict(state), save_embedding_layers=False)
     names = {id(tensor): name for name, tensor in saved.items()}
     return {name: names[id(state[name])] for name in trained if id(state[name]) in names}
+
+
+@contextmanager
+def own_names(model: torch.nn.Module) -> Iterator[None]:
+    """A context in which transformers saves a model's tensors as they are, as a resume loads them.
+
+    Otherwise it saves those of some models, such as mixtures of experts, in the form of their original files.
+    """
+    conversions = vars(model).get("_weight_conversions")
+    model._weight_conversions = []  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        model._weight_conversions = conversions  # type: ignore[assignment]
 
 
 def write_left_out(model: torch.nn.Module, checkpoint: Path) -> None:

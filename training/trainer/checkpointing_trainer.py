@@ -81,7 +81,8 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         folder, layout = checkpoint_dir(self.context.run_dir, step), self._layout()
 
         def write_all() -> None:
-            write()
+            with weights.own_names(self._unwrapped):
+                write()
             if self.is_world_process_zero():
                 layout.write(folder)
                 if digest:

@@ -10,14 +10,14 @@ from safetensors.torch import load_file, save_file
 from tiny import make_model
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from trained import copy_of, resumable
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
 from training.checkpointing import digest as digest_module
-from training.checkpointing.contents import check_contents
+from training.checkpointing.contents import check_contents, shapes_of_files
 from training.checkpointing.digest import Digest, trained_shapes
 from training.checkpointing.full_state import read_weights
 from training.checkpointing.parts import Part
-from training.checkpointing.weights import check_result, saved_names, write_left_out
+from training.checkpointing.weights import check_result, own_names, saved_names, write_left_out
 from training.config.choices import Strategy
 from training.config.peft_methods import REQUIRED, methods
 from training.config.run_config import RunConfig
@@ -115,6 +115,22 @@ def test_a_checkpoint_of_every_method_has_every_trained_parameter(tmp_path: Path
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     assert saved.keys() == weights.keys()
     assert all(torch.equal(saved[name], weights[name]) for name in weights)
+
+
+def test_a_checkpoint_of_a_mixture_of_experts_has_the_parameters_that_a_resume_loads(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = MixtralForCausalLM(MixtralConfig(vocab_size=32, num_hidden_layers=1, num_local_experts=2, **sizes))
+    model.save_pretrained(tmp_path / "result")
+    shapes = trained_shapes(model)
+    assert not shapes.keys() <= shapes_of_files(tmp_path / "result").keys()  # in the form of Mixtral's own files
+    check_result(tmp_path / "result", model)
+    with own_names(model):
+        model.save_pretrained(tmp_path / "checkpoint")
+    layout = Layout(Strategy.SINGLE, 1, 4, list(shapes), list(shapes.values()), list(shapes))
+    check_contents(tmp_path / "checkpoint", layout, shapes)
+    for folder in ("result", "checkpoint"):
+        again = MixtralForCausalLM.from_pretrained(tmp_path / folder)
+        assert all(torch.equal(weight, again.get_parameter(name)) for name, weight in model.named_parameters())
 
 
 def test_what_wrappers_hide_from_peft_is_refused(tmp_path: Path, lora: PeftModel) -> None:
