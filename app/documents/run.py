@@ -47,7 +47,9 @@ def brief(run: Run) -> dict[str, Any]:
     """A run as `lathe runs` lists it. Times are seconds since the epoch, sizes bytes."""
     asked = {name: run.config.get(name) for name in ("model", "data", "method")}
     return (
-        run.model_dump(mode="json", include=set(BRIEF)) | asked | {"job_id": submitted_id(run), "damaged": damaged(run)}
+        run.model_dump(mode="json", include=set(BRIEF))
+        | asked
+        | {"job_id": submitted_id(run), "damaged": damaged(run), "differs": run.differs}
     )
 
 
@@ -67,6 +69,7 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
     return run.model_dump(mode="json", include=set(WHOLE)) | {
         "job_id": submitted_id(run),
         "damaged": damaged(run),
+        "differs": run.differs,
         "attempts": [
             one.model_dump(mode="json", include=set(ATTEMPT)) for one in runs.attempts(session=session, run_id=run.id)
         ],

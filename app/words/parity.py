@@ -4,12 +4,15 @@ from typing import Any
 
 from training.run_folder.model_card import quality_loss
 
+DIFFERS = "result differs"
+"""Beside the status of a run whose result does not compute what was trained."""
+
 
 def verdict(form: dict[str, Any]) -> str:
     """One of "equal", "differs", "lossy" (as intended) and "not checked"."""
     if "error" in form:
         return "not checked"
-    if form["prompt_ids_equal"] and form["answers_equal"]:
+    if form.get("equal", form["answers_equal"]) and not (form.get("lossy") and not form["answers_equal"]):
         return "equal"
     return "lossy" if form.get("lossy") and form["prompt_ids_equal"] else "differs"
 

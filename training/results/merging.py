@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import ModulesToSaveWrapper
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import GENERATION_CONFIG_NAME
 
@@ -44,6 +47,7 @@ def merge(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, 
     if not hasattr(model.base_model, "merge_and_unload"):
         fix = "Load the base model and add the adapter with PEFT."
         raise UserError("method", config.method.value, "has no weights that can be merged.", fix)
+    _untie(model)
     merged = model.merge_and_unload(safe_merge=True)  # raises an error for NaN weights
     merged.config.use_cache = True
     partial = target.with_suffix(".partial")
@@ -58,6 +62,20 @@ def merge(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenizerBase, 
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _untie(model: PeftModel) -> None:
+    """Gives a head that shares the embeddings' weights a copy, if the adapter changes one of both: a merge would change both."""
+    base = model.get_base_model()
+    head, embeddings = base.get_output_embeddings(), base.get_input_embeddings()
+    adapted = any(isinstance(module, (BaseTunerLayer, ModulesToSaveWrapper)) for module in (head, embeddings))
+    if head is None or not adapted or not base.config.get_text_config().tie_word_embeddings:
+        return
+    while hasattr(head, "base_layer") or hasattr(head, "original_module"):
+        head = getattr(head, "base_layer", None) or head.original_module
+    head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+    for config in (base.config, base.config.get_text_config()):
+        config.tie_word_embeddings = False
 
 
 def _check_free_space(folder: Path, model_bytes: int) -> None:

@@ -17,6 +17,7 @@ from app.cli.sources import runs as source
 from app.cli.sources.server import chosen
 from app.local.lock import LOCK_FILE, address_of
 from app.words import numbers
+from app.words.parity import DIFFERS
 from app.words.runs import result_noun, took
 from training.config.choices import Method
 from training.config.fields import parse
@@ -30,6 +31,7 @@ from worker.store import database
 from worker.store.tables import Status
 
 EXIT = {Status.FINISHED: 0, Status.FAILED: 1, Status.STOPPED: 3, Status.DIVERGED: 4}
+NOT_AS_TRAINED = 5
 INTERRUPTED = 130
 
 
@@ -137,7 +139,7 @@ def _follow(run_id: str, *, as_json: bool) -> int:
         return INTERRUPTED
     values = source.document(run_id)
     click.echo(json.dumps(values) if as_json else ending(values))
-    return EXIT[status]
+    return NOT_AS_TRAINED if values.get("differs") else EXIT[status]
 
 
 def ending(values: dict[str, Any]) -> str:
@@ -155,6 +157,9 @@ def ending(values: dict[str, Any]) -> str:
         noun = result_noun(values["config"])
         facts += [] if chosen() else [(noun.capitalize(), str(adapter_dir(values)))]
         facts += [("Export", f"lathe export {run_id} -o {noun}.zip")]
+    if values.get("differs"):
+        facts += [("Not as trained", f"lathe verify {run_id}")]
+        after = f", {DIFFERS}{after}"
     return f"{status.capitalize()}{after}\n{numbers.pairs([*facts, ('Page', page_url(run_id))])}"
 
 

@@ -11,6 +11,7 @@ from app.cli.sources.server import chosen
 from app.words import numbers
 from app.words.datasets import data_words
 from app.words.numbers import plain
+from app.words.parity import DIFFERS
 from app.words.runs import change, exact_match, progress, result_noun, scores, strategy, took
 from training.config.data_sets import FIELDS
 from training.config.fields import in_words
@@ -59,7 +60,7 @@ def listing_table(rows: list[dict[str, Any]], now: float) -> str:
 def _row(row: dict[str, Any], now: float) -> list[str]:
     return [
         row["id"],
-        row["status"],
+        f"{row['status']}, {DIFFERS}" if row.get("differs") else row["status"],
         numbers.shorten(row["name"], 40),
         progress(row),
         "diverged" if row["diverged"] else numbers.decimal(row["final_loss"]),

@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 from app.access import callers
 from app.web.first_drawing.values import FIRST
 from app.words import numbers
+from app.words.parity import DIFFERS
 from training.errors import UserError
 from training.units import NONE
 from worker.settings import get_settings
@@ -64,10 +65,13 @@ def user_error_html(error: UserError) -> Markup:
     return each('<div class="alert" role="alert"><b>{}</b> <code>{}</code> {} <em>{}</em></div>', problems)
 
 
-def status_word(status: Status, request: str | None = None) -> Markup:
-    """The status as a colored dot and a word; a running run with a stop request is stopping."""
+def status_word(status: Status, request: str | None = None, *, differs: bool = False) -> Markup:
+    """The status as a colored dot and a word; a running run with a stop request is stopping. `differs`: as `Run.differs`."""
     word = "stopping" if status is Status.RUNNING and request == "stop" else status.value
-    return Markup('<span class="status status-{}"><i></i>{}</span>').format(status.value, word)
+    color = Status.FAILED.value if differs else status.value
+    return Markup('<span class="status status-{}"><i></i>{}</span>').format(
+        color, f"{word}, {DIFFERS}" if differs else word
+    )
 
 
 def run_link(run_id: str, name: str) -> Markup:

@@ -111,7 +111,10 @@ def _row(comparison: Comparison, lines: Sequence[Line], place: int) -> Markup:
         ],
     )
     return Markup('<tr>{}<td>{}</td><td class="method">{}</td>{}</tr>').format(
-        _name(run, place), status_word(run.status, run.request), method(run.config | run.stepped_down), cells
+        _name(run, place),
+        status_word(run.status, run.request, differs=run.differs),
+        method(run.config | run.stepped_down),
+        cells,
     )
 
 

@@ -33,7 +33,7 @@ def heading(run: Run) -> Markup:
         aside.append(f"Slurm job {job_id}{nodes}")
     aside.append(Markup("queued by {} {}").format(run.owner, ago(run.queued_at)))
     return Markup('<div class="run-title"><h1 title="{}">{}</h1><p>{} {}</p></div>').format(
-        run.name, run.name, status_word(run.status, run.request), Markup(" · ").join(aside)
+        run.name, run.name, status_word(run.status, run.request, differs=run.differs), Markup(" · ").join(aside)
     )
 
 

@@ -42,7 +42,7 @@ _WITHOUT_COLUMN = ("name", "data")
 def columns() -> dict[str, Column]:
     """All columns by name: those of a run, then its settings."""
     own = {
-        "status": Column("Status", lambda run, _: status_word(run.status, run.request), "status"),
+        "status": Column("Status", lambda run, _: status_word(run.status, run.request, differs=run.differs), "status"),
         "name": Column("Name", lambda run, _: _name(run), "name", "name"),
         "model": Column("Model", lambda run, _: _model(str(run.config.get("model", ""))), "model", "clip"),
         "data": Column("Data", _data, "data", "clip"),

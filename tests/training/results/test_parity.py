@@ -1,6 +1,7 @@
 """Saved results render and answer as the trained model does; a form that does not is named."""
 
 import json
+import math
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +14,12 @@ from trainer_process import train_here
 from transformers import AutoTokenizer
 
 from training.config.run_config import RunConfig
-from training.results.parity.reference import Reference
+from training.errors import UserError
+from training.results.evaluate import load_weights
+from training.results.parity.comparison import Row, document
+from training.results.parity.reference import Prompt, Reference
 from training.results.parity.verify import verdict, verify
+from training.serving.loaded import Base, load
 
 pytestmark = [
     pytest.mark.train,
@@ -128,3 +133,47 @@ def test_a_quantized_run_equals_on_its_own_base_and_loses_little_elsewhere(tmp_p
 def test_a_full_fine_tuning_is_compared_as_a_model() -> None:
     found = trained(Recipe("llama", "chats", PARITY | {"method": "full"})).summary["parity"]
     assert (list(found["forms"]), found["equal"]) == (["model"], True)
+
+
+def test_a_merged_head_that_shared_its_weights_with_the_embeddings_has_its_own(tmp_path: Path) -> None:
+    settings = {"target_modules": "c_attn, lm_head", "merge_adapter": True, "learning_rate": 0.05}
+    run = trained(of_family("gpt2", **settings))
+    assert json.loads((model("gpt2") / "config.json").read_text()).get("tie_word_embeddings", True)
+    parity = run.summary["parity"]
+    assert parity["equal"] and parity["forms"]["merged"]["max_logit_difference"] < 1e-4, parity
+    assert json.loads((run.run_dir / "merged/config.json").read_text())["tie_word_embeddings"] is False
+    assert any("lm_head" in name for name in load_file(run.run_dir / "merged/model.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("exact", "answer", "loss", "equal"),
+    [
+        (True, [2], 9.0, True),
+        (True, [3], 9.0, False),  # another answer in fp32
+        (False, [3], 9.01, True),  # rounding in bf16
+        (True, [2], 9.25, False),  # the same greedy answer, another perplexity
+        (False, [2], 9.25, False),
+    ],
+)
+def test_greedy_answers_alone_do_not_decide(exact: bool, answer: list[int], loss: float, equal: bool) -> None:
+    prompt = Prompt(0, [1], "a", expected=[2], answer=[2], loss=9.0)
+    rows = [Row(prompt, [1], answer, None, loss)]
+    form = document("merged", rows, Reference([prompt], exact=exact), str, lossy=False)
+    assert form["equal"] is equal
+    assert form["perplexity_loss"] == pytest.approx(math.exp(loss) - math.exp(9.0))
+
+
+def test_logits_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    config, run_dir, reference = finished(ON_CHATS, tmp_path / "run")
+    weights = load_file(run_dir / "adapter/adapter_model.safetensors")
+    save_file(
+        {name: value * math.nan for name, value in weights.items()}, run_dir / "adapter/adapter_model.safetensors"
+    )
+    (form,) = verify(config, run_dir, reference, ["adapter"])
+    assert "has NaN or infinity in 8 of" in form["error"]["message"]
+    assert not verdict(reference, [form])["equal"]
+    with pytest.raises(UserError, match="has NaN or infinity"):
+        load_weights(config, run_dir / "adapter", AutoTokenizer.from_pretrained(run_dir / "adapter"), ())
+    base = Base(config.model, "base")
+    with pytest.raises(UserError, match="has NaN or infinity"):
+        load(base, {"broken": run_dir / "adapter"}, {}, {})

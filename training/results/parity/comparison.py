@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, log
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from training.errors import UserError
 from training.results.parity.forms import Answered, Form
 from training.results.parity.reference import Prompt, Reference
 
@@ -32,7 +33,11 @@ class Row:
 
 
 def compare(reference: Reference, form: Form) -> list[Row]:
-    """Renders and answers every prompt of the reference. Answers are made from the tokens that training saw."""
+    """Renders and answers every prompt of the reference. Answers are made from the tokens that training saw.
+
+    Raises:
+        UserError: its logits are not finite.
+    """
     rows = []
     for index, prompt in enumerate(reference.prompts):
         ids = form.prompt_ids(prompt, reference.template_arguments)
@@ -49,6 +54,8 @@ def _difference(reference: Reference, index: int, answer: Answered) -> float | N
     known = reference.logits
     tokens, wanted = known.tokens[index], known.values[index]
     if answer.logits is not None:
+        if not np.isfinite(answer.logits[tokens]).all():
+            raise UserError("form", None, "answers with logits that are NaN or infinite.", "Use an earlier checkpoint.")
         return float(np.abs(wanted - answer.logits[tokens]).max())
     if answer.logprob is None or not answer.tokens:
         return None
@@ -59,18 +66,39 @@ def _difference(reference: Reference, index: int, answer: Answered) -> float | N
 def document(name: str, rows: list[Row], reference: Reference, decode: Any, *, lossy: bool) -> dict[str, Any]:
     """What `lathe verify --json` prints of a form; `decode` turns tokens into text. `lossy`: it rounds weights by intent."""
     differences = [row.difference for row in rows if row.difference is not None]
+    prompts, answers = all(row.ids_equal for row in rows), all(row.answer_equal for row in rows)
+    figures = {"max_logit_difference": max(differences, default=None), **_quality(rows, reference)}
     first = next((row for row in rows if not (row.ids_equal and row.answer_equal)), None)
     return {
         "form": name,
         "rows": len(rows),
-        "prompt_ids_equal": all(row.ids_equal for row in rows),
-        "answers_equal": all(row.answer_equal for row in rows),
+        "equal": prompts and (lossy or ((answers or not reference.exact) and _within_tolerance(figures, reference))),
+        "prompt_ids_equal": prompts,
+        "answers_equal": answers,
         "equal_answers": sum(row.answer_equal for row in rows),
-        "max_logit_difference": max(differences, default=None),
-        **_quality(rows, reference),
+        **figures,
         "lossy": lossy,
         "first_difference": first and _told(first, decode),
     }
+
+
+def tolerance(reference: Reference) -> dict[str, float]:
+    """How far a form may be from the trained model: logits, as a share of the largest, and the mean loss of the answers, in nats.
+
+    In 16 bits two orders of the same sums differ by some roundings of 2**-8, in fp32 of 2**-24. Answers must be the same in fp32
+    only: in 16 bits the most probable token is often a matter of the last bit.
+    """
+    return {"logits": 0.01, "loss": 0.005} if reference.exact else {"logits": 0.1, "loss": 0.05}
+
+
+def _within_tolerance(figures: dict[str, Any], reference: Reference) -> bool:
+    allowed, logits = tolerance(reference), figures["max_logit_difference"]
+    if logits is not None and reference.logits is not None:
+        largest = float(np.abs(reference.logits.values).max())
+        if logits > allowed["logits"] * max(largest, 1.0):
+            return False
+    here, lost = figures["perplexity"], figures["perplexity_loss"]
+    return here is None or lost is None or abs(log(here / (here - lost))) <= allowed["loss"]
 
 
 def _quality(rows: list[Row], reference: Reference) -> dict[str, Any]:

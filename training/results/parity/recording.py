@@ -42,6 +42,7 @@ def record(
         ends=_ends(model, data, tokenizer),
         template_arguments=template_arguments(config.chat_template_kwargs),
         max_new_tokens=min(MOST_NEW_TOKENS, config.max_new_tokens),
+        exact=precision is Precision.FP32 and all(weight.dtype is torch.float32 for weight in model.parameters()),
     )
     autocast = None if precision is Precision.FP32 else DTYPES[precision]
     if by_all_ranks(config):

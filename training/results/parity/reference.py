@@ -21,6 +21,7 @@ from training.config.choices import LossOn, Task
 from training.config.run_config import RunConfig
 from training.data.data_files import read_files
 from training.data.example import Example, Message, Row
+from training.errors import UserError
 from training.results.parity.trained import Trained
 from training.run_folder.paths import PARITY_FOLDER
 from training.tokens.encoding import Encoder
@@ -70,7 +71,8 @@ class Logits:
 class Reference:
     """The prompts, and the trained model's logits after them.
 
-    `ends` are the tokens at which the trained model ends an answer, `template_arguments` those of the chat template.
+    `ends` are the tokens at which the trained model ends an answer, `template_arguments` those of the chat template. `exact` is
+    True if it computed in fp32 with weights in fp32.
     """
 
     prompts: list[Prompt]
@@ -78,6 +80,7 @@ class Reference:
     ends: list[int] = field(default_factory=list)
     template_arguments: dict[str, Any] = field(default_factory=dict)
     max_new_tokens: int = 0
+    exact: bool = False
 
     def write(self, run_dir: Path) -> None:
         """Writes the reference into the run's folder.
@@ -190,4 +193,8 @@ def answered(reference: Reference, model: Trained, device: torch.device, autocas
             prompt.loss = model.loss(prompt.prompt_ids, prompt.expected) if prompt.expected else None
         logits.append(first)
     reference.logits = Logits.of(logits)
+    if not np.isfinite(reference.logits.values).all():
+        raise UserError(
+            "model", None, "answers with logits that are NaN or infinite.", "Set precision to bf16 or fp32."
+        )
     return reference

@@ -17,7 +17,7 @@ from training.errors import UserError
 from training.models.loading import load_tokenizer
 from training.results.gguf.quantize import write
 from training.results.merging import last_summary, merge
-from training.results.parity.comparison import Row, compare, document, exact_match, perplexity
+from training.results.parity.comparison import Row, compare, document, exact_match, perplexity, tolerance
 from training.results.parity.forms import Form, adapter_form, gguf_form, model_form
 from training.results.parity.reference import Reference
 from training.results.parity.served import served_form
@@ -108,12 +108,11 @@ def existing(config: RunConfig, run_dir: Path) -> list[str]:
 def verdict(reference: Reference, forms: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The document of a verification."""
     checked = [form for form in forms if "error" not in form]
-    exact = [form for form in checked if not form["lossy"]]
-    equal = bool(checked) and all(form["prompt_ids_equal"] for form in checked)
     return {
         "rows": len(reference.prompts),
         "template_arguments": reference.template_arguments,
-        "equal": equal and all(form["answers_equal"] for form in exact),
+        "equal": bool(checked) and all(form["equal"] for form in checked),
+        "tolerance": tolerance(reference),
         "perplexity": perplexity([prompt.loss for prompt in reference.prompts]),
         "exact_match": exact_match(reference),
         "forms": {form["form"]: {name: value for name, value in form.items() if name != "form"} for form in forms},

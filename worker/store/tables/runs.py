@@ -161,6 +161,12 @@ class Run(SQLModel, table=True):
         return self.status is Status.FINISHED or (self.status is Status.DIVERGED and self.summary is not None)
 
     @property
+    def differs(self) -> bool:
+        """True if a form of its result, as compared at the end of training, does not compute what was trained."""
+        parity = (self.summary or {}).get("parity") or {}
+        return self.has_result and any(form.get("equal") is False for form in (parity.get("forms") or {}).values())
+
+    @property
     def at_rung(self) -> bool:
         """True once it has reached the step at which its sweep decides."""
         return self.pause_at is not None and self.step >= self.pause_at

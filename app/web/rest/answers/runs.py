@@ -20,6 +20,7 @@ class RunInList(Answer):
     data: str | None = Field(description="id of the training data set; several with their weights")
     method: str | None
     damaged: list[str] = Field(description="fields that cannot be read and have no value here")
+    differs: bool = Field(description="true if the result does not compute what was trained")
 
 
 class RunList(Answer):
@@ -72,6 +73,7 @@ class RunAnswer(Answer):
     """A run with its attempts, events and latest metrics. Times are seconds since the epoch, sizes bytes."""
 
     damaged: list[str] = Field(description="fields that cannot be read and have no value here")
+    differs: bool = Field(description="true if the result does not compute what was trained")
     attempts: list[AttemptAnswer]
     events: list[EventAnswer]
     latest: dict[str, float | None] = Field(description="newest value of each metric")
