@@ -1,5 +1,7 @@
 """Tests of intervals of a mean: their coverage by simulation."""
 
+from math import comb
+
 import numpy as np
 import pytest
 from subtest_table import table
@@ -48,9 +50,21 @@ def test_a_bootstrap_interval_would_not():
     assert coverage(bootstrap, *KINDS["90% right"], 3) < 0.5
 
 
-@table(("rows", "low", "high"), [(3, 0.292, 1.0), (30, 0.884, 1.0)])
-def test_the_interval_of_right_answers_only_is_clopper_and_pearson_s(rows, low, high):
-    assert mean_interval([1.0] * rows) == pytest.approx((low, high), abs=0.01)
+@table(("right", "rows", "low", "high"), [
+    (1, 1, 0.025, 1.0), (3, 3, 0.2924017738, 1.0), (0, 30, 0.0, 0.1157033082), (17, 30, 0.3742734501, 0.7453924501),
+    (450, 500, 0.8702909143, 0.9248641849),
+])  # fmt: skip
+def test_the_interval_of_right_and_wrong_answers_is_clopper_and_pearson_s_to_nine_digits(right, rows, low, high):
+    assert mean_interval([1.0] * right + [0.0] * (rows - right)) == pytest.approx((low, high), abs=1e-9)
+
+
+def test_an_interval_of_paired_differences_excludes_0_exactly_if_mcnemar_s_exact_test_has_p_below_5_percent():
+    for right in range(13):
+        for wrong in range(13):
+            most = max(right, wrong)
+            tail = sum(comb(right + wrong, count) for count in range(most, right + wrong + 1)) / 2 ** (right + wrong)
+            low, high = bounded(np.array([1.0] * right + [-1.0] * wrong + [0.0] * 20), -1.0, 1.0)
+            assert (low > 0 or high < 0) is (2 * tail < 0.05), (right, wrong)
 
 
 def test_many_different_scores_and_more_rows_than_can_be_drawn_have_an_interval_too():

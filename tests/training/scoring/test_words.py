@@ -10,12 +10,12 @@ def changed(rows, right, wrong):
 
 def test_a_tie_names_the_rows_that_would_show_2_points():
     assert in_words(changed(160, 5, 5)) == (
-        "no difference shown at 160 rows (95% interval -4.7 to +4.8 points); about 1,200 would show 2 points"
+        "no difference shown at 160 rows (95% interval -4.8 to +4.8 points); about 1,200 would show 2 points"
     )
 
 
 def test_a_gain_and_a_loss_name_their_size_and_interval():
-    assert in_words(changed(500, 40, 15)).startswith("better by 5.0 points (95% interval +2.0 to +8.1, 500 rows)")
+    assert in_words(changed(500, 40, 15)).startswith("better by 5.0 points (95% interval +1.9 to +8.1, 500 rows)")
     assert in_words(changed(500, 15, 40)).startswith("worse by 5.0 points (95% interval -8.")
 
 
