@@ -22,6 +22,7 @@ _OTHER_NAMES = {
     "function_call": "assistant",
 }
 _READ = {"role", "content", "from", "value"}
+_EXCHANGE = {"human", "assistant"}
 _TEXT = ("text", "input_text", "output_text", None)  # types of parts
 _REASONING = ("reasoning", "thinking")
 _MESSAGES_FIX = "Each message is {role, content}."
@@ -58,7 +59,18 @@ def turns(row: Row, column: str) -> list[Message]:
     listed = [value] if isinstance(value, dict) else [] if value is None else value
     if not isinstance(listed, list):
         raise DataError(f"is {kind_of(value)}, not a list of messages.", _MESSAGES_FIX, field=column)
+    if any(is_exchange(entry) for entry in listed):
+        listed = [turn for entry in listed for turn in (_exchange(entry) if is_exchange(entry) else [entry])]
     return [_message(entry, column, index) for index, entry in enumerate(listed)]
+
+
+def is_exchange(entry: Any) -> bool:
+    """True for a question and its answer in one object, `human` and `assistant`, as Firefly writes them."""
+    return isinstance(entry, dict) and entry.keys() >= _EXCHANGE
+
+
+def _exchange(entry: Row) -> list[Row]:
+    return [{"role": name, "content": entry[name]} for name in ("human", "assistant")]
 
 
 def tools(row: Row) -> list[Row] | None:

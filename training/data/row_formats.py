@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from training.data.conversations import from_json
+from training.data.conversations import from_json, is_exchange
 from training.data.example import Row, kind_of
 from training.data.media import refuse_media_columns
 from training.data.preferences import is_answer_pair
@@ -74,6 +74,9 @@ def _unknown(row: Row) -> DataError:
             name = next(name for name in sorted(names) if not _is_flat(row[name], names))
             message = f"is {kind_of(row[name])} where the format {detected.format} has text, so the row matches no known format."
             return UnknownFormat(message, UNKNOWN_FIX, field=name)
+    if {"role", "content"} <= row.keys() or {"from", "value"} <= row.keys():
+        message = "is one message of a conversation, not a row."
+        return UnknownFormat(message, 'Put the messages of each conversation into a list: {"messages": [...]}.')
     columns = f"has the columns {named(list(row))}" if row else "has no columns"
     return UnknownFormat(f"{columns}, which match no known format.", UNKNOWN_FIX)
 
@@ -142,6 +145,8 @@ def _conversation(row: Row) -> DetectedFormat | None:
 
 def _turns(name: str, turns: list[Any] | None) -> DetectedFormat | None:
     first = turns[0] if turns else {}
+    if is_exchange(first):
+        return _EXCHANGES[name]
     if isinstance(first, dict) and ("from" in first or "value" in first or (not first and name != "messages")):
         return _SHAREGPT[name]
     return _MESSAGES[name] if not first or (isinstance(first, dict) and "role" in first) else None
@@ -149,6 +154,10 @@ def _turns(name: str, turns: list[Any] | None) -> DetectedFormat | None:
 
 _SHAREGPT = {
     name: DetectedFormat("sharegpt", f"every row has the column {name}, a list of turns with from and value")
+    for name in CONVERSATION_COLUMNS
+}
+_EXCHANGES = {
+    name: DetectedFormat("sharegpt", f"every row has the column {name}, a list of human and assistant texts")
     for name in CONVERSATION_COLUMNS
 }
 _MESSAGES = {

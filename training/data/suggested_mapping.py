@@ -75,6 +75,7 @@ def _candidates(names: Collection[str]) -> Iterator[dict[str, str]]:
         *({"messages": column} for column in _CHATS),
         *({"prompt": asked, "chosen": one, "rejected": other} for asked in _ASKED for one, other in _CHOSEN),
         {"chosen": "chosen_messages", "rejected": "rejected_messages"},
+        {"instruction": "instruction", "input": "instances.0.input", "output": "instances.0.output"},
         *({"prompt": asked, "completion": answered} for asked, answered in pairs),
         *({"source": source, "target": target} for source, target in _SOURCES),
         *({"prompt": "text", "completion": answered} for answered in _ANSWERS_TO_TEXT),
@@ -103,6 +104,7 @@ def _named(path: str, names: Mapping[str, str]) -> str:
 
 def _extended(mapping: dict[str, str], rows: Sequence[Row], names: Mapping[str, str]) -> dict[str, str]:
     """The mapping with the optional columns that the rows have and that it does not use."""
+    needed = {_INSTRUCTED.get(name, name) for name in mapping} | set(mapping)
     for role, usual in _MORE.items():
         column = next((names[name] for name in usual if name in names and names[name] not in mapping.values()), None)
         if column is None:
@@ -112,7 +114,7 @@ def _extended(mapping: dict[str, str], rows: Sequence[Row], names: Mapping[str, 
             more = {_INSTRUCTED.get(name, name): path for name, path in more.items()}
         if role == "input" and "chosen" not in mapping:
             more = {name: more[name] for name in ("instruction", "input", "output", *more) if name in more}
-        if _fits(more, rows, {_INSTRUCTED.get(name, name) for name in mapping} & set(more)):
+        if _fits(more, rows, needed & set(more)):
             mapping = more
     return mapping
 

@@ -80,5 +80,8 @@ def _render(example: Example, number: int, parts: list[PartRenderer], found: Eve
 
 
 def _has_text(value: Any) -> bool:
-    """True for a text that is more than an identifier or a category, and for lists and objects that are not empty."""
-    return len(value) > _SHORT if isinstance(value, str) else bool(value) and isinstance(value, (list, dict))
+    """True for a text that is more than an identifier or a category, and for lists and objects with one."""
+    if isinstance(value, str):
+        return len(value) > _SHORT and (" " in value or not value.isascii())
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_has_text, inner))

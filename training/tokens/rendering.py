@@ -230,9 +230,9 @@ class Renderer:
         """
         message = messages[index]
         other = self._apply([*messages[:index], _another(message), *messages[index + 1 :]], tools)
-        first, last = _difference(text, other)
-        if first == last:
+        if other == text:
             return None
+        first, last = _difference(text, other)
         opening, begin = self._opening(messages[:index], tools, text, cursor, first)
         begin = begin if opening else first
         following = messages[index + 1]["content"].strip() if index + 1 < len(messages) else ""
@@ -362,7 +362,7 @@ def _other_call(call: Row) -> Row:
 
 
 def _difference(text: str, other: str) -> Span:
-    """The part [start, end) of `text` that differs from `other`; empty if nothing does."""
+    """The part [start, end) of `text` that differs from `other`; empty if `other` only has more."""
     first = bisect_left(range(1, min(len(text), len(other)) + 1), True, key=lambda size: text[:size] != other[:size])
     longest = min(len(text), len(other)) - first
     same = bisect_left(range(1, longest + 1), True, key=lambda size: text[-size:] != other[-size:])
@@ -372,7 +372,10 @@ def _difference(text: str, other: str) -> Span:
 def _empty_block(body: str, content: str) -> int:
     """The length of an empty thinking block that the template, not the message, puts at the start of a turn."""
     block = EMPTY_BLOCK.match(body)
-    return block.end() if block and not EMPTY_BLOCK.match(content) else 0
+    if block is None or EMPTY_BLOCK.match(content):
+        return 0
+    begin = body.find(content) if content.strip() else -1  # white space at its start is the answer's own
+    return min(block.end(), begin) if begin >= 0 else block.end()
 
 
 # For a model without a chat template: headings, and a blank line after each message.

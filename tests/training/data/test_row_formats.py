@@ -170,6 +170,7 @@ EXAMPLES = [  # a row, its format, and its example
         "sharegpt",
         Example([user("a"), assistant("b")]),
     ),
+    ({"conversation": [{"human": "a", "assistant": "b"}]}, "sharegpt", Example([user("a"), assistant("b")])),
     (TREE, "message tree", Example([user("a"), assistant("best"), user("c"), assistant("d")])),
     (
         {"message_tree_id": "1", "prompt": TREE},
@@ -242,8 +243,15 @@ def test_text_beside_other_columns_is_text_and_they_are_named(tmp_path):
     assert (inspect(path).format, inspect(path).unused) == ("text", ["title", "id"])
 
 
-def test_one_message_of_a_conversation_is_not_text():
-    row = {"message_id": "1", "parent_id": "0", "text": "a", "role": "assistant"}
+@table(
+    "row",
+    [
+        {"message_id": "1", "parent_id": "0", "text": "a", "role": "assistant"},
+        user("a"),
+        {"from": "human", "value": "a"},
+    ],
+)
+def test_one_message_of_a_conversation_is_no_row(row):
     with pytest.raises(UnknownFormat, match="one message of a conversation"):
         find_format(row)
 

@@ -188,6 +188,10 @@ def test_each_question_of_squad_is_a_row_and_gets_a_mapping(tmp_path: Path) -> N
             "instruction=instruction, output=response, history=history",
         ),
         ({"question": "a", "response_j": "b", "response_k": "c"}, "prompt=question, chosen=response_j, rejected=response_k"),
+        (
+            {"instruction": "a", "instances": [{"input": "b", "output": "c"}]},
+            "instruction=instruction, input=instances.0.input, output=instances.0.output",
+        ),
         ({"Question": "a", "Answer": "b"}, "prompt=Question, completion=Answer"),
         ({"translation": {"en": "a", "de": "b"}}, "source=translation.en, target=translation.de"),
         ({"en": "a", "de": "b", "id": 1}, "source=en, target=de"),
@@ -277,3 +281,9 @@ def test_typed_parts_are_text_reasoning_and_tool_calls(tmp_path: Path) -> None:
         "One and one.",
     )
     assert answer["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
+
+
+def test_a_suggestion_keeps_the_columns_that_some_rows_lack(tmp_path: Path) -> None:
+    more = {"query": "a", "response": "b", "system": "s", "history": [["c", "d"]]}
+    found = inspect(jsonl(tmp_path / "rows.jsonl", more, {"query": "a", "response": "b"}))
+    assert found.suggestion == "instruction=query, output=response, system=system, history=history"

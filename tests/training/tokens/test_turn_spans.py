@@ -60,6 +60,20 @@ def test_each_turn_carries_loss_in_a_template_that_writes_the_last_turn_in_anoth
     assert trained(make_tokenizer("qwen3", **more, **special), messages) == parts
 
 
+def test_white_space_at_the_start_of_an_answer_carries_loss_and_shortens_no_other_answer() -> None:
+    """Behind the empty thinking block that the template writes."""
+    renderer = Renderer(make_tokenizer("qwen3"))
+    for content in (" Sun.", "Rain."):
+        rendered = renderer.render(Example(messages=[ASKED, answer(content)]))
+        assert [rendered.text[slice(*span)] for span in rendered.spans] == [f"{content}<|im_end|>"]
+
+
+def test_a_call_without_arguments_carries_loss() -> None:
+    without = call() | {"tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {}}}]}
+    parts = trained(make_tokenizer("qwen3"), [ASKED, without, RESULT, answer("Sun.")])
+    assert len(parts) == 2 and '"arguments": {}' in parts[0] and parts[0].endswith("</tool_call><|im_end|>")
+
+
 def test_a_turn_that_the_template_leaves_out_has_no_span() -> None:
     tokenizer = make_tokenizer("qwen3")
     messages = [ASKED, answer("<think>\nhm\n</think>\n\nSun."), ASKED, answer("Rain.")]
