@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _LONGEST_TOKEN = 48  # characters
+_DISTINCT = 8  # characters of a message that hardly occur elsewhere by chance
 _CLOSING_CHARACTERS = 16  # maximum distance of the end token from the answer
 _PROBE = "\uf8a4"  # a private character, which no data set contains and no template changes
 _THINK = r"\w*(?i:think|thought|reason)\w*"
@@ -236,10 +237,10 @@ class Renderer:
         opening, begin = self._opening(messages[:index], tools, text, cursor, first)
         begin = begin if opening else first
         following = messages[index + 1]["content"].strip() if index + 1 < len(messages) else ""
-        limit = text.find(following, first) if following else len(text)
+        limit = text.find(following, last) if following else len(text)
+        if limit < 0 and (limit := text.find(following, first, last)) >= 0:
+            last = first  # the template writes a part of the answer after the next message
         limit = limit if limit >= 0 else len(text)
-        if limit < last:  # the template writes a part of the answer after the next message
-            last = first
         end = self._end_after(text, last, limit, calls=bool(message.get("tool_calls")))
         unlabeled = _empty_block(text[begin:end], message["content"])
         if opening and end > last and not message.get("tool_calls"):
@@ -262,16 +263,16 @@ class Renderer:
         self, messages: list[Message], tools: list[Row] | None, text: str, cursor: int, limit: int
     ) -> tuple[str, int]:
         """The generation prompt after `messages`, without a thinking block at its end, and where it ends in `text`, before
-        `limit`; "" and the end of the last of them if it does not occur."""
+        `limit` and after the last message; "" and `cursor` if it does not occur."""
         asked = messages[-1]["content"].strip() if messages else ""
-        place = text.rfind(asked, cursor, limit) if asked else -1
-        begin = place + len(asked) if place >= 0 else cursor
         for known in (True, False):
             opening = self._rewritten_opening if known else self._generation_prompt(messages, tools)
-            if opening and (place := text.rfind(opening, begin, limit)) >= 0:
+            place = text.rfind(opening, cursor, limit) if opening else -1
+            end = place + len(opening)
+            if place >= 0 and (len(asked) < _DISTINCT or text.find(asked, end, limit) < 0):
                 self._rewritten_opening = opening
-                return opening, place + len(opening)
-        return "", begin
+                return opening, end
+        return "", cursor
 
     def _generation_prompt(self, messages: list[Message], tools: list[Row] | None) -> str:
         if not messages:

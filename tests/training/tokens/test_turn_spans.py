@@ -68,6 +68,12 @@ def test_white_space_at_the_start_of_an_answer_carries_loss_and_shortens_no_othe
         assert [rendered.text[slice(*span)] for span in rendered.spans] == [f"{content}<|im_end|>"]
 
 
+def test_a_short_question_that_is_also_in_the_answer_does_not_end_it() -> None:
+    """Between answers with reasoning, whose turns the template rewrites."""
+    turns = [ASKED, answer("<think>\nhm\n</think>\n\nNo, it rains."), {"role": "user", "content": "No"}, answer("Yes.")]
+    assert trained(make_tokenizer("qwen3"), turns) == ["No, it rains.<|im_end|>", "Yes.<|im_end|>"]
+
+
 def test_a_call_without_arguments_carries_loss() -> None:
     without = call() | {"tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {}}}]}
     parts = trained(make_tokenizer("qwen3"), [ASKED, without, RESULT, answer("Sun.")])
