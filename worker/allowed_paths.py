@@ -11,9 +11,12 @@ from typing import Any
 from training.config.own_deepspeed import given
 from training.config.run_config import RunConfig
 from training.errors import Problem
+from training.model_info.folder import ADAPTER_CONFIG
+from training.run_folder.paths import result_dir
 from worker.settings import ROOT, get_settings
 
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+RUN_ID = re.compile(r"[\w-]+")
 STARTER = ROOT / "static" / "starter"
 
 _MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a model in a folder of LATHE_MODEL_FOLDERS."
@@ -50,9 +53,17 @@ class AllowedPaths:
     def problems(self, config: RunConfig) -> list[Problem]:
         """The problems of a configuration: a model or a folder to write to that is not allowed."""
         model, pushed = self.model(config.model), config.push_to_hub
+        adapter = self._adapter(config.init_adapter) if config.init_adapter else None
         written = [] if self.models is None else list(_written(config))
         push = [Problem("push_to_hub", pushed, _WHO, _OWN_FIX)] if pushed and not self.pushes else []
-        return [*([model] if model else []), *written, *push]
+        return [*([model] if model else []), *([adapter] if adapter else []), *written, *push]
+
+    def _adapter(self, value: str) -> Problem | None:
+        path = find_path(value)
+        if path is None or _within(path, self.models):
+            return None
+        fix = "Give the id of a run, or a folder in LATHE_MODEL_FOLDERS."
+        return Problem("init_adapter", value, "is not in an allowed folder.", fix)
 
 
 EVERYTHING = AllowedPaths()
@@ -73,6 +84,15 @@ def find_path(value: str) -> Path | None:
         return next((base / path for base in (Path.cwd(), ROOT) if (base / path).exists()), None)
     except (OSError, RuntimeError, ValueError):  # too long, with a NUL, or the home of an unknown user
         return None
+
+
+def adapter_folder(value: str) -> Path | None:
+    """The folder of an adapter: one that `value` names, or the result of the run with this id; None if there is none."""
+    named = [
+        find_path(value),
+        result_dir(get_settings().runs_dir / value, adapts=True) if RUN_ID.fullmatch(value) else None,
+    ]
+    return next((path.absolute() for path in named if path and (path / ADAPTER_CONFIG).is_file()), None)
 
 
 def with_model_path(config: RunConfig) -> RunConfig:

@@ -166,6 +166,7 @@ class RunConfig(BaseModel):
     use_rslora: bool = setting(False, "Rank-stabilized LoRA: scales by alpha / sqrt(r); more stable at high rank.", Group.METHOD, label="rsLoRA", advanced=True)
     use_dora: bool = setting(False, "DoRA: trains magnitude and direction separately; often better at low rank, slower.", Group.METHOD, label="DoRA", advanced=True)
     lora_init: LoraInit = setting(LoraInit.DEFAULT, "Initialization of LoRA. default: B = 0. gaussian, orthogonal: random. pissa (pissa_niter_N: faster), olora, mica: from the model's weights. loftq: from the error of 4-bit quantization.", Group.METHOD, label="LoRA initialization", advanced=True)
+    init_adapter: Text = setting(None, "Adapter whose weights this run continues: a folder with adapter_config.json, or the id of a run on this machine. target_modules auto means its own. Default: a new adapter.", Group.METHOD, label="Initial adapter", advanced=True)
     loraplus_lr_ratio: OptionalFloat = setting(None, "LoRA+: learning rate of B divided by that of A. Typical: 2 to 16. Default: the same rate for both.", Group.METHOD, label="LoRA+ ratio", advanced=True, ge=1, le=1024)
     modules_to_save: Text = setting(None, "Modules that train fully and are saved with the adapter, separated by commas. Example: embed_tokens, lm_head.", Group.METHOD, advanced=True)
     trainable_layers: OptionalInt = setting(None, "full: train only this many of the last transformer layers; all other weights are frozen. Default: train everything.", Group.METHOD, advanced=True, ge=1, le=10_000)

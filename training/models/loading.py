@@ -25,7 +25,7 @@ from training.model_info.config_json import CONFIG_FILE, HIDDEN, positive, read_
 from training.models.adapters import add_adapter, cast_fixed, check_modules
 from training.models.attention import implementation
 from training.models.freezing import freeze_modules, modules_without_text, train_last_layers
-from training.models.lora_init import apply_loftq
+from training.models.lora_init import apply_loftq, continue_adapter
 
 DTYPES = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16, Precision.FP32: torch.float32}
 
@@ -76,6 +76,8 @@ def load_trainable(
     # Not PEFT's prepare_model_for_kbit_training: it casts everything that is not quantized (embeddings, head, fused experts)
     # to fp32, which takes more memory than LoRA on the same model.
     adapted = add_adapter(model, config, peft_task(config.task), initial)
+    if config.init_adapter:
+        continue_adapter(adapted, Path(config.init_adapter))
     cast_fixed(adapted, config, DTYPES[precision])
     freeze_modules(adapted, unused)
     if config.method.is_lora and config.lora_init is LoraInit.LOFTQ:

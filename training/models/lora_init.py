@@ -13,9 +13,11 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from peft.utils.integrations import dequantize_module_weight
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from training.config.choices import LoraInit
+from training.errors import UserError
 
 _FOLDER = "initial_adapter"
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -46,6 +48,26 @@ def apply_loftq(model: PeftModel, unquantized: torch.nn.Module) -> None:
         root = (values / layer.scaling["default"]).sqrt()[: layer.r["default"]]
         _set(layer.lora_A["default"].weight, root[:, None] * right[: len(root)])
         _set(layer.lora_B["default"].weight, left[:, : len(root)] * root)
+
+
+def continue_adapter(model: PeftModel, folder: Path) -> None:
+    """Sets the adapter's weights to those saved in a folder.
+
+    Raises:
+        UserError: the folder's tensors are not those of this adapter.
+    """
+    try:
+        tensors = load_file(folder / _WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            "init_adapter", str(folder), f"cannot be read: {error}.", f"Give a folder with {_WEIGHTS}."
+        ) from None
+    own = get_peft_model_state_dict(model)
+    names = sorted(own.keys() ^ tensors.keys()) or [name for name in own if own[name].shape != tensors[name].shape]
+    if names:
+        fix = "Set lora_r, target_modules and modules_to_save to those of the adapter, and model to its base model."
+        raise UserError("init_adapter", str(folder), f"does not fit the run's adapter: {names[0]} differs.", fix)
+    set_peft_model_state_dict(model, tensors)
 
 
 def save_initial(model: PeftModel, folder: Path) -> None:

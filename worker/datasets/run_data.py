@@ -22,7 +22,7 @@ from training.data.suggested_mapping import suggest
 from training.errors import DataError, Problem
 from training.tokens.selection import held_out_count, sliced_rows
 from training.tokens.task_parts import misfit, tasks_of
-from worker.allowed_paths import AllowedPaths
+from worker.allowed_paths import AllowedPaths, adapter_folder
 from worker.datasets import datasets, named_files
 from worker.datasets.datasets import DatasetNotFound
 from worker.file_store import dataset_files
@@ -258,10 +258,10 @@ def _first_answers(item: Dataset, columns: str | None) -> Iterator[str]:
 
 
 def resolve(config: RunConfig, session: Session) -> RunConfig:
-    """The configuration for the training process: data set ids become file paths on this machine.
+    """The configuration for the training process: ids of data sets and of the initial adapter become paths on this machine.
 
     Raises:
-        ConfigError: a data set was deleted, or its file is not on this machine.
+        ConfigError: one of them was deleted, or its file is not on this machine.
     """
     problems: list[Problem] = []
     paths: dict[str, str | None] = {}
@@ -274,6 +274,12 @@ def resolve(config: RunConfig, session: Session) -> RunConfig:
         ]
         if found:
             paths[field] = data_sets.written(found)
+    if config.init_adapter:
+        folder = adapter_folder(config.init_adapter)
+        paths["init_adapter"] = str(folder) if folder else None
+        if folder is None:
+            fix = "Copy the adapter to this machine, or clone the run and choose another one."
+            problems.append(Problem("init_adapter", config.init_adapter, "is not on this machine.", fix))
     if problems:
         raise ConfigError(problems)
     return config.model_copy(update=paths)

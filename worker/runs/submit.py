@@ -26,6 +26,7 @@ from worker.datasets import run_data, template_checking
 from worker.datasets.run_data import RunData, resolve
 from worker.runs.admission import admitted
 from worker.runs.config_files import with_files
+from worker.runs.initial_adapter import adapter_problems, with_adapter_targets
 from worker.runs.model_fit import model_problems
 from worker.runs.resharding import sharding_changes
 from worker.settings import get_settings, hub_token
@@ -96,7 +97,7 @@ def prepared(config: RunConfig, *, reach: AllowedPaths = EVERYTHING, owner: str 
     config = with_files(config, reach)
     if problems := list(_unprintable(config)):
         raise ConfigError(problems)  # no file is looked for by such a name
-    config, problems = _checked(config, reach, owner)
+    config, problems = _checked(with_adapter_targets(config), reach, owner)
     if not reach.problems(config):  # a rule may read the model's folder
         problems += _blocking(config)
     with run_data.taken_in(config, reach, owner, problems) as data:
@@ -149,7 +150,7 @@ def problems(config: RunConfig, reach: AllowedPaths = EVERYTHING, owner: str = L
     """Why `submit` would refuse a run, as far as it can be said without reading large files; conflicts of settings not included."""
     if unprintable := list(_unprintable(config)):
         return unprintable
-    _, found = _checked(config, reach, owner)
+    _, found = _checked(with_adapter_targets(config), reach, owner)
     return found + run_data.problems(config, reach)
 
 
@@ -255,6 +256,7 @@ def _checked(config: RunConfig, reach: AllowedPaths, owner: str) -> tuple[RunCon
         return config, refused  # do not open a model outside the allowed folders
     with database.read_everything() as session:
         problems = list(_quota_problems(session, config, owner, more=1))
+    problems += adapter_problems(config)
     local = find_path(config.model)
     facts = _describe(str(local) if local else config.model, problems)
     if chosen_engine(config.engine) is EngineName.SLURM and (

@@ -100,3 +100,57 @@ def test_rows_of_one_class(home: Path, tmp_path: Path, model: Path, monkeypatch:
     with file.open("a") as stream:
         stream.write('{"text": "row", "label": "bad"}\n')
     assert submission(home, monkeypatch, **run, data=str(file)) == []
+
+
+def adapter(folder: Path, **values: Any) -> str:
+    folder.mkdir(parents=True)
+    given = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "o_proj"], **values}
+    (folder / "adapter_config.json").write_text(json.dumps(given))
+    return str(folder)
+
+
+def test_an_adapter_to_continue_must_have_the_settings_of_the_run(home: Path, tmp_path: Path, model: Path) -> None:
+    run = {"model": str(model), "init_adapter": adapter(tmp_path / "adapter")}
+    [problem] = refused(home, tmp_path, **run)
+    assert problem.changes == {"lora_r": 8, "lora_alpha": 16}  # target_modules auto means those of the adapter
+    [problem] = refused(home, tmp_path, **run, **problem.changes, target_modules="q_proj")
+    assert problem.changes == {"target_modules": "o_proj, q_proj"}
+    assert refused(home, tmp_path, **run, lora_r=8, lora_alpha=16, target_modules="q_proj,o_proj") == []
+    [problem] = refused(home, tmp_path, **run, lora_r=8, lora_alpha=16, lora_init="pissa")
+    assert problem.changes == {"lora_init": "default"}
+    [problem] = refused(home, tmp_path, **run, method="full")
+    assert "needs a method with an adapter" in problem.message
+    [problem] = refused(home, tmp_path, model=str(model), init_adapter=adapter(tmp_path / "other", peft_type="IA3"))
+    assert "an adapter of ia3" in problem.message
+
+
+def test_an_adapter_to_continue_is_named_by_its_run(
+    home: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from worker import celery_app
+    from worker.datasets.run_data import resolve
+    from worker.settings import get_settings
+    from worker.store import database
+
+    monkeypatch.setattr(celery_app, "notify", lambda _: True)
+    given = {"model": str(model), "data": str(make_data(tmp_path / "rows.jsonl", rows=10)), "method": "lora"}
+    first = submit.submit(RunConfig.model_validate(given))
+    given |= {"init_adapter": first.id, "lora_r": 8, "lora_alpha": 16}
+    [problem] = refused(home, tmp_path, **given)
+    assert "neither the folder of an adapter nor a run with one" in problem.message
+    folder = adapter(get_settings().runs_dir / first.id / "adapter")
+    second = submit.submit(RunConfig.model_validate(given))
+    assert (second.config["init_adapter"], second.config["target_modules"]) == (first.id, "o_proj, q_proj")
+    with database.read() as session:
+        assert resolve(RunConfig.model_validate(second.config), session).init_adapter == folder
+
+
+def test_other_users_name_adapters_in_allowed_folders_only(home: Path, tmp_path: Path, model: Path) -> None:
+    from worker.allowed_paths import AllowedPaths
+
+    config = RunConfig.model_validate(
+        {"model": str(model), "data": "d", "init_adapter": adapter(tmp_path / "adapter"), "method": "lora"}
+    )
+    [problem] = AllowedPaths(data=(), models=(model.parent,)).problems(config)
+    assert problem.field == "init_adapter" and "LATHE_MODEL_FOLDERS" in problem.fix
+    assert AllowedPaths(data=(), models=(model.parent, tmp_path)).problems(config) == []
