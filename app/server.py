@@ -95,6 +95,7 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
     import gradio as gr
 
     from app import pages
+    from app.web import gradio_calls
     from app.web.first_drawing.drawing import FirstDrawings
     from app.web.theme import theme
 
@@ -102,6 +103,7 @@ def _mount(app: FastAPI, settings: Settings) -> FastAPI:
     app.state.queued = {number: handler.queue for number, handler in blocks.fns.items()}
     # Gradio checks file paths only if this is set; `launch` sets it, mounting does not.
     blocks.has_launched = True
+    gradio_calls.refuse_invalid_values(blocks)
     # Gradio looks for waiting calls every millisecond, which takes 8% of a core of an idle server.
     blocks._queue.sleep_when_free = blocks._queue.progress_update_sleep_when_free = QUEUE_SECONDS
     mounted: FastAPI = gr.mount_gradio_app(

@@ -46,10 +46,10 @@ class Caller:
 
 @dataclass
 class Call:
-    """A request: its caller, and the refused changes, for which the response becomes a 403."""
+    """A request: its caller, and what was refused, each with the status that the response gets."""
 
     caller: Caller = Caller()
-    refused: list[Problem] = field(default_factory=list)
+    refused: list[tuple[int, Problem]] = field(default_factory=list)
 
 
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
@@ -69,7 +69,7 @@ def current() -> Caller:
     return call.caller if call else Caller()
 
 
-def refuse(problem: Problem) -> None:
-    """Records a refused change, for which the response becomes a 403."""
+def refuse(problem: Problem, status: int = 403) -> None:
+    """Records what was refused: the response gets this status, whatever the handler answers."""
     if (call := _call.get()) is not None:
-        call.refused.append(problem)
+        call.refused.append((status, problem))

@@ -21,7 +21,7 @@ _ASK = "Open the address that `lathe up` or `lathe token` prints, or send its to
 
 
 class Authentication:
-    """Identifies the caller of each request. If a handler refuses a change, the response becomes a 403."""
+    """Identifies the caller of each request. What a handler refuses becomes the response, with its status."""
 
     def __init__(self, app: ASGIApp, rules: Rules, settings: Settings) -> None:
         self.app, self.rules = app, rules
@@ -77,7 +77,7 @@ class Authentication:
 
 
 class _Refusing:
-    """Forwards a response, or a 403 instead if a change was refused before it started."""
+    """Forwards a response, or what was refused before it started."""
 
     def __init__(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
         self.call, self.scope, self.receive, self.send = call, scope, receive, send
@@ -86,8 +86,8 @@ class _Refusing:
     async def __call__(self, message: Message) -> None:
         if not self.begun and self.call.refused:
             self.replaced = True
-            problem = self.call.refused[0]
-            answer = error(403, problem.field, problem.value, problem.message, problem.fix)
+            status, problem = self.call.refused[0]
+            answer = error(status, problem.field, problem.value, problem.message, problem.fix)
             await answer(self.scope, self.receive, self.send)
         self.begun = True
         if not self.replaced:

@@ -178,7 +178,7 @@ def _prices() -> Prices:
 def _picked(event: gr.EventData) -> Any:
     """The GPU of the pressed button."""
     picked = event._data.get("card") if isinstance(event._data, dict) else None
-    return picked if picked in CARDS else gr.skip()
+    return picked if isinstance(picked, str) and picked in CARDS else gr.skip()
 
 
 def step_html(values: Values, card: str, count: str) -> Markup:

@@ -49,7 +49,7 @@ def wire(panel: MethodPanel, chosen: Any, inputs: list[Any], names: tuple[str, .
     def targets(*typed: Any) -> Markup:
         return targets_html(dict(zip(names, typed, strict=True)))
 
-    chosen.change(lambda name: [options_html(name), ""], chosen, [panel.options, panel.targets], **QUIET)
+    chosen.change(lambda name: [options_html(str(name)), ""], chosen, [panel.options, panel.targets], **QUIET)
     loading = panel.show_targets.click(lambda: _LOADING, None, panel.targets, **QUIET)
     loading.then(targets, inputs, panel.targets, **QUIET)
 

@@ -208,7 +208,8 @@ def uploaded(path: str | None, data: Any, held_out: Any) -> list[Any]:
 
 def apply_fix(event: gr.EventData) -> list[Any]:
     """The form with the changes of the pressed button."""
-    changes = event._data.get("changes", {}) if isinstance(event._data, dict) else {}
+    asked = event._data.get("changes") if isinstance(event._data, dict) else None
+    changes = asked if isinstance(asked, dict) else {}
     known = {name: form.shown(settings()[name], value) for name, value in changes.items() if name in settings()}
     return [known.get(name, gr.skip()) for name in _NAMES]
 

@@ -178,7 +178,8 @@ def list_pressed(event: gr.EventData, before: Shown) -> list[Any]:
     """A click in the list: another order, page, grouping or columns, or an action on the selected runs."""
     data = event._data if isinstance(event._data, dict) else {}
     if "action" in data:
-        return _act(str(data["action"]), [str(item) for item in data.get("runs", [])], before)
+        named = data.get("runs")
+        return _act(str(data["action"]), list(map(str, named)) if isinstance(named, list) else [], before)
     if "search" in data:
         view = replace(before.view, search=str(data["search"])[:500], page=1)
         return [*[gr.skip()] * _DIALOGS, view.search, gr.skip(), *changed(view, before)]

@@ -1,17 +1,21 @@
 """With LATHE_VISIBILITY=own no route, page or handler shows what belongs to another user."""
 
+import inspect
+import json
 import re
 
+import gradio as gr
 import pytest
 from played_run import PlayedRun
 from prepared import prepared_installation  # noqa: F401
-from sqlmodel import update
+from sqlmodel import SQLModel, select, update
 from web import client
 
 from app.access import callers
 from app.access.callers import Caller
 from app.access.intake import intakes
 from app.pages.runs import actions
+from app.pages.runs import page as runs_page
 from app.web.addresses import PAGES
 from app.web.streams import live
 from worker.settings import get_settings
@@ -60,7 +64,8 @@ def own(prepared, monkeypatch):
 @pytest.fixture
 def api(own):
     intakes.begin(SECRET, 0, list, owner="alice")
-    return client(visibility="own")
+    yield client(visibility="own")
+    intakes._intakes.clear()
 
 
 def as_(prepared, name):
@@ -284,3 +289,105 @@ def test_a_deleted_run_is_no_longer_shared(api, prepared, own):
     assert api.delete(f"/api/runs/{own['run_id']}", headers=alice).status_code == 204
     with database.read() as session:
         assert shares.users(session=session, kind="run", object_id=own["run_id"]) == []
+
+
+def events(prepared, ids):
+    """What pages send with a click: each names something of alice's."""
+    run, data = ids["run_id"], ids["dataset_id"]
+    several = [run, prepared.failed, prepared.waiting]
+    yield from (
+        {"action": action, "runs": several}
+        for action in ("edit", "archive", "unarchive", *runs_page.CONFIRMED, *runs_page.ACTIONS)
+    )
+    yield from (
+        {"queue": "pause"}, {"move": prepared.waiting, "before": ""}, {"hold": prepared.waiting, "held": True},
+        {"priority": 1, "run": prepared.waiting}, {"search": "ebra"}, {"remove": data}, {"dismiss": 1}, {"use": "node1"},
+        {"free": ["finished_checkpoints"]}, {"add": run}, {"add": prepared.failed}, {"address": f"id={data}"}, {"save": True},
+        {"forget": True}, {"again": True}, {"stop": True}, {"random": True}, {"row": 2}, {"rotate_user": "alice"},
+        {"remove_user": "alice"}, {"remove_channel": "1"}, {"test": "1"}, {"delete": "1"}, {"share": True}, {"card": data},
+        {"changes": {"data": data, "model": run}}, {"changes": {"validation_data": data}}, {"id": ids["evaluation_id"]},
+    )  # fmt: skip
+
+
+def takes_event(web, number):
+    """True if a page's handler reads what the page sends with a click."""
+    handler = web.app.state.first_drawings._pages["/"][0]._blocks.fns[number].fn
+    return any(one.annotation is gr.EventData for one in inspect.signature(handler).parameters.values())
+
+
+def everything_stored():
+    """All rows of all tables, as texts with their owner, if they have one."""
+    with database.read_everything() as session:
+        rows = {
+            name: session.connection().execute(select(table)).mappings().all()
+            for name, table in SQLModel.metadata.tables.items()
+            if name != "machine"  # workers report
+        }
+    return {(name, repr(row)): row.get("owner", row.get("user")) for name, listed in rows.items() for row in listed}
+
+
+@pytest.mark.parametrize(
+    ("visibility", "thorough"),
+    [
+        ("own", False),
+        pytest.param("own", True, marks=pytest.mark.nightly),
+        pytest.param("all", True, marks=pytest.mark.nightly),
+    ],
+)
+def test_no_handler_shows_or_changes_what_is_alices(own, prepared, monkeypatch, subtests, visibility, thorough):
+    monkeypatch.setenv("LATHE_VISIBILITY", visibility)
+    get_settings.cache_clear()
+    web = client(visibility=visibility)
+    words = forbidden_words(prepared, own) if visibility == "own" else set()
+    bob, before, sent = as_(prepared, "bob"), everything_stored(), ""
+    handlers = [item for item in web.get("/config", headers=bob).json()["dependencies"] if item["backend_fn"]]
+    kinds = {component["id"]: component["type"] for component in web.get("/config").json()["components"]}
+    ids = [
+        own["run_id"],
+        own["dataset_id"],
+        own["sweep_id"],
+        own["evaluation_id"],
+        f"{own['run_id']},{prepared.failed}",
+    ]
+    queries = [f"?id={one}&runs={one}&clone={one}&data={one}" for one in ids]
+
+    def call(item, data, event, query):
+        nonlocal sent
+        sent += json.dumps([data, event, query])
+        body = {"fn_index": item["id"], "data": data, "event_data": event, "session_hash": "bob"}
+        answer = web.post(f"/gradio_api/run/predict{query}", json=body, headers=bob)
+        assert answer.status_code < 500, (item["api_name"], data, event, query)
+        shown = [word for word in words if word in answer.text and word not in sent]
+        assert not shown, (item["api_name"], event, [part[-200:] for part in answer.text.split(shown[0])])
+
+    for item in handlers:
+        texts = [kinds[number] in ("textbox", "dropdown", "html", "state", "radio") for number in item["inputs"]]
+        with subtests.test(f"{item['id']} {item['api_name']}"):
+            for one, query in list(zip(ids, queries, strict=True))[: None if thorough else 3]:
+                call(item, [None] * len(texts), {"id": one}, query)
+                if thorough:  # starts programs
+                    call(item, [one if is_text else None for is_text in texts], None, query)
+            if thorough and takes_event(web, item["id"]):
+                for event in events(prepared, own):
+                    for query in queries[:2]:
+                        call(item, [None] * len(texts), event, query)
+    for item in handlers:  # what a dialog asked before
+        call(item, [None] * len(item["inputs"]), None, queries[0])
+    after = everything_stored()
+    assert before.keys() <= after.keys()
+    assert {after[row] for row in after.keys() - before.keys()} <= {"bob"}
+
+
+def test_the_session_of_another_user_s_page_is_refused(api, prepared):
+    item = next(one for one in api.get("/config").json()["dependencies"] if one["backend_fn"] and not one["inputs"])
+    body = {"fn_index": item["id"], "data": [], "session_hash": "of-alice"}
+    assert api.post("/gradio_api/run/predict", json=body, headers=as_(prepared, "alice")).status_code == 200
+    for path, sent in {
+        "/gradio_api/run/predict": body,
+        "/gradio_api/cancel": {"session_hash": "of-alice", "fn_index": 0, "event_id": "x"},
+    }.items():
+        refused = api.post(path, json=sent, headers=as_(prepared, "bob"))
+        assert (refused.status_code, refused.json()["error"]["field"]) == (403, "session_hash")
+    stream = api.get("/gradio_api/queue/data?session_hash=of-alice", headers=as_(prepared, "bob"))
+    assert stream.status_code == 403
+    assert api.post("/gradio_api/run/predict", json=body | {"session_hash": "x" * 65}).status_code == 422
