@@ -1,13 +1,16 @@
 """Imports a run from its archive. A broken archive changes nothing: all of it is read and checked before anything is stored."""
 
+import errno
 import shutil
 import stat
+import struct
 import tempfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
-from zipfile import BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from pydantic import ValidationError
 from sqlalchemy import insert
@@ -60,10 +63,14 @@ def restore(path: Path, *, owner: str = LOCAL) -> Run:
             run = _run(path, source, owner)
             _extract(source, members, part)
             return _store(path, source, run, part, quota)
-    except (BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
+    except (BadZipFile, NotImplementedError, EOFError, RuntimeError, zlib.error, struct.error) as error:
         raise BadArchive("FILE", str(path), f"is not a complete ZIP file: {error}.", _FIX) from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, IntegrityError, DataError) as error:
         raise BadArchive("FILE", str(path), f"has a wrong value: {_first_line(error)}.", _FIX) from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a member begins before the file
+            raise
+        raise BadArchive("FILE", str(path), "is not a complete ZIP file.", _FIX) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -83,7 +90,10 @@ def _checked_members(path: Path, source: ZipFile, quota: DiskQuota) -> list[ZipI
     folders = {str(parent) for member in files for parent in PurePosixPath(member.filename).parents}
     if twice := folders.intersection(names):
         raise BadArchive("FILE", str(path), f"has a file and a folder of one name: {min(twice)!r}.", _FIX)
+    if any(member.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for member in members):
+        raise BadArchive("FILE", str(path), "is compressed with another method than Deflate.", _FIX)
     size, packed = sum(member.file_size for member in members), sum(member.compress_size for member in members)
+    packed = min(packed, path.stat().st_size)  # members may overlap
     if size > _UNSUSPECTED_BYTES and size > _LARGEST_RATIO * packed:
         message = f"would become {size / max(packed, 1):,.0f} times as large ({byte_size(size)})."
         raise BadArchive("FILE", str(path), message, _FIX)

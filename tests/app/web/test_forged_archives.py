@@ -1,8 +1,10 @@
 """A forged archive reads no file of the server and breaks no list."""
 
+import copy
 import io
 import json
-from zipfile import ZipFile
+import os
+from zipfile import ZIP_BZIP2, ZIP_LZMA, ZipFile
 
 import pytest
 from played_run import PlayedRun, model_folder
@@ -133,6 +135,30 @@ def test_an_archive_that_becomes_many_times_as_large_is_refused(api, archive):
         packed.writestr("files/adapter/adapter_model.safetensors", b"\0" * 100 * 2**20)
     problem = restored(api, target.getvalue()).json()["error"]
     assert "times as large" in problem["message"]
+
+
+def test_an_archive_whose_files_share_their_bytes_is_refused(api, archive):
+    """Each of 200 names stands for the same packed megabyte."""
+    target = io.BytesIO()
+    with ZipFile(target, "w", compression=8) as packed:
+        for name, content in archive.items():
+            packed.writestr(name, content)
+        packed.writestr("files/adapter/000.json", b"".join(os.urandom(20) + bytes(1000) for _ in range(1000)))
+        for number in range(1, 200):
+            shared = copy.copy(packed.getinfo("files/adapter/000.json"))
+            shared.filename = shared.orig_filename = f"files/adapter/{number:03}.json"
+            packed.filelist.append(shared)
+    problem = restored(api, target.getvalue()).json()["error"]
+    assert "times as large" in problem["message"]
+
+
+@pytest.mark.parametrize("method", [ZIP_BZIP2, ZIP_LZMA])
+def test_an_archive_in_a_form_that_may_need_gigabytes_is_refused(api, archive, method):
+    target = io.BytesIO()
+    with ZipFile(target, "w", compression=method) as packed:
+        for name, content in archive.items():
+            packed.writestr(name, content)
+    assert "another method than Deflate" in restored(api, target.getvalue()).json()["error"]["message"]
 
 
 @pytest.mark.parametrize("name", ["adapter/" + "x" * 300 + ".json", "adapter/" + "d/" * 3000 + "x.json"])

@@ -251,9 +251,104 @@ def test_a_file_that_would_exhaust_memory_or_disk_is_refused(home, tmp_path, mak
     assert words in str(refused(tmp_path / name))
 
 
-def test_thousands_of_columns_are_shortened(home, tmp_path):
-    many_columns(tmp_path / "columns.jsonl")
-    dataset = datasets.add_file(path=tmp_path / "columns.jsonl", name="columns.jsonl")
+def many_table_columns(path):
+    names = [f"column {number}" for number in range(100_000)]
+    path.write_text(",".join(names) + "\n" + ",".join("x" * 100_000) + "\n")
+
+
+def many_parquet_columns(path):
+    parquet_of(path, {f"column {number}": pa.array(["x"]) for number in range(20_000)}, write_statistics=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (many_columns, "columns.jsonl"),
+        (many_table_columns, "columns.csv"),
+        pytest.param(many_parquet_columns, "columns.parquet", marks=pytest.mark.nightly),
+    ],
+)
+def test_thousands_of_columns_are_shortened(home, tmp_path, make, name):
+    make(tmp_path / name)
+    dataset = datasets.add_file(path=tmp_path / name, name=name)
     assert dataset.shape == UNKNOWN
     assert len(dataset.columns) == 500
     assert len(json.dumps([dataset.columns, dataset.sample, dataset.warnings])) < 200_000
+
+
+def parquet_of(path, columns, **options):
+    parquet.write_table(pa.table(columns), path, **options)
+
+
+def dictionary(kind, rows=20_000):
+    """A column in which all rows share one text of 1 MB."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * 2**20], kind))
+
+
+def wide_in_lists(path):
+    lists = pa.ListArray.from_arrays(pa.array(range(20_001), pa.int32()), dictionary(pa.string()))
+    parquet_of(path, {"text": lists}, compression="none")
+
+
+def wide_in_structs(path):
+    rows = pa.StructArray.from_arrays([dictionary(pa.string())], ["text"])
+    parquet_of(path, {"text": pa.array(["a"] * 20_000), "row": rows}, compression="none")
+
+
+def wide_in_maps(path):
+    keys = pa.array(["text"] * 20_000)
+    maps = pa.MapArray.from_arrays(pa.array(range(20_001), pa.int32()), keys, dictionary(pa.string()))
+    parquet_of(path, {"row": maps}, compression="none")
+
+
+def one_huge_page(path):
+    """2 GB of zeros in 0.2 MB, as one value."""
+    parquet_of(path, {"text": pa.array(["\0" * (2**31 - 100)])}, compression="zstd", use_dictionary=False)
+
+
+def many_nulls(path):
+    """A hundred million rows without a value, in a few bytes."""
+    parquet_of(path, {"text": pa.nulls(10**8, pa.string())}, row_group_size=10**8)
+
+
+def deep_types(path):
+    kind = pa.string()
+    for _ in range(400):
+        kind = pa.struct([("a", kind)])
+    parquet_of(path, {"text": pa.nulls(3, kind)})
+
+
+def zstd(path):
+    path.write_bytes(pa.compress(bytes(10**8), "zstd", asbytes=True))
+
+
+def arrow_file(path):
+    table = pa.table({"text": dictionary(pa.string())})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+
+
+def arrow_stream(path):
+    table = pa.table({"text": dictionary(pa.string())})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "words"),
+    [
+        (wide_in_lists, "lists.parquet", "expands to more than"),
+        (wide_in_structs, "structs.parquet", "expands to more than"),
+        (wide_in_maps, "maps.parquet", "expands to more than"),
+        pytest.param(one_huge_page, "page.parquet", "expands to more than", marks=pytest.mark.nightly),
+        pytest.param(many_nulls, "nulls.parquet", "to read", marks=pytest.mark.nightly),
+        (deep_types, "types.parquet", "deeply nested"),
+        (zstd, "rows.jsonl", "zstd"),
+        (arrow_file, "rows.arrow", "Arrow"),
+        (arrow_stream, "rows.parquet", "NUL bytes"),
+    ],
+)
+def test_a_small_file_that_would_become_gigabytes_is_refused(home, tmp_path, make, name, words):
+    make(tmp_path / name)
+    assert words in str(refused(tmp_path / name))

@@ -8,7 +8,7 @@ from typing import Any
 from training.data.example import Row
 from training.data.files.formats import EXPANDED_BYTES, EXPANSION, check_expansion, line_fault, open_text
 from training.data.files.json_reader import LONGEST_ROW, read_json, read_jsonl
-from training.data.files.table_reader import DELIMITERS, read_table
+from training.data.files.table_reader import DELIMITERS, first_repeated, read_table
 from training.errors import DataError
 
 _BATCH_ROWS = 256
@@ -152,17 +152,22 @@ def _groups_from(metadata: Any, first: int) -> tuple[int, list[int]]:
 
 
 def _size(column: Any) -> int:
-    """Bytes of a column after decoding: in a dictionary, many rows share one value."""
+    """Bytes of a column after decoding: in a dictionary, at any depth, many rows share one value."""
     from pyarrow import compute, types
 
-    if not types.is_dictionary(column.type) or not types.is_string(column.type.value_type):
+    kind = column.type
+    if types.is_struct(kind):
+        return sum(map(_size, column.flatten()))
+    if types.is_nested(kind):
+        return int(column.nbytes) + _size(column.flatten() if not types.is_map(kind) else column.items)
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    if not types.is_dictionary(kind) or not any(is_text(kind.value_type) for is_text in texts):
         return int(column.nbytes)
     lengths = compute.take(compute.binary_length(column.dictionary), column.indices)
     return int(compute.sum(compute.cast(lengths, "int64")).as_py() or 0)
 
 
 def _check_columns(names: list[str]) -> None:
-    doubled = [name for name in names if names.count(name) > 1]
-    if doubled:
-        message = f"has the column {doubled[0]!r} twice."
-        raise DataError(message, "Give each column its own name.", field=doubled[0])
+    if (doubled := first_repeated(names)) is not None:
+        message = f"has the column {doubled!r} twice."
+        raise DataError(message, "Give each column its own name.", field=doubled)

@@ -1,6 +1,7 @@
 """Reads rows from CSV and TSV. Also refuses what Python's reader accepts: wrong number of values, repeated header, bad bytes."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,10 +138,15 @@ def _check_header(header: list[str], lines: _Lines) -> None:
     fault = lines.take_fault()
     if fault is not None:
         raise DataError(f"{fault.message[:-1]}, in the header.", fault.fix)
-    doubled = [name for name in header if header.count(name) > 1]
-    if doubled:
-        message = f"has the column {doubled[0]!r} twice."
-        raise DataError(message, "Give each column its own name.", field=doubled[0])
+    if (doubled := first_repeated(header)) is not None:
+        message = f"has the column {doubled!r} twice."
+        raise DataError(message, "Give each column its own name.", field=doubled)
+
+
+def first_repeated(names: list[str]) -> str | None:
+    """The first name that is there again; None if each is there once."""
+    counts = Counter(names)
+    return next((name for name in names if counts[name] > 1), None)
 
 
 def _row(header: list[str], values: list[str]) -> Row | DataError:
