@@ -85,7 +85,10 @@ class Identity:
 
     def _named_by_proxy(self, scope: Scope, headers: Headers) -> str:
         header = self._settings.proxy_user_header
-        return headers.get(header, "").strip() if header and self.is_trusted_proxy(scope) else ""
+        names = headers.getlist(header) if header and self.is_trusted_proxy(scope) else []
+        if len(names) > 1:  # the proxy adds the header without removing the browser's
+            raise BadToken
+        return names[0].strip() if names else ""
 
     async def _of_name(self, name: str) -> Caller:
         if name == LOCAL or not accounts.NAME.fullmatch(name):

@@ -102,7 +102,10 @@ class Hosts:
 
 
 class Gate:
-    """Refuses requests from pages of other sites and to unknown routes."""
+    """Refuses requests from pages of other sites, to unknown routes, and with two lengths.
+
+    What remains has no X-Forwarded-Host: Gradio would load its scripts from there, and only the Host header is checked.
+    """
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self.app, self.rules = app, rules
@@ -111,11 +114,20 @@ class Gate:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
         if refusal is not None:
             await refusal(scope, receive, send)
+        elif scope["type"] == "http":
+            await self.app(_without(scope, b"x-forwarded-host"), receive, send)
         else:
             await self.app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
         headers, path = Headers(scope=scope), scope["path"]
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy that reads the other one would see another end of this request, and a second one after it.
+            answer = error(
+                400, "content-length", headers["content-length"], "comes with transfer-encoding.", "Send one."
+            )
+            answer.headers["Connection"] = "close"
+            return answer
         if path not in _PAGES and not _OWN_ROUTES.fullmatch(path) and not _GRADIO_ROUTES.fullmatch(path):
             fix = f"Use one of {', '.join(sorted(_PAGES))}, or the API under /api."
             return error(404, "path", path, "is not served here.", fix)
@@ -241,7 +253,11 @@ def _uncompressed(scope: Scope) -> Scope:
     """Removes accept-encoding for pages, which we edit; the large files of a page stay compressed."""
     if "." in scope["path"] or scope["path"].startswith(("/gradio_api/", "/api/")):
         return scope
-    return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]}
+    return _without(scope, b"accept-encoding")
+
+
+def _without(scope: Scope, header: bytes) -> Scope:
+    return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name != header]}
 
 
 class _Counted:
