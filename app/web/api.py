@@ -127,7 +127,8 @@ def create_run(
     """
     origin = _document(parent)["id"] if parent else None
     caller, config = callers.current(), parse(settings_object(values))
-    submission = Submission.of(key, caller.name, values) if key else None
+    body = {"parent": origin, "settings": values} if origin else values
+    submission = Submission.of(key, caller.name, body) if key else None
     return _document(
         submit.submit(config, reach=caller.reach, owner=caller.name, parent_id=origin, submission=submission).id
     )

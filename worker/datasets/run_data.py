@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -127,8 +127,9 @@ def taken_in(
             raise ConfigError(problems)
         yield data
     except BaseException:
-        with database.write() as session:
-            for dataset_id in new:
+        for dataset_id in new:
+            with suppress(datasets.DatasetInUse, datasets.DatasetNotFound), database.write() as session:
+                # Another request may use it meanwhile.
                 datasets.remove(session=session, dataset_id=dataset_id, user=owner)
         raise
 

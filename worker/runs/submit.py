@@ -7,6 +7,7 @@ from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session
 
 from training.config import trackers
@@ -75,14 +76,23 @@ def submit(
     """
     if submission and (first := _first(submission)):
         return first
+    try:
+        run = _queued(config, parent_id, reach, owner, submission)
+    except IntegrityError:  # another request with this data was refused meanwhile, and has deleted it
+        run = _queued(config, parent_id, reach, owner, submission)
+    notify(run.id)
+    return run
+
+
+def _queued(
+    config: RunConfig, parent_id: str | None, reach: AllowedPaths, owner: str, submission: Submission | None
+) -> Run:
     with prepared(config, reach=reach, owner=owner) as ready:
         try:
-            run = _create(ready, parent_id, submission)
+            return _create(ready, parent_id, submission)
         except Repeated as repeated:  # caught here, so that the data, which the first run uses too, is kept
             with database.read() as session:
                 return runs.get(session=session, run_id=repeated.stored_id)
-    notify(run.id)
-    return run
 
 
 @contextmanager

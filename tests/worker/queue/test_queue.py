@@ -8,6 +8,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socketserver import BaseRequestHandler, TCPServer
 
 import pytest
 from paths import ROOT, TESTS
@@ -165,6 +166,25 @@ def test_notifying_fails_quickly_with_a_hanging_broker(valkey: Redis) -> None:
         assert not celery_app.notify("run1")
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"junk\r\n", b"-ERR no\r\n", b"$-5\r\n", b"*1000000000\r\n", b"\xff\0\r\n", b"+OK\r\n" * 9]
+)
+def test_notifying_fails_without_an_error_if_the_broker_answers_junk(
+    home: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    class Junk(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1024)
+            self.request.sendall(answer)
+
+    with TCPServer(("127.0.0.1", 0), Junk) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        monkeypatch.setenv("LATHE_BROKER_URL", f"redis://127.0.0.1:{server.server_address[1]}/0")
+        get_settings.cache_clear()
+        assert not celery_app.notify("run1")
+        server.shutdown()
 
 
 def test_notifying_reconnects_after_a_broker_restart(home: Path) -> None:

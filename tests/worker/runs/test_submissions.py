@@ -9,9 +9,10 @@ from sqlmodel import select
 
 from training.config.fields import parse
 from worker import celery_app
+from worker.datasets import datasets
 from worker.runs import submit
 from worker.store import database as db
-from worker.store import submissions
+from worker.store import runs, submissions
 from worker.store.listed import run_list
 from worker.store.submissions import KeyReused, Submission
 from worker.store.tables import IdempotencyKey
@@ -64,6 +65,29 @@ def test_a_request_that_another_one_passed_gives_the_first_run_and_keeps_its_dat
     monkeypatch.setattr(submit, "_first", lambda submission: None)  # it looked before the first one was stored
     assert queued(values) == first
     assert all_ids() == [first]
+
+
+def test_data_of_a_refused_request_that_another_run_uses_meanwhile_is_kept(values):
+    with pytest.raises(KeyReused), submit.prepared(parse(values)):
+        first = queued(values)
+        raise KeyReused("Idempotency-Key", "a", "was sent before.")
+    with db.read() as session:
+        assert datasets.get(session=session, dataset_id=runs.get(session=session, run_id=first).dataset_id)
+
+
+def test_a_run_whose_data_a_refused_request_deletes_meanwhile_is_queued(values, monkeypatch):
+    create, deleted = submit._create, []
+
+    def after_the_other(ready, *others):
+        if not deleted:
+            deleted.append(ready.data.training.id)
+            with db.write() as session:
+                datasets.delete(session=session, dataset_id=deleted[0])
+        return create(ready, *others)
+
+    monkeypatch.setattr(submit, "_create", after_the_other)
+    run = queued(values)
+    assert all_ids() == [run] and deleted
 
 
 def test_keys_are_forgotten_after_a_day(values):
