@@ -3,6 +3,7 @@
 import errno
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,18 @@ from worker.settings import get_settings
 
 class CannotStart(UserError):  # noqa: N818
     """Lathe cannot start."""
+
+
+LONGEST_SHOWN = 2000  # characters of each text of a problem
+
+
+def shortened(problem: Problem) -> Problem:
+    """The problem as an answer shows it: a request of megabytes does not come back in it."""
+    texts = {name: str(part) for name, part in vars(problem).items() if name != "changes"}
+    long: dict[str, Any] = {
+        name: f"{text[:LONGEST_SHOWN]}…" for name, text in texts.items() if len(text) > LONGEST_SHOWN
+    }
+    return replace(problem, **long) if long else problem
 
 
 def storage_problem(error: Exception) -> Problem | None:

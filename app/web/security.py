@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.peers import hostname, is_loopback
+from app.errors import shortened
 from app.web.addresses import PAGES
 from app.web.first_drawing.drawing import FirstDrawings
 from app.web.theme import frame
@@ -233,8 +234,9 @@ class ErrorResponse(JSONResponse):
     """Problems in the form of all errors of the API; below /v1/ in that of OpenAI's API, which has only the first."""
 
     def __init__(self, status: int, *problems: Problem) -> None:
-        self._first = problems[0]
-        shown = [vars(problem) for problem in problems]
+        short = [shortened(problem) for problem in problems]
+        self._first = short[0]
+        shown = [vars(problem) for problem in short]
         super().__init__({"error": shown[0], "problems": shown}, status)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,6 +2,7 @@
 the environment variables of its processes.
 """
 
+import re
 from pathlib import Path
 
 CONFIG_FILE = "config.json"
@@ -73,5 +74,5 @@ def checkpoint_dir(run_dir: Path, step: int) -> Path:
 
 def checkpoint_step(checkpoint: Path) -> int | None:
     """The optimizer step of a checkpoint, from its folder's name; None if it is not the name of a checkpoint."""
-    step = checkpoint.name.removeprefix(_CHECKPOINT_PREFIX)
-    return int(step) if step != checkpoint.name and step.isdigit() else None
+    step = re.fullmatch(rf"{_CHECKPOINT_PREFIX}(0|[1-9][0-9]{{0,17}})", checkpoint.name)
+    return int(step[1]) if step else None

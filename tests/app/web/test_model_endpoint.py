@@ -5,12 +5,12 @@ import json
 import pytest
 from played_run import PlayedRun
 from run_files import checkpoint, result
-from web import client
+from web import account, client
 
 from app.web import model_endpoint
 from training.run_folder.paths import PARITY_FOLDER
 from worker.store import accounts, database
-from worker.store.playground import serving
+from worker.store.playground import prompt_sets, serving
 from worker.store.tables import Status
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}]}
@@ -131,3 +131,69 @@ def test_held_out_rows_are_suggested_with_their_messages(api, home):
     (folder / "rows.json").write_text(json.dumps({"prompts": rows}))
     (shown,) = api.get(f"/api/runs/{run.id}/prompts").json()["suggestions"]
     assert shown == {"messages": ASKED["messages"], "prompt": None, "expected": "2", "label": "row 5"}
+
+
+HOSTILE_BODIES = {
+    "brackets": b'{"model": "m", "messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "depth": b'{"model": "m", "messages": ' + b"[" * 70 + b"]" * 70 + b"}",
+    "surrogate": b'{"model": "m\\ud800"}',
+    "surrogate in a message": b'{"model": "m", "messages": [{"role": "user", "content": "\\udfff"}]}',
+    "NaN": b'{"model": "m", "temperature": NaN}',
+    "infinity": b'{"model": "m", "temperature": 1e999}',
+    "long integer": b'{"model": "m", "seed": ' + b"9" * 10_000 + b"}",
+    "two values": b'{"model": "m"} {"model": "m"}',
+    "not UTF-8": b'{"model": "\xff"}',
+    "empty": b"",
+    "text": b'"model"',
+}
+HOSTILE_NAMES = (
+    "../../../etc/passwd", "/etc/passwd", "RUN:../../x", "RUN:checkpoint-../7", "RUN:checkpoint-7/..", "RUN:base/..",
+    "RUN:checkpoint-\u0667", "RUN:checkpoint-" + "9" * 5000, "RUN:checkpoint--7", "RUN\0:base", "%", "_" * 32, "--host",
+    "RUN:" + "x" * 10**6, "\x1b[2J", " ", "", None, 5, ["RUN"], {"RUN": 1}, True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/tokenize"])
+def test_a_hostile_body_is_refused_in_openai_s_form(api, path, subtests):
+    for name, body in HOSTILE_BODIES.items():
+        with subtests.test(name):
+            answer = api.post(path, content=body)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], bool(error["fix"])) == (400, 400, True), error
+
+
+def test_a_model_s_name_reaches_no_file(api, subtests):
+    run = stopped_run()
+    for name in HOSTILE_NAMES:
+        with subtests.test(str(name)[:40]):
+            given = name.replace("RUN", run.id) if isinstance(name, str) else name
+            answer = api.post("/v1/chat/completions", json=ASKED | {"model": given})
+            assert answer.status_code in (400, 404), answer.text[:300]
+            assert len(answer.content) < 5000
+            if isinstance(given, str):
+                served = api.post("/api/served", json={"models": [given]})
+                assert served.status_code in (404, 422), served.text[:300]
+                assert len(served.content) < 5000
+    with database.read() as session:
+        assert serving.live(session=session) == []
+
+
+def test_prompt_sets_have_limits_for_each_user(api):
+    alice = account("alice")
+    one = [{"user": "one"}]
+    for wrong in (
+        [{"user": "x" * 20_001}],
+        one * 201,
+        [],
+        [{}],
+        [{"user": ""}],
+        [{"user": "a", "system": "x" * 20_000}],
+    ):
+        answer = api.post("/api/prompt-sets", json={"name": "a", "prompts": wrong})
+        assert (answer.status_code, answer.json()["error"]["field"].startswith("prompt")) == (422, True), answer.text[
+            :300
+        ]
+    for number in range(prompt_sets.MOST_SETS):
+        assert api.post("/api/prompt-sets", json={"name": f"set {number}", "prompts": one}).status_code == 201
+    assert api.post("/api/prompt-sets", json={"name": "more", "prompts": one}).status_code == 422
+    assert api.post("/api/prompt-sets", json={"name": "more", "prompts": one}, headers=alice).status_code == 201

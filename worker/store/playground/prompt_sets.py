@@ -47,12 +47,12 @@ def save(*, session: Session, name: str, prompts: list[dict[str, str]], owner: s
     """
     name = name.strip()
     _check(name, prompts)
-    known = listing(session=session)
-    earlier = next((one for one in known if (one.owner, one.name) == (owner, name)), None)
+    own = [one for one in listing(session=session) if one.owner == owner]
+    earlier = next((one for one in own if one.name == name), None)
     if earlier is None:
-        if len(known) >= MOST_SETS:
+        if len(own) >= MOST_SETS:
             fix = "Delete one first."
-            raise BadPromptSet("prompt set", name, f"cannot be kept: there are {MOST_SETS} already.", fix)
+            raise BadPromptSet("prompt set", name, f"cannot be kept: you have {MOST_SETS} already.", fix)
         earlier = PromptSet(id=secrets.token_hex(6), owner=owner, name=name, created_at=database.now(session=session))
     same = earlier.prompts == prompts[: len(earlier.prompts)]
     earlier.answers = earlier.answers if same else {}
