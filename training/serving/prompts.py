@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from training.chat.prompt import prompt_ids, prompt_text
+from training.chat.prompt import prompt_ids
 from training.serving.errors import RequestError
 from training.serving.loaded import Served
+from training.serving.templates import TemplateProcess
 
 _OWN_ARGUMENTS = {
     "messages",
@@ -19,7 +20,11 @@ _OWN_ARGUMENTS = {
 
 
 def of_messages(
-    served: Served, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, arguments: Mapping[str, Any]
+    served: Served,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+    arguments: Mapping[str, Any],
+    templates: TemplateProcess,
 ) -> list[int]:
     """The tokens of a conversation up to the answer.
 
@@ -33,9 +38,10 @@ def of_messages(
         fix = "Pass only variables of the template, such as enable_thinking."
         raise RequestError(400, "chat_template_kwargs", ", ".join(sorted(own)), "is set by the server.", fix)
     try:
-        text = prompt_text(served.tokenizer, messages, {**served.arguments, **arguments}, tools)
-        ignored = bool(tools) and text == prompt_text(served.tokenizer, messages, {**served.arguments, **arguments})
-    except Exception as error:  # a template is a program and can raise any exception
+        given = {**served.arguments, **arguments}
+        text = templates.text(served.name, served.tokenizer, messages, given, tools)
+        ignored = bool(tools) and text == templates.text(served.name, served.tokenizer, messages, given, None)
+    except ValueError as error:
         message = f"cannot be rendered by the model's chat template: {error}."
         raise RequestError(400, "messages", None, message, "Change the roles or their order.") from error
     if ignored:

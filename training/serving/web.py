@@ -19,6 +19,7 @@ from training.serving.errors import RequestError
 from training.serving.forms import ChatRequest, CompletionRequest, TokenizeRequest
 from training.serving.generation import Emitted, End, Generator, Job, Sampling, Token
 from training.serving.loaded import Served
+from training.serving.templates import TemplateProcess
 
 Result = TypeVar("Result")
 _CHECK_SECONDS = 0.5  # how often a request without `stream` looks whether its client has gone
@@ -29,7 +30,7 @@ class Api:
 
     def __init__(self, served: Mapping[str, Served], token: str) -> None:
         self.served, self._token = served, token
-        self._generator = Generator()
+        self._generator, self._templates = Generator(), TemplateProcess()
         self._used = time.monotonic()
 
     @property
@@ -81,9 +82,7 @@ class Api:
     async def chat(self, asked: ChatRequest, request: Request) -> Response:
         """Answers messages."""
         served = self._find(asked.model)
-        prompt = await _in_thread(
-            lambda: prompts.of_messages(served, asked.messages, asked.tools, asked.chat_template_kwargs or {})
-        )
+        prompt = await self._rendered(served, asked.messages, asked)
         return await self._answer(asked, served, prompt, request)
 
     async def complete(self, asked: CompletionRequest, request: Request) -> Response:
@@ -98,13 +97,19 @@ class Api:
         if (asked.messages is None) == (asked.prompt is None):
             raise RequestError(400, "messages", None, "needs exactly one of messages and prompt.", "Send one of them.")
         if asked.messages is None:
-            tokens = prompts.of_text(served, asked.prompt or "")
+            tokens = await _in_thread(lambda: prompts.of_text(served, asked.prompt or ""))
         else:
-            tokens = prompts.of_messages(served, asked.messages, asked.tools, asked.chat_template_kwargs or {})
+            tokens = await self._rendered(served, asked.messages, asked)
         answer = {"count": len(tokens), "max_model_len": served.context, "tokens": tokens}
         if asked.return_token_strs:
             answer["token_strs"] = [served.tokenizer.decode([token]) for token in tokens]
         return answer
+
+    async def _rendered(
+        self, served: Served, messages: list[dict[str, Any]], asked: ChatRequest | TokenizeRequest
+    ) -> list[int]:
+        tools, arguments = asked.tools, asked.chat_template_kwargs or {}
+        return await _in_thread(lambda: prompts.of_messages(served, messages, tools, arguments, self._templates))
 
     def _find(self, name: str) -> Served:
         if name not in self.served:

@@ -6,6 +6,8 @@ import pytest
 from starlette.testclient import TestClient
 from tiny import make_model
 
+from training.serving import templates
+
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")]
 
 MESSAGES = [{"role": "system", "content": "Count."}, {"role": "user", "content": "Höhe 3"}]
@@ -42,7 +44,10 @@ def served(folders):
 def client(served):
     from training.serving.web import Api
 
-    with TestClient(Api(served, TOKEN).app(), headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+    api = Api(served, TOKEN)
+    app = api.app()
+    app.state.api = api
+    with TestClient(app, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
         yield client
 
 
@@ -112,6 +117,21 @@ def test_sampling_repeats_with_its_seed_and_follows_top_k(client):
 
     assert sampled(seed=1) == sampled(seed=1) != sampled(seed=2)
     assert sampled(top_k=1) == ask(client).json()["choices"][0]["token_ids"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 1e-320},
+        {"temperature": 5e-324, "top_p": 5e-324, "top_k": 2**62},
+        {"temperature": 10, "top_p": 1e-320, "seed": -(2**63)},
+        {"temperature": 1, "top_k": 1, "seed": 2**63 - 1, "stop": ["\u0000", "\U0010ffff" * 200]},
+        {"temperature": 1e-4, "logprobs": True, "top_logprobs": 20},
+    ],
+)
+def test_sampling_at_its_bounds_answers(client, fields):
+    choice = ask(client, **fields).json()["choices"][0]
+    assert 1 <= len(choice["token_ids"]) <= 6
 
 
 def test_an_answer_ends_before_a_stop_string(client):
@@ -257,6 +277,44 @@ def test_the_documents_name_every_parameter_that_is_read():
     _, _, section = (ROOT / "docs" / "playground.md").read_text(encoding="utf-8").partition("## The endpoint")
     read = {*ChatRequest.model_fields, *CompletionRequest.model_fields, *WITHOUT_EFFECT}
     assert [name for name in sorted(read) if f"`{name}`" not in section] == []
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """A process that renders prompts, which waits two seconds for each."""
+    return templates.TemplateProcess(cpu_seconds=2)
+
+
+BOMBS = {
+    "{{ 'a' * 10**10 }}": "more text than fits in memory",
+    "{% set a = namespace(x='a' * 10**8) %}{% for i in range(40) %}{% set a.x = a.x ~ a.x %}{% endfor %}{{ a.x }}": "memory",
+    "{{ 'a' * 30000000 }}": "at most 20,000,000",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "too much time",
+    "{{ range(99999) | map('string') | join('x' * 99999) }}": "memory",
+    "{{ raise_exception('no') }}": "no",
+}
+
+
+@pytest.mark.parametrize("template", BOMBS)
+def test_a_template_that_exceeds_a_limit_is_refused_and_the_next_prompt_is_answered(
+    client, served, quick, monkeypatch, template
+):
+    monkeypatch.setattr(served["one"].tokenizer, "chat_template", template)
+    monkeypatch.setattr(client.app.state.api, "_templates", quick)
+    monkeypatch.setattr(quick, "_known", set())
+    answer = client.post("/tokenize", json={"model": "one", "messages": MESSAGES})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], BOMBS[template] in error["message"]) == (400, "messages", True), error
+    assert ask(client).status_code == 200
+
+
+def test_a_template_that_python_cannot_interrupt_is_ended(client, served, monkeypatch):
+    monkeypatch.setattr(templates, "SECONDS", 2.0)
+    monkeypatch.setattr(served["one"].tokenizer, "chat_template", "{{ 7 ** (3 * 10**8) }}")
+    monkeypatch.setattr(client.app.state.api._templates, "_known", set())
+    answer = client.post("/v1/chat/completions", json={"model": "one", "messages": MESSAGES})
+    assert (answer.status_code, "too much time" in answer.json()["error"]["message"]) == (400, True)
+    assert ask(client).status_code == 200
 
 
 def test_every_route_needs_the_token(client):
