@@ -1,19 +1,22 @@
 """Folders and zip archives of data files, read as one file: what `datasets` saves to disk, or any data files of one split."""
 
-import json
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+from training.config import json_text
 from training.data.files.formats import ENDINGS, EXPANDED_BYTES, EXPANSION, GIVE, ZIP, check_expansion
 from training.errors import DataError
+from training.regular_files import read_regular
 from worker.datasets import incoming
 from worker.disk_quota import UNLIMITED, DiskQuota
 
 MOST_FILES = 1000
+_LARGEST_STATE = 2**20  # bytes of state.json
 _ABOUT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 _SPLITS = {"valid": "validation", "val": "validation", "dev": "validation", "eval": "validation"}
 _SPLIT_WORDS = {"train", "test", "validation", *_SPLITS}
@@ -100,7 +103,7 @@ def _shards(file: Path) -> list[str]:
 
 def _named_shards(state: Path) -> list[str]:
     try:
-        entries = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
+        entries = json_text.load(read_regular(state, _LARGEST_STATE))["_data_files"]
         return [PurePosixPath(str(entry["filename"])).name for entry in entries]
     except (OSError, ValueError, KeyError, TypeError):
         return []
@@ -118,7 +121,7 @@ def _unpacked(path: Path, folder: Path, name: str, quota: DiskQuota) -> Path:
                 archive.extract(entry, folder)  # drops "..", drives and a leading slash; stops at the declared size
     except DataError as error:
         raise DataError(error.message, error.fix, file=name) from None
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError, zlib.error) as error:
         message = f"is a zip archive that cannot be read: {error}."
         raise DataError(message, "Pack it again, without password.", file=name) from None
     return folder

@@ -13,6 +13,7 @@ from pyarrow import parquet
 from sqlmodel import select
 from subtest_table import table
 
+from app.words.datasets import problems_of
 from training.data.row_formats import UNKNOWN
 from training.errors import DataError
 from worker.datasets import checking, datasets
@@ -322,17 +323,30 @@ def zstd(path):
     path.write_bytes(pa.compress(bytes(10**8), "zstd", asbytes=True))
 
 
-def arrow_file(path):
-    table = pa.table({"text": dictionary(pa.string())})
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema, options=options) as writer:
+def arrow_of(path, column, compression=None, new=pa.ipc.new_file):
+    table = pa.table({"text": column})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema, options=options) as writer:
         writer.write_table(table)
+
+
+def arrow_file(path):
+    arrow_of(path, dictionary(pa.string()), "zstd")
 
 
 def arrow_stream(path):
-    table = pa.table({"text": dictionary(pa.string())})
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+    arrow_of(path, dictionary(pa.large_string()), new=pa.ipc.new_stream)
+
+
+def arrow_runs(path):
+    """A hundred thousand times the same text of 1 MB."""
+    arrow_of(path, pa.RunEndEncodedArray.from_arrays(pa.array([100_000], pa.int32()), pa.array(["x" * 2**20])))
+
+
+def arrow_list_views(path):
+    """Twenty thousand lists that share one text of 1 MB."""
+    places, sizes = pa.array([0] * 20_000, pa.int32()), pa.array([1] * 20_000, pa.int32())
+    arrow_of(path, pa.ListViewArray.from_arrays(places, sizes, pa.array(["x" * 2**20])))
 
 
 @pytest.mark.parametrize(
@@ -345,10 +359,12 @@ def arrow_stream(path):
         pytest.param(many_nulls, "nulls.parquet", "to read", marks=pytest.mark.nightly),
         (deep_types, "types.parquet", "deeply nested"),
         (zstd, "rows.jsonl", "zstd"),
-        (arrow_file, "rows.arrow", "Arrow"),
-        (arrow_stream, "rows.parquet", "NUL bytes"),
+        (arrow_file, "rows.arrow", "expands to more than"),
+        (arrow_stream, "rows.arrow", "expands to more than"),
+        (arrow_runs, "runs.arrow", "expands to more than"),
+        (arrow_list_views, "views.arrow", "expands to more than"),
     ],
 )
 def test_a_small_file_that_would_become_gigabytes_is_refused(home, tmp_path, make, name, words):
     make(tmp_path / name)
-    assert words in str(refused(tmp_path / name))
+    assert words in str(problems_of(refused(tmp_path / name)))

@@ -1,6 +1,7 @@
 """Reads the rows of a file of any known format, one at a time. No torch."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,20 +95,17 @@ def _read_parquet(path: Path, first: int = 1) -> Iterator[Row | DataError]:
     import pyarrow
     from pyarrow import parquet
 
-    limit = max(EXPANDED_BYTES, EXPANSION * path.stat().st_size)
-    expanded = 0
+    limit = _Limit.of(path)
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             _check_columns(file.schema_arrow.names)
             groups = range(file.metadata.num_row_groups)
-            check_expansion(sum(file.metadata.row_group(group).total_byte_size for group in groups), limit)
+            check_expansion(sum(file.metadata.row_group(group).total_byte_size for group in groups), limit.most)
             before, row_groups = _groups_from(file.metadata, first)
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=row_groups):
-                expanded += sum(_size(column) for column in batch.columns)
-                check_expansion(expanded, limit)
                 skipped = min(max(first - 1 - before, 0), batch.num_rows)
                 before += batch.num_rows
-                yield from batch.slice(skipped).to_pylist()
+                yield from _within(batch.slice(skipped).to_pylist(), limit)
     except (UnicodeDecodeError, pyarrow.ArrowException, OSError) as error:
         raise _damaged(error, "Parquet") from None
 
@@ -117,8 +115,7 @@ def _read_arrow(path: Path) -> Iterator[Row | DataError]:
     import pyarrow
     from pyarrow import ipc
 
-    limit = max(EXPANDED_BYTES, EXPANSION * path.stat().st_size)
-    expanded = 0
+    limit = _Limit.of(path)
     try:
         with pyarrow.memory_map(str(path)) as source:
             is_file = source.read(6) == b"ARROW1"
@@ -127,10 +124,8 @@ def _read_arrow(path: Path) -> Iterator[Row | DataError]:
             _check_columns(reader.schema.names)
             for batch in (reader.get_batch(index) for index in range(reader.num_record_batches)) if is_file else reader:
                 batch.validate(full=True)
-                expanded += sum(_size(column) for column in batch.columns)
-                check_expansion(expanded, limit)
                 for start in range(0, batch.num_rows, _BATCH_ROWS):
-                    yield from batch.slice(start, _BATCH_ROWS).to_pylist()
+                    yield from _within(batch.slice(start, _BATCH_ROWS).to_pylist(), limit)
     except (UnicodeDecodeError, pyarrow.ArrowException, OSError) as error:
         raise _damaged(error, "Arrow") from None
 
@@ -151,20 +146,36 @@ def _groups_from(metadata: Any, first: int) -> tuple[int, list[int]]:
     return before, list(range(group, metadata.num_row_groups))
 
 
-def _size(column: Any) -> int:
-    """Bytes of a column after decoding: in a dictionary, at any depth, many rows share one value."""
-    from pyarrow import compute, types
+def _within(rows: list[Row], limit: "_Limit") -> list[Row]:
+    """The rows, counted as decoded: many of them may share one value of a dictionary, a run or a view.
 
-    kind = column.type
-    if types.is_struct(kind):
-        return sum(map(_size, column.flatten()))
-    if types.is_nested(kind):
-        return int(column.nbytes) + _size(column.flatten() if not types.is_map(kind) else column.items)
-    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    if not types.is_dictionary(kind) or not any(is_text(kind.value_type) for is_text in texts):
-        return int(column.nbytes)
-    lengths = compute.take(compute.binary_length(column.dictionary), column.indices)
-    return int(compute.sum(compute.cast(lengths, "int64")).as_py() or 0)
+    Raises:
+        DataError: the file has expanded beyond the limit.
+    """
+    limit.expanded += sum(map(_size, rows))
+    check_expansion(limit.expanded, limit.most)
+    return rows
+
+
+@dataclass
+class _Limit:
+    """How many bytes a file may expand to, and has."""
+
+    most: int
+    expanded: int = 0
+
+    @classmethod
+    def of(cls, path: Path) -> "_Limit":
+        return cls(max(EXPANDED_BYTES, EXPANSION * path.stat().st_size))
+
+
+def _size(value: Any) -> int:
+    """About the bytes of a decoded value."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 8
 
 
 def _check_columns(names: list[str]) -> None:
