@@ -107,7 +107,7 @@ def prepared(config: RunConfig, *, reach: AllowedPaths = EVERYTHING, owner: str 
     config = with_files(config, reach)
     if problems := list(_unprintable(config)):
         raise ConfigError(problems)  # no file is looked for by such a name
-    config, problems = _checked(with_adapter_targets(config), reach, owner)
+    config, problems = _checked(config, reach, owner)
     if not reach.problems(config):  # a rule may read the model's folder
         problems += _blocking(config)
     with run_data.taken_in(config, reach, owner, problems) as data:
@@ -160,7 +160,7 @@ def problems(config: RunConfig, reach: AllowedPaths = EVERYTHING, owner: str = L
     """Why `submit` would refuse a run, as far as it can be said without reading large files; conflicts of settings not included."""
     if unprintable := list(_unprintable(config)):
         return unprintable
-    _, found = _checked(with_adapter_targets(config), reach, owner)
+    _, found = _checked(config, reach, owner)
     return found + run_data.problems(config, reach)
 
 
@@ -227,7 +227,7 @@ def resume(
         run = runs.resume(session=session, run_id=run_id, step_down=step_down, changes=changes)
         config = admitted(run, reach=reach)
         resolve(config, session)
-        problems = list(_quota_problems(session, config, owner, more=0))
+        problems = [*_quota_problems(session, config, owner, more=0), *adapter_problems(config)]
         problems += [Problem("run", run.id, over, disk_quota.FIX)] if over else []
         _describe(config.model, problems)
         if problems:
@@ -263,7 +263,8 @@ def chosen_engine(engine: EngineName) -> EngineName:
 def _checked(config: RunConfig, reach: AllowedPaths, owner: str) -> tuple[RunConfig, list[Problem]]:
     """The configuration with its model's path made absolute, and the problems of all settings but the data."""
     if refused := reach.problems(config):
-        return config, refused  # do not open a model outside the allowed folders
+        return config, refused  # do not open a model or an adapter outside the allowed folders
+    config = with_adapter_targets(config)
     with database.read_everything() as session:
         problems = list(_quota_problems(session, config, owner, more=1))
     problems += adapter_problems(config)
