@@ -5,6 +5,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,7 @@ from training.regular_files import read_regular
 from worker.datasets import incoming
 from worker.disk_quota import UNLIMITED, DiskQuota
 
-MOST_FILES = 1000
+MOST_FILES, MOST_ENTRIES = 1000, 10_000
 _LARGEST_STATE = 2**20  # bytes of state.json
 _ABOUT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 _SPLITS = {"valid": "validation", "val": "validation", "dev": "validation", "eval": "validation"}
@@ -28,8 +29,7 @@ def is_bundle(path: Path) -> bool:
     if path.is_dir():
         return True
     try:
-        with path.open("rb") as stream:
-            return stream.read(len(ZIP)) == ZIP
+        return read_regular(path, len(ZIP)) == ZIP
     except OSError:  # reported by who reads it
         return False
 
@@ -46,8 +46,9 @@ def as_file(path: Path, name: str, quota: DiskQuota = UNLIMITED) -> Iterator[Pat
         yield path
         return
     with TemporaryDirectory(prefix=".lathe-") as unpacked:
-        folder = path if path.is_dir() else _unpacked(path, Path(unpacked), name, quota)
-        files = _data_files(folder, name)
+        is_folder = path.is_dir()
+        folder = path if is_folder else _unpacked(path, Path(unpacked), name, quota)
+        files = _data_files(folder, name, "folder" if is_folder else "zip archive")
         incoming.refuse_unfit(files, name, quota)
         if len(files) == 1:
             yield files[0]
@@ -59,15 +60,13 @@ def as_file(path: Path, name: str, quota: DiskQuota = UNLIMITED) -> Iterator[Pat
             yield named
 
 
-def _data_files(folder: Path, name: str) -> list[Path]:
-    found = sorted(
-        file
-        for file in folder.rglob("*")
-        if file.is_file() and file.name.lower().endswith(ENDINGS) and file.name not in _ABOUT_DATA
-    )
-    found = [file for file in found if not any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)]
+def _data_files(folder: Path, name: str, kind: str) -> list[Path]:
+    entries = list(islice(folder.rglob("*"), MOST_ENTRIES + 1))
+    if len(entries) > MOST_ENTRIES:
+        raise DataError(f"contains more than {MOST_ENTRIES:,} files.", "Give the folder of the data.", file=name)
+    found = sorted(file for file in entries if _is_data(file, folder))
     if not found:
-        raise DataError("contains no data files.", GIVE, file=name)
+        raise DataError(f"is a {kind} without data files.", GIVE, file=name)
     if len(found) > MOST_FILES:
         raise DataError(f"contains {len(found):,} data files.", f"Join them to at most {MOST_FILES:,}.", file=name)
     splits = {split for file in found for split in _splits_of(file.relative_to(folder))}
@@ -76,6 +75,13 @@ def _data_files(folder: Path, name: str) -> list[Path]:
         raise DataError(message, "Give the folder or the file of one split.", file=name)
     _check_shards(folder, found, name)
     return found
+
+
+def _is_data(file: Path, folder: Path) -> bool:
+    """True for a data file that is not hidden, and is in the folder itself: a link may lead to files that a user may not read."""
+    named = file.name.lower().endswith(ENDINGS) and file.name not in _ABOUT_DATA
+    hidden = any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)
+    return named and not hidden and file.is_file() and file.resolve().is_relative_to(folder.resolve())
 
 
 def _splits_of(path: Path) -> set[str]:

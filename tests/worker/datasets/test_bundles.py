@@ -100,7 +100,9 @@ def test_files_of_several_splits_are_not_joined(home: Path, tmp_path: Path) -> N
 
 
 def test_an_archive_without_data_or_with_too_much_is_refused(home: Path, tmp_path: Path) -> None:
-    assert "no data files" in refusal(zipped(tmp_path / "a.zip", {"word/document.xml": "<a/>"})).message
+    assert (
+        "zip archive without data files" in refusal(zipped(tmp_path / "a.zip", {"word/document.xml": "<a/>"})).message
+    )
     assert "expands to more than" in refusal(zipped(tmp_path / "b.zip", {"a.txt": "a" * (260 * 2**20)})).message
     (tmp_path / "c.zip").write_bytes(b"PK\x03\x04 and nothing more")
     assert "cannot be read" in refusal(tmp_path / "c.zip").message
@@ -110,3 +112,10 @@ def test_an_archive_without_data_or_with_too_much_is_refused(home: Path, tmp_pat
 def test_an_archive_writes_only_into_its_own_folder(home: Path, tmp_path: Path) -> None:
     assert stored(zipped(tmp_path / "up.zip", {"../../up.jsonl": '{"text": "a"}\n'})).rows == 1
     assert not (tmp_path.parent / "up.jsonl").exists()
+
+
+def test_a_link_to_a_file_outside_the_folder_is_not_read(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "rows.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    assert "without data files" in refusal(tmp_path / "folder").message

@@ -153,7 +153,8 @@ def test_a_file_that_cannot_train_is_refused_and_removed(home, tmp_path, name, c
 
 def test_a_missing_file_or_a_folder_is_named_in_the_error(home, tmp_path):
     assert refused(tmp_path / "none.jsonl").message == "cannot be read: No such file or directory."
-    assert refused(tmp_path, "folder").message == "is a folder."
+    (tmp_path / "folder").mkdir()
+    assert refused(tmp_path / "folder", "folder").message == "is a folder without data files."
 
 
 def test_a_pipe_is_refused_without_waiting(home, tmp_path):
