@@ -19,7 +19,7 @@ from training.foreign.entries import (
     to,
     usual,
 )
-from training.foreign.tasks import refuse
+from training.foreign.tasks import known_task
 from training.foreign.trainer_keys import (
     ATTENTION,
     COMMAND,
@@ -56,13 +56,11 @@ def _method(value: Any, values: Values) -> Answer:
     return Answer(None, "method stays lora.")
 
 
-def _task(value: Any, values: Values) -> Answer:
+def _task(value: Any, _: Values) -> Answer:
     if is_off(value):
         return Answer({}, "is off.")
-    refuse(str(value), f"rl: {value}")
-    if value == "ipo":
-        return Answer({"task": "dpo", "dpo_loss": "ipo"})
-    return choice("task", _TASKS, "dpo")(value, values)
+    task = known_task(value, _TASKS, "rl")
+    return Answer({"task": task, "dpo_loss": "ipo"} if value == "ipo" else {"task": task})
 
 
 def _trackers(values: Values) -> str:
@@ -230,6 +228,9 @@ TABLE: Table = {
     "pretraining_dataset": refused("set task to pretraining, and data to the file."),
     "gptq": refused("Lathe quantizes with bitsandbytes (quantization 4bit)."),
     "qat": refused("Lathe has no training for quantization."),
+    "process_reward_model": lambda value, _: (
+        Answer({}, "is off.") if is_off(value) else Answer({"task": known_task("prm", _TASKS, "process_reward_model")})
+    ),
     "reward_model": flag({"task": "reward"}),
     "relora": refused("Lathe has no ReLoRA."),
     "num_labels": ignored("Lathe counts the classes in the data."),

@@ -56,8 +56,8 @@ class Given:
 
     @property
     def complete(self) -> bool:
-        """True if every configuration file that it names is here, so that missing keys have the program's defaults."""
-        return all(one.note != _NOT_HERE for one in self.entries)
+        """True if nothing that it names is missing, so that missing keys have the program's defaults."""
+        return python_text.ARGUMENTS not in self.values and all(one.note != _NOT_HERE for one in self.entries)
 
 
 def given(text: str, folder: Path | None, name: str) -> Given:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from itertools import pairwise
 
 from training.foreign.arguments import read
 from training.foreign.entries import Values
@@ -46,6 +46,9 @@ _NO_TRAINING = frozenset({
 _SHELLS = frozenset(("bash", "sh", "zsh", "eval"))
 _PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*")
 _MOST_NESTED = 4
+_MOST_PARTS = 8
+_FARTHEST = 64
+"""Words before a launcher: those of `srun`, `env`, `nohup` and others with their options."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,29 @@ def _of_command(command: Command, programs: frozenset[str], depth: int) -> list[
     if not words or _name(words[0].lstrip("!%$")) in _NO_TRAINING:
         return []
     words[0] = type(words[0])(words[0].lstrip("!%")) if type(words[0]) is str else words[0]
-    for place, word in enumerate(words):
+    for part in [*_parts_behind(words), words]:
+        if (started := _in(part, command, programs, depth)) is not None:
+            return started
+    has_flags = any(word.startswith("--") for word in words[1:])
+    return [_with_variables(Launch(words[0], words[1:]), command)] if has_flags else []
+
+
+def _in(words: list[str], command: Command, programs: frozenset[str], depth: int) -> list[Launch] | None:
+    """What the first launcher, script or program among the words starts; None if there is none."""
+    for place, word in enumerate(words[:_FARTHEST]):
         name = _name(word)
         if name in _SHELLS and depth < _MOST_NESTED and len(words) > place + 1:
             return _of_shell(words[place:], command, programs, depth)
         if (launch := _at(name, words[place:], programs)) is not None:
             return [_with_variables(launch, command)]
-    has_flags = any(word.startswith("--") for word in words[1:])
-    return [_with_variables(Launch(words[0], words[1:]), command)] if has_flags else []
+    return None
+
+
+def _parts_behind(words: list[str]) -> list[list[str]]:
+    """The commands that another one starts: `submit --gpus 8 -- source env && accelerate launch ...`, the last one first."""
+    ends = [*(place for place, word in enumerate(words) if word in ("--", "&&", ";")), len(words)]
+    parts = [words[start + 1 : end] for start, end in pairwise(ends)]
+    return [part for part in reversed(parts[-_MOST_PARTS:]) if part and not part[0].startswith("-")]
 
 
 def _of_shell(words: list[str], command: Command, programs: frozenset[str], depth: int) -> list[Launch]:
@@ -111,8 +129,12 @@ def _at(name: str, words: Sequence[str], programs: frozenset[str]) -> Launch | N
         return _started(module, launch.arguments) if launch and module else launch
     if name == "tune" and rest[:1] == ["run"]:  # which takes torchrun's options
         return _started(TORCHRUN, rest[1:])
-    if name == "oumi" and rest[:1] == ["distributed"]:
-        return _at(_name(rest[1]) if len(rest) > 1 else "", rest[1:], programs)
+    if (
+        name == "oumi"
+        and rest[:1] == ["distributed"]
+        and _name(rest[1] if len(rest) > 1 else "") in ("torchrun", "accelerate")
+    ):
+        return _at(_name(rest[1]), rest[1:], programs)
     if name in programs:
         return Launch(name, rest)
     return Launch(str(words[0]), rest, PYTHON) if name.endswith(".py") else None
@@ -136,4 +158,4 @@ def _started(launcher: str, words: list[str]) -> Launch | None:
 
 
 def _name(word: str) -> str:
-    return PurePosixPath(word).name if word else ""
+    return word.rpartition("/")[2]

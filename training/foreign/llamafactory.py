@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from training.config.choices import Method
 from training.foreign.chat_keys import enable_thinking, template_name
 from training.foreign.entries import Answer, Table, Values, choice, flag, ignored, is_off, is_on, names, refused, to
-from training.foreign.tasks import refuse
+from training.foreign.tasks import known_task
 from training.foreign.trainer_keys import ATTENTION, COMMAND, IN_LATHE, LIGER, TRAINER
 
 _STAGES = {"sft": "sft", "pt": "pretraining", "dpo": "dpo", "kto": "kto", "rm": "reward"}
@@ -24,10 +25,10 @@ def defaults(_: Values) -> Values:
 
 
 def _stage(value: Any, values: Values) -> Answer:
-    refuse(str(value), f"stage: {value}")
+    task = known_task(value, _STAGES, "stage")
     if str(value) == "dpo" and str(values.get("pref_loss")) == "orpo":
-        return Answer({"task": "orpo"})
-    return choice("task", _STAGES, "sft")(value, values)
+        task = "orpo"
+    return Answer({"task": task})
 
 
 def _method(value: Any, values: Values) -> Answer:
@@ -41,6 +42,8 @@ def _method(value: Any, values: Values) -> Answer:
         layers = values.get("freeze_trainable_layers", 2)
         if isinstance(layers, int) and layers > 0:
             return Answer({"method": "full", "trainable_layers": layers})
+    if value in list(Method):
+        return Answer({"method": value, "quantization": f"{bits}bit"} if bits in (4, 8) else {"method": value})
     return Answer(None, "Lathe has full, lora, qlora and PEFT's methods; method stays lora.")
 
 

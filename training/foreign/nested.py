@@ -28,6 +28,8 @@ def _flat(values: Values, whole: Collection[str], start: str) -> Values:
 
 
 def _resolved(value: Any, listed: Values) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolved(one, listed) for key, one in value.items()}
     for _ in range(_MOST_HOPS):
         match = _REFERENCE.search(value) if isinstance(value, str) and len(value) <= _LONGEST else None
         if match is None:

@@ -37,6 +37,7 @@ _PROGRAMS: tuple[tuple[str, str, Callable[[Values], bool]], ...] = (
         r"pretrain_gpt\.py|finetune_gpt\.py|megatron[/.]|^megatron ",
         _keys("tensor_model_parallel_size", "num_layers"),
     ),
+    ("Megatron-SWIFT", r"(?!)", _keys("micro_batch_size", "global_batch_size")),
     ("torchtitan", r"torchtitan[/.]", _section("job", "dump_folder")),
     ("DeepSpeed-Chat", r"(?i)deepspeed-?chat", _any("sft_only_data_path", "data_output_path")),
     ("AutoTrain", r"^autotrain ", _keys("base_model", "backend", "task")),

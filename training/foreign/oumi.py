@@ -19,7 +19,7 @@ from training.foreign.entries import (
     to,
     usual,
 )
-from training.foreign.tasks import refuse
+from training.foreign.tasks import known_task
 from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, IN_LATHE, LIGER, LOGGING, NO_LENGTH, TRAINER
 
 _TASKS = {"sft": "sft", "dpo": "dpo", "kto": "kto", "hf": "sft", "oumi": "sft"}
@@ -29,8 +29,7 @@ _DATA = "set data to the file, or import the data set of the hub on the page Dat
 
 def _task(value: Any, _: Values) -> Answer:
     kind = str(value).lower().removeprefix("trl_").removeprefix("verl_")
-    refuse(kind, f"trainer_type: {value}")
-    return choice("task", _TASKS, "sft")(kind, {})
+    return Answer({"task": known_task(kind, _TASKS, "trainer_type")})
 
 
 def _method(_: Any, values: Values) -> Answer:

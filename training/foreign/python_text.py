@@ -19,12 +19,14 @@ _LARGEST = 2**40
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+(unsloth|trl|transformers|peft)\b", re.MULTILINE)
 _MAGIC = re.compile(r"^[ \t]*%.*$", re.MULTILINE)
 _SHELL_LINE = re.compile(r"^[ \t]*!((?:.*\\\n)*.*)", re.MULTILINE)
-_TRAINER = re.compile(r"(?:Unsloth)?(SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|PPO|RLOO|OnlineDPO|GKD|BCO|Seq2Seq|)Trainer")
+_TRAINER = re.compile(r"\w*?(SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|PPO|RLOO|OnlineDPO|GKD|BCO|Seq2Seq|)Trainer")
 _CONFIG = re.compile(r"(?:SFT|DPO|KTO|ORPO|CPO|Reward|GRPO|PPO|RLOO|OnlineDPO|GKD|BCO)Config")
 _ARGUMENTS = re.compile(r"(?:Seq2Seq|Unsloth)?TrainingArguments")
 _MODEL = re.compile(
     r"Fast\w*Model|Auto\w*Model\w*|\w+For(?:CausalLM|SequenceClassification|Seq2SeqLM|ConditionalGeneration)"
 )
+ARGUMENTS = "arguments"
+AT_START = "are given when the script is started, so that missing ones have no defaults here. Import that command"
 _COMPUTED = "is computed by the script"
 _RENAMED = {
     "model_name": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path", "revision": "model_revision",
@@ -42,8 +44,9 @@ _ABOUT_OBJECTS = frozenset({
 
 
 def is_script(text: str) -> bool:
-    """True if a text imports one of the libraries and makes a trainer."""
-    return bool(_IMPORTS.search(text)) and "Trainer(" in text
+    """True if a text imports one of the libraries and names a trainer."""
+    of_shell = text.startswith("#!") and "python" not in text.partition("\n")[0]
+    return not of_shell and bool(_IMPORTS.search(text)) and "Trainer" in text
 
 
 def of_notebook(values: Values) -> tuple[str, str] | None:
@@ -62,7 +65,7 @@ def read(text: str) -> Values:
     """The arguments of the calls that make model, adapter and trainer, under trl's names.
 
     Raises:
-        ValueError: the text is no valid Python, or exceeds a limit; with the reason.
+        ValueError: the text is no valid Python, makes no trainer, or exceeds a limit; with the reason.
     """
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"it has {len(text):,} characters; at most {LONGEST_TEXT:,} are possible")
@@ -87,17 +90,28 @@ class _Script:
 
     def values(self, *, unsloth: bool) -> Values:
         """The arguments, with the command that says trainer, configuration and library."""
-        trainer = next((match.group(1) for call in self._calls if (match := _TRAINER.fullmatch(_name(call)))), "")
+        trainers = [match.group(1) for call in self._calls if (match := _TRAINER.fullmatch(_name(call)))]
+        if not trainers:
+            raise ValueError("it makes no trainer; give the script that does, or the command that starts it")
+        trainer = next(filter(None, trainers), "")
+        if trainer == "Seq2Seq" and not self._has("Seq2SeqLM", "ConditionalGeneration"):
+            trainer = ""  # which also trains models that continue a text
         config = next((_name(call) for call in self._calls if _CONFIG.fullmatch(_name(call))), "TrainingArguments")
-        task = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", trainer) or ("classification" if self._classifies() else "Trainer")
-        values: Values = {COMMAND: f"{task} with {config}" + (" of Unsloth" if unsloth else "")}
+        task = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", trainer) or (
+            "classification" if self._has("SequenceClassification") else "Trainer"
+        )
+        written = any(_makes_arguments(call) for call in self._calls)
+        values: Values = {} if written else {ARGUMENTS: Unresolved("", AT_START)}
+        values |= {COMMAND: f"{task} with {config}" + (" of Unsloth" if unsloth else "")}
         for call in self._calls:
             for name, value in self._arguments(call):
                 values.setdefault(name, value)
         return values
 
-    def _classifies(self) -> bool:
-        return any("SequenceClassification" in part for call in self._calls for part in (_name(call), _owner(call)))
+    def _has(self, *kinds: str) -> bool:
+        """True if a model of one of these kinds is made."""
+        parts = [part for call in self._calls for part in (_name(call), _owner(call))]
+        return any(kind in part for kind in kinds for part in parts)
 
     def _arguments(self, call: ast.Call) -> Iterator[tuple[str, Any]]:
         """The names and values that a call gives."""
@@ -165,6 +179,12 @@ class _Script:
             return Unresolved(ast.unparse(node)[:200] if depth == 0 else "...", _COMPUTED)
         except RecursionError:
             return Unresolved("...", _COMPUTED)
+
+
+def _makes_arguments(call: ast.Call) -> bool:
+    """True for the trainer's arguments, if the call gives all of them itself."""
+    arguments = _CONFIG.fullmatch(_name(call)) or _ARGUMENTS.fullmatch(_name(call))
+    return bool(arguments) and all(keyword.arg is not None for keyword in call.keywords)
 
 
 def _name(call: ast.Call) -> str:

@@ -18,7 +18,7 @@ from training.foreign.entries import (
     to,
     usual,
 )
-from training.foreign.tasks import refuse
+from training.foreign.tasks import known_task
 from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, IN_LATHE, LIGER, TRAINER
 
 _RLHF = {"dpo": "dpo", "orpo": "orpo", "kto": "kto", "rm": "reward"}
@@ -59,11 +59,10 @@ def _task_of(values: Values) -> str:
     command = str(values.get(COMMAND, ""))
     if "rlhf_type" in values or "rlhf" in command:
         kind = str(values.get("rlhf_type") or "dpo").lower()
-        refuse(kind, f"rlhf_type: {kind}")
-        return _RLHF.get(kind, "dpo")
+        return known_task(kind, _RLHF, "rlhf_type")
     kind = str(values.get("task_type") or "causal_lm").lower()
-    refuse(kind.removeprefix("generative_"), f"task_type: {kind}")
-    return "pretraining" if command.endswith((" pt", "/pt.py", ".pt")) else _TYPES.get(kind, "sft")
+    task = known_task(kind.removeprefix("generative_"), _TYPES, "task_type")
+    return "pretraining" if command.endswith((" pt", "/pt.py", ".pt")) else task
 
 
 def _task(_: Any, values: Values) -> Answer:

@@ -1,7 +1,10 @@
 """Which task the name of a command or script says, and refuses those that Lathe does not train."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
+from training.config.choices import Task
 from training.errors import UserError
 
 _TASKS = {
@@ -33,6 +36,19 @@ def named_task(name: str) -> str | None:
         refuse(word, name)
     tasks = [_TASKS[word] for word in words if word in _TASKS]
     return next((task for task in tasks if task not in _COMMON), next(iter(sorted(tasks, reverse=True)), None))
+
+
+def known_task(value: Any, names: Mapping[str, str], key: str) -> str:
+    """The task of a program's name for it.
+
+    Raises:
+        UserError: Lathe does not train it.
+    """
+    name = str(value).lower()
+    refuse(name, f"{key}: {value}")
+    if name not in names:
+        raise UserError("task", f"{key}: {value}", "Lathe has no such task.", f"Lathe trains {', '.join(Task)}.")
+    return names[name]
 
 
 def refuse(word: str, given: str) -> None:

@@ -122,7 +122,7 @@ def _task_of_file(path: str) -> str | None:
             task = named_task(part.rpartition(".")[0] or part)
         except UserError:  # a name decides nothing alone
             continue
-        if task in ("sft", "dpo", "orpo", "kto", "reward"):
+        if task in ("sft", "pretraining", "dpo", "orpo", "kto", "reward"):
             return task
     return None
 
@@ -160,7 +160,8 @@ def _trains_adapter(values: Values) -> bool:
 def _bits(values: Values) -> str:
     """The format of quantized weights; empty without."""
     given = str(values.get("bits", values.get("load_in_kbits")))
-    if given == "4" or any(is_on(values.get(key)) for key in (*_FOUR_BITS, *_QUANTIZED_ADAPTERS)):
+    by_name = "qlora" in str(values.get(COMMAND)).rpartition("/")[2]
+    if given == "4" or by_name or any(is_on(values.get(key)) for key in (*_FOUR_BITS, *_QUANTIZED_ADAPTERS)):
         return "4bit"
     return "8bit" if given == "8" or any(is_on(values.get(key)) for key in _EIGHT_BITS) else ""
 
@@ -394,6 +395,15 @@ TRL: Table = {
     **dict.fromkeys(_FOUR_BITS, flag({"quantization": "4bit"})),
     **dict.fromkeys(_EIGHT_BITS, flag({"quantization": "8bit"})),
     "bits": _number_of_bits,
+    "quantization_bit": _number_of_bits,
+    "pre_seq_len": lambda value, _: Answer(
+        {"method": "prefix_tuning", "method_options": f"num_virtual_tokens={value}"} if value else {}
+    ),
+    "label_smoothing": usual(0, "Lathe smooths no labels."),
+    "label_smoothing_factor": usual(0, "Lathe smooths no labels."),
+    "ref_model": refused("Lathe's reference is the model before training."),
+    "save_on_each_node": ignored("Lathe keeps runs in its data folder."),
+    "do_predict": ignored("Lathe answers held-out rows if answer_rows is set."),
     "load_in_kbits": _number_of_bits,
     "bnb_4bit_quant_type": ignored("Lathe uses nf4."),
     "bnb_4bit_quant_storage": ignored("Lathe stores quantized weights as the strategy needs them."),
@@ -438,6 +448,7 @@ FIREFLY: Table = {
 }
 FILES = frozenset(
     [
+        "dataset_id_or_path",
         "dataset_name",
         "train_file",
         "train_files",

@@ -299,3 +299,31 @@ def test_the_name_of_a_file_says_the_task_where_its_keys_do_not(name, text, task
 def test_simpo_is_refused_by_its_own_keys():
     with pytest.raises(UserError, match="SIMPO"):
         import_text("model_name_or_path: m\nbeta: 2.5\ngamma_beta_ratio: 0.5\n", None)
+
+
+@table(
+    "text",
+    [
+        "base_model: m\nrl: ebft\n",
+        "base_model: m\nprocess_reward_model: true\n",
+        "stage: moon\nfinetuning_type: lora\nmodel_name_or_path: m\n",
+        f"swift rlhf --rlhf_type moon {SWIFT}",
+        "model: {model_name: m}\ntraining: {trainer_type: MOON}\n",
+    ],
+)
+def test_an_unknown_task_is_refused_and_not_taken_for_another(text):
+    with pytest.raises(UserError, match="Lathe has no"):
+        import_text(text, None)
+
+
+def test_a_method_of_peft_is_taken():
+    assert import_text("stage: sft\nfinetuning_type: oft\nmodel_name_or_path: m\n", None).config().method == "oft"
+    config = import_text(f"python main.py {FLAGS} --pre_seq_len 128", None).config()
+    assert (config.method, config.method_options) == ("prefix_tuning", "num_virtual_tokens=128")
+
+
+def test_a_command_that_another_one_submits_is_read():
+    text = (
+        f"python submit.py --gpus 8 -- source env.sh \\&\\& uv run accelerate launch --num_processes 8 train.py {FLAGS}"
+    )
+    assert import_text(text, None).config().num_processes == 8

@@ -67,6 +67,7 @@ def test_a_script_of_trl_keeps_its_meaning():
         (("DPOConfig", "TrainingArguments"), {"learning_rate": 5e-5, "gradient_checkpointing": "none"}),
         (("DPOTrainer(", "KTOTrainer("), {"task": "kto"}),
         (("DPOTrainer(", "RewardTrainer("), {"task": "reward"}),
+        (("DPOTrainer(", "MyKTOTrainer("), {"task": "kto"}),
         (("DPOConfig(", "DPOConfig(max_length=1024 // 2, "), {"max_length": 1024}),
     ],
 )
@@ -110,3 +111,24 @@ def test_a_notebook_that_starts_a_script_is_its_command():
     cells = [{"cell_type": "code", "source": ["import torch\n", "x = 1"]}, {"cell_type": "code", "source": command}]
     config = import_text(json.dumps({"cells": cells}), None).config()
     assert (config.num_processes, config.learning_rate, config.method) == (2, 1e-5, "full")
+
+
+def test_a_script_whose_arguments_are_given_at_its_start_has_no_defaults():
+    parsed = TRL.replace("training_args = DPOConfig(", "training_args = parser.parse(")
+    result = import_text(parsed, None)
+    assert (result.config().task, result.config().lora_r) == ("dpo", 8)
+    assert "learning_rate" not in result.settings
+    assert "Import that command" in next(one for one in result.entries if one.key == "arguments").note
+    assert "learning_rate" not in import_text(TRL.replace("beta=0.3", "**more"), None).settings
+
+
+def test_a_module_that_only_defines_a_trainer_is_refused():
+    with pytest.raises(UserError, match="makes no trainer"):
+        import_text("from transformers import Trainer\nclass Mine(Trainer):\n    pass\n", None)
+
+
+@table(("model", "task"), [("AutoModelForCausalLM", "sft"), ("AutoModelForSeq2SeqLM", "seq2seq")])
+def test_the_model_says_whether_a_seq2seq_trainer_trains_an_encoder_decoder(model, task):
+    trainer = "Seq2SeqTrainer(args=TrainingArguments(num_train_epochs=1))"
+    text = f"from transformers import Trainer\n{model}.from_pretrained('m')\n{trainer}\n"
+    assert import_text(text, None).config().task == task

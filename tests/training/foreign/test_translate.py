@@ -274,7 +274,7 @@ def test_no_value_of_any_key_crashes(program, value):
         return  # which has no file of keys
     keys = [*program.table, *program.prefixes, "deepspeed", "fsdp_config", "dataset", "datasets"]
     start = more.get(program.name, {}) | {starts[program.name]: "lora"}
-    for added in [dict.fromkeys(keys, value), *({key: value} for key in keys[:: 1 if value is None else 9])]:
+    for added in [dict.fromkeys(keys, value), *({key: value} for key in keys if value == {"a": None})]:
         try:
             imported(start | added).config()
         except UserError as error:
