@@ -9,6 +9,7 @@ from training.foreign.arguments import read
 from training.foreign.entries import Values
 from training.foreign.shell_text import Command, Script
 from training.foreign.shell_text import read as read_script
+from training.foreign.shell_values import Unresolved
 
 ACCELERATE = "accelerate launch"
 TORCHRUN = "torchrun"
@@ -144,7 +145,10 @@ def _started(launcher: str, words: list[str]) -> Launch | None:
     """What a launcher starts: the first word that is no option of its own."""
     switches = _SWITCHES[launcher]
     place = 0
-    while place < len(words) and words[place].startswith("-"):
+    while place < len(words) and (words[place].startswith("-") or _hides_options(words, place)):
+        if not words[place].startswith("-"):
+            place += 1
+            continue
         name, equals, _ = words[place].lstrip("-").partition("=")
         name = name.replace("-", "_")
         if name == "m" and launcher == PYTHON:
@@ -155,6 +159,12 @@ def _started(launcher: str, words: list[str]) -> Launch | None:
         return None
     options = read(words[:place], switches).flags if launcher != PYTHON else {}
     return Launch(str(words[place]), words[place + 1 :], launcher, options)
+
+
+def _hides_options(words: list[str], place: int) -> bool:
+    """True for a word whose value is not known and which a script follows: it may have options of the launcher."""
+    behind = words[place + 1 : place + 1 + _MOST_PARTS]
+    return isinstance(words[place], Unresolved) and any(word.endswith(".py") for word in behind)
 
 
 def _name(word: str) -> str:

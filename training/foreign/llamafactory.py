@@ -6,7 +6,7 @@ from training.config.choices import Method
 from training.foreign.chat_keys import enable_thinking, template_name
 from training.foreign.entries import Answer, Table, Values, choice, flag, ignored, is_off, is_on, names, refused, to
 from training.foreign.tasks import known_task
-from training.foreign.trainer_keys import ATTENTION, COMMAND, IN_LATHE, LIGER, TRAINER
+from training.foreign.trainer_keys import ATTENTION, COMMAND, IN_LATHE, LIGER, TRAINER, lengths
 
 _STAGES = {"sft": "sft", "pt": "pretraining", "dpo": "dpo", "kto": "kto", "rm": "reward"}
 _LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo"}
@@ -185,6 +185,9 @@ TABLE: Table = {
     "mix_strategy": _mix,
     "interleave_probs": ignored("are the weights of dataset, with mix_strategy interleave_under or interleave_over."),
     "val_size": to("eval_split"),
+    "dev_ratio": to("eval_split"),
+    "max_source_length": lengths,
+    "max_target_length": lengths,
     "packing": _packing,
     "neat_packing": ignored("belongs to packing."),
     "train_on_prompt": flag({"train_on_prompt": True}),

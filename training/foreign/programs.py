@@ -60,7 +60,9 @@ ACCELERATE = Program(
     launch_keys.ACCELERATE,
     launch_keys.ACCELERATE_PREFIXES,
 )
-ADAPTER = Program("PEFT", _has("peft_type"), other_programs.ADAPTER)
+ADAPTER = Program(
+    "PEFT", lambda values: "peft_type" in values and "model_name_or_path" not in values, other_programs.ADAPTER
+)
 FSDP = Program("FSDP", _only_fsdp, other_programs.FSDP)
 AXOLOTL = Program(
     "axolotl",
@@ -140,7 +142,14 @@ MEDICALGPT = Program(
 )
 TRL = Program(
     "transformers and trl",
-    _has("model_name_or_path", "per_device_train_batch_size", "num_train_epochs", "dataset_name", "lr_scheduler_type"),
+    _has(
+        "model_name_or_path",
+        "model_id",
+        "per_device_train_batch_size",
+        "num_train_epochs",
+        "dataset_name",
+        "lr_scheduler_type",
+    ),
     trl.TRL,
     {},
     trl.defaults,

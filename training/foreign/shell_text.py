@@ -7,7 +7,7 @@ A loop's body is read once, and of variables that a condition decides none is ch
 import re
 from dataclasses import dataclass, field
 
-from training.foreign.shell_values import Unresolved, Variable, join, slurm_variables
+from training.foreign.shell_values import Unknowns, Variable, is_marked, join, slurm_variables, without_marks
 from training.foreign.shell_words import ENDS, ShellTextError, Word, WordReader
 
 LONGEST_TEXT = 200_000
@@ -26,7 +26,7 @@ _OPENS = {"if": "branch", "case": "case", "while": "while", "until": "while", "f
 _CLOSES = frozenset(("fi", "esac", "done", "}"))
 _CONTINUES = frozenset(("then", "else", "elif", "do", "{", "!", "time", "function"))
 _PATTERN = re.compile(r"(?:(?<=;;)|(?<=\bin\n))\s*(?!esac\b)[^)\n]*\)")
-_HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"]?)([\w.-]+)\2")
+_HEREDOC = re.compile(r"<<(?!<)(-?)[ \t]*(['\"]?)([\w.-]+)\2")
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,18 @@ def read(text: str) -> Script:
     """
     if len(text) > LONGEST_TEXT:
         raise ShellTextError(f"it has {len(text):,} characters; at most {LONGEST_TEXT:,} are possible")
-    reader = _Reader(text.replace("\r\n", "\n"), slurm_variables(text))
+    reader = _Reader(without_marks(text).replace("\r\n", "\n"), slurm_variables(text))
     reader.read_all()
     return reader.script
 
 
 class _Reader(WordReader):
     def __init__(self, text: str, variables: dict[str, Variable]) -> None:
-        super().__init__(text, variables)
+        super().__init__(text, variables, Unknowns())
         self._blocks: list[str] = []
-        self._heredocs: list[str] = []
+        self._heredocs: list[
+            tuple[str, bool]
+        ] = []  # the end of each, and whether it is quoted: then nothing is replaced
         self.script = Script()
 
     def read_all(self) -> None:
@@ -126,13 +128,14 @@ class _Reader(WordReader):
                 self.variables.pop(word.text, None)
             return
         known = {name: assigned.get(name, self.variables.get(name)) for name in LAUNCH_VARIABLES}
-        variables = {name: one for name, one in known.items() if isinstance(one, str)}
-        self.script.commands.append(Command([word.value() for word in words], variables))
+        variables = {name: self.unknowns.value(one) for name, one in known.items() if isinstance(one, str)}
+        self.script.commands.append(Command([self.unknowns.value(word.text) for word in words], variables))
 
     def _open(self, first: str, words: list[Word]) -> None:
         self._blocks.append(_OPENS[first])
         if first in ("for", "select") and len(words) > 1:
-            self.variables[words[1].text] = Unresolved(f"${words[1].text}", "differs in each round of a loop")
+            name = words[1].text
+            self.variables[name] = self.unknowns.mark(f"${name}", "differs in each round of a loop")
 
     def _set(self, name: str, variable: Variable) -> None:
         """An assignment, as far as it surely happens."""
@@ -140,7 +143,9 @@ class _Reader(WordReader):
         if before is not None and "while" in self._blocks:
             return  # such loops read the script's arguments
         if before is not None and {"branch", "case"} & {*self._blocks} and before != variable:
-            variable = Unresolved(f"${name}", "depends on a condition of the script")
+            added = isinstance(before, str) and isinstance(variable, str) and variable.startswith(before)
+            mark = self.unknowns.mark(f"${name}", "depends on a condition of the script")
+            variable = f"{before} {mark}" if added else mark
         self.variables[name] = variable
 
     def _assign(self, match: "re.Match[str]", assigned: dict[str, Variable]) -> None:
@@ -153,11 +158,11 @@ class _Reader(WordReader):
             return
         word = self.word(split=False)[0]
         if index:
-            assigned[name] = Unresolved(f"${name}", "is an array with assigned elements")
+            assigned[name] = self.unknowns.mark(f"${name}", "is an array with assigned elements")
         elif operator == "+=":
-            assigned[name] = join(before, word.value())
+            assigned[name] = join(before, word.text)
         else:
-            assigned[name] = word.value()
+            assigned[name] = word.text
 
     def _array(self) -> list[str]:
         self.at += 1
@@ -168,7 +173,7 @@ class _Reader(WordReader):
                 self.at += 1
             elif self.peek() in (")", ""):
                 self.at += 1
-                return [word.value() for word in values]
+                return [word.text for word in values]
             elif self.peek() in ENDS or self.peek() in "<>":
                 self.at += 1
             else:
@@ -177,7 +182,7 @@ class _Reader(WordReader):
     def _redirection(self) -> str:
         """Skips a redirection; the name of the file that receives the output."""
         if (match := _HEREDOC.match(self.text, self.at)) is not None:
-            self._heredocs.append(match.group(3))
+            self._heredocs.append((match.group(3), bool(match.group(2))))
             self.at = match.end()
             return ""
         match = re.compile(r"\d?[<>]{1,3}[&|]?").match(self.text, self.at)
@@ -189,18 +194,19 @@ class _Reader(WordReader):
                 self.skip_parentheses()
             return ""
         name = self.word(split=False)[0]
-        return name.text if into and not name.reason else ""
+        return name.text if into and not is_marked(name.text) else ""
 
     def _heredoc_bodies(self) -> list[str]:
         """The texts of here-documents, which start in the line below their command."""
         if not self._heredocs or self.text[self.at - 1 : self.at] != "\n":
             return []
         bodies = []
-        for end in self._heredocs:
+        for end, quoted in self._heredocs:
             match = re.compile(rf"^[ \t]*{re.escape(end)}[ \t]*$", re.MULTILINE).search(self.text, self.at)
             stop = match.start() if match else len(self.text)
-            bodies.append(self.text[self.at : stop])
+            body = self.text[self.at : stop]
             self.at = match.end() if match else stop
+            bodies.append(body if quoted else self.unknowns.value(self.expanded(body)))
         self._heredocs = []
         return bodies
 

@@ -28,20 +28,46 @@ class Unresolved(str):
 
 
 Variable = str | list[str]
+_MARK = re.compile("\ue000(\\d+)\ue001")
+
+
+class Unknowns:
+    """Parts of words whose values are not known. In a text, a mark stands for each, so that the text can be joined and split."""
+
+    LONGEST = 80
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[str, str]] = []
+
+    def mark(self, text: str, reason: str) -> str:
+        """The mark of a part, as it is written, with the reason."""
+        self._parts.append((text[: self.LONGEST], reason))
+        return f"\ue000{len(self._parts) - 1}\ue001"
+
+    def value(self, text: str) -> str:
+        """A text without marks; `Unresolved` if it has one."""
+        match = _MARK.search(text)
+        if match is None:
+            return text
+        written = _MARK.sub(lambda found: self._parts[int(found.group(1))][0], text)
+        return Unresolved(written, self._parts[int(match.group(1))][1])
+
+
+def is_marked(text: str) -> bool:
+    """True if a part of the text is not known."""
+    return "\ue000" in text
+
+
+def without_marks(text: str) -> str:
+    """A text of a user, which must not have marks of its own."""
+    return text.replace("\ue000", " ").replace("\ue001", " ")
 
 
 def join(before: Variable, more: str) -> Variable:
     """`name+=more`."""
     if isinstance(before, list):
-        return [*before[:-1], join_text(before[-1] if before else "", more)]
-    return join_text(before, more)
-
-
-def join_text(*parts: str) -> str:
-    """The parts as one text, which is unresolved if a part is."""
-    reason = next((part.reason for part in parts if isinstance(part, Unresolved)), "")
-    text = "".join(parts)
-    return Unresolved(text, reason) if reason else text
+        return [*before[:-1], (before[-1] if before else "") + more]
+    return before + more
 
 
 def part_of(value: str, operation: str) -> str | None:
@@ -93,7 +119,7 @@ def arithmetic(formula: str, variables: Mapping[str, Variable]) -> str | None:
 
 
 def _integer(value: Variable) -> str:
-    known = isinstance(value, str) and not isinstance(value, Unresolved) and re.fullmatch(r"\d{1,18}", value)
+    known = isinstance(value, str) and re.fullmatch(r"\d{1,18}", value)
     return str(int(str(value))) if known else "?"
 
 

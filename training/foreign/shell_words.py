@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from training.foreign.shell_values import Unresolved, Variable, arithmetic, part_of
+from training.foreign.shell_values import Unknowns, Variable, arithmetic, is_marked, part_of
 
 LONGEST_EXPANDED = 1_000_000
 """Characters of all words after variables are replaced: `b=$a$a` doubles."""
@@ -19,22 +19,17 @@ class ShellTextError(ValueError):
 
 @dataclass
 class Word:
-    """A word as it is built: whether it is quoted (a reserved word is not), and why its value is not known."""
+    """A word as it is built, and whether it is quoted (a reserved word is not)."""
 
     text: str = ""
     quoted: bool = False
-    reason: str = ""
-
-    def value(self) -> str:
-        """The word, `Unresolved` if its value is not known."""
-        return Unresolved(self.text, self.reason) if self.reason else self.text
 
 
 class WordReader:
     """Reads words of a text from a position on."""
 
-    def __init__(self, text: str, variables: dict[str, Variable], depth: int = 0) -> None:
-        self.text, self.at, self.variables = text, 0, variables
+    def __init__(self, text: str, variables: dict[str, Variable], unknowns: Unknowns, depth: int = 0) -> None:
+        self.text, self.at, self.variables, self.unknowns = text, 0, variables, unknowns
         self._depth, self._expanded = depth, 0
 
     def word(self, *, split: bool) -> list[Word]:
@@ -52,7 +47,7 @@ class WordReader:
         elif character in ("'", "\\"):
             self._literal(words)
         elif character in "$`":
-            pieces = [part for piece in self._expansion() for part in (_split(piece) if split else [piece])]
+            pieces = [part for piece in self._expansion() for part in (piece.split() if split else [piece])]
             self._add_all(words, pieces, split=split)
         else:
             self._add_all(words, [self.next()])
@@ -68,7 +63,6 @@ class WordReader:
             word = words[-1]
             word.text += piece
             word.quoted = word.quoted or quoted
-            word.reason = word.reason or (piece.reason if isinstance(piece, Unresolved) else "")
 
     def _literal(self, words: list[Word]) -> None:
         """A character behind a backslash, or a text in single quotes."""
@@ -124,7 +118,7 @@ class WordReader:
         return [self._unresolved(start, "is an argument of the script") if self.at > start + 1 else "$"]
 
     def _unresolved(self, start: int, reason: str) -> str:
-        return Unresolved(self.text[start : self.at], reason)
+        return self.unknowns.mark(self.text[start : self.at], reason)
 
     def _value(self, name: str, start: int) -> list[str]:
         if name not in self.variables:
@@ -160,7 +154,7 @@ class WordReader:
             return [self._nested(bare[1:])] if value else []
         if name.isdigit():
             return [self._unresolved(start, "is an argument of the script")]
-        if not operation or bare[:1] == "?" or value is None or isinstance(value, Unresolved):
+        if not operation or bare[:1] == "?" or value is None or (isinstance(value, str) and is_marked(value)):
             return [str(len(value))] if length and value is not None else self._value(name, start)
         part = part_of(value, operation) if isinstance(value, str) else None
         return [self._unresolved(start, "is changed in a way that is not read") if part is None else part]
@@ -169,13 +163,23 @@ class WordReader:
         """A text inside `${name:-text}` as a word."""
         if self._depth > DEEPEST:
             raise ShellTextError(f"it has more than {DEEPEST} levels of nesting")
-        inner = WordReader(text, self.variables, self._depth + 1)
+        inner = WordReader(text, self.variables, self.unknowns, self._depth + 1)
         inner._expanded = self._expanded
         words: list[Word] = []
         while inner.peek():
             inner._piece(words, split=False)
         self._expanded = inner._expanded
-        return words[0].value() if words else ""
+        return words[0].text if words else ""
+
+    def expanded(self, text: str) -> str:
+        """A text without quotes, such as a here-document, with its variables replaced."""
+        inner = WordReader(text, self.variables, self.unknowns, self._depth + 1)
+        inner._expanded = self._expanded
+        words = [Word()]
+        while character := inner.peek():
+            inner._add_all(words, inner._expansion() if character in "$`" else [inner.next()])
+        self._expanded = inner._expanded
+        return words[0].text
 
     def _skip_braces(self) -> None:
         """Skips to behind the `}` that closes the current braces."""
@@ -211,7 +215,3 @@ class WordReader:
         """The character at the position, which it passes."""
         self.at += 1
         return self.text[self.at - 1 : self.at]
-
-
-def _split(value: str) -> list[str]:
-    return [value] if isinstance(value, Unresolved) else value.split()

@@ -11,7 +11,7 @@ _TASKS = {
     "sft": "sft", "finetune": "sft", "finetuning": "sft", "dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo",
     "reward": "reward", "rm": "reward", "pt": "pretraining", "pretrain": "pretraining", "pretraining": "pretraining",
     "clm": "pretraining", "cpt": "pretraining", "summarization": "seq2seq", "translation": "seq2seq", "seq2seq": "seq2seq",
-    "classification": "classification", "glue": "classification",
+    "classification": "classification", "glue": "classification", "cls": "classification",
 }  # fmt: skip
 _COMMON = ("sft", "pretraining")  # of which a name such as run_clm_sft.py has both
 _GENERATES = "training by generated answers ({0})"

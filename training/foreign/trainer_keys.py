@@ -43,6 +43,13 @@ def warmup(value: Any, values: Values) -> Answer:
     return Answer({"warmup": value or 0})
 
 
+def lengths(_: Any, values: Values) -> Answer:
+    """max_source_length and max_target_length of a model that continues a text: their sum."""
+    source, target = values.get("max_source_length", 512), values.get("max_target_length", 512)
+    whole = isinstance(source, int) and isinstance(target, int)
+    return Answer({"max_length": source + target} if whole else None, "the sum of both.")
+
+
 def max_steps(value: Any, _: Values) -> Answer:
     return Answer({"max_steps": value}) if isinstance(value, int) and value > 0 else Answer({}, "means no limit.")
 

@@ -51,8 +51,11 @@ _ADAPTER_VALUES = (
     "lora_target",
     "lora_modules",
     "lora_dim",
+    "adapter_name_or_path",
+    "peft_path",
 )
 _FOUR_BITS = ("load_in_4bit", "use_4bit", "use_4bit_quantization")
+_BITS = ("bits", "load_in_kbits", "load_in_bits", "quantization_bit")
 _EIGHT_BITS = ("load_in_8bit", "use_8bit", "use_8bit_quantization", "use_int8_training")
 _LENGTHS = (
     "max_length",
@@ -147,7 +150,9 @@ def _trains_adapter(values: Values) -> bool:
     """True if the run trains LoRA: a switch says so, or, for scripts other than trl's, there are options of LoRA."""
     if any(is_on(values.get(key)) for key in ("full_finetune", "full_finetuning")):
         return False
-    if any(is_on(values.get(key)) for key in _QUANTIZED_ADAPTERS):
+    if any(is_on(values.get(key)) for key in _QUANTIZED_ADAPTERS) or values.get("peft_type") is not None:
+        return True
+    if values.get("full_finetune") is False:
         return True
     switches = [is_on(values[key]) for key in _ADAPTER_SWITCHES if values.get(key) is not None]
     if switches:
@@ -159,7 +164,7 @@ def _trains_adapter(values: Values) -> bool:
 
 def _bits(values: Values) -> str:
     """The format of quantized weights; empty without."""
-    given = str(values.get("bits", values.get("load_in_kbits")))
+    given = str(next((values[key] for key in _BITS if key in values), "")).removeprefix("nf").removeprefix("int")
     by_name = "qlora" in str(values.get(COMMAND)).rpartition("/")[2]
     if given == "4" or by_name or any(is_on(values.get(key)) for key in (*_FOUR_BITS, *_QUANTIZED_ADAPTERS)):
         return "4bit"
@@ -184,8 +189,9 @@ def _of_lora(rule: Rule) -> Rule:
     return checked
 
 
-def _number_of_bits(value: Any, _: Values) -> Answer:
-    return Answer({"quantization": f"{value}bit"}) if value in (4, 8) else Answer({}, "means no quantization.")
+def _number_of_bits(_: Any, values: Values) -> Answer:
+    bits = _bits(values)
+    return Answer({"quantization": bits} if bits else {}, "" if bits else "means no quantization.")
 
 
 def _targets(value: Any, _: Values) -> Answer:
@@ -332,7 +338,17 @@ TRL: Table = {
     **TRAINER,
     COMMAND: _task,
     FILE: _task_by_file,
-    "model_name_or_path": to("model"),
+    **dict.fromkeys(
+        (
+            "model_name_or_path",
+            "model_id",
+            "model_name",
+            "model_path",
+            "base_model_path",
+            "pretrained_model_name_or_path",
+        ),
+        to("model"),
+    ),
     "model_revision": to("revision"),
     "dataset_config": ignored("belongs to dataset_name."),
     "dataset_config_name": ignored("belongs to dataset_name."),
@@ -394,8 +410,11 @@ TRL: Table = {
     "lora_task_type": ignored("task says this."),
     **dict.fromkeys(_FOUR_BITS, flag({"quantization": "4bit"})),
     **dict.fromkeys(_EIGHT_BITS, flag({"quantization": "8bit"})),
-    "bits": _number_of_bits,
-    "quantization_bit": _number_of_bits,
+    **dict.fromkeys(_BITS, _number_of_bits),
+    "adapter_name_or_path": refused("Lathe starts a new adapter; lora_init has PiSSA, OLoRA and LoftQ."),
+    "peft_type": lambda value, values: (
+        _method(value, values) if str(value).upper() == "LORA" else Answer({"method": str(value).lower()})
+    ),
     "pre_seq_len": lambda value, _: Answer(
         {"method": "prefix_tuning", "method_options": f"num_virtual_tokens={value}"} if value else {}
     ),
@@ -404,7 +423,6 @@ TRL: Table = {
     "ref_model": refused("Lathe's reference is the model before training."),
     "save_on_each_node": ignored("Lathe keeps runs in its data folder."),
     "do_predict": ignored("Lathe answers held-out rows if answer_rows is set."),
-    "load_in_kbits": _number_of_bits,
     "bnb_4bit_quant_type": ignored("Lathe uses nf4."),
     "bnb_4bit_quant_storage": ignored("Lathe stores quantized weights as the strategy needs them."),
     "bnb_4bit_compute_dtype": ignored("precision says this."),

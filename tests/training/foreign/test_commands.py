@@ -271,6 +271,14 @@ def test_a_default_does_not_override_what_another_file_gives(tmp_path):
          {"method": "full"}),
         ("python qlora.py --model_name_or_path m --source_max_len 16 --target_max_len 512 --do_eval", "transformers and trl",
          {"method": "qlora", "max_length": 528, "eval_split": 1024, "lora_r": 64, "gradient_accumulation_steps": 16}),
+        (f"python train.py {FLAGS} --full_finetune False --bits nf4 --adapter_name_or_path init", "transformers and trl",
+         {"method": "qlora", "quantization": "4bit"}),
+        ("python train.py --model_id m --load_in_bits 8 --lora_r 4 --per_device_train_batch_size 1", "transformers and trl",
+         {"model": "m", "method": "qlora", "quantization": "8bit"}),
+        ('{"model_name_or_path": "m", "peft_type": "lora", "lora_r": 2, "learning_rate": 1e-3}', "transformers and trl",
+         {"method": "lora", "lora_r": 2}),
+        ("python src/train_bash.py --model_name_or_path m --finetuning_type lora --max_source_length 100 --dev_ratio 0.01",
+         "LLaMA-Factory", {"max_length": 612, "eval_split": 0.01}),
         (f"deepspeed --num_gpus 2 train_lora.py {FLAGS} --lora_r 8 --q_lora False", "transformers and trl", {"method": "lora"}),
         (f"python train.py {FLAGS} --use_peft_lora True --use_4bit_quantization True", "transformers and trl", {"method": "qlora"}),
     ],
@@ -327,3 +335,10 @@ def test_a_command_that_another_one_submits_is_read():
         f"python submit.py --gpus 8 -- source env.sh \\&\\& uv run accelerate launch --num_processes 8 train.py {FLAGS}"
     )
     assert import_text(text, None).config().num_processes == 8
+
+
+def test_unknown_options_of_a_launcher_do_not_hide_the_script():
+    result = import_text(
+        f'N=" --nnodes 2 "; [ "$X" ] && N+=" --node_rank $R "\ntorchrun $N $MORE dpo_train.py {FLAGS}', None
+    )
+    assert (result.config().task, result.config().num_machines) == ("dpo", 2)

@@ -68,6 +68,8 @@ def test_a_here_document_is_a_file_of_the_script():
     script = read('cat > ds.json <<EOF\n{"a": 1}\nEOF\ntrain --deepspeed ds.json')
     assert script.files == {"ds.json": '{"a": 1}\n'}
     assert script.commands[-1].words == ["train", "--deepspeed", "ds.json"]
+    assert read("B=4\ncat > $B.json <<EOF\n{'b': $B}\nEOF\n").files == {"4.json": "{'b': 4}\n"}
+    assert read("cat > a <<'EOF'\n$B\nEOF\n").files == {"a": "$B\n"}
 
 
 @table(
@@ -117,3 +119,15 @@ def test_broken_text_is_read_to_its_end(text):
 def test_the_patterns_of_a_case_are_no_commands():
     text = 'case "$1" in\n  -m | --model ) M=x; shift ;;\n  --data) D=y ;;\nesac\ntrain --a 1'
     assert [command.words[0] for command in read(text).commands] == ["shift", "train"]
+
+
+def test_an_unknown_part_of_a_variable_leaves_the_rest_known():
+    text = 'A=" --lr $LR --bs 4 "\nif [ "$N" -ge 2 ]; then A+=" --rank $R "; fi\nC="train $A --x ${A##* }"\n$C --seed 1'
+    found = words(text)
+    assert found[:5] == ["train", "--lr", "$LR", "--bs", "4"]
+    assert [isinstance(word, Unresolved) for word in found[:5]] == [False, False, True, False, False]
+    assert found[-2:] == ["--seed", "1"]
+
+
+def test_marks_of_unknown_parts_in_a_text_are_none():
+    assert words("train \ue0000\ue001 --a") == ["train", "0", "--a"]
