@@ -15,6 +15,7 @@ _ARGUMENT_CLASSES = re.compile(r"(?:Seq2Seq|)TrainingArguments")
 _TRAINERS = re.compile(
     r"(?:Seq2Seq|)Trainer|(?:SFT|DPO|KTO|ORPO|CPO|GRPO|PPO|PPOv2|RLOO|Reward|Online\w+)(?:Trainer|Config)"
 )
+_LAYERS = re.compile(r"\w+(?:Attention\w*|MLP|DecoderLayer|RotaryEmbedding|RMSNorm)")  # called by a model, not by users
 _OF_TRAINING = re.compile(r"(?:Lora|\w+Peft|BitsAndBytes|Model)Config|Accelerator|DataCollator\w+|\w+LanguageModeling")
 
 _OVERRIDE = (
@@ -124,6 +125,8 @@ def is_between_packages(log: Log, place: int) -> bool:
     if _is_of_settings(callee) and not by_library:
         return _existed(callee, argument)
     unplaced = trace is None or not trace.frames
+    if function == "forward" and unplaced and _LAYERS.fullmatch(callee):
+        return True
     return function != "forward" and (by_library or unplaced or bool(_OF_TRAINING.fullmatch(callee)))
 
 

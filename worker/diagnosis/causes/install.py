@@ -70,7 +70,7 @@ CAUSES = (
                 0.8,
             ),
             sign(
-                r"Failed to import \S+ because of the following error[^\n]*\n\s*No module named '(?P<package>[\w-]+)'",
+                r"Failed to import \S+ because of the following error[^\n]*[\n:]\s*No module named '(?P<package>[\w-]+)'",
                 0.8,
                 Kind.OUTCOME,
             ),
@@ -132,7 +132,7 @@ CAUSES = (
                 r"TypeError: .* got multiple values for (?:keyword )?argument '(?P<argument>\w+)'", 0.7, when=by_package
             ),
             sign(
-                r"AttributeError: '\w*(?:Arguments|Config|Trainer)' object has no attribute '(?P<argument>\w+)'",
+                r"AttributeError: '\w*(?:Arguments|Config|Trainer|Plugin|Accelerator)' object has no attribute '(?P<argument>\w+)'",
                 0.7,
                 when=by_package,
             ),
@@ -152,6 +152,20 @@ CAUSES = (
             sign(
                 r"^(?:RuntimeError: .*)?operator torchvision::\w+ does not exist|RuntimeError: Numpy is not available",
                 0.93,
+            ),
+            sign(
+                r"ImportError: cannot import name '(?P<name>(?!TF[A-Z]|Flax[A-Z])\w+)' from '(?P<package>(?:transformers|trl|peft|accelerate|deepspeed|bitsandbytes|vllm|unsloth|llamafactory)\b[\w.]*)'",
+                0.8,
+            ),
+            sign(r"ERROR: Package '(?P<package>[\w.-]+)' requires a different Python", 0.95),
+            sign(
+                r"ERROR: (?:Could not find a version that satisfies the requirement|No matching distribution found for) ",
+                0.85,
+            ),
+            sign(
+                r"Failed to import \S+ because of the following error \(look up to see its traceback\): (?!No module named '[\w-]+'$)\S",
+                0.75,
+                Kind.OUTCOME,
             ),
             sign(r"ValueError: Could not find (?P<name>\w+) neither in <module", 0.85),
             sign(r"ImportError: DLL load failed while importing (?P<name>\w+)", 0.8),

@@ -103,6 +103,7 @@ CAUSES = (
         "The loss does not depend on any trainable weight.",
         (
             sign(r"element 0 of tensors does not require grad and does not have a grad_fn", 0.97),
+            sign(r"none of output has requires_grad=True, this checkpoint\(\) is not necessary", 0.95),
             sign(r"One of the differentiated Tensors (?:does not require grad|appears to not have been used)", 0.9),
         ),
         (

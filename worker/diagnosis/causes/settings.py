@@ -8,7 +8,7 @@ _REFUSED = (
     r"^(?:ValueError|TypeError|NotImplementedError|AssertionError|\w*ConfigError): (?!.*unexpected keyword argument)\S"
 )
 _COMBINED = r"^(?:ValueError|NotImplementedError|AssertionError): (?!.*(?:(?:must|should) be an? |<class))\S"
-_OF_SETTINGS = r"(?:-packages|/src)/(?!deepspeed/|datasets/)(?!.*configuration_(?:auto|utils))(?:.*(?:training_args\w*|_config|/config|accelerate/utils/dataclasses|quantization_config|hparams/\w+)\.py) "
+_OF_SETTINGS = r"(?:-packages|/src)/(?!deepspeed/|datasets/)(?!.*configuration_(?:auto|utils))(?:.*(?:training_args\w*|_config|/config|accelerate/utils/dataclasses|quantization_config|hparams/\w+|/arguments?)\.py) "
 _OF_TRAINERS = r"(?:-packages|/src)/(?:trl/trainer/\w+_trainer|transformers/trainer)\.py (?:\w+\.)?__init__ "
 _OF_LIBRARIES = r"(?:-packages|/src)/(?:transformers|trl|peft|accelerate|datasets|deepspeed|bitsandbytes|torch|unsloth|llamafactory|axolotl|swift)/"
 """Where a library checks its settings: the file and the function that raise the error."""

@@ -1,7 +1,7 @@
 """Causes of failure: tokenizers, chat templates, token ids and labels."""
 
 from worker.diagnosis.cause import Cause, Kind, sign
-from worker.diagnosis.conditions import at_code
+from worker.diagnosis.conditions import at_code, within
 
 CAUSES = (
     Cause(
@@ -150,6 +150,11 @@ CAUSES = (
             sign(
                 r"(?:Image|Video)s? features and (?:image|video) tokens do not match[:,] tokens: (?P<tokens>\d+),? features:? (?P<features>\d+)",
                 0.97,
+            ),
+            sign(
+                r"shape mismatch: value tensor of shape \[(?P<features>\d+), (?P<hidden>\d{3,})\] cannot be broadcast to indexing result of shape \[(?P<tokens>\d+), (?P=hidden)\]",
+                0.85,
+                when=within(r"(?i)vl\b|_vl|llava|vision|image|internvl|gemma3|mllama|minicpm|pixtral"),
             ),
             sign(r"number of image tokens? .* (?:does not match|but got)|Mismatch in `image` token count", 0.9),
             sign(

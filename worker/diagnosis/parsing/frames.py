@@ -9,6 +9,8 @@ _PASSING = re.compile(
     r"|_?wrapped_\w*|_call_impl)$"
 )
 """Functions that only pass on a call, or look up a name."""
+_GENERATED = re.compile(r"<(?:string|frozen [\w.]+|template)>$")
+"""Code that other code made: it belongs to whoever ran it."""
 
 
 @dataclass(frozen=True)
@@ -27,5 +29,5 @@ class Frame:
 
 def raised_by_package(frames: tuple[Frame, ...]) -> bool:
     """True if the code that raised the exception is an installed package's."""
-    own = [one for one in frames if not _PASSING.search(one.function)]
+    own = [one for one in frames if not _PASSING.search(one.function) and not _GENERATED.match(one.file)]
     return bool(own) and own[-1].installed
