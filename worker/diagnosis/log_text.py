@@ -27,7 +27,11 @@ _LAUNCHERS = re.compile(r"torch/distributed/(run|launcher|elastic)|accelerate/co
 _SEVERAL = re.compile(
     r"torch[./]distributed[./](?:elastic|run|launcher)|deepspeed[./]launcher|\b(?:torchrun|mpirun|srun) "
 )
-_ERROR_WORD = re.compile(r"error|exception|traceback|fatal|abort|failed|killed|cannot|not found|denied", re.I)
+_ERROR_WORD = re.compile(
+    r"error(?! (?:traces?|reports?|rates?)\b)|exception|traceback|fatal|abort|failed|killed|cannot|denied"
+    r"|(?::|\b(?:command|file|folder|module|package|library|model|dataset)) not found",
+    re.I,
+)
 _FENCES = ("```", "~~~")
 _WRAPPERS = ("ChildFailedError", "CalledProcessError", "SignalException")
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d{1,5})", re.S | re.M)
@@ -35,7 +39,7 @@ _FIRST_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _WORLD = re.compile(r"(?:world[_ ]size|nproc[_-]per[_-]node|num_processes)[\s=:'\"]+(\d{1,5})\b", re.I)
 _LISTED = re.compile(r"^\s*rank\s*: (\d{1,5}) \(local_rank", re.M)
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
-_OF_STEP = re.compile(r"\b(?:[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch)\b")
+_OF_STEP = re.compile(r"\b(?:[Ss]teps?|[Ii]ter|[Ii]teration|[Ee]poch)\b|\d(?:it/s|s/it)\b")
 _LOSS_OF_STEP = re.compile(r"[Ll]oss['\"]?\s{0,3}[:=]\s{0,3}-?\d+\.\d")
 _VALUE = re.compile(r"\b(\w*[Ll]oss|grad[_ ]norm)['\"]?\s*[:= ]\s*['\"]?(?:tensor\()?((?i:nan|inf)|-?[\d.]+)")
 _STARTED = re.compile(
@@ -90,6 +94,10 @@ class Log:
         """The line at an index joined with the next lines of the same rank, `count` in all."""
         own = [line for line in self.lines[place : place + 4 * count] if line.source == self.lines[place].source]
         return " ".join(line.text for line in own[:count])
+
+    def trained_after(self, place: int) -> bool:
+        """True if a loss was logged after the line."""
+        return bool(self._losses) and self._losses[-1] > place
 
     def training_continued_after(self, place: int) -> bool:
         """True if at least three losses were logged after the line, or training began or ended after it."""

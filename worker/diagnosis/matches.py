@@ -175,5 +175,7 @@ def _match(cause: Cause, one: Sign, log: Log, place: int, match: re.Match[str]) 
     role = log.roles[place]
     words = {name: word for name, word in match.groupdict().items() if word}
     kind = Kind.SYMPTOM if role is Role.NOTICE and not one.notice else one.kind
-    survived = kind is not Kind.SYMPTOM and log.training_continued_after(place)
+    survived = kind is not Kind.SYMPTOM and (
+        log.training_continued_after(place) or (role is Role.TEXT and log.trained_after(place))
+    )
     return Match(cause, one, kind, place, words, role, survived, log.is_elsewhere(place))

@@ -60,6 +60,7 @@ CAUSES = (
         (
             sign(r"ModuleNotFoundError: +No module named '(?P<package>[\w-]+|google\.[\w.]+)'", 0.8),
             sign(r"ModuleNotFoundError: +No module named '(?P<package>[\w.-]+)'", 0.6),
+            sign(r"^ImportError: No (?:module )?(?P<package>[\w-]+)(?: / .*)?$", 0.8),
             sign(r"PackageNotFoundError: (?:No package metadata was found for )?(?P<package>[\w-]+)", 0.93),
             sign(
                 r"ImportError:.*requires (?:the )?`?(?!latest)(?P<package>[\w-]+)`?(?: library)?.*(?:not found|pip install|not installed)",
@@ -126,6 +127,15 @@ CAUSES = (
                 r"TypeError: [\w.]+\(\) missing \d+ required positional arguments?: ",
                 0.6,
                 inside=r"_patch|unsloth|peft/tuners/.*dispatch",
+            ),
+            sign(
+                r"AttributeError: '(?P<kind>\w*(?:LoraModel|PeftModel|Trainer|ForCausalLM|ForConditionalGeneration)\w*)' object has no attribute '(?P<name>_[a-z]\w+)'",
+                0.75,
+            ),
+            sign(
+                r"TypeError: on_\w+\(\) missing \d+ required positional arguments?: ",
+                0.75,
+                inside=r"trainer_callback",
             ),
             sign(r"AttributeError: 'AdamW' object has no attribute '(?P<argument>train|eval)'", 0.9),
             sign(
