@@ -120,7 +120,7 @@ def _unpacked(path: Path, folder: Path, name: str, quota: DiskQuota) -> Path:
     limit = max(EXPANDED_BYTES, EXPANSION * path.stat().st_size)
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [entry for entry in archive.infolist() if not entry.is_dir() and _is_wanted(entry.filename)]
+            members = [entry for entry in archive.infolist() if _is_wanted(entry.filename)]
             check_expansion(sum(entry.file_size for entry in members), limit)
             incoming.refuse_length(sum(entry.file_size for entry in members), name, quota)
             for entry in members[: MOST_FILES + 1]:
@@ -134,4 +134,5 @@ def _unpacked(path: Path, folder: Path, name: str, quota: DiskQuota) -> Path:
 
 
 def _is_wanted(name: str) -> bool:
+    """True for the name of a data file, which no folder has: theirs end with a slash."""
     return name.lower().endswith(ENDINGS) or PurePosixPath(name).name == "state.json"
