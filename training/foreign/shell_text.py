@@ -25,6 +25,8 @@ _DECLARES = frozenset(("export", "declare", "local", "readonly", "typeset"))
 _OPENS = {"if": "branch", "case": "case", "while": "while", "until": "while", "for": "for", "select": "for"}
 _CLOSES = frozenset(("fi", "esac", "done", "}"))
 _CONTINUES = frozenset(("then", "else", "elif", "do", "{", "!", "time", "function"))
+_BEFORE = _CONTINUES | _CLOSES | {"if"}
+"""Words that a command or an assignment follows."""
 _PATTERN = re.compile(r"(?:(?<=;;)|(?<=\bin\n))\s*(?!esac\b)[^)\n]*\)")
 _HEREDOC = re.compile(r"<<(?!<)(-?)[ \t]*(['\"]?)([\w.-]+)\2")
 
@@ -226,4 +228,4 @@ class _Reader(WordReader):
 
 def _may_assign(words: list[Word]) -> bool:
     """True if `name=value` behind these words sets a variable."""
-    return not words or words[0].text in _DECLARES or all(word.text in _CONTINUES | _CLOSES | {"if"} for word in words)
+    return not words or words[0].text in _DECLARES or all(word.text in _BEFORE for word in words)

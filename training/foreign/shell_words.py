@@ -1,7 +1,7 @@
 """Words of shell text: quotes, and what variables, arithmetic and arrays expand to."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from training.foreign.shell_values import Unknowns, Variable, arithmetic, is_marked, part_of
 
@@ -21,8 +21,13 @@ class ShellTextError(ValueError):
 class Word:
     """A word as it is built, and whether it is quoted (a reserved word is not)."""
 
-    text: str = ""
+    parts: list[str] = field(default_factory=list)
     quoted: bool = False
+
+    @property
+    def text(self) -> str:
+        """The whole word."""
+        return "".join(self.parts)
 
 
 class WordReader:
@@ -61,7 +66,7 @@ class WordReader:
             if not words or (number and split):
                 words.append(Word())
             word = words[-1]
-            word.text += piece
+            word.parts.append(piece)
             word.quoted = word.quoted or quoted
 
     def _literal(self, words: list[Word]) -> None:
