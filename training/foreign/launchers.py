@@ -144,20 +144,21 @@ def _at(name: str, words: Sequence[str], programs: frozenset[str]) -> Launch | N
 def _started(launcher: str, words: list[str]) -> Launch | None:
     """What a launcher starts: the first word that is no option of its own."""
     switches = _SWITCHES[launcher]
+    own: list[str] = []
     place = 0
     while place < len(words) and (words[place].startswith("-") or _hides_options(words, place)):
-        if not words[place].startswith("-"):
-            place += 1
-            continue
         name, equals, _ = words[place].lstrip("-").partition("=")
         name = name.replace("-", "_")
-        if name == "m" and launcher == PYTHON:
-            place += 1
+        hidden = not words[place].startswith("-")
+        module = name == "m" and launcher == PYTHON
+        behind = place + (1 if equals or hidden or module or name in switches else 2)
+        own += [] if hidden else words[place:behind]
+        place = behind
+        if module:
             break
-        place += 1 if equals or name in switches else 2
     if place >= len(words):
         return None
-    options = read(words[:place], switches).flags if launcher != PYTHON else {}
+    options = read(own, switches).flags if launcher != PYTHON else {}
     return Launch(str(words[place]), words[place + 1 :], launcher, options)
 
 
