@@ -5,7 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.foreign import axolotl, launch_keys, llamafactory, other_programs, oumi, swift, torchtune, trl
+from training.foreign import (
+    axolotl,
+    launch_keys,
+    llamafactory,
+    other_programs,
+    oumi,
+    project_scripts,
+    swift,
+    torchtune,
+    trl,
+)
 from training.foreign.entries import Table, Values
 from training.foreign.launchers import ACCELERATE as ACCELERATE_LAUNCH
 from training.foreign.launchers import DEEPSPEED as DEEPSPEED_LAUNCH
@@ -121,11 +131,11 @@ OUMI = Program(
 FIREFLY = Program(
     "Firefly",
     _has("train_mode", "template_name", all_of=("train_file", "max_seq_length")),
-    trl.FIREFLY,
+    project_scripts.FIREFLY,
     {},
-    trl.firefly_defaults,
-    trl.FILES,
-    trl.EVAL_FILES,
+    project_scripts.firefly_defaults,
+    project_scripts.FILES,
+    project_scripts.EVAL_FILES,
 )
 MEDICALGPT = Program(
     "MedicalGPT",
@@ -135,9 +145,9 @@ MEDICALGPT = Program(
     ),
     trl.TRL,
     {},
-    trl.medicalgpt_defaults,
-    trl.FILES,
-    trl.EVAL_FILES,
+    project_scripts.medicalgpt_defaults,
+    project_scripts.FILES,
+    project_scripts.EVAL_FILES,
     divides=True,
 )
 TRL = Program(
@@ -152,13 +162,29 @@ TRL = Program(
     ),
     trl.TRL,
     {},
-    trl.defaults,
-    trl.FILES,
-    trl.EVAL_FILES,
+    project_scripts.qlora_or_trainer,
+    project_scripts.FILES,
+    project_scripts.EVAL_FILES,
     r"^trl (?!env|vllm|chat|merge)|(^|[/.])trl[/.]scripts[/.]",
 )
-SCRIPT = Program(TRL.name, _nothing_is, trl.SCRIPT, {}, trl.script_defaults, trl.FILES, trl.EVAL_FILES)
-UNSLOTH = Program("Unsloth", _nothing_is, trl.SCRIPT, {}, trl.script_defaults, trl.FILES, trl.EVAL_FILES)
+SCRIPT = Program(
+    TRL.name,
+    _nothing_is,
+    project_scripts.SCRIPT,
+    {},
+    project_scripts.script_defaults,
+    project_scripts.FILES,
+    project_scripts.EVAL_FILES,
+)
+UNSLOTH = Program(
+    "Unsloth",
+    _nothing_is,
+    project_scripts.SCRIPT,
+    {},
+    project_scripts.script_defaults,
+    project_scripts.FILES,
+    project_scripts.EVAL_FILES,
+)
 """Python scripts, whose calls give the keys."""
 PROGRAMS = (
     *(TORCHTUNE, OUMI, DEEPSPEED, ADAPTER, ACCELERATE, FSDP, AXOLOTL),

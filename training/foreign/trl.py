@@ -1,9 +1,7 @@
 """Arguments of trl, and of scripts that use transformers' Trainer: their keys, tasks and defaults."""
 
-import re
 from typing import Any
 
-from training.errors import UserError
 from training.foreign.chat_keys import template_kwargs
 from training.foreign.entries import (
     Answer,
@@ -21,113 +19,27 @@ from training.foreign.entries import (
     usual,
 )
 from training.foreign.launch_keys import SHARED
-from training.foreign.tasks import named_task, refuse
 from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, FILE, LIGER, NO_LENGTH, TRAINER
-
-_LOSSES = {
-    name: name for name in ("sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "sppo_hard", "nca_pair", "bco_pair")
-}
-_OF_A_TASK = (
-    ("desirable_weight", "kto"), ("undesirable_weight", "kto"), ("center_rewards_coefficient", "reward"),
-    ("f_divergence_type", "dpo"), ("precompute_ref_log_probs", "dpo"), ("discopop_tau", "dpo"), ("beta", "dpo"),
-    ("max_prompt_length", "dpo"), ("dpo_beta", "dpo"), ("dpo_loss_type", "dpo"),
-)  # fmt: skip
-"""Keys that only the arguments of one task have; earlier ones decide."""
-_REFUSED = {
-    "gamma_beta_ratio": "simpo", "simpo_gamma": "simpo", "cpo_alpha": "cpo",
-    **dict.fromkeys(("reward_funcs", "num_generations", "reward_model_path", "vllm_mode", "scale_rewards"), "grpo"),
-    "num_ppo_epochs": "ppo",
-}  # fmt: skip
-"""Keys that only training has that Lathe does not."""
-_ADAPTER_SWITCHES = ("use_peft", "use_lora", "use_peft_lora", "lora_enable", "enable_lora", "lora", "peft")
-_QUANTIZED_ADAPTERS = ("use_qlora", "qlora", "q_lora")
-"""Of these, false says nothing about LoRA itself."""
-_ADAPTER_VALUES = (
-    "lora_r",
-    "lora_rank",
-    "lora_alpha",
-    "lora_dropout",
-    "lora_target_modules",
-    "lora_target",
-    "lora_modules",
-    "lora_dim",
-    "adapter_name_or_path",
-    "peft_path",
+from training.foreign.trl_meaning import (
+    ADAPTER_SWITCHES,
+    BITS,
+    EIGHT_BITS,
+    FOUR_BITS,
+    LOSSES,
+    QUANTIZED_ADAPTERS,
+    is_own,
+    quantized_bits,
+    task_of,
+    trains_adapter,
 )
-_FOUR_BITS = ("load_in_4bit", "use_4bit", "use_4bit_quantization")
-_BITS = ("bits", "load_in_kbits", "load_in_bits", "quantization_bit")
-_EIGHT_BITS = ("load_in_8bit", "use_8bit", "use_8bit_quantization", "use_int8_training")
+
 _LENGTHS = (
-    "max_length",
-    "max_seq_length",
-    "model_max_length",
-    "max_seq_len",
-    "block_size",
-    "cutoff_len",
-    "max_sequence_length",
-)
-_OF_TRL = frozenset(
-    [
-        "use_peft",
-        "dataset_name",
-        "max_length",
-        "dataset_text_field",
-        "packing",
-        "dataset_train_split",
-        "dataset_test_split",
-        "assistant_only_loss",
-        "completion_only_loss",
-        "use_bnb_nested_quant",
-        "packing_strategy",
-        "eval_packing",
-        "dataset_num_proc",
-        "lora_target_modules",
-        "chat_template_path",
-        "loss_type",
-        "beta",
-        "max_prompt_length",
-        "attn_implementation",
-        "lora_r",
-        "dataset_mixer",
-    ]
-)
+    "max_length", "max_seq_length", "model_max_length", "max_seq_len", "block_size", "cutoff_len", "max_sequence_length",
+)  # fmt: skip
+_MODELS = (
+    "model_name_or_path", "model_id", "model_name", "model_path", "base_model_path", "pretrained_model_name_or_path",
+)  # fmt: skip
 _SETS = "these are data sets of the hub: import them on the page Data sets, then pick them."
-_OWN_SCRIPT = re.compile(
-    r"^trl |(^|[/.])trl[/.]|examples/(scripts|research)|with (?!Training)"
-    r"|(^|/)(run_)?(sft|dpo|kto|orpo|reward|reward_modeling)\.py$"
-)
-
-
-def task_of(values: Values) -> str:
-    """The task that the command says, or keys that only one task has.
-
-    Raises:
-        UserError: it is one that Lathe does not train.
-    """
-    task = named_task(str(values[COMMAND]).rsplit("/", 1)[-1]) if COMMAND in values else None
-    if task in (None, "sft", "pretraining"):
-        if key := next((key for key in _REFUSED if not is_off(values.get(key))), ""):
-            refuse(_REFUSED[key], key)
-        loss = values.get("loss_type", values.get("dpo_loss_type"))
-        refuse(str(loss), f"loss_type: {loss}")
-        name = str(loss[0] if isinstance(loss, list) and loss else loss)
-        own = {"kto": "kto", "apo_zero_unpaired": "kto"}.get(name, "dpo" if name in _LOSSES and task is None else None)
-        keyed = next((of for key, of in _OF_A_TASK if key in values), None) if task is None else None
-        named = _task_of_file(str(values.get(FILE, ""))) if {keyed, own} <= {"dpo", None} else None
-        task = named or own or keyed or task
-    return task or "sft"
-
-
-def _task_of_file(path: str) -> str | None:
-    """The task that the name of a file or of its folder says, where the keys do not decide."""
-    for part in reversed(path.split("/")[-2:]):
-        try:
-            task = named_task(part.rpartition(".")[0] or part)
-        except UserError:  # a name decides nothing alone
-            continue
-        if task in ("sft", "pretraining", "dpo", "orpo", "kto", "reward"):
-            return task
-    return None
 
 
 def _task(_: Any, values: Values) -> Answer:
@@ -139,42 +51,11 @@ def _task_by_file(_: Any, values: Values) -> Answer:
     return Answer({"task": task}) if task != "sft" else Answer({}, "says no other task.")
 
 
-def is_own(values: Values) -> bool:
-    """True if trl itself reads the arguments, not another script on transformers' Trainer."""
-    if COMMAND in values:
-        return bool(_OWN_SCRIPT.search(str(values[COMMAND])))
-    return any(values.get(key) is not None for key in _OF_TRL)
-
-
-def _trains_adapter(values: Values) -> bool:
-    """True if the run trains LoRA: a switch says so, or, for scripts other than trl's, there are options of LoRA."""
-    if any(is_on(values.get(key)) for key in ("full_finetune", "full_finetuning")):
-        return False
-    if any(is_on(values.get(key)) for key in _QUANTIZED_ADAPTERS) or values.get("peft_type") is not None:
-        return True
-    if values.get("full_finetune") is False:
-        return True
-    switches = [is_on(values[key]) for key in _ADAPTER_SWITCHES if values.get(key) is not None]
-    if switches:
-        return any(switches)
-    if is_own(values):
-        return False
-    return any(not is_off(values.get(key)) and values[key] != 0 for key in _ADAPTER_VALUES if key in values)
-
-
-def _bits(values: Values) -> str:
-    """The format of quantized weights; empty without."""
-    given = str(next((values[key] for key in _BITS if key in values), "")).removeprefix("nf").removeprefix("int")
-    by_name = "qlora" in str(values.get(COMMAND)).rpartition("/")[2]
-    if given == "4" or by_name or any(is_on(values.get(key)) for key in (*_FOUR_BITS, *_QUANTIZED_ADAPTERS)):
-        return "4bit"
-    return "8bit" if given == "8" or any(is_on(values.get(key)) for key in _EIGHT_BITS) else ""
-
-
-def _method(_: Any, values: Values) -> Answer:
-    if not _trains_adapter(values):
+def method(_: Any, values: Values) -> Answer:
+    """The training method that the arguments say together."""
+    if not trains_adapter(values):
         return Answer({"method": "full"})
-    bits = _bits(values)
+    bits = quantized_bits(values)
     return Answer({"method": "qlora", "quantization": bits} if bits else {"method": "lora"})
 
 
@@ -182,7 +63,7 @@ def _of_lora(rule: Rule) -> Rule:
     """An option of LoRA, which has no effect on full fine-tuning."""
 
     def checked(value: Any, values: Values) -> Answer:
-        if not _trains_adapter(values):
+        if not trains_adapter(values):
             return Answer({}, "has no effect: without use_peft all weights are trained.")
         return rule(value, values)
 
@@ -190,7 +71,7 @@ def _of_lora(rule: Rule) -> Rule:
 
 
 def _number_of_bits(_: Any, values: Values) -> Answer:
-    bits = _bits(values)
+    bits = quantized_bits(values)
     return Answer({"quantization": bits} if bits else {}, "" if bits else "means no quantization.")
 
 
@@ -248,10 +129,10 @@ def _mixture(value: Any, _: Values) -> Answer:
 def _loss(value: Any, values: Values) -> Answer:
     """loss_type of trl's preference trainers, one or a list, and of its other trainers."""
     name = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
-    if name in _LOSSES:
+    if name in LOSSES:
         return Answer({"task": task_of(values), "dpo_loss": name} if COMMAND not in values else {"dpo_loss": name})
     own = name in ("kto", "nll", "chunked_nll", "apo_zero_unpaired")
-    return Answer({}, "belongs to the task.") if own else Answer(None, f"Lathe has {', '.join(_LOSSES)}.")
+    return Answer({}, "belongs to the task.") if own else Answer(None, f"Lathe has {', '.join(LOSSES)}.")
 
 
 def _of_dpo(note: str) -> Rule:
@@ -279,16 +160,6 @@ def _beta(value: Any, values: Values) -> Answer:
     )
 
 
-_QLORA: Values = {
-    "bits": 4, "lora_r": 64, "lora_alpha": 16, "lora_dropout": 0.0, "lora_modules": "all", "learning_rate": 2e-4,
-    "max_steps": 10_000, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16, "source_max_len": 1024,
-    "target_max_len": 256,
-    "eval_dataset_size": 1024, "lr_scheduler_type": "constant", "warmup_ratio": 0.03, "max_grad_norm": 0.3,
-    "gradient_checkpointing": True, "use_peft": None, "save_steps": 250, "optim": "paged_adamw_32bit",
-}  # fmt: skip
-"""Defaults of qlora.py, the script of the paper."""
-
-
 def defaults(values: Values) -> Values:
     """What the program uses for missing keys, where Lathe's default is another."""
     task = task_of(values)
@@ -301,16 +172,14 @@ def defaults(values: Values) -> Values:
     }
     if str(values.get(COMMAND)).startswith("trl "):  # which starts accelerate
         common["num_processes"] = None
-    if re.search(r"(^|/)qlora\.py$", str(values.get(COMMAND))):
-        return _QLORA
     of_transformers = task in ("sft", "pretraining", "seq2seq", "classification") or "with Training" in str(
         values.get(COMMAND)
     )
     if of_transformers and not is_own(values):
         return common | {"learning_rate": 5e-5, "logging_steps": 500}
     rates = {"sft": 2e-5, "reward": 1e-4}
-    adapter: Values = {"lora_dropout": 0.05} if _trains_adapter(values) else {}
-    nested: Values = {"use_bnb_nested_quant": False} if _bits(values) == "4bit" else {}
+    adapter: Values = {"lora_dropout": 0.05} if trains_adapter(values) else {}
+    nested: Values = {"use_bnb_nested_quant": False} if quantized_bits(values) == "4bit" else {}
     return (
         common
         | {"learning_rate": rates.get(task, 1e-6), "logging_steps": 10, "gradient_checkpointing": True}
@@ -339,14 +208,7 @@ TRL: Table = {
     COMMAND: _task,
     FILE: _task_by_file,
     **dict.fromkeys(
-        (
-            "model_name_or_path",
-            "model_id",
-            "model_name",
-            "model_path",
-            "base_model_path",
-            "pretrained_model_name_or_path",
-        ),
+        _MODELS,
         to("model"),
     ),
     "model_revision": to("revision"),
@@ -405,15 +267,15 @@ TRL: Table = {
     "ref_model_mixup_alpha": ignored("belongs to sync_ref_model."),
     "ref_model_sync_steps": ignored("belongs to sync_ref_model."),
     "center_rewards_coefficient": _reward,
-    **dict.fromkeys((*_ADAPTER_SWITCHES, *_QUANTIZED_ADAPTERS, "full_finetune", "full_finetuning"), _method),
+    **dict.fromkeys((*ADAPTER_SWITCHES, *QUANTIZED_ADAPTERS, "full_finetune", "full_finetuning"), method),
     **{name: _of_lora(rule) for name, rule in _OPTIONS_OF_LORA.items()},
     "lora_task_type": ignored("task says this."),
-    **dict.fromkeys(_FOUR_BITS, flag({"quantization": "4bit"})),
-    **dict.fromkeys(_EIGHT_BITS, flag({"quantization": "8bit"})),
-    **dict.fromkeys(_BITS, _number_of_bits),
+    **dict.fromkeys(FOUR_BITS, flag({"quantization": "4bit"})),
+    **dict.fromkeys(EIGHT_BITS, flag({"quantization": "8bit"})),
+    **dict.fromkeys(BITS, _number_of_bits),
     "adapter_name_or_path": refused("Lathe starts a new adapter; lora_init has PiSSA, OLoRA and LoftQ."),
     "peft_type": lambda value, values: (
-        _method(value, values) if str(value).upper() == "LORA" else Answer({"method": str(value).lower()})
+        method(value, values) if str(value).upper() == "LORA" else Answer({"method": str(value).lower()})
     ),
     "pre_seq_len": lambda value, _: Answer(
         {"method": "prefix_tuning", "method_options": f"num_virtual_tokens={value}"} if value else {}
@@ -450,75 +312,3 @@ TRL: Table = {
     "template_name": refused("Lathe uses the chat template of the tokenizer; set chat_template if it is another one."),
     "peft_path": refused("Lathe starts a new adapter. To continue one, merge it first (lathe export --merged)."),
 }
-SCRIPT: Table = {
-    **TRL,
-    "random_state": ignored("Lathe draws everything from seed."),
-    "load_in_16bit": ignored("precision says this."),
-    "unsloth_tiled_mlp": ignored("changes no numbers."),
-}
-"""Keys of Python scripts: the arguments of their calls."""
-FIREFLY: Table = {
-    **TRL,
-    "train_mode": lambda value, values: _method(
-        value, values | {"use_peft": value != "full", "load_in_4bit": value == "qlora"}
-    ),
-    "task_type": lambda value, _: Answer({"task": {"pretrain": "pretraining", "dpo": "dpo"}.get(str(value), "sft")}),
-}
-FILES = frozenset(
-    [
-        "dataset_id_or_path",
-        "dataset_name",
-        "train_file",
-        "train_files",
-        "train_file_dir",
-        "train_data",
-        "train_data_path",
-        "data_path",
-        "dataset_path",
-        "data_file",
-    ]
-)
-EVAL_FILES = frozenset(
-    ["validation_file", "validation_files", "validation_file_dir", "eval_data_path", "eval_file", "val_file"]
-)
-MEDICALGPT_DEFAULTS: Values = {"use_peft": True, "lora_rank": 8, "lora_dropout": 0.05, "target_modules": "all"}
-
-
-def script_defaults(values: Values) -> Values:
-    """What a Python script's calls use for missing arguments."""
-    own = defaults(values)
-    adapter = _trains_adapter(values)
-    if "Unsloth" not in str(values.get(COMMAND)):
-        return own | ({"lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0} if adapter else {})
-    length: Values = {} if "max_length" in values else {"max_seq_length": 2048}
-    own |= {"load_in_4bit": True, "use_bnb_nested_quant": True} | length
-    own |= {"lora_r": 16, "lora_alpha": 16, "lora_dropout": 0.0, "gradient_checkpointing": "unsloth"} if adapter else {}
-    return own
-
-
-def firefly_defaults(values: Values) -> Values:
-    """What Firefly uses for missing keys."""
-    mode = values.get("train_mode", "qlora")
-    own: Values = {"train_mode": "qlora", "test_split_size": 0, "learning_rate": 5e-5, "per_device_train_batch_size": 8,
-                   "warmup_ratio": 0.0, "save_steps": 500, "logging_steps": 500}  # fmt: skip
-    lora: Values = {"lora_rank": 64, "lora_alpha": 16, "lora_dropout": 0.05, "target_modules": "all"}
-    return own | (lora if mode != "full" else {})
-
-
-def medicalgpt_defaults(values: Values) -> Values:
-    """What MedicalGPT's scripts use for missing keys; those of preferences have arguments of their own."""
-    task = task_of(values)
-    common = MEDICALGPT_DEFAULTS | {"warmup_ratio": 0.0, "logging_steps": 500, "save_steps": 500}
-    held_out = {"validation_split_percentage": 0 if any(not is_off(values.get(key)) for key in EVAL_FILES) else 1}
-    if task in ("dpo", "orpo"):
-        of_task: Values = {
-            "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "learning_rate": 5e-4, "lora_alpha": 16,
-            "lr_scheduler_type": "cosine", "warmup_steps": 100, "weight_decay": 0.05, "gradient_checkpointing": True,
-            "max_source_length": 2048, "max_target_length": 512, "save_steps": 50,
-        }  # fmt: skip
-        return common | held_out | of_task
-    length: Values = {
-        "reward": {"max_source_length": 2048, "max_target_length": 512},
-        "pretraining": {"block_size": 1024, "packing": True},
-    }.get(task, {"model_max_length": 512})
-    return common | held_out | length | {"per_device_train_batch_size": 8, "learning_rate": 5e-5, "lora_alpha": 32}
