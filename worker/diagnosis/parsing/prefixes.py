@@ -20,17 +20,23 @@ _SRUN = re.compile(r"\s{0,4}(\d{1,4}): ")
 _LAUNCHER = re.compile(r"torch[./]distributed[./](?:elastic|run\b|launch)|deepspeed[./]launcher")
 """Output of a launcher that starts the ranks of a node itself: the tasks of srun are then nodes."""
 
-_EVERY_LINE = (
+_DISTINCT = (
     re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*[ \t](?:std(?:out|err) [FP] )?"),  # Kubernetes, docker logs -t
     re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: "),  # journald, syslog
-    re.compile(r"[A-Za-z0-9][\w.-]*(?:\[\w+\])? +\| "),  # docker compose, foreman
     re.compile(r"\[pod/[^\]]+\] "),  # kubectl logs --prefix
-    re.compile(r"[a-z][\w.-]{0,63}: "),  # pdsh and DeepSpeed's launcher: the host
     re.compile(r"\[(?:STDOUT|STDERR)\] ?", re.I),  # programs that show another's output
+)
+"""Prefixes that count only if nearly every line has them, be it one line."""
+_EVERY_LINE = (
+    *_DISTINCT,
+    re.compile(r"[A-Za-z0-9][\w.-]*(?:\[\w+\])? +\| "),  # docker compose, foreman
+    re.compile(r"[a-z][\w.-]{0,63}: "),  # pdsh and DeepSpeed's launcher: the host
+    re.compile(r"\[\d+\] "),  # line counters
     re.compile(r"> ?"),  # quoted in an e-mail or an issue
     re.compile(r"    "),
 )
-"""Prefixes that count only if nearly every line has them."""
+"""Prefixes that other text may begin with too: they need several lines."""
+_SEVERAL = 3
 
 _LEVEL = r"(?P<level>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 _TIME = (
@@ -84,7 +90,7 @@ def without(lines: Sequence[str]) -> list[Read]:
 def _without_collectors(read: list[Read]) -> list[Read]:
     """The lines without what nearly all of them begin with."""
     for prefix in _EVERY_LINE:
-        if _mostly(prefix, [one.text for one in read]):
+        if _mostly(prefix, [one.text for one in read], 1 if prefix in _DISTINCT else _SEVERAL):
             read = [_cut(one, prefix) for one in read]
     texts = [one.text for one in read]
     if not _mostly(_SRUN, texts) or any(one.rank is not None for one in read):
@@ -103,10 +109,10 @@ def _cut(line: Read, prefix: re.Pattern[str]) -> Read:
     return replace(line, text=line.text[match.end() :]) if match else line
 
 
-def _mostly(prefix: re.Pattern[str], texts: Sequence[str]) -> bool:
-    """True if nearly every line with text begins with the prefix."""
+def _mostly(prefix: re.Pattern[str], texts: Sequence[str], least: int = _SEVERAL) -> bool:
+    """True if nearly every line with text, of at least so many, begins with the prefix."""
     written = [text for text in texts if text.strip()]
-    return len(written) > 2 and sum(bool(_match(prefix, text)) for text in written) > 0.8 * len(written)
+    return len(written) >= least and sum(bool(_match(prefix, text)) for text in written) > 0.8 * len(written)
 
 
 def _numbered(line: Read, *, of_nodes: bool) -> Read:
@@ -143,8 +149,10 @@ def _without_loggers(read: list[Read]) -> list[Read]:
         if not any(found):
             continue
         levels = Counter(one["level"] for one in found if one)
-        every = _mostly(prefix, [one.text for one in read])
-        same = every and len(levels) == 1  # a collector's: it says nothing about the line
+        every = _mostly(prefix, [one.text for one in read], 1)
+        same = (
+            every and len(levels) == 1 and levels.total() >= _SEVERAL
+        )  # a collector's: it says nothing about the line
         for index in range(len(read)) if every else _of_tracebacks(read, found):
             if match := found[index]:
                 level = read[index].level if same else match["level"]
