@@ -45,7 +45,7 @@ CAUSES = (
         "The processes could not connect to each other at the start.",
         (
             sign(
-                r"The client socket has (?:timed out|failed to connect).{0,80}?to [\[(]?(?P<address>[\w.-]{1,100}\]?(?:, |:)\d{1,5})",
+                r"The client socket has (?:timed out|failed to connect).{0,80}?to [\[(]?(?P<address>[\w.-]{1,100}\]? ?(?:, |:)\d{1,5})",
                 0.9,
             ),
             sign(

@@ -4,7 +4,9 @@ from worker.diagnosis.argument_analysis import analyze_argument, is_between_pack
 from worker.diagnosis.cause import Cause, Kind, sign
 from worker.diagnosis.conditions import at_code_only, by_package, of_package
 
-_UNEXPECTED = r"TypeError: (?!_forward_unimplemented).*\(\) got an unexpected keyword argument"
+_UNEXPECTED = (
+    r"(?:TypeError: (?!_forward_unimplemented).*|^(?!_)[\w.]+\.__init__)\(\) got an unexpected keyword argument"
+)
 _REMOVED = (
     r"'(?:numpy' has no attribute '(?:bool|int|float|object|str|complex|long|unicode|Inf|NaN|float_|product)"
     r"|datasets' has no attribute 'load_metric|PIL\.Image' has no attribute '(?:ANTIALIAS|LINEAR|CUBIC)"

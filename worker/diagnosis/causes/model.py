@@ -79,7 +79,7 @@ CAUSES = (
             sign(r"You cannot perform fine-tuning on purely quantized models", 0.98),
             sign(r"The model you (?:want to train is loaded in|are trying to fine-tune is quantized with) ", 0.93),
             sign(r"You can't train a model that has been loaded in (?!.*different device).*(?:4|8)-bit", 0.93),
-            sign(r"only Tensors of floating point (?:and complex )?dtype can require gradients", 0.8),
+            sign(r"[Oo]nly Tensors of floating point (?:and complex )?dtype can require gradients", 0.8),
         ),
         ("Train an adapter (method qlora), or load the weights unquantized.",),
         changes={"method": "qlora"},

@@ -129,12 +129,13 @@ CAUSES = (
     ),
     Cause(
         "fsdp_mixed_dtype",
-        "FSDP was given weights of different dtypes in one unit.",
+        "FSDP was given weights of different dtypes in one unit, or quantized weights that are stored as integers.",
         (
             sign(
                 r"Must flatten tensors with (?:uniform|the same) `?dtype`? but got (?P<first>[\w.]+) and (?P<second>[\w.]+)",
                 0.97,
             ),
+            sign(r"Cannot flatten integer dtype tensors", 0.95),
             sign(r"FSDP expects uniform (?:original parameter )?dtype", 0.95),
         ),
         (
