@@ -64,8 +64,8 @@ run printed. Numbers, paths and quoted texts do not make a line new.
 A log may have any size: Lathe reads its start, its end and the first traceback between them. Secrets in the evidence are redacted.
 
 Lathe knows {len(CAUSES)} causes. To add one, add an entry to the table of its subject (`worker/diagnosis/causes/`) and a log to
-`tests/logs`; further forms of a cause's log are in `tests/logs/more`. `python -m benchmarks.diagnosis FOLDER` judges the diagnosis on
-logs of your own with an `index.json` of the right causes; `--variants SEED` prints the same logs with prefixes and broken lines.
+`tests/logs`; further forms of a cause's log are in `tests/logs/more`. `python -m benchmarks.diagnosis FOLDER` judges the diagnosis
+on logs of your own with an `index.json` of the right causes; `--variants SEED` adds the same logs with prefixes and broken lines.
 """
 
 

@@ -16,27 +16,36 @@ _ALWAYS = re.compile(
     r"\(\w[\w.:-]*(?: [\w=]+){0,2} pid=\d+(?:, ip=[\w.:]+)?\) ?(?:\[repeated \d+x[^\]]*\] ?)?"  # Ray, vLLM
     r"|(?:[A-Z]+ )?\d{4}-\d\d-\d\dT[\d:.]+Z \[resource\.[^\]]+\] "  # Google's log viewer: its level is not the line's
 )
-_SRUN = re.compile(r"\s{0,4}(\d{1,4}): ")
+_SRUN = re.compile(r"\s{0,4}(\d{1,4}):(?: |$)")
 _LAUNCHER = re.compile(r"torch[./]distributed[./](?:elastic|run\b|launch)|deepspeed[./]launcher")
 """Output of a launcher that starts the ranks of a node itself: the tasks of srun are then nodes."""
 
+
+def _prefix(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """A prefix; a line that has nothing else may have lost the space at its end."""
+    return re.compile(f"{pattern[:-1]}(?: |$)" if pattern.endswith(" ") else pattern, flags)
+
+
 _DISTINCT = (
-    re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*[ \t](?:std(?:out|err) [FP] )?"),  # Kubernetes, docker logs -t
-    re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: "),  # journald, syslog
-    re.compile(r"\[pod/[^\]]+\] "),  # kubectl logs --prefix
-    re.compile(r"\[(?:STDOUT|STDERR)\] ?", re.I),  # programs that show another's output
+    _prefix(
+        r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*(?:[ \t]|$)(?:std(?:out|err) [FP](?: |$))?"
+    ),  # Kubernetes, docker logs -t
+    _prefix(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: "),  # journald, syslog
+    _prefix(r"\[pod/[^\]]+\] "),  # kubectl logs --prefix
+    _prefix(r"\[(?:STDOUT|STDERR)\] ?", re.I),  # programs that show another's output
 )
 """Prefixes that count only if nearly every line has them, be it one line."""
 _EVERY_LINE = (
     *_DISTINCT,
-    re.compile(r"[A-Za-z0-9][\w.-]*(?:\[\w+\])? +\| "),  # docker compose, foreman
-    re.compile(r"[a-z][\w.-]{0,63}: "),  # pdsh and DeepSpeed's launcher: the host
-    re.compile(r"\[\d+\] "),  # line counters
-    re.compile(r"> ?"),  # quoted in an e-mail or an issue
-    re.compile(r"    "),
+    _prefix(r"[A-Za-z0-9][\w.-]*(?:\[\w+\])? +\| "),  # docker compose, foreman
+    _prefix(r"[a-z][\w.-]{0,63}: "),  # pdsh and DeepSpeed's launcher: the host
+    _prefix(r"\[\d+\] "),  # line counters
+    _prefix(r"> ?"),  # quoted in an e-mail or an issue
+    _prefix(r"    "),
 )
 """Prefixes that other text may begin with too: they need several lines."""
 _SEVERAL = 3
+_SAMPLE = 50  # lines that a prefix is tried on before all are
 
 _LEVEL = r"(?P<level>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 _TIME = (
@@ -45,7 +54,7 @@ _TIME = (
 )
 _WHERE = r"\[[\w./-]+:\d+(?::[\w.<>]+)?\]"
 _LOGGER = tuple(
-    re.compile(pattern)
+    _prefix(pattern)
     for pattern in (
         rf"(?:{_TIME})(?: - [\w./:-]+)? - {_LEVEL} - ",  # the format of most examples of logging
         rf"(?:{_TIME}) *\| *{_LEVEL} *\| *[\w.<>]+:[\w.<>]+:\d+ - ",  # loguru
@@ -59,6 +68,8 @@ _LOGGER = tuple(
     )
 )
 """What a logger puts before a message, or before each of its lines; with the message's level."""
+_LEVELED = re.compile(r"DEBUG|INFO|WARN|ERROR|CRITICAL|FATAL")
+_LONGEST = 200  # characters of a prefix
 _OF_TRACEBACK = re.compile(r"\s*(?:Traceback \(most recent|File \"[^\"]+\", line \d+)")
 
 
@@ -99,25 +110,28 @@ def _without_collectors(read: list[Read]) -> list[Read]:
     return [_numbered(one, of_nodes=of_nodes) for one in read]
 
 
-def _match(prefix: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """The prefix of a line, which may have lost the space at its end."""
-    return prefix.match(text) or prefix.match(f"{text} ")
-
-
 def _cut(line: Read, prefix: re.Pattern[str]) -> Read:
-    match = _match(prefix, line.text)
+    match = prefix.match(line.text)
     return replace(line, text=line.text[match.end() :]) if match else line
 
 
 def _mostly(prefix: re.Pattern[str], texts: Sequence[str], least: int = _SEVERAL) -> bool:
     """True if nearly every line with text, of at least so many, begins with the prefix."""
     written = [text for text in texts if text.strip()]
-    return len(written) >= least and sum(bool(_match(prefix, text)) for text in written) > 0.8 * len(written)
+    return (
+        len(written) >= least
+        and _is_mostly(prefix, written[:: len(written) // _SAMPLE + 1])
+        and _is_mostly(prefix, written)
+    )
+
+
+def _is_mostly(prefix: re.Pattern[str], texts: Sequence[str]) -> bool:
+    return sum(bool(prefix.match(text)) for text in texts) > 0.8 * len(texts)
 
 
 def _numbered(line: Read, *, of_nodes: bool) -> Read:
     """A line that begins with the number of a task of srun: a node if a launcher runs in each task, otherwise a rank."""
-    label = _match(_SRUN, line.text)
+    label = _SRUN.match(line.text)
     if label is None:
         return line
     number, text = int(label[1]), line.text[label.end() :]
@@ -144,11 +158,12 @@ def _named(line: Read) -> Read:
 
 def _without_loggers(read: list[Read]) -> list[Read]:
     """The lines without the prefixes of a logger, if it printed them before every line of a traceback or of the log."""
+    leveled = [bool(_LEVELED.search(one.text[:_LONGEST])) for one in read]
     for prefix in _LOGGER:
-        found = [_match(prefix, one.text) for one in read]
+        found = [prefix.match(one.text) if may else None for one, may in zip(read, leveled, strict=True)]
         if not any(found):
             continue
-        levels = Counter(one["level"] for one in found if one)
+        levels = Counter(match["level"] for match in found if match)
         every = _mostly(prefix, [one.text for one in read], 1)
         same = (
             every and len(levels) == 1 and levels.total() >= _SEVERAL
@@ -157,6 +172,7 @@ def _without_loggers(read: list[Read]) -> list[Read]:
             if match := found[index]:
                 level = read[index].level if same else match["level"]
                 read[index] = replace(read[index], text=read[index].text[match.end() :], level=level)
+                leveled[index] = bool(_LEVELED.search(read[index].text[:_LONGEST]))
     return read
 
 

@@ -1,7 +1,7 @@
 """Joins lines that a terminal broke at its width, in the middle of words."""
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 
 _NARROWEST = 60  # characters
@@ -15,6 +15,8 @@ _STARTS = re.compile(
 """What begins a line of its own: it continues no other."""
 _ENDS = re.compile(r".*[│╮╯]\s*$|.*\d+%\||\s*[-=*#^~_ ]+$|(\S)\1{30}")
 """A box, a progress bar or a rule: it is as wide as the terminal by itself."""
+_DIGITS = re.compile(r"\d+")
+_MOST_COMPARED = 100  # lines of one length
 _FRAME = re.compile(r'\s*File "[^"]+", line \d+, in [\w<>.]+$')
 
 
@@ -38,11 +40,15 @@ def _starts(text: str, before: str) -> bool:
 
 def _width(texts: Sequence[str]) -> int:
     """The terminal's width in characters; 0 if it broke no line."""
-    lengths = Counter(len(text) for text in texts if len(text) >= _NARROWEST and not _ENDS.match(text))
+    by_length: dict[int, list[str]] = defaultdict(list)
+    for text in texts:
+        if len(text) >= _NARROWEST and not _ENDS.match(text):
+            by_length[len(text)].append(text)
     longer = 0
-    for length in sorted(lengths, reverse=True):
-        different = len({re.sub(r"\d+", "", text) for text in texts if len(text) == length})
-        if lengths[length] > longer and (different > 2 or (different > 0 and length in _USUAL)):
+    for length in sorted(by_length, reverse=True):
+        alike = by_length[length]
+        different = len({_DIGITS.sub("", text) for text in alike[:_MOST_COMPARED]})
+        if len(alike) > longer and (different > 2 or length in _USUAL):
             return length
-        longer += lengths[length]
+        longer += len(alike)
     return 0
