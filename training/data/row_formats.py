@@ -10,6 +10,7 @@ from training.data.preferences import is_answer_pair
 from training.data.suggested_mapping import pair_beside_text
 from training.data.to_examples import CONVERSATION_COLUMNS
 from training.data.trees import root_of
+from training.data.usual_columns import usual_columns
 from training.errors import DataError
 
 UNKNOWN = "unknown"
@@ -41,7 +42,7 @@ def find_format(row: Row) -> DetectedFormat:
         UnknownFormat: the columns match no known format.
         DataError: it is not a row but contains the list of rows.
     """
-    detected = _preference(row) or _conversation(row) or (_TREE if root_of(row) else _columns(row))
+    detected = _preference(row) or _conversation(row) or (_TREE if root_of(row) else _columns(row)) or _usual(row)
     if detected is None:
         raise _unknown(row)
     if detected is _TEXT:
@@ -173,6 +174,14 @@ def _columns(row: Row) -> DetectedFormat | None:
                 return _LABELED
             return _ALPACA_INPUT if detected.format == "alpaca" and "input" in row else detected
     return None
+
+
+def _usual(row: Row) -> DetectedFormat | None:
+    found = usual_columns(row)
+    if found is None:
+        return None
+    roles = listed([f"{path} as {role}" for role, path in found[1].items()])
+    return DetectedFormat(found[0], f"every row has the columns {roles}")
 
 
 def _is_flat(value: Any, names: frozenset[str]) -> bool:

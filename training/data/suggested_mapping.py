@@ -1,12 +1,12 @@
 """Suggests a column mapping for rows of unknown format: common pairs of names, each tried on the rows before it is named."""
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from training.data.example import EmptyRow, Row
 from training.data.mapping import apply, format_of, write_mapping
 from training.data.to_examples import to_example
+from training.data.usual_columns import LANGUAGE
 from training.errors import DataError
 
 _ASKED = ("prompt", "question", "query", "instruction", "input", "problem", "user", "human", "request", "context")
@@ -31,7 +31,6 @@ _MORE = {  # optional roles, and the usual names of their columns
     "tools": ("tools",),
 }
 _TEXTS = ("content", "body", "document", "article", "markdown", "code", "story")
-_LANGUAGE = re.compile(r"[a-z]{2}(_[A-Z]{2})?")
 _INSTRUCTED = {"prompt": "instruction", "completion": "output"}
 _CHATS = ("conversation.messages", "chat", "dialog", "dialogue", "turns", "messages.messages", "data")
 
@@ -88,12 +87,10 @@ def _candidates(names: Collection[str]) -> Iterator[dict[str, str]]:
 
 
 def _language_pairs(row: Row) -> Iterator[dict[str, str]]:
-    """A translation: two texts under the codes of their languages, in one column or as two."""
-    nested = row.get("translation")
-    texts, before = (nested, "translation.") if isinstance(nested, dict) else (row, "")
-    codes = [name for name, text in texts.items() if isinstance(text, str) and _LANGUAGE.fullmatch(name)]
+    """A translation: two columns with texts, named by the codes of their languages."""
+    codes = [name for name, text in row.items() if isinstance(text, str) and LANGUAGE.fullmatch(name)]
     if len(codes) == 2:
-        yield {"source": before + codes[0], "target": before + codes[1]}
+        yield {"source": codes[0], "target": codes[1]}
 
 
 def _named(path: str, names: Mapping[str, str]) -> str:

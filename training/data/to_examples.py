@@ -5,9 +5,11 @@ from dataclasses import replace
 
 from training.data.conversations import conversation, from_json, tools, turns
 from training.data.example import EmptyRow, Example, Message, Row, filled, kind_of, text
+from training.data.mapping import apply
 from training.data.media import refuse_media_columns, refuse_placeholders
 from training.data.preferences import label, read_pair
 from training.data.trees import best_path, root_of
+from training.data.usual_columns import in_roles
 from training.errors import DataError
 
 
@@ -19,7 +21,8 @@ def to_example(row: Row, row_format: str) -> Example:
         DataError: a required value is missing or has a wrong type, or the row has images, audio or video.
     """
     refuse_media_columns(row)
-    example = _READERS[row_format](row)
+    roles = in_roles(row, row_format)
+    example = _READERS[row_format](apply(roles, row) if roles else row)
     refuse_placeholders(example)
     return example
 

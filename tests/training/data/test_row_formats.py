@@ -171,6 +171,14 @@ EXAMPLES = [  # a row, its format, and its example
         Example([user("a"), assistant("b")]),
     ),
     ({"conversation": [{"human": "a", "assistant": "b"}]}, "sharegpt", Example([user("a"), assistant("b")])),
+    ({"question": "a", "sql": "b"}, "alpaca", Example([user("a"), assistant("b")])),
+    ({"question": "a", "context": "c", "sql": "b"}, "alpaca", Example([user("a\n\nc"), assistant("b")])),
+    (
+        {"question": "a", "response_j": "b", "response_k": "c"},
+        "preference",
+        Example(prompt="a", answer="b", rejected="c"),
+    ),
+    ({"translation": {"en": "a", "de": "b"}}, "source/target", Example(prompt="a", answer="b")),
     (TREE, "message tree", Example([user("a"), assistant("best"), user("c"), assistant("d")])),
     (
         {"message_tree_id": "1", "prompt": TREE},
@@ -263,6 +271,8 @@ def test_one_message_of_a_conversation_is_no_row(row):
         ({"messages": [user("a"), assistant("b")], "conversations": [], "id": 1}, None, ["conversations", "id"]),
         ({"q": {"text": "a", "lang": "en"}, "a": "b", "c": "d"}, "prompt=q.text, completion=a", ["c"]),
         ({"prompt": "a", "chosen": "b", "rejected": "c", "text": "x"}, None, ["text"]),
+        ({"question": "a", "sql": "b", "db": "x"}, None, ["db"]),
+        ({"id": 1, "translation": {"en": "a", "de": "b"}}, None, ["id"]),
     ],
 )
 def test_columns_that_nothing_uses_are_named(tmp_path, row, columns, unused):
