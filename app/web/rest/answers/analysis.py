@@ -246,7 +246,9 @@ class RenderedSet(Answer):
 
     name: str
     findings: list[Finding]
-    checked: int
+    checked: int = Field(description="rows checked token by token")
+    rendered: int = Field(description="rows rendered, in which each text of the row was looked for")
+    complete: bool = Field(description="false if time was too short to render all")
     rows: list[ShownRow]
 
 
