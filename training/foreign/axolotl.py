@@ -157,7 +157,7 @@ TABLE: Table = {
     "peft_use_dora": flag({"use_dora": True}),
     "peft_use_rslora": flag({"use_rslora": True}),
     "loraplus_lr_ratio": to("loraplus_lr_ratio"),
-    "lora_model_dir": refused("Lathe starts a new adapter. To continue one, merge it first (lathe export --merged)."),
+    "lora_model_dir": to("init_adapter"),
     "lora_target_parameters": refused("Lathe's adapters train modules."),
     "evals_per_epoch": _per_epoch("eval"),
     "saves_per_epoch": _per_epoch("save"),

@@ -175,9 +175,7 @@ TABLE: Table = {
     "pissa_init": _pissa,
     "pissa_iter": ignored("belongs to pissa_init."),
     "pissa_convert": ignored("Lathe stores an adapter that fits the unchanged base model."),
-    "adapter_name_or_path": refused(
-        "Lathe starts a new adapter. To continue one, merge it first (lathe export --merged)."
-    ),
+    "adapter_name_or_path": to("init_adapter"),
     "freeze_trainable_layers": ignored("belongs to finetuning_type freeze."),
     "freeze_trainable_modules": refused("Lathe trains whole layers (trainable_layers)."),
     "cutoff_len": to("max_length"),
