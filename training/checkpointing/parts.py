@@ -25,7 +25,13 @@ class Part(NamedTuple):
 
 
 def names_of(model: torch.nn.Module) -> dict[int, str]:
-    """The names of a model's parameters by their id, without those of wrappers."""
+    """The names of a model's parameters by their id, without those of wrappers.
+
+    FSDP divides the parameters again: a pass without backward leaves whole ones, which no optimizer has.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
     return {id(parameter): plain_name(name) for name, parameter in model.named_parameters()}
 
 
@@ -43,9 +49,6 @@ def full_shape(parameter: torch.Tensor) -> list[int]:
 
 def parts(model: torch.nn.Module, optimizer: Any) -> Iterator[Part]:
     """Yields the parts on this rank. `model` is unwrapped. A state of another shape belongs to a parameter's first part."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):  # a pass without backward leaves whole parameters, which no optimizer has
-            module.reshard()
     names, zero = names_of(model), getattr(optimizer, "optimizer", optimizer)
     if hasattr(zero, "fp32_partitioned_groups_flat"):
         yield from _of_zero_3(zero, names)

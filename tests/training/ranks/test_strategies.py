@@ -8,6 +8,8 @@ from safetensors import safe_open
 from trained import Recipe, copy_of, trained
 from trainer_process import Trained, start_with_shuffled_gather, start_without_collection
 
+from training.run_folder.checkpoint_layout import Layout
+
 pytestmark = pytest.mark.train
 
 TWO = {"num_processes": 2, "micro_batch_size": 2, "verify_rows": 2, "max_new_tokens": 4, "precision": "fp32"}
@@ -99,8 +101,11 @@ def assert_saved_as_trained(run: Trained) -> None:
     assert form["max_logit_difference"] < 1e-4
 
 
-def test_fsdp_saves_an_adapter_that_is_not_a_lora() -> None:
-    assert_saved_as_trained(on("fsdp", method="ia3", max_steps=2, eval_steps=0))
+@pytest.mark.parametrize("method", ["ia3", "ln_tuning"])
+def test_fsdp_saves_an_adapter_that_is_not_a_lora(method: str) -> None:
+    run = on("fsdp", method=method, max_steps=2, eval_steps=2, save_steps=2)  # right after the evaluation
+    assert_saved_as_trained(run)
+    assert Layout.read(run.run_dir / "checkpoints/checkpoint-2").parameters  # type: ignore[union-attr]
 
 
 def test_each_save_under_zero_3_frees_the_weights_that_it_gathered(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
