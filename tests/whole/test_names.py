@@ -37,7 +37,10 @@ def named_modules() -> dict[str, str]:
     named = {}
     for file in source_files():
         for text in strings(file):
-            result = [text] if MODULE.fullmatch(text) else COMMAND.findall(text)
+            is_module = (
+                MODULE.fullmatch(text) and "foreign" not in file.parts
+            )  # there it may be a key: training.use_peft
+            result = [text] if is_module else COMMAND.findall(text)
             named |= dict.fromkeys(result, str(file.relative_to(ROOT)))
     for file in text_files():
         text = file.read_text()

@@ -222,7 +222,7 @@ def test_commands_of_the_machine_say_so(remote, subtests):
 
 def test_every_command_is_either_remote_local_or_anywhere():
     known = {*source._REMOTE, "import", "targets"}
-    assert set(main.commands) - known == {"up", "web", "worker", "user", "token", "push", "verify", "gather"}
+    assert set(main.commands) - known == {"up", "web", "worker", "doctor", "user", "token", "push", "verify", "gather"}
 
 
 def test_an_address_that_is_none_is_refused(monkeypatch, subtests):

@@ -11,7 +11,7 @@ from training.config.run_config import RunConfig
 CANARY = "4242424242"
 NO_PLACES = {
     "name", "stratify_by", "loss_field", "weight_field",  # fields of the rows
-    "target_modules", "modules_to_save",  # names in the model
+    "modules_to_save",  # names in the model
     "report_project",
 }  # fmt: skip
 
