@@ -41,8 +41,8 @@ def broken(folder: Path, how: str) -> str:
         case "truncated":
             (folder / "model.safetensors").write_bytes(b"\xff\0\0\0\0\0\0\0{")
         case "a file":
-            (folder / "model.gguf").write_bytes(b"GGUF")
-            return str(folder / "model.gguf")
+            (folder / "model.bin").write_bytes(b"x")
+            return str(folder / "model.bin")
         case "a typo":
             return str(folder / "nowhere" / "deep")
     return str(folder)
