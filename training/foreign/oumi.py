@@ -22,6 +22,7 @@ from training.foreign.entries import (
 from training.foreign.tasks import known_task
 from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, IN_LATHE, LIGER, LOGGING, NO_LENGTH, TRAINER
 
+_IN = "training"  # the section with most keys
 _TASKS = {"sft": "sft", "dpo": "dpo", "kto": "kto", "hf": "sft", "oumi": "sft"}
 _INITS = {"default": "default", "gaussian": "gaussian", "pissa": "pissa", "olora": "olora", "loftq": "loftq"}
 _DATA = "set data to the file, or import the data set of the hub on the page Data sets."
@@ -33,7 +34,7 @@ def _task(value: Any, _: Values) -> Answer:
 
 
 def _method(_: Any, values: Values) -> Answer:
-    if not is_on(values.get("training.use_peft")):
+    if not is_on(values.get(f"{_IN}.use_peft")):
         return Answer({"method": "full"})
     if not is_on(values.get("peft.q_lora")):
         return Answer({"method": "lora"})
@@ -45,7 +46,7 @@ def _trackers(_: Any, values: Values) -> Answer:
     on = [
         name
         for name in ("tensorboard", "wandb", "mlflow")
-        if is_on(values.get(f"training.enable_{name}", name == "tensorboard"))
+        if is_on(values.get(f"{_IN}.enable_{name}", name == "tensorboard"))
     ]
     return Answer({"report_to": ", ".join(on)} if on else {}, "" if on else "is off.")
 
@@ -85,7 +86,7 @@ def _of_trainer(value: Any, _: Values) -> Answer:
 
 def _of_peft(rule: Rule) -> Rule:
     def checked(value: Any, values: Values) -> Answer:
-        return rule(value, values) if is_on(values.get("training.use_peft")) else Answer({}, "use_peft is off.")
+        return rule(value, values) if is_on(values.get(f"{_IN}.use_peft")) else Answer({}, "use_peft is off.")
 
     return checked
 
@@ -98,16 +99,16 @@ def _nested(value: Any, values: Values) -> Answer:
 def defaults(values: Values) -> Values:
     """What Oumi uses if a key is missing."""
     own: Values = {
-        "training.trainer_type": "hf", "training.use_peft": False, "training.per_device_train_batch_size": 8,
-        "training.learning_rate": 5e-5, "training.warmup_ratio": 0.0, "training.logging_steps": 50, "training.save_steps": 500,
-        "training.held_out": 0, "model.model_max_length": None,
+        f"{_IN}.trainer_type": "hf", f"{_IN}.use_peft": False, f"{_IN}.per_device_train_batch_size": 8,
+        f"{_IN}.learning_rate": 5e-5, f"{_IN}.warmup_ratio": 0.0, f"{_IN}.logging_steps": 50, f"{_IN}.save_steps": 500,
+        f"{_IN}.held_out": 0, "model.model_max_length": None,
     }  # fmt: skip
-    if is_on(values.get("training.use_peft")):
+    if is_on(values.get(f"{_IN}.use_peft")):
         own |= {"peft.lora_r": 8, "peft.lora_alpha": 8, "peft.lora_dropout": 0.0, "peft.use_bnb_nested_quant": False}
     return own
 
 
-_TRAINER: Table = {f"training.{name}": rule for name, rule in TRAINER.items()}
+_TRAINER: Table = {f"{_IN}.{name}": rule for name, rule in TRAINER.items()}
 _PEFT: Table = {
     "peft.lora_r": to("lora_r"),
     "peft.lora_alpha": to("lora_alpha"),
@@ -121,20 +122,20 @@ _PEFT: Table = {
 TABLE: Table = {
     **_TRAINER,
     COMMAND: ignored("starts the training."),
-    "training.trainer_type": _task,
-    "training.use_peft": _method,
-    "training.optimizer": TRAINER["optim"],
-    "training.enable_gradient_checkpointing": TRAINER["gradient_checkpointing"],
-    "training.mixed_precision_dtype": lambda value, _: Answer({} if is_off(value) else {"precision": str(value).lower()}),
-    "training.compile": flag({"torch_compile": True}),
-    "training.save_epoch": flag({"save_strategy": "epoch"}),
-    "training.held_out": lambda value, _: Answer({"eval_split": value}),
-    "training.trainer_kwargs": _of_trainer,
+    f"{_IN}.trainer_type": _task,
+    f"{_IN}.use_peft": _method,
+    f"{_IN}.optimizer": TRAINER["optim"],
+    f"{_IN}.enable_gradient_checkpointing": TRAINER["gradient_checkpointing"],
+    f"{_IN}.mixed_precision_dtype": lambda value, _: Answer({} if is_off(value) else {"precision": str(value).lower()}),
+    f"{_IN}.compile": flag({"torch_compile": True}),
+    f"{_IN}.save_epoch": flag({"save_strategy": "epoch"}),
+    f"{_IN}.held_out": lambda value, _: Answer({"eval_split": value}),
+    f"{_IN}.trainer_kwargs": _of_trainer,
     "peft.lora_exclude_modules": refused("give it in method_options."),
     "model.model_kwargs": refused("Lathe loads the model itself."),
-    "training.reward_functions": refused("Lathe has no training by generated answers."),
-    "training.max_grad_norm": lambda value, _: Answer({"max_grad_norm": value or 0}),
-    **{f"training.enable_{name}": _trackers for name in ("wandb", "mlflow", "tensorboard")},
+    f"{_IN}.reward_functions": refused("Lathe has no training by generated answers."),
+    f"{_IN}.max_grad_norm": lambda value, _: Answer({"max_grad_norm": value or 0}),
+    **{f"{_IN}.enable_{name}": _trackers for name in ("wandb", "mlflow", "tensorboard")},
     **{name: _of_peft(rule) for name, rule in _PEFT.items()},
     "peft.q_lora": ignored("gives the method, with use_peft."),
     "peft.q_lora_bits": ignored("belongs to q_lora."),
@@ -162,21 +163,21 @@ TABLE: Table = {
     "deepspeed.enable_deepspeed": _deepspeed,
 }  # fmt: skip
 PREFIXES: Table = {
-    "training.reward_": refused("Lathe has no training by generated answers."),
-    "training.grpo.": ignored("belongs to GRPO."),
-    "training.profiler": ignored(LOGGING),
-    "training.telemetry": ignored(LOGGING),
-    "training.include_": ignored(LOGGING),
-    "training.log_": ignored(LOGGING),
-    "training.logging_": ignored(LOGGING),
-    "training.dep_log_level": ignored(LOGGING),
-    "training.dataloader_": ignored(IN_LATHE),
-    "training.ddp_": ignored(IN_LATHE),
-    "training.gradient_checkpointing_kwargs": ignored("Lathe always checkpoints without reentry."),
-    "training.empty_device_cache_steps": ignored(IN_LATHE),
-    "training.nccl_default_timeout_minutes": ignored("Lathe has no time limit on a collective."),
-    "training.try_resume": ignored("Lathe resumes a run from its newest checkpoint by itself (`lathe resume`)."),
-    "training.save_final_model": ignored("Lathe always saves the result."),
+    f"{_IN}.reward_": refused("Lathe has no training by generated answers."),
+    f"{_IN}.grpo.": ignored("belongs to GRPO."),
+    f"{_IN}.profiler": ignored(LOGGING),
+    f"{_IN}.telemetry": ignored(LOGGING),
+    f"{_IN}.include_": ignored(LOGGING),
+    f"{_IN}.log_": ignored(LOGGING),
+    f"{_IN}.logging_": ignored(LOGGING),
+    f"{_IN}.dep_log_level": ignored(LOGGING),
+    f"{_IN}.dataloader_": ignored(IN_LATHE),
+    f"{_IN}.ddp_": ignored(IN_LATHE),
+    f"{_IN}.gradient_checkpointing_kwargs": ignored("Lathe always checkpoints without reentry."),
+    f"{_IN}.empty_device_cache_steps": ignored(IN_LATHE),
+    f"{_IN}.nccl_default_timeout_minutes": ignored("Lathe has no time limit on a collective."),
+    f"{_IN}.try_resume": ignored("Lathe resumes a run from its newest checkpoint by itself (`lathe resume`)."),
+    f"{_IN}.save_final_model": ignored("Lathe always saves the result."),
     "data.train.": ignored(IN_LATHE),
     "data.validation.": ignored(IN_LATHE),
     "data.test.": ignored("Lathe evaluates on held-out rows."),

@@ -84,7 +84,7 @@ def _scheduler_options(value: Any, values: Values) -> Answer:
     """lr_scheduler_kwargs: the lowest rate, the cycles, the share of the decay."""
     if not isinstance(value, dict) or not value:
         return Answer({}, "is empty.") if is_off(value) else Answer(None, "is not a mapping.")
-    rate = values.get("learning_rate", values.get("training.learning_rate"))
+    rate = next((given for key, given in values.items() if key.rpartition(".")[2] == "learning_rate"), None)
     settings: Values = {}
     for name, given in value.items():
         if name in ("min_lr_rate", "min_lr_ratio"):
