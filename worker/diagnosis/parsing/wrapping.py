@@ -7,13 +7,14 @@ from collections.abc import Sequence
 _NARROWEST = 60  # characters
 _USUAL = (80, 100, 120, 128, 132, 140, 150, 160, 180, 200, 240)
 _STARTS = re.compile(
-    r"\s*$|\s+(?:File \"|\^+|~+\^|\.\.\.|raise |return |self\.)|Traceback \(|\[?(?:rank|default)\d+\]|\[rank: ?\d|\[\d+,\d+\]<std"
+    r"\s*$|\s+(?:File \"|\^+|~+\^|\.\.\.|raise |return |self\.)|Traceback \(|\[?(?:rank|default)\d+\]|\[rank: ?\d"
+    r"|\[\d+,[\w:,-]+\]<std"
     r"|\[?\d{4}-\d\d-\d\d|\[?\d\d:\d\d:\d\d|\(\w[\w.:]* pid=|\[?[EWIF]\d{3,4} |[│╭╰|]|={5}|-{5}|\*{5}"
     r"|[A-Za-z_.]+(?:Error|Exception): "
     r"|(?:DEBUG|INFO|WARNING|ERROR)\b|wandb:|> |[\w.-]+ +\| |During handling|The above exception|\S+@\S+[:$#]|\$ |#"
 )
 """What begins a line of its own: it continues no other."""
-_ENDS = re.compile(r".*[│╮╯]\s*$|.*\d+%\||\s*[-=*#^~_ ]+$|(\S)\1{30}")
+_ENDS = re.compile(r".*[│╮╯]\s*$|.*\d+%\||\s*[-=*#^~_ ]+$|(\S)\1{30}|.*[-=*#^~_]{30}$")
 """A box, a progress bar or a rule: it is as wide as the terminal by itself."""
 _DIGITS = re.compile(r"\d+")
 _MOST_COMPARED = 100  # lines of one length
