@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from app.access import callers, server_token
 from app.access.uploads import FOLDER, give_each_its_own_folder
+from training.printable import change_output, printable
 from worker.settings import Settings, get_settings
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def main() -> None:
     from app.web.serving import Server
     from worker.store import database
 
+    change_output(printable)  # tracebacks contain what a request has sent
     settings = get_settings()
     server_token.check_listening(settings)
     database.migrate()

@@ -85,7 +85,12 @@ def clean(line: str) -> str:
     return shown if len(shown) <= LONGEST_LINE else f"{shown[:LONGEST_LINE]} ... ({len(last)} characters)"
 
 
-class _Formatter(logging.Formatter):
+class Formatter(logging.Formatter):
+    """Formats log records without secrets and without characters that control a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
     def format(self, record: logging.LogRecord) -> str:
         return printable(redact(super().format(record)))
 
@@ -93,7 +98,7 @@ class _Formatter(logging.Formatter):
 def start_logging() -> None:
     """Lets this process log to standard error, without secrets."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(Formatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 

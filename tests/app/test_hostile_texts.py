@@ -1,6 +1,7 @@
 """Names, logs, rows, answers and errors with HTML and escape sequences harm neither a browser nor a terminal."""
 
 import io
+import logging
 
 import pytest
 from browser import IN_BROWSER, becomes_live, opened
@@ -69,6 +70,16 @@ def test_a_terminal_gets_only_our_own_escape_sequences():
     clear_line(stream)
     stream.write(ESCAPES + "é 日\tend\r\n")
     assert screen.getvalue() == "\r\x1b[2K\ufffd]0;harm\ufffd\ufffd[2J\ufffd31m\ufffd\ufffdé 日\tend\n"
+
+
+def test_a_worker_s_log_has_no_control_character_and_no_secret():
+    from worker.queue import tasks
+
+    screen, logger = io.StringIO(), logging.Logger("worker")
+    logger.addHandler(logging.StreamHandler(screen))
+    tasks.after_setup_logger.send(sender=None, logger=logger)
+    logger.warning("run %s with hf_abcdefgh12345678", HARM)
+    assert CONTROLS.findall(screen.getvalue()) == [] and "hf_[redacted]" in screen.getvalue()
 
 
 def test_a_text_is_one_line_of_markdown_without_markup():

@@ -7,8 +7,15 @@ import logging
 import sys
 
 from celery import shared_task
-from celery.signals import celeryd_after_setup, worker_shutdown, worker_shutting_down
+from celery.signals import (
+    after_setup_logger,
+    after_setup_task_logger,
+    celeryd_after_setup,
+    worker_shutdown,
+    worker_shutting_down,
+)
 
+from training.redaction import Formatter
 from worker.celery_app import SERVE_MODEL, START_RUN, current_app
 from worker.evaluations import starting as evaluations
 from worker.notifications.delivery import Deliverer
@@ -44,6 +51,13 @@ def serve_model(served_id: str) -> None:
     """Starts served models that wait. The message names `served_id`; those that have waited longer start first."""
     log.info("message for served model %s", served_id)
     serving.start_waiting()
+
+
+@after_setup_logger.connect  # type: ignore[untyped-decorator]
+@after_setup_task_logger.connect  # type: ignore[untyped-decorator]
+def _log_printable_text(logger: logging.Logger, **_: object) -> None:
+    for handler in logger.handlers:
+        handler.setFormatter(Formatter())
 
 
 # Not at worker_ready: that waits for the broker, and runs must be recovered even if it is unreachable.
