@@ -8,7 +8,6 @@ import json
 import os
 import random
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -83,10 +82,11 @@ def rows(content: bytes) -> None:
 def bundle(content: bytes) -> None:
     """A zip archive of data files, unpacked."""
     from worker.datasets import bundles
+    from worker.disk_quota import measured
 
     path = _file(content, "rows.zip")
-    with suppress(UserError), tempfile.TemporaryDirectory() as folder:
-        bundles._data_files(bundles._unpacked(path, Path(folder), path.name), path.name)
+    with suppress(UserError), bundles.as_file(path, path.name, measured("local")):
+        pass
 
 
 READERS: dict[str, Callable[[bytes], None]] = {
