@@ -25,7 +25,7 @@ def leave_out(*configs: RunConfig) -> None:
 
 def may_quantize(config: RunConfig) -> bool:
     """True if the run quantizes weights or optimizer states, or the model may be quantized already."""
-    if config.quantization is not Quantization.NONE or config.lora_init is LoraInit.LOFTQ:
+    if config.quantized is not Quantization.NONE or config.lora_init is LoraInit.LOFTQ:
         return True
     if config.optimizer not in _OPTIMIZERS:
         return True

@@ -24,7 +24,8 @@ def config(folder, **settings):
 @table(
     "settings",
     [
-        {"method": "qlora", "quantization": "4bit"},
+        {"method": "qlora"},
+        {"method": "lora", "quantization": "8bit"},
         {"optimizer": "adamw_8bit"},
         {"optimizer": "adamw_torchao_4bit"},
         {"lora_init": "loftq"},

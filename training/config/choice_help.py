@@ -175,7 +175,7 @@ CHOICE_HELP: dict[str, dict[str, str]] = {
         "adafactor": "Factored second moment: almost no state.",
         "lion": "One moment and the sign of the update; use a lower learning rate.",
         "lion_8bit": "Lion with its moment in 8 bits.",
-        "muon": "Orthogonalizes the updates of matrices; AdamW for the rest.",
+        "muon": "Orthogonalizes the updates of matrices; AdamW for the rest, also for experts that are one tensor.",
         "sgd": "Gradient descent with momentum: one moment per weight.",
     },
     "lr_scheduler": {

@@ -185,6 +185,22 @@ def _default_targets(kind: Method, model_type: str) -> list[str] | str | None:
     return None if defaults is None or model_type in defaults or kind is Method.LN_TUNING else "all-linear"
 
 
+def untrained_head(model: torch.nn.Module) -> str:
+    """A sentence if the embeddings train as a whole and the head does not: new tokens are read but hardly written. Or empty."""
+    base = model.get_base_model() if isinstance(model, PeftModel) else None
+    head = base and base.get_output_embeddings()
+    if base is None or head is None or not isinstance(embeddings := base.get_input_embeddings(), ModulesToSaveWrapper):
+        return ""
+    if any(parameter.requires_grad for parameter in head.parameters()):
+        return ""
+    names = {id(module): name.rsplit(".", 1)[-1] for name, module in base.named_modules()}
+    trained, frozen = names[id(embeddings)], names[id(head)]
+    return (
+        f"{trained} trains and {frozen} does not: the model learns to read new tokens, but not to write them. "
+        f"Add {frozen} to modules_to_save."
+    )
+
+
 def check_modules(model: torch.nn.Module, names: str | None) -> None:
     """Checks that the model has modules of these names; PEFT ignores unknown ones silently.
 

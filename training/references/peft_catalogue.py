@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from peft import PeftConfig, PromptLearningConfig
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
+from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
 
 from training.config.choices import Method, Quantization
 from training.config.peft_methods import CATALOGUE, Option, PeftMethod, methods
@@ -111,7 +112,8 @@ def _method(name: str, cls: type[PeftConfig]) -> dict[str, Any]:
 def _usual_targets(name: str) -> dict[str, str]:
     """PEFT's default target modules by architecture, separated by commas."""
     kinds = {kind.value.lower(): tuner for kind, tuner in PEFT_TYPE_TO_TUNER_MAPPING.items()}
-    known = getattr(kinds.get(name), "target_module_mapping", None) or {}
+    own = {"ia3": TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING}  # the one class that does not tell its defaults
+    known = own.get(name) or getattr(kinds.get(name), "target_module_mapping", None) or {}
     return {
         model: ", ".join(sorted(modules)) for model, modules in sorted(known.items()) if not isinstance(modules, str)
     }

@@ -15,7 +15,7 @@ from training.batches.sets import Sets, sets_of
 from training.batches.streaming import Stream
 from training.config.choices import Precision, Task
 from training.config.run_config import RunConfig
-from training.models.adapters import targeted_modules
+from training.models.adapters import targeted_modules, untrained_head
 from training.models.freezing import modules_without_text
 from training.models.loading import load_model, parameter_counts, weights_dtype
 from training.ranks.sequence_parallel import check_attention_heads
@@ -53,6 +53,8 @@ def make_trainer(
     if unused := modules_without_text(base_of(model)):
         message = f"Multimodal model: modules that process no text are frozen ({', '.join(unused)})."
         report.for_run(Note(message=message))
+    if sentence := untrained_head(model):
+        report.for_run(Note(message=sentence, level="warning"))
     held_out_sets = sets_of(data.held_out, data.held_out_files) if data.held_out else None
     held_out: Any = TokenDataset(data.held_out, held_out_sets) if data.held_out and held_out_sets else None
     reference: dict[str, Any] = {}

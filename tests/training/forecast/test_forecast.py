@@ -92,6 +92,13 @@ def test_a_lora_has_the_parameter_count_of_peft(kind, targets):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen3", "t5", "gpt_neox", "opt"])
+def test_ia3_has_the_parameter_count_of_peft(kind):
+    assert_count_of_peft(kind, method="ia3")
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Invalid", "ignore::FutureWarning")
 @pytest.mark.parametrize("options", ["", "oft_block_size=48", "r=8, oft_block_size=0", "block_share=true"])
 def test_oft_has_the_parameter_count_of_peft(options):

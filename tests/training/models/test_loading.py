@@ -9,7 +9,7 @@ from tiny import make_model
 
 from training.config.run_config import RunConfig
 from training.errors import UserError
-from training.models.adapters import add_adapter, targeted_modules
+from training.models.adapters import add_adapter, targeted_modules, untrained_head
 from training.models.loading import load_model, load_tokenizer, parameter_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -79,3 +79,20 @@ def test_a_tokenizer_with_added_tokens_gives_the_model_embeddings_for_them(folde
     assert grown.get_input_embeddings().num_embeddings == 300
     known = plain.get_input_embeddings().num_embeddings
     assert torch.equal(grown.get_input_embeddings().weight[:known], plain.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize(
+    ("saved", "sentence"),
+    [
+        (None, ""),
+        (
+            "embed_tokens",
+            "embed_tokens trains and lm_head does not: the model learns to read new tokens, but not to write them.",
+        ),
+        ("embed_tokens, lm_head", ""),
+        ("lm_head", ""),
+    ],
+)
+def test_embeddings_that_train_without_the_head_are_named(folder: Path, saved: str | None, sentence: str) -> None:
+    model = add_adapter(load_model(config(folder), torch.float32), config(folder, modules_to_save=saved))
+    assert untrained_head(model).startswith(sentence) and bool(untrained_head(model)) is bool(sentence)
