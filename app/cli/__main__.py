@@ -226,8 +226,9 @@ def diagnose(log: str | None, run_id: str | None, model: str | None, micro_batch
 def import_(files: tuple[Path, ...], output: Path | None, as_json: bool) -> None:
     """Translate configuration files of other programs into a run's.
 
-    FILE is a YAML of LLaMA-Factory or axolotl, arguments of trl or transformers, a configuration of accelerate, a DeepSpeed
-    JSON, an adapter_config.json, or a shell script with a training command. A later file adds to an earlier one.
+    FILE is a YAML of LLaMA-Factory, axolotl, torchtune or Oumi, arguments of trl, transformers or ms-swift, a configuration
+    of accelerate, a DeepSpeed JSON, an adapter_config.json, a shell script with a training command, or a Python script or
+    notebook of Unsloth or trl. Nothing of it is executed. A later file adds to an earlier one.
     """
     from app.cli import import_files
 

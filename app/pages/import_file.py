@@ -24,8 +24,9 @@ model_name_or_path: Qwen/Qwen3-0.6B
 cutoff_len: 2048
 per_device_train_batch_size: 2"""
 _EMPTY = Markup(
-    '<div class="empty"><h2>No file yet</h2><p>Paste or upload a YAML of LLaMA-Factory or axolotl, arguments of trl or '
-    "transformers, a configuration of accelerate, a DeepSpeed JSON, an adapter_config.json, or a training script. You will see "
+    '<div class="empty"><h2>No file yet</h2><p>Paste or upload a YAML of LLaMA-Factory, axolotl, torchtune or Oumi, '
+    "arguments of trl, transformers or ms-swift, a configuration of accelerate, a DeepSpeed JSON, an adapter_config.json, a shell "
+    "script that trains, or a Python script or notebook of Unsloth or trl. You will see "
     "what becomes of every key, and can open the result in New run.</p></div>"
 )
 _LONGEST = 2**20  # bytes; configurations are a few thousand
