@@ -44,6 +44,9 @@ def add_adapter(
         adapted = get_peft_model(model, peft_config)
     except (ValueError, TypeError, KeyError, NotImplementedError, RuntimeError) as error:
         raise _refused(model, config, error) from error
+    for name, parameter in adapted.named_parameters():
+        if ".ranknum." in name:  # AdaLoRA's constants, which PEFT makes trainable when it casts adapters
+            parameter.requires_grad_(False)
     cast_trainable(adapted, config)
     match_whole_modules(adapted)
     if initial is not None and config.method.is_lora and config.lora_init.changes_weights:

@@ -95,15 +95,16 @@ class StepTracker:
         return self._of_ranks(self._train, self._numbered, batches)
 
     def _held_out_rows(self, _: int, batch: int) -> Rows:
-        """Evaluation takes the held-out rows in order; consecutive batches go to consecutive ranks."""
+        """Evaluation takes the held-out rows in order; consecutive batches go to consecutive ranks. It divides no sequences."""
         rows, sets = self._held_out, self._held_out_sets
         if rows is None or sets is None or isinstance(rows, TokenList):
             return []
-        shares = [HeldOutBatches(sets, self._config.micro_batch_size, rank, self._world) for rank in range(self._world)]
+        ranks = self._config.num_processes
+        shares = [HeldOutBatches(sets, self._config.micro_batch_size, rank, ranks) for rank in range(ranks)]
         return self._of_ranks(rows, self._held_out_numbered, [share.rows(batch - 1) for share in shares])
 
     def _of_ranks(self, view: View, numbered: DataRows, batches: Sequence[list[int]]) -> Rows:
-        ranks_per_batch = self._config.sequence_parallel_size
+        ranks_per_batch = self._config.num_processes // len(batches)
         described = [_described(view, numbered, batch) for batch in batches]
         return [{"rank": rank, **described[rank // ranks_per_batch]} for rank in range(self._config.num_processes)]
 

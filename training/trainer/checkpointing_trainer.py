@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from training.checkpointing import weights
+from training.checkpointing import rank_allocation, weights
 from training.checkpointing.checkpointer import Checkpointer
 from training.checkpointing.contents import check_contents, check_missing, refuse
 from training.checkpointing.digest import Digest, trained_shapes
@@ -85,6 +85,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
                 write()
             if self.is_world_process_zero():
                 layout.write(folder)
+                rank_allocation.write(self._unwrapped, folder)
                 if digest:
                     digest.write(folder)
                 if self._has_copies:
@@ -168,6 +169,7 @@ class CheckpointingTrainer(GlobalBatchTrainer):
             restore(Path(resume_from_checkpoint), layout, self._unwrapped, self.optimizer)
             self._restore_scheduler(torch.load(Path(resume_from_checkpoint) / "scheduler.pt", weights_only=True))
         if resume_from_checkpoint:
+            rank_allocation.restore(self._unwrapped, Path(resume_from_checkpoint))
             self._check_loaded(resume_from_checkpoint)
             self._set_learning_rate(Layout.read(Path(resume_from_checkpoint)))
         return prepared

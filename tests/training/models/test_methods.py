@@ -89,6 +89,15 @@ def test_methods_learn_with_quantized_base_weights(folder: Path, method: str, he
     assert losses[2] < losses[0]
 
 
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_every_method_trains_the_same_parameters_on_16_bit_weights(folder: Path, method: str) -> None:
+    options = REQUIRED.get(method, {}) | SMALL.get(method, {})
+    chosen = config(folder, method=method, method_options=options or None)
+    models = [add_adapter(load_model(chosen, dtype), chosen) for dtype in (torch.float32, torch.bfloat16)]
+    exact, rounded = ({name for name, weight in one.named_parameters() if weight.requires_grad} for one in models)
+    assert exact == rounded
+
+
 @pytest.mark.parametrize("strategy", ["zero2", "fsdp"])
 @pytest.mark.parametrize("method", ["delora", "pvera", "tinylora", "unilora", "vera"])
 def test_fixed_tensors_have_the_format_of_ranks_that_compute_without_autocast(

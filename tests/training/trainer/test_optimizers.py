@@ -3,17 +3,21 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tiny import make_data, make_model
 from trainer_process import train_here
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from training.config.choices import OptimizerName, Precision
 from training.config.run_config import RunConfig
 from training.models.loading import weights_dtype
 from training.reports.memory_limit import as_fraction
+from training.trainer.callbacks.method_callbacks import loraplus
 from training.trainer.optimizers import split_parameters
 
 pytestmark = pytest.mark.train
@@ -161,3 +165,19 @@ def test_a_memory_limit_is_a_fraction_or_mib(limit: float, fraction: float) -> N
 def test_weights_have_the_configured_dtype_without_deepspeed(settings: dict[str, Any], dtype: torch.dtype) -> None:
     config = RunConfig.model_validate({"model": "m", "data": "d"} | settings)
     assert weights_dtype(config, Precision.BF16) == dtype
+
+
+@pytest.mark.filterwarnings("default::FutureWarning")
+def test_lora_plus_trains_lora_on_embeddings_at_the_learning_rate_of_the_run(inputs: tuple[Path, Path]) -> None:
+    base: PreTrainedModel = AutoModelForCausalLM.from_pretrained(inputs[0])
+    model = get_peft_model(base, LoraConfig(target_modules=["embed_tokens", "q_proj"]))
+    settings = {
+        "optimizer_cls_and_kwargs": (torch.optim.AdamW, {"lr": 1e-3}),
+        "args": SimpleNamespace(weight_decay=0.0),
+    }
+    optimizer = loraplus(SimpleNamespace(**settings), model, ratio=8)  # type: ignore[arg-type]
+    names = {
+        id(weight): name.split(".")[-3 if name.endswith("weight") else -2] for name, weight in model.named_parameters()
+    }
+    rates = {names[id(weight)]: group["lr"] for group in optimizer.param_groups for weight in group["params"]}
+    assert rates == {"lora_A": 1e-3, "lora_B": 8e-3, "lora_embedding_A": 1e-3, "lora_embedding_B": 1e-3}

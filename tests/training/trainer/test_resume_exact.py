@@ -10,6 +10,8 @@ from training.run_folder.events import Resumed
 
 pytestmark = pytest.mark.train
 LORA, FULL = {"method": "lora"}, {"method": "full"}
+ADALORA = {"method": "adalora", "method_options": "target_r=2, init_r=4, tinit=1, tfinal=1"}
+P_TUNING = {"method": "p_tuning", "method_options": "num_virtual_tokens=4, encoder_hidden_size=32"}
 RECOMPUTED = {"method": "lora", "gradient_checkpointing": "full"}
 PACKED = {"method": "lora", "packing": "packed", "max_length": 32, "micro_batch_size": 1}
 nightly = pytest.mark.nightly
@@ -19,7 +21,8 @@ nightly = pytest.mark.nightly
     ("strategy", "settings"),
     [
         ("single", LORA), ("single", FULL), ("single", PACKED), ("ddp", LORA), ("fsdp", LORA), ("fsdp", RECOMPUTED),
-        ("zero2", FULL), ("zero3", FULL), pytest.param("zero3", LORA, marks=nightly), pytest.param("zero3", PACKED, marks=nightly),
+        ("zero2", FULL), ("zero3", FULL), ("single", ADALORA), ("single", P_TUNING),
+        pytest.param("zero3", LORA, marks=nightly), pytest.param("zero3", PACKED, marks=nightly),
     ],
     ids=str,
 )  # fmt: skip

@@ -20,8 +20,9 @@ def loraplus(trainer: Trainer, model: torch.nn.Module, ratio: float) -> torch.op
     """Returns the trainer's optimizer, with a learning rate of B of `ratio` times that of A."""
     cls, settings = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, model)
     decay = trainer.args.weight_decay
+    rates = {"loraplus_lr_ratio": ratio, "loraplus_lr_embedding": settings["lr"]}  # PEFT's default is a fixed 1e-6
     optimizer: torch.optim.Optimizer = create_loraplus_optimizer(
-        model, cls, loraplus_lr_ratio=ratio, loraplus_weight_decay=decay, **settings
+        model, cls, loraplus_weight_decay=decay, **rates, **settings
     )
     # ZeRO cannot partition a group without parameters.
     optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
