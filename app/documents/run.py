@@ -3,13 +3,18 @@
 import time
 from typing import Any
 
+from pydantic import ValidationError
 from sqlmodel import Session
 
+from app.words.forecast import misfit
 from training.config.choices import EngineName
+from training.config.run_config import RunConfig
+from training.errors import UserError
 from worker.engines.local import placement
 from worker.engines.slurm.words import waiting_sentence
 from worker.forecasts import run_forecast
 from worker.machine import overload
+from worker.runs import submit
 from worker.store import database, history, runs, waiting
 from worker.store.engine_names import engine_name
 from worker.store.jobs import submitted_id
@@ -64,7 +69,7 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
         RunNotFound: no run has this id.
     """
     run = runs.get(session=session, run_id=run_id)
-    events = history.events(session=session, run_id=run.id)
+    events, queued = history.events(session=session, run_id=run.id), place(session, run)
     latest = series.latest(session=session, run_id=run.id)
     return run.model_dump(mode="json", include=set(WHOLE)) | {
         "job_id": submitted_id(run),
@@ -76,8 +81,17 @@ def document(session: Session, run_id: str) -> dict[str, Any]:
         "events": [event.model_dump(mode="json", include=set(EVENT)) for event in events],
         "latest": {name: value for (name, rank), (_, value) in latest.items() if rank < 0},
         "memory": run_forecast.compared(run.forecast, run.summary),
-        "queue": place(session, run),
+        "queue": queued and queued | {"memory": _misfit(run)},
     }
+
+
+def _misfit(run: Run) -> str:
+    """Why a queued run is not expected to fit in this machine's memory; empty if it is, or if it is unknown."""
+    try:
+        config = RunConfig.model_validate(run.config | run.stepped_down)
+        return misfit(run_forecast.verdict(config, submit.machine(config.engine)), config)
+    except (ValidationError, UserError):  # a damaged row
+        return ""
 
 
 def place(session: Session, run: Run) -> dict[str, Any] | None:

@@ -26,6 +26,23 @@ def verdict(forecast: Forecast) -> str:
     return "Fits" if forecast.fits else "Cannot say without a simulation" if forecast.unknown else "Does not fit"
 
 
+def nothing_fits(card: Card | None) -> str:
+    """What to do where no settings are proposed; on a CPU Lathe tries none."""
+    if card is None:
+        return "Lower max_length or micro_batch_size, raise memory_limit, or choose a smaller model."
+    return "No setting that Lathe tried fits. Use more or larger GPUs, a shorter max_length or a smaller model."
+
+
+def misfit(forecast: Forecast | None, config: RunConfig) -> str:
+    """Why a run is not expected to fit, as a sentence beside Start, after `lathe run` and in REST; empty if it is."""
+    if forecast is None or forecast.fits:
+        return ""
+    limit = f" of {byte_size(forecast.limit_bytes)}" if forecast.limit_bytes else ""
+    peak = f"{byte_size(forecast.peak_bytes)}{limit} on each process"
+    doubt = " A simulated step decides: the forecast is close to the limit." if forecast.close else ""
+    return f"{verdict(forecast)}: {peak}, with {config.micro_batch_size} x {forecast.batch.length:,} tokens.{doubt}"
+
+
 def forecast_page(config: RunConfig, found: Found, card: Card | None) -> str:
     """The forecast as text."""
     forecast = found.forecast
@@ -49,10 +66,7 @@ def forecast_page(config: RunConfig, found: Found, card: Card | None) -> str:
         heading = "Also fits, fastest first:" if forecast.fits else "Settings that fit, fastest first:"
         lines += ["", heading, numbers.table(_advice(found))]
     elif not forecast.fits and not forecast.unknown:
-        lines += [
-            "",
-            "No setting that Lathe tried fits. Use more or larger GPUs, a shorter max_length or a smaller model.",
-        ]
+        lines += ["", nothing_fits(card)]
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.forecast.forecast import Forecast
 from training.forecast.roofline import roofline
 from training.model_info.config_json import ModelError
 from worker.allowed_paths import find_path
@@ -42,6 +43,23 @@ def of_run(config: RunConfig, machine: Machine) -> dict[str, Any] | None:
         "limit_bytes": found.limit_bytes,
         "parts": found.parts,
     }
+
+
+def verdict(config: RunConfig, machine: Machine) -> Forecast | None:
+    """Whether a run fits in the memory of this machine, as New run, `lathe run` and REST tell it; None if the hardware or the
+    model's shape is unknown, or the formula cannot say."""
+    if machine.kind == "cuda" and not machine.names:
+        return None  # any GPU of a cluster
+    card, model = forecasting.card_of(machine), str(find_path(config.model) or config.model)
+    try:
+        shape = forecasting.shape_at(model, config.revision, config.task)
+    except ModelError:
+        return None
+    rows, known = worst_batch.counted(config, model), calibration.known(card)
+    forecast, _ = forecasting.forecast_only(
+        config, shape, card, rows=rows, host_bytes=forecasting.host_memory(), calibration=known
+    )
+    return None if forecast.unknown else forecast
 
 
 def compared(forecast: dict[str, Any] | None, summary: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from app.pages.new_run import review
 from app.pages.new_run.memory_html import cell_html, option_html, parts_html, verdict_html
 from app.pages.new_run.most_panel import most_html, speed_html
 from app.pages.new_run.simulation import simulation_html
+from app.words.forecast import nothing_fits
 from training.config.applies import Values
 from training.config.choices import Task
 from training.config.run_config import RunConfig
@@ -151,7 +152,7 @@ def memory_html(values: Values, card: str, count: str) -> Markup:
     if isinstance(question, str):
         return _note(question)
     found = question.found
-    advice = _advice(found, _placement_changes(question.typed, question.config))
+    advice = _advice(found, _placement_changes(question.typed, question.config), question.card)
     cost = speed_html(speed.speed_of(question.config, question.shape, question.card, question.rows, _prices()))
     return verdict_html(found, question.card) + parts_html(found) + cost + advice + _ladder(question)
 
@@ -269,15 +270,13 @@ def _placement_changes(typed: RunConfig, config: RunConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names if getattr(config, name) != getattr(typed, name)}
 
 
-def _advice(found: Found, placement: dict[str, Any]) -> Markup:
+def _advice(found: Found, placement: dict[str, Any], card: Card | None) -> Markup:
     """Settings that fit, the fastest first, each with a button; the form's own settings have none."""
     if found.forecast.limit_bytes is None or found.forecast.unknown:
         return Markup("")
     first = _first_step(found, placement)
-    if not found.advice:
-        return first + _note(
-            "No setting that Lathe tried fits. Use more or larger GPUs, a shorter max length or a smaller model."
-        )
+    if not found.advice:  # the form's own settings may fit, and no others that were tried
+        return first if found.forecast.fits else first + _note(nothing_fits(card))
     items = Markup("").join(option_html(advice, placement | advice.changes) for advice in found.advice)
     heading = "Also fits" if found.forecast.fits else "Settings that fit, fastest first"
     return first + Markup('<h3>{}</h3><ul class="ways">{}</ul>').format(heading, items) if items else first

@@ -3,6 +3,7 @@
 The browser stores the form as a draft, so a refresh or a crash loses nothing. It contains no secrets: RunConfig has none.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,7 @@ def build(demo: gr.Blocks) -> None:
         page.fields[name] for name in ("data", "validation_data", "strategy", "num_processes")
     )
     ticked = tokenizing.tick(described, about_data, shown, **QUIET)
+    ticked.then(start_line, page.inputs, page.problems, trigger_mode="always_last", **QUIET)
     memory_panel.refresh_after(ticked, page.memory, page.inputs, _NAMES)
     page.dataset.select(mixed, data, data, **QUIET)
     method_panel.wire(page.method, page.fields["method"], page.inputs, _NAMES)
@@ -169,6 +171,11 @@ def refreshed(*inputs: Any) -> list[Any]:
     ]
 
 
+def start_line(*typed: Any) -> Markup:
+    """What keeps the run from starting, again: the forecast changes when the tokens of its rows are known."""
+    return problems_html(review(dict(zip(_NAMES, typed, strict=True))))
+
+
 def described(data: Any, model: Any, max_length: Any, columns: Any, validation: Any = "") -> list[Any]:
     """The chosen data sets, with the rows that the maximum length truncates; the timer runs while they are tokenized."""
     texts = [str(value or "").strip() for value in (data, model, max_length, columns, validation)]
@@ -215,11 +222,16 @@ def apply_fix(event: gr.EventData) -> list[Any]:
 
 
 def starter_example() -> list[Any]:
-    """The form with the starter example, which trains in a minute or two on any machine."""
+    """The form with the starter example, which trains in a minute or two on any machine.
+
+    Its rows are stored as data sets, so that they are tokenized like all others before the forecast is read.
+    """
     config = read_config(EXAMPLE)
-    values = form.from_config(config.model_dump(mode="json"))
-    paths = {name: _absolute(values[name]) for name in ("model", "data", "validation_data")}
-    return [*_filled(Draft(values | paths)), "", ""]
+    paths = {name: _absolute(getattr(config, name) or "") or None for name in ("model", "data", "validation_data")}
+    config = config.model_copy(update=paths)
+    with suppress(*UNREACHABLE):  # the form stays usable
+        config = data_chooser.with_samples_stored(config)
+    return [*_filled(Draft(form.from_config(config.model_dump(mode="json")))), "", ""]
 
 
 def cleared() -> list[Any]:

@@ -10,6 +10,7 @@ from app.access import callers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import each, facts
+from app.words import forecast as words
 from app.words import numbers
 from training import rules
 from training.config.applies import Values
@@ -25,12 +26,15 @@ from training.model_info.config_json import ModelError
 from training.model_info.folder import ModelFacts, describe_model
 from training.rules.conflict import Conflict
 from training.units import NONE, byte_size
+from worker.forecasts import run_forecast
 from worker.runs import submit
 from worker.store.database import UNREACHABLE
 from worker.supervision import launcher
 
 NO_ZERO = "// Choose a ZeRO stage or FSDP2 as strategy to see its configuration."
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
+
+_MISFIT = Markup('<li class="advice">{} <em>The card Memory lists settings that fit.</em></li>')
 
 _machines: TimedCache[EngineName, Machine] = TimedCache(seconds=30)
 _models: TimedCache[str, ModelFacts | Problem] = TimedCache(seconds=10)
@@ -48,6 +52,7 @@ class Review:
     deepspeed: str | None = None
     yaml: str | None = None
     global_batch: int | None = None
+    misfit: str = ""  # why it is not expected to fit in memory
 
     @property
     def ready(self) -> bool:
@@ -78,6 +83,7 @@ def review(values: Values) -> Review:
         deepspeed=_deepspeed(complete, model, here),
         yaml=to_yaml(complete),
         global_batch=complete.global_batch_size,
+        misfit=words.misfit(run_forecast.verdict(config, here), config) if isinstance(config, RunConfig) else "",
     )
 
 
@@ -128,6 +134,8 @@ def problems_html(checked: Review, refused: list[Problem] | None = None) -> Mark
     """Problems that block the run and advice, each with its fix; `refused` are problems found on Start."""
     problems = [*checked.problems, *(problem for problem in refused or [] if problem not in checked.problems)]
     items = [_problem(problem) for problem in problems] + [_conflict(conflict) for conflict in checked.conflicts]
+    if checked.misfit:
+        items.append(_MISFIT.format(checked.misfit))
     if not items:
         return Markup('<p class="ready">Ready to start.</p>')
     lead = _lead(checked, problems)
@@ -139,6 +147,8 @@ def _lead(checked: Review, problems: list[Problem]) -> Markup:
     others = len(problems) - len(missing) + sum(conflict.blocking for conflict in checked.conflicts)
     sentences = [f"To start, choose: {', '.join(missing).lower()}."] if missing else []
     sentences += [f"Fix {numbers.plural(others, 'problem')} to start."] if others else []
+    if not sentences and checked.misfit:
+        sentences = ["Start is possible, but the run is not expected to fit in memory:"]
     return Markup('<p class="lead">{}</p>').format(" ".join(sentences) or "Ready to start, with advice:")
 
 

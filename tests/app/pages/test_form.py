@@ -1,6 +1,7 @@
 """The form that is made of RunConfig."""
 
 import json
+from pathlib import Path
 
 import pytest
 from environment import use
@@ -301,10 +302,13 @@ class TestReview:
         assert "&lt;script&gt;" in html
 
 
-def test_the_starter_example_fills_the_form_with_existing_paths(home):
+def test_the_starter_example_fills_the_form_with_an_existing_model_and_stored_rows(home):
     from app.pages.new_run import page
+    from worker.datasets.run_data import DATASET_ID
 
     filled = dict(zip(settings(), page.starter_example(), strict=False))
+    assert Path(filled["model"], "config.json").is_file()
+    assert DATASET_ID.fullmatch(filled["data"]["value"])  # so that its tokens are counted before Start
     assert filled["learning_rate"] == "0.003"
     assert filled["max_length"] == "256"
     assert filled["target_modules"] == "all-linear"

@@ -9,10 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import answer, lathe
+from paths import ROOT
+from subtest_table import table
 from web import client
 
+from app.documents.run import document
 from app.pages.common import form
-from app.pages.new_run.memory_panel import memory_html
+from app.pages.new_run.memory_panel import HERE, memory_html
+from app.pages.new_run.review import problems_html, review
 from training.config.fields import parse
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
@@ -27,6 +31,8 @@ from training.model_info.shape import Mixer
 from training.rules import check
 from worker.forecasts.forecast import forecast_run
 from worker.forecasts.worst_batch import RowLengths
+from worker.store import database as db
+from worker.store import runs
 
 GIB = cards.GIB
 LLAMA_2_7B = {
@@ -313,6 +319,23 @@ def test_new_run_shows_parts_strategies_and_advice_as_buttons(llama, database):
     for changes in sent:
         assert parse(config().model_dump(mode="json") | changes)
     assert any(changes.get("num_processes") == 4 for changes in sent)
+
+
+@table(("limit", "verdict", "start"), [(100_000, "Fits", "Ready to start"), (9, "Does not fit", "not expected to fit")])
+def test_start_the_memory_card_the_command_and_the_queue_tell_the_same(database, limit, verdict, start):
+    starter = ROOT / "static" / "starter"
+    given = {"model": str(starter), "data": str(starter / "train.jsonl"), "method": "full", "memory_limit": limit}
+    with db.write() as session:
+        run = runs.create(session=session, config=parse(given), dataset_id=None)
+    with db.read() as session:
+        queued = document(session, run.id)["queue"]["memory"]
+    typed = form.from_config(given)
+    card, line = str(memory_html(typed, HERE, "")), str(problems_html(review(typed)))
+    assert f">{verdict}<" in card
+    assert (start in line, "Ready to start" in line) == (True, verdict == "Fits")
+    assert queued.startswith(verdict if verdict != "Fits" else "")
+    assert (queued == "") == (verdict == "Fits") and queued in unescape(line)
+    assert "No setting that Lathe tried fits" not in card
 
 
 def test_new_run_needs_a_model_and_explains_a_missing_hub_model(database):

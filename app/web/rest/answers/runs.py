@@ -57,7 +57,8 @@ class RankMemory(Answer):
 
 class Place(Answer):
     """The place of a queued run: 1 is next. `overloaded` names machines that start nothing at present, with the reasons; `job` says
-    what its job waits for; `quota` how its owner's quota keeps it from starting. Each is empty where it does not apply.
+    what its job waits for; `quota` how its owner's quota keeps it from starting; `memory` why it is not expected to fit in the
+    memory of the server's machine. Each is empty where it does not apply.
     """
 
     place: int
@@ -66,6 +67,7 @@ class Place(Answer):
     overloaded: str
     job: str
     quota: str
+    memory: str
 
 
 @columns(Run, WHOLE)
