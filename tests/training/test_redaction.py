@@ -41,6 +41,7 @@ def test_secrets_are_redacted(text, expected):
         "see https://example.org:8080/path?x=1@2",
         "pad_token: <|pad|>, eos_token_id=2",
         "hf_hub and the bearer of news",
+        "hf_quantizer.preprocess_model(model=model) with hf_transformers",
         "/data/runs/abc/checkpoints/checkpoint-50",
         "an error of sk-learn-estimators",
     ],
@@ -94,7 +95,7 @@ def test_a_long_line_is_truncated_and_shows_its_length():
 
 
 def test_a_secret_at_the_truncation_is_not_shown_partially():
-    assert "abcd" not in clean("x" * 3995 + " hf_abcdefghijklmnop")
+    assert "abcd" not in clean("x" * 3995 + " hf_Abcdefghijklmnop")
 
 
 @pytest.mark.train

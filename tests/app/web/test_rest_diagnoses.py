@@ -11,7 +11,7 @@ from web import account, client
 from app.documents import log_search
 from worker.store.tables import Status
 
-LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB.\nHF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"
+LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB.\nHF_TOKEN=hf_Abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 @pytest.fixture

@@ -157,10 +157,10 @@ def test_colors_progress_bars_and_long_lines_do_not_hide_the_error():
 
 def test_secrets_in_the_evidence_are_redacted():
     diagnosis = diagnose(
-        "PermissionError: [Errno 13] Permission denied: 'https://me:hunter2hunter2@hub' token=hf_abcdefghijklmnop"
+        "PermissionError: [Errno 13] Permission denied: 'https://me:hunter2hunter2@hub' token=hf_Abcdefghijklmnop"
     )
     assert "hunter2" not in str(diagnosis.document())
-    assert "hf_abcdefgh" not in str(diagnosis.document())
+    assert "hf_Abcdefgh" not in str(diagnosis.document())
 
 
 def test_an_attention_matrix_gives_the_sequence_length_if_model_and_batch_are_known():

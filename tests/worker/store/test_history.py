@@ -181,7 +181,7 @@ def test_checkpoints_notes_and_failures_become_redacted_messages(run):
     apply(
         run,
         CheckpointSaved(step=25, path="checkpoints/checkpoint-25", bytes=3 * 2**20),
-        Note(message="token hf_abcdefghijkl\0", level="warning"),
+        Note(message="token hf_Abcdefghijkl\0", level="warning"),
         Failed(rank=1, error="OSError", message="model (given: 'x') is gone.", fix="Give another."),
         Finished(outcome="stopped", step=30, summary={}),
     )

@@ -25,7 +25,7 @@ def tail(run, **options):
 
 
 def test_lines_are_stored_in_order_with_the_offset(run):
-    assert append(run, ["first", "hf_abcdefghijkl", "nul\0 and half a \ud800 pair"], 40)
+    assert append(run, ["first", "hf_Abcdefghijkl", "nul\0 and half a \ud800 pair"], 40)
     assert [line.text for line in tail(run)] == ["first", "hf_[redacted]", "nul and half a ? pair"]
     with db.read() as session:
         assert runs.get(session=session, run_id=run.id).log_offset == 40

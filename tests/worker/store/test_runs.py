@@ -120,8 +120,8 @@ def test_a_finished_run_keeps_its_summary_and_frees_its_devices(database, new_ru
 
 def test_a_failed_run_stores_its_redacted_error(database, new_run):
     run = claim(new_run().id)
-    error = {"message": "token hf_abcdefghijk", "log": ["hf_abcdefghijk"]}
-    finish(run, Status.FAILED, reason="no access with hf_abcdefghijk", error=error)
+    error = {"message": "token hf_Abcdefghijk", "log": ["hf_Abcdefghijk"]}
+    finish(run, Status.FAILED, reason="no access with hf_Abcdefghijk", error=error)
     assert now_of(run).error == {"message": "token hf_[redacted]", "log": ["hf_[redacted]"]}
     assert attempts_of(run)[0].reason == "no access with hf_[redacted]"
     assert told_of(run)[-1] == ("failed", "error", "Failed. no access with hf_[redacted]")

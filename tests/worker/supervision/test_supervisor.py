@@ -251,7 +251,7 @@ def test_a_truncated_record_does_not_affect_the_next_one() -> None:
 
 
 def test_the_log_has_no_secrets_or_progress_bars_and_accepts_invalid_bytes() -> None:
-    printed = ["10%\r50%\r100%\n", "token hf_abcdefghijklmnop\n", "nul \0 here\n", "the last line has no end"]
+    printed = ["10%\r50%\r100%\n", "token hf_Abcdefghijklmnop\n", "nul \0 here\n", "the last line has no end"]
     with supervise(queue_run(steps=1, prints=printed)) as it:
         it.wait()
     assert it.log() == ["100%", "token hf_[redacted]", "nul  here", "the last line has no end"]
