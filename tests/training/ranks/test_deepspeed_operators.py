@@ -12,6 +12,9 @@ from typing import Any
 import psutil
 import pytest
 from patience import ended, eventually, run
+from subtest_table import table
+from tiny import make_data, make_model
+from trainer_process import start
 
 from training import operator_cache
 from training.config.run_config import RunConfig
@@ -191,6 +194,26 @@ def test_waiting_for_another_compiler_is_reported(load: Callable[[], Any], tmp_p
         assert phases(tmp_path) == [operator_cache.PHASE]
     waiting.join()
     assert phases(tmp_path) == [operator_cache.PHASE, "starting"]
+
+
+@pytest.mark.train
+@pytest.mark.nightly
+@table("stage", ("zero2", "zero3"))
+def test_offloaded_training_needs_no_compiler(
+    own_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    trained = start(
+        tmp_path / stage,
+        make_model(tmp_path / "model"),
+        make_data(tmp_path / "rows.jsonl"),
+        strategy=stage,
+        num_processes=2,
+        offload_optimizer="cpu",
+    )
+    assert trained.finish() == 0, trained.log()
+    assert not list(own_folder.rglob("*.so"))
 
 
 def ahead_of_runs(**env: str) -> subprocess.CompletedProcess[str]:
