@@ -92,7 +92,9 @@ def _of_zero(checkpoint: Path, layout: Layout) -> Iterator[tuple[str, list[int]]
 
 def optimizer_files(folder: Path, layout: Layout) -> list[Path]:
     """The ranks' files of weights and optimizer state in a folder of DeepSpeed."""
-    return [folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(layout.world_size)]
+    names = [f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(layout.world_size)]
+    # In bf16 the names begin with bf16_.
+    return [next(folder.glob(f"*{name}"), folder / name) for name in names]
 
 
 def _meta(file: Path) -> Any:

@@ -124,9 +124,9 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         return digest
 
     def digest(self) -> Digest | None:
-        """The digest of what is trained; None if the state is in files of NVMe offloading. A collective."""
+        """The digest of what is trained; None with ZeRO stage 0, which trains flat copies, and NVMe offloading. A collective."""
         config = self.context.config
-        if Offload.NVME in (config.offload_optimizer, config.offload_param):
+        if config.strategy is Strategy.ZERO0 or Offload.NVME in (config.offload_optimizer, config.offload_param):
             return None
         return Digest.of(self._unwrapped, self.optimizer, divided=not self._has_copies)
 
