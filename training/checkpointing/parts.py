@@ -56,11 +56,9 @@ def parts(model: torch.nn.Module, optimizer: Any) -> Iterator[Part]:
         ranks = [dist.get_rank(group=group) for group in zero.real_dp_process_group]
         flats = zero.single_partition_of_fp32_groups
         yield from _of_flats(zero, names, zero.round_robin_bit16_groups, flats, ranks)
-    elif hasattr(zero, "fp32_groups_flat_partition"):  # ZeRO stage 0 in bf16
+    elif hasattr(zero, "fp32_groups_flat_partition"):  # stage 1 in bf16
         ranks = [dist.get_rank(group=group) for group in zero.real_dp_process_group]
         yield from _of_flats(zero, names, zero.bf16_groups, zero.fp32_groups_flat_partition, ranks)
-    elif hasattr(zero, "fp32_groups_flat"):  # ZeRO stage 0 in fp16
-        yield from _of_flats(zero, names, zero.fp16_groups, zero.fp32_groups_flat, [0] * len(zero.fp16_groups))
     else:
         yield from _of_parameters(zero, names)
 
