@@ -13,8 +13,8 @@ LONGEST_LINE = 4000  # characters; the whole line is in the run's output.log
 LONGEST_READ = 16 * LONGEST_LINE
 REDACTED = "[redacted]"
 _SECRETS = [
-    # A token of the hub has letters of both cases; names in Python code, such as hf_quantizer, have not.
-    (re.compile(r"\bhf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}"), f"hf_{REDACTED}"),
+    # A token of the hub is long, or has capitals or digits, unlike names in Python code such as hf_quantizer.
+    (re.compile(r"\bhf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}|[a-z]{20,})"), f"hf_{REDACTED}"),
     (re.compile(r"(?i)\b(authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)\s+)[^\s\"',]+"), rf"\1{REDACTED}"),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/-]{12,}=*"), rf"\1{REDACTED}"),
     (re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*):[^\s/@]+@"), rf"\1:{REDACTED}@"),

@@ -38,7 +38,7 @@ def rows_of(task: str, file: Path, tokenizer: Any, limit: int) -> list[Row]:
         case "classification":
             classes = classes_of(read_rows)
             return [
-                Row(_ended(tokenizer, row_data["text"])[:limit], [classes.index(row_data["label"])])
+                Row(tokenizer(row_data["text"])["input_ids"][:limit], [classes.index(row_data["label"])])
                 for row_data in read_rows
             ]
         case _:

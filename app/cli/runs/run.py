@@ -47,7 +47,7 @@ def run(path: Path | None, overrides: dict[str, Any], *, like: Path | None, foll
         raise click.UsageError("Give either a configuration file or --like.")
     config = like_result(like, overrides) if like else configuration(path, overrides)
     queued = source.submit(config)
-    if misfit := (queued["queue"] or {}).get("memory"):  # empty, or absent from an older server
+    if misfit := (queued.get("queue") or {}).get("memory"):  # empty, or absent from an older server
         click.echo(f"Warning: {misfit} `lathe forecast` lists settings that fit.", err=True)
     if not follow:
         click.echo(json.dumps(queued) if as_json else _queued(queued))

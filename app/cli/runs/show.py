@@ -93,7 +93,7 @@ def _overview(values: dict[str, Any], now: float) -> list[tuple[str, str]]:
     lines = [
         ("Run", values["id"]),
         ("Status", f"{values['status']}{phase}{request}"),
-        ("Waits", (values["queue"] or {}).get("quota") or NONE),
+        ("Waits", (values.get("queue") or {}).get("quota") or NONE),
         ("Progress", progress(values)),
         ("Attempts", str(values["attempt"])),
         ("Queued", numbers.when(values["queued_at"])),
