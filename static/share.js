@@ -38,7 +38,7 @@
 
     // Does one request at a time and says how it ended.
     async function act(work, done) {
-      for (const button of [make, save]) button.disabled = true;
+      for (const one of [users, make, save]) one.disabled = true; // what is typed meanwhile would be lost
       said.className = "share-said";
       said.textContent = "";
       try {
@@ -48,7 +48,7 @@
         said.className = "share-said alert";
         said.textContent = error.message;
       }
-      for (const button of [make, save]) button.disabled = false;
+      for (const one of [users, make, save]) one.disabled = false;
     }
 
     async function makeLink() {
@@ -68,9 +68,9 @@
     close.addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => dialog.remove());
     window.lathe.copies(dialog);
-    document.querySelector(".gradio-container")?.append(dialog);
+    document.body.append(dialog); // the first drawing of a page is replaced
     dialog.showModal();
-    act(() => asked(address), "");
+    act(() => asked(address), "").then(() => users.focus());
   }
 
   document.addEventListener("click", (event) => {
