@@ -150,7 +150,7 @@ TABLE: Table = {
     "model.enable_liger_kernel": LIGER,
     "model.load_pretrained_weights": usual(True, "Lathe trains a model from its weights."),
     "model.trust_remote_code": TRAINER["trust_remote_code"],
-    "model.adapter_model": refused("Lathe starts a new adapter. To continue one, merge it first (lathe export --merged)."),
+    "model.adapter_model": to("init_adapter"),
     "model.freeze_layers": refused("Lathe trains whole layers (trainable_layers)."),
     "model.compile": flag({"torch_compile": True}),
     "data.train.datasets": lambda value, _: Answer({}, "is empty.") if is_off(value) else Answer(None, _DATA),

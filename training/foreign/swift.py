@@ -149,6 +149,13 @@ def defaults(values: Values) -> Values:
     return own
 
 
+def _adapters(value: Any, _: Values) -> Answer:
+    given = value if isinstance(value, list) else [value]
+    return Answer(
+        {"init_adapter": given[0]} if len(given) == 1 else None, "" if len(given) == 1 else "Lathe continues one."
+    )
+
+
 TABLE: Table = {
     **TRAINER,
     COMMAND: _task,
@@ -202,7 +209,7 @@ TABLE: Table = {
     "desirable_weight": to("desirable_weight"),
     "undesirable_weight": to("undesirable_weight"),
     "ref_model": refused("Lathe's reference is the model before training."),
-    "adapters": refused("Lathe starts a new adapter. To continue one, merge it first (lathe export --merged)."),
+    "adapters": _adapters,
     "sequence_parallel_size": to("sequence_parallel_size"),
     "enable_dft_loss": refused("Lathe does not have this algorithm."),
     "use_galore": refused("Lathe does not have this algorithm."),

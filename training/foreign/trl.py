@@ -273,7 +273,8 @@ TRL: Table = {
     **dict.fromkeys(FOUR_BITS, flag({"quantization": "4bit"})),
     **dict.fromkeys(EIGHT_BITS, flag({"quantization": "8bit"})),
     **dict.fromkeys(BITS, _number_of_bits),
-    "adapter_name_or_path": refused("Lathe starts a new adapter; lora_init has PiSSA, OLoRA and LoftQ."),
+    "adapter_name_or_path": refused("set init_adapter to continue an adapter; lora_init has PiSSA, OLoRA and LoftQ."),
+    "peft_path": to("init_adapter"),
     "peft_type": lambda value, values: (
         method(value, values) if str(value).upper() == "LORA" else Answer({"method": str(value).lower()})
     ),
@@ -310,5 +311,4 @@ TRL: Table = {
     "overwrite_cache": ignored("Lathe knows by its content whether a data set is tokenized."),
     "train_on_inputs": flag({"train_on_prompt": True}),
     "template_name": refused("Lathe uses the chat template of the tokenizer; set chat_template if it is another one."),
-    "peft_path": refused("Lathe starts a new adapter. To continue one, merge it first (lathe export --merged)."),
 }

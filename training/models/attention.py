@@ -41,13 +41,22 @@ def implementation(config: RunConfig, model: type[PreTrainedModel]) -> str | Non
     """
     installed = {Attention.FLASH_3: is_flash_attn_3_available, Attention.FLASH_2: is_flash_attn_2_available}
     if config.attention is Attention.AUTO:
-        fits = torch.cuda.is_available() and config.precision is not Precision.FP32 and model._supports_flash_attn
-        return next((name.value for name, is_installed in installed.items() if fits and is_installed()), None)
+        if config.precision is Precision.FP32 or not model._supports_flash_attn or not torch.cuda.is_available():
+            return None
+        card = torch.cuda.get_device_capability()
+        return next(
+            (name.value for name, is_installed in installed.items() if runs_on(name, card) and is_installed()), None
+        )
     if config.attention.flash and not installed[config.attention]():
         package = "flash-attn" if config.attention is Attention.FLASH_2 else "flash-attn-3"
         message = f"needs the package {package}, which is not installed."
         raise UserError("attention", config.attention.value, message, f"Install {package}, or set attention to auto.")
     return config.attention.value
+
+
+def runs_on(kernel: Attention, card: tuple[int, int]) -> bool:
+    """Whether a flash kernel runs on a CUDA compute capability: the second from Ampere on, the third on Hopper (their READMEs)."""
+    return card[0] == 9 if kernel is Attention.FLASH_3 else card >= (8, 0)
 
 
 def attend_row_by_row(model: PreTrainedModel) -> None:

@@ -1,7 +1,6 @@
 """A program that tries this machine's visible devices: kernels in each precision, and the links between them. Prints JSON.
 
-`python -m training.ranks.device_check [PROCESSES]`; PROCESSES is the number of processes on a machine without GPUs whose links are
-measured, for tests.
+`python -m training.ranks.device_check [PROCESSES]`; links are measured between PROCESSES devices, by default none.
 """
 
 import json
@@ -25,7 +24,7 @@ _PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
 def main(arguments: list[str]) -> None:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     devices = [torch.device("cuda", index) for index in range(gpus)] or [torch.device("cpu")]
-    processes = gpus or int(arguments[0] if arguments else 1)
+    processes = int(arguments[0]) if arguments else 1
     answer = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda or torch.version.hip,

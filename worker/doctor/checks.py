@@ -10,7 +10,7 @@ CHECKS: tuple[Check, ...] = (
     device_checks.driver,
     device_checks.gpus,
     device_checks.kernels,
-    device_checks.processors,
+    host_checks.processors,
     host_checks.optional_packages,
     host_checks.compiler,
     host_checks.memory,

@@ -1,6 +1,5 @@
 """Checks of the driver and the GPUs, and of what torch does with them."""
 
-import os
 import statistics
 import subprocess
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ def driver() -> Iterator[Finding]:
     try:
         yield Finding("driver", State.OK, f"NVIDIA {pynvml.nvmlSystemGetDriverVersion()}")
     except pynvml.NVMLError as error:
-        yield Finding("driver", State.WARNING, f"does not tell its version: {error}")
+        yield Finding("driver", State.WARNING, f"does not tell its version: {error}", "Run nvidia-smi; it says more.")
     finally:
         pynvml.nvmlShutdown()
 
@@ -78,8 +77,8 @@ def _memory_errors(gpu: Gpu) -> int:
 def kernels() -> Iterator[Finding]:
     """What torch computes on each device, and how fast they reach each other, in a process of its own."""
     try:
-        own = devices.own_devices()
-        answer = device_trial.tried(own)
+        own = device_trial.idle_devices()
+        answer = device_trial.tried(own, links=True)
     except SettingsError:
         return  # reported above
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -116,17 +115,3 @@ def _links(found: list[dict[str, Any]]) -> Iterator[Finding]:
     named = ", ".join(f"{link['first']}-{link['second']} {byte_size(link['bandwidth'])}/s" for link in slow)
     cure = "Look at `nvidia-smi topo -m` and `nvidia-smi nvlink -s`; a link may be down."
     yield judged("links", f"{said}; slow: {named}" if slow else said, warned=bool(slow), cure=cure)
-
-
-def processors() -> Iterator[Finding]:
-    """The cores that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cure = "Tokenizing and loading rows need a core or more for each GPU."
-    count = len([gpu for gpu in _chosen() if not gpu.problem])
-    yield judged("cores", f"{cores} for {count} GPUs" if count else str(cores), warned=cores < count, cure=cure)
-
-
-def _chosen() -> list[Gpu]:
-    with suppress(SettingsError):
-        return devices.chosen_gpus()
-    return []

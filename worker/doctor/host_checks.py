@@ -28,8 +28,8 @@ _SHARED = "/dev/shm"  # noqa: S108 only its size is asked for
 _SHARED_BYTES, _OPEN_FILES, _ROOM_BYTES = _GIB, 4096, 20 * _GIB
 _WRITTEN_BYTES, _SLOW_BYTES = 64 * _MIB, 50 * _MIB
 _CLOCK_SECONDS, _HUB_SECONDS = 5.0, 5.0
-_FASTER = {"flash_attn": (8, 0), "liger_kernel": (7, 0), "vllm": (7, 5), "bitsandbytes": (0, 0), "torchao": (0, 0)}
-"""Packages that runs use if they are there, with the CUDA compute capability that they need at least."""
+_OPTIONAL = ("flash_attn", "bitsandbytes", "torchao")  # packages that runs use if they are there
+_FLASH_CAPABILITY = (8, 0)
 
 
 def packages() -> Iterator[Finding]:
@@ -46,17 +46,22 @@ def packages() -> Iterator[Finding]:
     yield judged("packages", said, failed=bool(wrong), cure="pip install 'lathe-workbench[train]'")
 
 
+def processors() -> Iterator[Finding]:
+    """The cores that this process may use."""
+    cores, count = len(os.sched_getaffinity(0)), len(_usable())
+    cure = "Tokenizing and loading rows need a core or more for each GPU."
+    yield judged("cores", f"{cores} for {count} GPUs" if count else str(cores), warned=cores < count, cure=cure)
+
+
 def optional_packages() -> Iterator[Finding]:
-    """Packages that make runs faster, and whether they fit the cards."""
-    least = min((gpu.capability for gpu in _usable()), default=None)
-    for name, needed in _FASTER.items():
-        found = _version(name)
-        if found is None:
-            continue
-        misfit = least is not None and least < needed
-        card = ".".join(map(str, least or ()))
-        said = f"{found} needs compute capability {needed[0]}.{needed[1]}, the card has {card}" if misfit else found
-        yield judged(name.replace("_", "-"), said, warned=misfit, cure="Runs leave it out on this card.")
+    """Packages that runs use if they are installed, and whether they fit the cards."""
+    least = min((gpu.capability for gpu in _usable()), default=_FLASH_CAPABILITY)
+    for name in _OPTIONAL:
+        if found := _version(name):
+            misfit = name == "flash_attn" and least < _FLASH_CAPABILITY
+            said = f"{found} needs compute capability 8.0, a card has {least[0]}.{least[1]}" if misfit else found
+            cure = "Leave attention at auto: it uses another kernel there."
+            yield judged(name.replace("_", "-"), said, warned=misfit, cure=cure)
 
 
 def memory() -> Iterator[Finding]:

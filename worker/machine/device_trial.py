@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from worker.machine import devices, programs
+from worker.machine.gpus import used_by_others
 from worker.settings import ROOT, SettingsError
 
 _SECONDS = 180.0
@@ -25,14 +26,27 @@ class Trial:
     faulty: Mapping[str, str] = field(default_factory=dict)
 
 
-def tried(leased: Sequence[str]) -> dict[str, Any]:
-    """What the program training.ranks.device_check says about these devices.
+def idle_devices() -> list[str]:
+    """This worker's devices whose memory nobody uses: runs go on while a worker restarts, and fill their GPUs.
+
+    Raises:
+        SettingsError: LATHE_DEVICES names a GPU that does not exist.
+    """
+    busy = {devices.lease_name(gpu) for gpu in devices.usable_gpus() if used_by_others(gpu)}
+    return [device for device in devices.own_devices() if device not in busy]
+
+
+def tried(leased: Sequence[str], *, links: bool = False) -> dict[str, Any]:
+    """What the program training.ranks.device_check says about these devices; `links`: also how fast whole GPUs reach each other.
 
     Raises:
         OSError, ValueError, SubprocessError: it did not end well.
     """
     environment = programs.environment() | devices.variables(leased)
-    command = [sys.executable, "-m", programs.DEVICE_CHECK]
+    several = (
+        sum("/cuda:" in device for device in leased) if links and not any(_is_instance(one) for one in leased) else 1
+    )
+    command = [sys.executable, "-m", programs.DEVICE_CHECK, str(several)]
     ended = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, timeout=_SECONDS, check=False, text=True
     )
@@ -42,10 +56,15 @@ def tried(leased: Sequence[str]) -> dict[str, Any]:
     return answer
 
 
+def _is_instance(device: str) -> bool:
+    """True for an instance of a GPU (MIG); NCCL does not connect instances."""
+    return "." in device.rpartition(":")[2]
+
+
 def trial() -> Trial:
-    """Tries the GPUs of this worker; without GPUs there is nothing to try."""
+    """Tries the idle GPUs of this worker; without any there is nothing to try."""
     try:
-        own = [device for device in devices.own_devices() if "/cuda:" in device]
+        own = [device for device in idle_devices() if "/cuda:" in device]
         if not own:
             return Trial()
         answer = tried(own)

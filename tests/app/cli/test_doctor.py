@@ -42,7 +42,9 @@ def test_this_machine_is_checked_with_a_cure_for_each_line_that_is_not_ok(home, 
 def test_gpus_that_torch_does_not_see_are_an_error_with_its_cure(four_gpus, monkeypatch):
     four_gpus(f"fault 1 nvmlDeviceGetMemoryInfo {nvml.LOST}")
     monkeypatch.setattr(
-        device_trial, "tried", lambda leased: {"torch": "2.13", "cuda": "13.0", "gpus": 0, "devices": [], "links": []}
+        device_trial,
+        "tried",
+        lambda leased, **_: {"torch": "2.13", "cuda": "13.0", "gpus": 0, "devices": [], "links": []},
     )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     result = lathe("doctor")
@@ -68,7 +70,9 @@ def test_a_worker_starts_no_runs_while_torch_does_not_see_its_gpus(four_gpus):
 )
 def test_a_gpu_that_computes_nothing_is_put_aside_when_the_worker_starts(four_gpus, monkeypatch, devices, expected):
     monkeypatch.setattr(
-        device_trial, "tried", lambda leased: {"torch": "2", "cuda": "12.8", "gpus": 4, "devices": devices, "links": []}
+        device_trial,
+        "tried",
+        lambda leased, **_: {"torch": "2", "cuda": "12.8", "gpus": 4, "devices": devices, "links": []},
     )
     gauge = overload.Gauge()
     try_devices(gauge)
@@ -77,6 +81,21 @@ def test_a_gpu_that_computes_nothing_is_put_aside_when_the_worker_starts(four_gp
         assert ({name.rpartition(":")[2] for name in names}, gauge.trial) == (expected, "")
         for name in names:
             aside.use(session=session, host=name)
+
+
+@nvml.needs_compiler
+def test_gpus_that_are_in_use_are_not_tried(four_gpus, monkeypatch):
+    """A run goes on while its worker restarts: a trial would find no memory and put its GPU aside."""
+    four_gpus(f"process 1 1 {70 * nvml.GIB}")
+    tried = []
+
+    def answer(leased, **_):
+        tried.extend(leased)
+        return {"torch": "2", "cuda": "12.8", "gpus": 3, "devices": [WORKS] * 3, "links": []}
+
+    monkeypatch.setattr(device_trial, "tried", answer)
+    assert device_trial.trial() == device_trial.Trial()
+    assert [name.rpartition(":")[2] for name in tried] == ["0", "2", "3"]
 
 
 def test_a_link_that_is_much_slower_than_the_others_is_named():

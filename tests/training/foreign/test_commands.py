@@ -273,6 +273,8 @@ def test_a_default_does_not_override_what_another_file_gives(tmp_path):
          {"method": "qlora", "max_length": 528, "eval_split": 1024, "lora_r": 64, "gradient_accumulation_steps": 16}),
         (f"python train.py {FLAGS} --full_finetune False --bits nf4 --adapter_name_or_path init", "transformers and trl",
          {"method": "qlora", "quantization": "4bit"}),
+        (f"python run_clm.py {FLAGS} --peft_path old --lora_rank 8", "transformers and trl", {"init_adapter": "old"}),
+        ("swift sft --model m --adapters old --tuner_type lora", "ms-swift", {"init_adapter": "old"}),
         ("python train.py --model_id m --load_in_bits 8 --lora_r 4 --per_device_train_batch_size 1", "transformers and trl",
          {"model": "m", "method": "qlora", "quantization": "8bit"}),
         ('{"model_name_or_path": "m", "peft_type": "lora", "lora_r": 2, "learning_rate": 1e-3}', "transformers and trl",
