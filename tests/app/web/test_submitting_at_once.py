@@ -45,7 +45,7 @@ def at_once(served, requests):
 
     def post(request):
         headers, query, body = request
-        with httpx.Client(base_url=served.address, timeout=120, trust_env=False) as web:
+        with httpx.Client(base_url=served.address, timeout=None, trust_env=False) as web:
             return web.post("/api/runs", headers=headers, params=query, json=body)
 
     with ThreadPoolExecutor(len(requests)) as pool:

@@ -279,17 +279,20 @@ def test_the_documents_name_every_parameter_that_is_read():
     assert [name for name in sorted(read) if f"`{name}`" not in section] == []
 
 
+TOO_SLOW = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
 @pytest.fixture(scope="module")
-def quick():
-    """A process that renders prompts, which waits two seconds for each."""
-    return templates.TemplateProcess(cpu_seconds=2)
+def renderers():
+    """Processes that render prompts: with two seconds for a template without end, and for others with as long as it takes."""
+    return {True: templates.TemplateProcess(cpu_seconds=2), False: templates.TemplateProcess(cpu_seconds=3600)}
 
 
 BOMBS = {
     "{{ 'a' * 10**10 }}": "more text than fits in memory",
     "{% set a = namespace(x='a' * 10**8) %}{% for i in range(40) %}{% set a.x = a.x ~ a.x %}{% endfor %}{{ a.x }}": "memory",
     "{{ 'a' * 30000000 }}": "at most 20,000,000",
-    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "too much time",
+    TOO_SLOW: "too much time",
     "{{ range(99999) | map('string') | join('x' * 99999) }}": "memory",
     "{{ raise_exception('no') }}": "no",
 }
@@ -297,11 +300,13 @@ BOMBS = {
 
 @pytest.mark.parametrize("template", BOMBS)
 def test_a_template_that_exceeds_a_limit_is_refused_and_the_next_prompt_is_answered(
-    client, served, quick, monkeypatch, template
+    client, served, renderers, monkeypatch, template
 ):
+    renderer = renderers[template == TOO_SLOW]
+    monkeypatch.setattr(templates, "SECONDS", 3600.0)
     monkeypatch.setattr(served["one"].tokenizer, "chat_template", template)
-    monkeypatch.setattr(client.app.state.api, "_templates", quick)
-    monkeypatch.setattr(quick, "_known", set())
+    monkeypatch.setattr(client.app.state.api, "_templates", renderer)
+    renderer._known.clear()  # the tokenizer is sent again, with the other template
     answer = client.post("/tokenize", json={"model": "one", "messages": MESSAGES})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], BOMBS[template] in error["message"]) == (400, "messages", True), error
@@ -309,11 +314,13 @@ def test_a_template_that_exceeds_a_limit_is_refused_and_the_next_prompt_is_answe
 
 
 def test_a_template_that_python_cannot_interrupt_is_ended(client, served, monkeypatch):
-    monkeypatch.setattr(templates, "SECONDS", 2.0)
-    monkeypatch.setattr(served["one"].tokenizer, "chat_template", "{{ 7 ** (3 * 10**8) }}")
-    monkeypatch.setattr(client.app.state.api._templates, "_known", set())
-    answer = client.post("/v1/chat/completions", json={"model": "one", "messages": MESSAGES})
-    assert (answer.status_code, "too much time" in answer.json()["error"]["message"]) == (400, True)
+    with monkeypatch.context() as patched:
+        patched.setattr(templates, "SECONDS", 2.0)
+        patched.setattr(served["one"].tokenizer, "chat_template", "{{ 7 ** (3 * 10**8) }}")
+        client.app.state.api._templates._known.clear()  # the tokenizer is sent again, with the other template
+        answer = client.post("/v1/chat/completions", json={"model": "one", "messages": MESSAGES})
+        assert (answer.status_code, "too much time" in answer.json()["error"]["message"]) == (400, True)
+    client.app.state.api._templates._known.clear()
     assert ask(client).status_code == 200
 
 
