@@ -25,7 +25,12 @@ BACKENDS = {
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
-REQUIRED_ON_CUDA = {("sdpa flash", "bfloat16"), ("sdpa memory-efficient", "float32"), ("sdpa math", "float32")}
+# The memory-efficient kernel has no grouped-query attention; transformers repeats keys and values only beside a mask.
+REQUIRED_ON_CUDA = {
+    ("sdpa flash", "equal", "bfloat16"),
+    ("sdpa memory-efficient", "padded", "float32"),
+    ("sdpa math", "equal", "float32"),
+}
 LENGTHS = {"small": (48, 7, 21, 40), "large": (900, 61, 333, 700)}
 
 
@@ -113,7 +118,7 @@ def try_case(bench: Bench, case: Case, rows: list[Tokens], expected: Result) -> 
         missing = any(words in reason for words in ("No viable backend", "No available kernel", "cuDNN"))
         outcome = "not available" if missing else reason
         bench.row("Kernels", kernel=case.kernel, rows=case.layout, format=case.format, outcome=outcome)
-        needed = bench.on_cuda and case.layout == "equal" and (case.kernel, case.format) in REQUIRED_ON_CUDA
+        needed = bench.on_cuda and (case.kernel, case.layout, case.format) in REQUIRED_ON_CUDA
         if needed or not missing:
             bench.require(f"{case.kernel} runs in {case.format}", False, reason)
         return

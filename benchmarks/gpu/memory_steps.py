@@ -16,6 +16,7 @@ from benchmarks.gpu.memory_cases import Case
 from benchmarks.matrix.inputs import byte_tokenizer
 from training.batches.views import TokenList, Tokens
 from training.config.run_config import RunConfig
+from training.data.data_files import DataRows
 from training.models import loading
 from training.models.attention import implementation
 from training.ranks import distributed
@@ -122,7 +123,8 @@ def train_steps(config: RunConfig, case: Case, bench: Bench, began: Any) -> None
     arguments = training_arguments(config, folder, machine, config.precision, hidden, aim, evaluates=False)
     with patch.object(loading, "load_model", random_model):
         model = loading.load_trainable(config, config.precision, tokenizer)
-    data = Data(Rows(4 * case.rows, case.length), None, folder, None, 0, 0)  # type: ignore[arg-type]
+    no_files = DataRows((), ())
+    data = Data(Rows(4 * case.rows, case.length), None, no_files, no_files, 0, 0)
     trainer = make_trainer(
         config, aim, folder, report, StopSignal(), model, arguments, tokenizer, data, config.precision
     )

@@ -2,14 +2,16 @@
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -25,11 +27,9 @@ class HostCopies:
     """Copies state to host memory. The memory of tensors that stay in place is reused at the next checkpoint."""
 
     def __init__(self) -> None:
-        on_gpu = torch.cuda.is_available()  # copies to pinned memory are several times faster
-        options = StagingOptions(
-            use_pinned_memory=on_gpu, use_non_blocking_copy=on_gpu, use_shared_memory=False, use_async_staging=False
-        )
-        self._stager = DefaultStager(options)
+        self._on_gpu = torch.cuda.is_available()
+        # DefaultStager of torch 2.11 can stage only once. Copies to pinned memory are several times faster.
+        self._stager = StateDictStager(pin_memory=self._on_gpu)
         self._held: dict[str, int] = {}
         self._reserved = 0  # bytes that no name holds yet
         self._preparing: threading.Thread | None = None
@@ -71,11 +71,15 @@ class HostCopies:
 
     def _stage(self, state: Any) -> Any:
         # other types, such as torch.Size, stay as they are
-        leaves, tree = tree_flatten(state, is_leaf=lambda node: type(node) not in (dict, list, tuple))
+        leaves, tree = tree_flatten(state, is_leaf=lambda node: type(node) not in (dict, OrderedDict, list, tuple))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         with _disable_current_modes():  # the counter of memory_limit
-            copied = self._stager.stage({"leaves": [_parts(leaf) for leaf in leaves]})
-        assert isinstance(copied, dict)
-        return tree_unflatten(map(_whole, leaves, copied["leaves"]), tree)
+            copied = self._stager.stage({"tensors": list(map(_parts, tensors))}, non_blocking=self._on_gpu)
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        copies = map(_whole, tensors, copied["tensors"])
+        # the stager fails on objects that are pickled with their class, such as DeepSpeed's loss scaler
+        return tree_unflatten([next(copies) if isinstance(leaf, torch.Tensor) else deepcopy(leaf) for leaf in leaves], tree)
 
 
 def _is_quantized(leaf: Any) -> bool:
