@@ -1,10 +1,12 @@
 """Runs every task with every method, strategy and precision for two steps on tiny models; each works or is refused by a rule.
 
-`python -m benchmarks.matrix [--task dpo ...] [--method lora ...] [--strategy zero3 ...] [--precision bf16 ...] [--write] [--json]`
+`python -m benchmarks.matrix [--task dpo ...] [--method lora ...] [--strategy zero3 ...] [--precision bf16 ...] [--device cuda]
+[--write] [--json]`
 
 Each cell is a complete run of the training program on CPU: tokens, model, two steps, an evaluation, a checkpoint and the result.
-Distributed cells have two ranks. A group of ranks runs many cells (benchmarks/matrix/ranks.py), since imports take far longer
-than two steps; it is replaced if it crashes or hangs. `--write` writes the table to docs/matrix.md.
+Distributed cells have two ranks; with `--device cuda` all have one, on the first GPU. A group of ranks runs many cells
+(benchmarks/matrix/ranks.py), since imports take far longer than two steps; it is replaced if it crashes or hangs. `--write` writes
+the table to docs/matrix.md.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from training.config.choices import Method, Strategy, Task
 from training.config.machine import Machine
@@ -76,6 +78,7 @@ class Cell:
     outcome: str = ""
     reason: str = ""
     config: dict[str, Any] = field(default_factory=dict)
+    device: Literal["cpu", "cuda"] = "cpu"
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -83,7 +86,7 @@ class Cell:
 
     @property
     def ranks(self) -> int:
-        return 1 if self.strategy == "single" else 2
+        return 1 if self.strategy == "single" or self.device == "cuda" else 2
 
 
 def main() -> None:
@@ -94,6 +97,7 @@ def main() -> None:
     parser.add_argument("--method", action="append", choices=[*METHODS, *LESS_MEMORY, *OTHERS])
     parser.add_argument("--strategy", action="append", choices=list(STRATEGIES))
     parser.add_argument("--precision", action="append", choices=["fp32", "bf16", "fp16"])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--write", action="store_true", help="write docs/matrix.md")
     parser.add_argument("--log", type=Path, metavar="FILE", help="record cells that worked, and skip those recorded")
     parser.add_argument("--json", action="store_true")
@@ -138,10 +142,10 @@ def wanted(arguments: argparse.Namespace, inputs: dict[str, dict[str, str]]) -> 
     alone = product(rest, others, [name for name in strategies if name == "single"], precisions[:1])
     cells = []
     for task, method, strategy, precision in (*usual, *chunked, *more, *alone):
-        cell = Cell(task, method, strategy, precision)
+        cell = Cell(task, method, strategy, precision, device=arguments.device)
         cell.config = BASE | (METHODS | LESS_MEMORY | OTHERS)[method] | STRATEGIES[strategy] | inputs[cell.task]
         cell.config |= {"task": cell.task, "precision": cell.precision, "num_processes": cell.ranks}
-        conflicts = check(RunConfig.model_validate(cell.config), Machine())
+        conflicts = check(RunConfig.model_validate(cell.config), Machine(cell.device))
         conflict = next((conflict for conflict in conflicts if conflict.blocking), None)
         if conflict:
             cell.outcome, cell.reason = "refused", conflict.reason
@@ -161,7 +165,7 @@ def run_cells(cells: list[Cell], home: Path, log: Path | None = None) -> list[Ce
         if ranks is None or ranks.kind != (cell.ranks, cell.strategy):
             if ranks:
                 ranks.end()
-            ranks = Ranks(cell, home / f"ranks-{number}")
+            ranks = Ranks(cell, home / f"ranks-{number}", device=cell.device)
         cell.outcome, cell.reason = ranks.run(cell, home / f"run-{number}")
         print(
             f"{number + 1}/{len(waiting)} {' · '.join(cell.key)}: {cell.outcome} {cell.reason}",
@@ -198,12 +202,14 @@ class Ranks:
     `program` is the module that each process runs.
     """
 
-    def __init__(self, cell: Runs, folder: Path, program: str = "benchmarks.matrix.ranks") -> None:
+    def __init__(self, cell: Runs, folder: Path, program: str = "benchmarks.matrix.ranks", device: str = "cpu") -> None:
         self.kind = (cell.ranks, cell.strategy)
         folder.mkdir()
         self._log = (folder / "output.log").open("wb")
-        env = os.environ | launch(RunConfig.model_validate(cell.config), folder, ["here/cpu"]).env
-        env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+        leased = "here/cuda:0" if device == "cuda" else "here/cpu"
+        env = os.environ | launch(RunConfig.model_validate(cell.config), folder, [leased]).env
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        env |= {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
         command = [sys.executable, "-m", program]
         self._processes = [
             subprocess.Popen(command, env=env | _place(cell, rank), stdin=subprocess.PIPE, stdout=self._log,

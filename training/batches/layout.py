@@ -63,7 +63,7 @@ class Layout:
         return f"{how}{f': {self.reason}' if self.reason else ''}. Attention: {self.attention}."
 
 
-def choose_layout(config: RunConfig, model: torch.nn.Module, pad_token_id: int, *, on_cpu: bool) -> Layout:
+def choose_layout(config: RunConfig, model: torch.nn.Module, pad_token_id: int) -> Layout:
     """Chooses the layout of a run's batches, and switches the model's attention to it where needed.
 
     Raises:
@@ -74,7 +74,7 @@ def choose_layout(config: RunConfig, model: torch.nn.Module, pad_token_id: int, 
     flat = None
     if packing is not Packing.NONE:
         flat = FlatCollator(labeled_only=takes_logits_to_keep(model))
-        if on_cpu and base.config._attn_implementation == "sdpa" and not config.torch_compile:
+        if base.config._attn_implementation == "sdpa" and not config.torch_compile:
             attend_row_by_row(base)
     return Layout(packing, reason, str(base.config._attn_implementation), RunCollator(Collator(pad_token_id), flat))
 

@@ -79,7 +79,9 @@ class HostCopies:
             torch.cuda.synchronize()
         copies = map(_whole, tensors, copied["tensors"])
         # the stager fails on objects that are pickled with their class, such as DeepSpeed's loss scaler
-        return tree_unflatten([next(copies) if isinstance(leaf, torch.Tensor) else deepcopy(leaf) for leaf in leaves], tree)
+        return tree_unflatten(
+            [next(copies) if isinstance(leaf, torch.Tensor) else deepcopy(leaf) for leaf in leaves], tree
+        )
 
 
 def _is_quantized(leaf: Any) -> bool:

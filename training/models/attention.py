@@ -1,13 +1,13 @@
 """Attention for flat batches (rows concatenated into one), computed row by row.
 
 For such a batch transformers gives torch's scaled-dot-product attention (SDPA) a mask over all pairs of tokens, and the kernel
-also computes the masked pairs. Here SDPA is called once per row: the result is the same, rows cannot mix, and the cost grows
-with the square of each row's length instead of the batch's.
+also computes the masked pairs. Here the kernel for rows is called (varlen.py), or SDPA once per row where there is none: the result
+is the same, rows cannot mix, and the cost grows with the square of each row's length instead of the batch's.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,17 +20,11 @@ from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_availa
 from training.config.choices import Attention, Precision
 from training.config.run_config import RunConfig
 from training.errors import UserError
+from training.models import varlen
+from training.models.varlen import FlatRows
 
 ROW_BY_ROW = "sdpa_row_by_row"
 _PADDED_AT_MOST = 1.5  # times the tokens; each call has an overhead, and attention is a small part of a step
-
-
-@dataclass(frozen=True)
-class FlatRows:
-    """Passed in place of an attention mask: the row lengths, and a mask for each row that is not simply causal."""
-
-    lengths: list[int]
-    masks: list[torch.Tensor | None]
 
 
 def implementation(config: RunConfig, model: type[PreTrainedModel]) -> str | None:
@@ -74,13 +68,17 @@ def row_by_row(
     attention_mask: torch.Tensor | FlatRows | None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """SDPA with transformers' signature, called once per row.
+    """SDPA with transformers' signature, called once per row, or the kernel for rows where it can compute the same.
 
     `query`, `key` and `value` have the shape (1, heads, tokens, size), the result (1, tokens, heads, size).
     """
     if not isinstance(attention_mask, FlatRows):
         output: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output
+    if varlen.takes(query, value, attention_mask, options):
+        return varlen.attend(query, key, value, attention_mask, options), None
+    if lacks_flash(query):
+        module, key, value = _without_groups(module, query, key, value)
     if _padding_is_cheaper(attention_mask):
         return attend_padded(module, query, key, value, attention_mask.lengths, **options)
     parts = zip(*(torch.split(tensor, attention_mask.lengths, dim=2) for tensor in (query, key, value)), strict=True)
@@ -89,6 +87,24 @@ def row_by_row(
         for part, mask in zip(parts, attention_mask.masks, strict=True)
     ]
     return torch.cat(outputs, dim=1), None
+
+
+def lacks_flash(query: torch.Tensor) -> bool:
+    """Whether SDPA on a GPU has no flash kernel for these queries."""
+    return query.is_cuda and not varlen.runs_on(query.device, varlen.dtype(query))
+
+
+def _without_groups(
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """Repeats keys and values for each query head: without flash kernels, SDPA computes grouped heads with the matrix of all pairs.
+
+    The module is one without groups, for `sdpa_attention_forward` (https://github.com/huggingface/transformers/issues/48633).
+    """
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    return SimpleNamespace(is_causal=getattr(module, "is_causal", True)), key, value
 
 
 def attend_padded(
@@ -110,8 +126,11 @@ def attend_padded(
 
 def _padding_is_cheaper(rows: FlatRows) -> bool:
     """True if one call with a little padding costs less than one call per row."""
-    plain = len(rows.lengths) > 1 and all(mask is None for mask in rows.masks)
-    return plain and len(rows.lengths) * max(rows.lengths) <= _PADDED_AT_MOST * sum(rows.lengths)
+    return (
+        len(rows.lengths) > 1
+        and rows.causal
+        and len(rows.lengths) * max(rows.lengths) <= _PADDED_AT_MOST * sum(rows.lengths)
+    )
 
 
 def rows_from_mask(
@@ -144,7 +163,7 @@ def rows_from_mask(
         None if local_size is None or end - start <= local_size else _mask(mask_function, tokens[start:end])
         for start, end in spans
     ]
-    return FlatRows([end - start for start, end in spans], masks)
+    return FlatRows([end - start for start, end in spans], masks, tokens.device)
 
 
 def _mask(mask_function: Callable[..., torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,7 @@ def collator(model: torch.nn.Module, request: Request) -> Any:
     config, pad = request.config, 0
     if config.task not in PLAIN:
         return objective(config).collator(pad)
-    chosen: Any = choose_layout(config, model, pad, on_cpu=request.device == "cpu").collator
+    chosen: Any = choose_layout(config, model, pad).collator
     if why_padded(base_of(model).config.model_type):  # a run finds that out by trying
         chosen.pad()
     return chosen

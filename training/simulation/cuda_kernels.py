@@ -8,6 +8,8 @@ from unittest.mock import patch
 import torch
 from torch.nn import functional
 
+from training.models import attention, varlen
+
 
 @contextmanager
 def cuda_kernels() -> Iterator[None]:
@@ -25,6 +27,9 @@ def cuda_kernels() -> Iterator[None]:
 
     with (
         patch.object(functional, "scaled_dot_product_attention", fused_attention),
+        patch.object(varlen, "runs_on", lambda _, dtype: dtype is not torch.float32),
+        patch.object(attention, "lacks_flash", lambda query: varlen.dtype(query) is torch.float32),
+        patch.object(varlen, "varlen_attn", fused_rows),
         patch.object(functional, "dropout", dropout),
         patch.object(functional, "layer_norm", layer_norm),
         patch.object(functional, "softmax", softmax),
@@ -64,6 +69,13 @@ def fused_attention(
         attn_mask = torch.zeros(attn_mask.shape, dtype=query.dtype, device=query.device)
     output: torch.Tensor = _Fused.apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]
     return output
+
+
+def fused_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """The flash kernel for rows, on tensors of shape (tokens, heads, size)."""
+    heads_first = (part.transpose(0, 1)[None] for part in (query, key, value))
+    output: torch.Tensor = _Fused.apply(*heads_first, None)  # type: ignore[no-untyped-call]
+    return output[0].transpose(0, 1)
 
 
 class _Fused(torch.autograd.Function):

@@ -60,7 +60,7 @@ def make_trainer(
     reference: dict[str, Any] = {}
     plan, collator = _plan(model, data, precision), objective.collator(tokenizer.pad_token_id)
     if config.task in PLAIN and config.sequence_parallel_size == 1:  # sequence parallelism needs padded rows
-        layout = choose_layout(config, model, tokenizer.pad_token_id, on_cpu=arguments.device.type == "cpu")
+        layout = choose_layout(config, model, tokenizer.pad_token_id)
         plan |= {"packing": layout.packing.value, "attention": layout.attention}
         collator = layout.collator
         report.for_run(Note(message=layout.description))

@@ -212,5 +212,5 @@ def test_packing_is_refused_for_an_unsupported_model(tmp_path: Path) -> None:
     )
     required = {"model": "m", "data": "d"}
     with pytest.raises(UserError, match=r"packing .*'packed'.* MambaForCausalLM"):
-        choose_layout(RunConfig.model_validate(required | {"packing": "packed"}), mamba, 0, on_cpu=True)
-    assert choose_layout(RunConfig.model_validate(required), mamba, 0, on_cpu=True).packing == "none"
+        choose_layout(RunConfig.model_validate(required | {"packing": "packed"}), mamba, 0)
+    assert choose_layout(RunConfig.model_validate(required), mamba, 0).packing == "none"

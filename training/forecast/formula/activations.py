@@ -214,7 +214,9 @@ def _attention(
         normed = tokens * factor * (queries + keys)
     else:
         normed = 0
-    saved_keys = queries if formats.eager and shape.encoder is None else keys  # repeated for each query head
+    without_flash = formats.on_cuda and c == 4 and batch.flat
+    # Repeated for each query head.
+    saved_keys = queries if (formats.eager and shape.encoder is None) or without_flash else keys
     # Dropout on CPU leads to a kernel that computes in fp32.
     in_fp32 = shape.dropout > 0 and shape.attends_with_dropout and not formats.on_cuda
     saved = (4 if in_fp32 else c) * (
@@ -222,7 +224,7 @@ def _attention(
     )  # rotated queries and keys, values
     output = _named(stack, ("o_proj", "c_proj", "out_proj", "dense", "o"))
     saved += c * tokens * queries + 4 * tokens * stack.heads  # the result, and each row's log-sum-exp
-    if batch.flat and not formats.on_cuda and output and formats.keeps_input(output):
+    if batch.flat and (without_flash or not formats.on_cuda) and output and formats.keeps_input(output):
         saved += c * tokens * queries  # the rows' results, concatenated
     if (formats.casts or formats.upcasts) and not formats.trains and output and output.name in formats.adapts:
         saved += formats.adapter * tokens * queries
