@@ -1,11 +1,12 @@
-"""Runs the measurements that need a GPU, in at most eight minutes: writes a JSON file, and docs/gpu.md from it.
+"""Runs the measurements that need a GPU, in at most twelve minutes: writes a JSON file, and docs/gpu.md from it.
 
-`python -m benchmarks.gpu [--part NAME ...] [--list] [--device cuda|cpu] [--small] [--minutes 8] [--json gpu.json] [--write]`
+`python -m benchmarks.gpu [--part NAME ...] [--list] [--device cuda|cpu] [--small] [--minutes 12] [--json gpu.json] [--write]`
 
 Each part is a separate process with a share of the time, and reports what it skips for lack of time. If a part fails or exceeds its
 time, its measurements remain and the others still run. Without CUDA every part runs with small models on the CPU and reports what
-it did not test. `--write` writes docs/gpu.md from the JSON, `--from FILE --write` from a file of another machine. Exits with 1 if a
-check fails or a part does not finish. Downloads nothing, and needs only the training packages.
+it did not test. `--write` writes docs/gpu.md from the JSON, `--from FILE --write` from a file of another machine; with
+`--predict-again` it compares the memory measured there with today's forecast. Exits with 1 if a check fails or a part does not
+finish. Downloads nothing, and needs only the training packages.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.bench import Job
-from benchmarks.gpu.report import NOT_ON_CUDA, document, passed
+from benchmarks.gpu.report import MARK, NOT_ON_CUDA, document, passed
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "gpu.md"
@@ -36,23 +37,22 @@ class Part:
     seconds: int
 
 
-# Eight minutes in total, less the time to query the machine and to start.
+# Twelve minutes in total: on a fresh machine each run takes 15 to 40 s before its first step, mostly to import packages.
 PARTS = (
     Part(
         "numbers",
         "losses on CUDA in fp32 and bf16 compared with fp32 on CPU, resuming after a kill, loading a saved adapter",
-        60,
+        90,
     ),
-    Part("kernels", "attention kernels on equal, padded and flat rows, compared with fp32 on CPU", 20),
-    Part("quantized", "QLoRA in 4 and 8 bits with bitsandbytes: loss, memory, compute format", 45),
-    Part("probe", "the probe's peak memory compared with the run's", 40),
-    Part("out_of_memory", "real out-of-memory errors, and attempts with the settings that the report proposes", 95),
+    Part("kernels", "attention kernels on equal, padded and flat rows, compared with fp32 on CPU", 30),
+    Part("quantized", "QLoRA in 4 and 8 bits with bitsandbytes: loss, memory, compute format", 75),
+    Part("probe", "the probe's peak memory compared with the run's", 60),
+    Part("out_of_memory", "real out-of-memory errors, and attempts with the settings that the report proposes", 135),
     Part(
-        "memory", "forecast and simulation compared with torch's allocator and NVML, up to the size of 8B models", 115
+        "memory", "forecast and simulation compared with torch's allocator and NVML, up to the size of 8B models", 170
     ),
-    Part("throughput", "tokens per second and MFU compared with transformers' Trainer and trl at equal loss", 95),
+    Part("throughput", "tokens per second and MFU compared with transformers' Trainer and trl at equal loss", 150),
 )
-_MINUTES = sum(part.seconds for part in PARTS) / 60
 
 
 def main() -> None:
@@ -61,6 +61,9 @@ def main() -> None:
         print("\n".join(f"{part.name:14}{part.seconds:5} s  {part.shows}" for part in PARTS))
         return
     findings = json.loads(options.read.read_text(encoding="utf-8")) if options.read else run(options)
+    if options.predict_again:
+        predict_again(findings)
+        options.json.write_text(json.dumps(findings, indent=1), encoding="utf-8")
     if options.write:
         write(findings)
     print(
@@ -80,14 +83,25 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="list the parts")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if available")
     parser.add_argument("--small", action="store_true", help="use the small sizes for a CPU")
-    parser.add_argument("--minutes", type=float, default=_MINUTES, help="time of all parts together on CUDA")
+    parser.add_argument("--minutes", type=float, help="time of these parts together on CUDA; default: as --list says")
     parser.add_argument("--json", type=Path, default=Path("gpu.json"), metavar="FILE", help="write the findings there")
     parser.add_argument(
         "--from", dest="read", type=Path, metavar="FILE", help="read these findings instead of measuring"
     )
+    parser.add_argument(
+        "--predict-again", action="store_true", help="compare the memory that was measured with today's forecast"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the page")
     parser.add_argument("--write", action="store_true", help="write docs/gpu.md")
     return parser.parse_args()
+
+
+def predict_again(findings: dict[str, Any]) -> None:
+    """Replaces the predictions of the part memory."""
+    from benchmarks.gpu.memory import predict_again as predicted
+
+    with tempfile.TemporaryDirectory(prefix="lathe-gpu-") as home:
+        findings["parts"]["memory"] = predicted(findings["parts"]["memory"], findings["machine"], Path(home))
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -96,9 +110,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     device = machine["device"]
     small = options.small or device == "cpu"
     chosen = [part for part in PARTS if part.name in options.part]
-    share = options.minutes / _MINUTES
+    usual = sum(part.seconds for part in chosen)
+    share = 60 * options.minutes / usual if options.minutes else 1.0
     findings: dict[str, Any] = {"machine": machine, "small": small, "parts": {}}
-    ends = time.monotonic() + share * sum(part.seconds for part in chosen)
+    ends = time.monotonic() + share * usual
     for number, part in enumerate(chosen):
         later = share * sum(item.seconds for item in chosen[number + 1 :])
         seconds = ends - later - time.monotonic()  # includes time left by earlier parts
@@ -176,7 +191,8 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def write(findings: dict[str, Any]) -> None:
-    """Writes docs/gpu.md, but never replaces GPU measurements by CPU ones."""
+    """Writes docs/gpu.md below what people wrote there, but never replaces GPU measurements by CPU ones."""
     if findings["machine"]["device"] == "cpu" and PAGE.exists() and NOT_ON_CUDA not in PAGE.read_text(encoding="utf-8"):
         raise SystemExit(f"{PAGE.name} contains measurements on CUDA; measurements on a CPU do not replace them.")
-    PAGE.write_text(document(findings), encoding="utf-8")
+    before, mark, _ = PAGE.read_text(encoding="utf-8").partition(MARK) if PAGE.exists() else ("", "", "")
+    PAGE.write_text((before + mark + "\n\n" if mark else "") + document(findings), encoding="utf-8")

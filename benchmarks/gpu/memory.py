@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.bench import Bench, installed
+from benchmarks.gpu.bench import Bench, Job, installed
 from benchmarks.gpu.memory_cases import LARGE, SMALL, Case, write_shapes
 from training.config.run_config import RunConfig
 from training.forecast.card_share import workspace_bytes
@@ -163,6 +163,24 @@ def add_simulated(bench: Bench, name: str, row: dict[str, Any], simulated: Calla
     row["simulated_percent"] = off(row["simulated_bytes"], row["allocated_bytes"])
     row["reserved_percent"] = off(row["simulated_reserved_bytes"], row["reserved_bytes"])
     bench.save()
+
+
+def predict_again(part: dict[str, Any], machine: dict[str, str], home: Path) -> dict[str, Any]:
+    """Compares what was measured on another machine with today's forecast and simulation."""
+    from training.forecast.gpus import like
+
+    write_shapes(home)
+    bench = Bench(Job(str(home), str(home / "found.json"), "cpu", False, 0.0))
+    card = like(machine["card"], int(float(machine["memory"].split()[0]) * 2**30))
+    cases = {case.name: case for case in LARGE}
+    for row in part["tables"][TABLE]:
+        case = cases[row["configuration"]]
+        foretold, whole = foretell(case, home, card), row["nvml_bytes"]
+        row |= {"forecast_bytes": foretold.live, "forecast_percent": off(foretold.live, row["allocated_bytes"])}
+        row |= {"forecast_whole_bytes": foretold.whole, "nvml_percent": off(foretold.whole, whole)}
+        add_simulated(bench, case.name, row, partial(simulation, case, home, "cuda", workspace_bytes(card)))
+    judge(bench, part["tables"][TABLE])
+    return part | {"checks": bench.found["checks"]}
 
 
 def off(foretold: int | None, taken: int | None) -> float | None:

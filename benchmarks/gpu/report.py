@@ -2,6 +2,7 @@
 
 from typing import Any
 
+MARK = "<!-- python -m benchmarks.gpu --write replaces what follows -->"
 NOT_ON_CUDA = "**Nothing on this page was run on CUDA.**"
 GIB = 2**30
 _MANY = 20  # more checks than this are summarized
@@ -54,7 +55,7 @@ def _heading(findings: dict[str, Any]) -> list[str]:
         return [
             f"{NOT_ON_CUDA} {command}; it was last run on a CPU,",
             "with small models. The figures show that the command works; they say nothing about a GPU. On a machine with",
-            "a GPU the same command takes at most eight minutes.",
+            "a GPU the same command takes at most twelve minutes.",
             "",
             f"Run with {versions}.",
             "",

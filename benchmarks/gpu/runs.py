@@ -31,6 +31,7 @@ class Run:
     folder: Path
     code: int
     events: list[Event]
+    late: str = ""
 
     def series(self, name: str) -> dict[int, float]:
         """Returns a metric by step; for a step trained twice, the later value."""
@@ -49,8 +50,8 @@ class Run:
     @property
     def problem(self) -> str:
         """Why the run did not finish, or an empty text."""
-        if self.code == 0 and self.summary:
-            return ""
+        if self.late or (self.code == 0 and self.summary):
+            return self.late
         failed = next((item.message for item in reversed(self.events) if isinstance(item, Failed)), "")
         return failed or f"exit code {self.code}: {(self.folder / 'output.log').read_text(errors='replace')[-800:]}"
 
@@ -115,12 +116,12 @@ def records(folder: Path) -> list[Event]:
 
 def train(folder: Path, config: RunConfig, device: str, seconds: float, cores: int = 0) -> Run:
     """Runs the training program, for at most `seconds`."""
-    process = start(folder, config, device, cores or threads())
+    process, late = start(folder, config, device, cores or threads()), ""
     try:
         code = process.wait(timeout=max(seconds, 1))
     except subprocess.TimeoutExpired:
-        code = end(process)
-    return Run(folder, code, records(folder))
+        code, late = end(process), f"did not finish in {seconds:.0f} s"
+    return Run(folder, code, records(folder), late)
 
 
 def train_until(folder: Path, config: RunConfig, device: str, seconds: float, seen: Callable[[Event], bool]) -> bool:

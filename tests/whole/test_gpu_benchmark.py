@@ -41,7 +41,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, A
     home = tmp_path_factory.mktemp("gpu")
     (home / "blocker").mkdir()
     (home / "blocker" / "sitecustomize.py").write_text(BLOCKER)
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--part", "numbers"]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--part", "numbers", "memory"]
     env = os.environ | {"PYTHONPATH": str(home / "blocker")}
     done = run([*command, "--json", str(home / "gpu.json")], cwd=ROOT, env=env, text=True)
     assert (home / "gpu.json").exists(), done.stderr
@@ -58,6 +58,7 @@ def test_parts_run_without_the_packages_of_server_and_queue(measured: tuple[int,
     code, result = measured
     assert {name: (part["status"], part.get("error", "")) for name, part in result["parts"].items()} == {
         "numbers": ("measured", ""),
+        "memory": ("measured", ""),
     }
     assert (code, passed(result)) == (0, True), [check for part in result["parts"].values() for check in part["checks"]]
 
@@ -119,8 +120,8 @@ def test_missing_cuda_is_refused_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> 
         machine.main()
 
 
-def test_all_parts_together_take_at_most_eight_minutes() -> None:
-    assert sum(part.seconds for part in PARTS) <= 470
+def test_all_parts_together_take_at_most_twelve_minutes() -> None:
+    assert sum(part.seconds for part in PARTS) <= 720
 
 
 def test_memory_is_compared_on_at_least_24_configurations_with_different_names() -> None:

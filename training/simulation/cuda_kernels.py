@@ -7,32 +7,51 @@ from unittest.mock import patch
 
 import torch
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from training.models import attention, varlen
+
+_IN_FP32 = {
+    getattr(owner, name)
+    for names, owners in (
+        (("pow", "exp", "log", "rsqrt", "reciprocal", "cumsum", "sum", "softmax", "log_softmax"), (torch, torch.Tensor)),
+        (("__pow__", "__rpow__", "__rtruediv__"), (torch.Tensor,)),
+        (("layer_norm", "softmax", "log_softmax", "softplus", "cross_entropy"), (functional,)),
+    )
+    for owner in owners
+    for name in names
+}  # fmt: skip
+"""What CUDA's autocast computes in fp32, of what transformers' models call (https://docs.pytorch.org/docs/stable/amp.html); CPU's
+computes less in it."""
+
+
+class _Fp32Functions(TorchFunctionMode):
+    """Copies 16-bit arguments to fp32 where CUDA's autocast does."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        named = named or {}
+        if function in _IN_FP32 and torch.is_autocast_enabled("cpu"):
+            arguments, named = tree_map_only(torch.Tensor, _in_fp32, (arguments, named))
+        return function(*arguments, **named)
+
+
+def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 @contextmanager
 def cuda_kernels() -> Iterator[None]:
-    """Within it, attention saves its output and log-sum-exp, dropout a byte mask; autocast runs norms and softmax in fp32."""
-    original_norm, original_softmax = functional.layer_norm, functional.softmax
-
-    def layer_norm(inputs: torch.Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-        if torch.is_autocast_enabled("cpu"):
-            inputs = inputs.float()
-            weight, bias = (tensor if tensor is None else tensor.float() for tensor in (weight, bias))
-        return original_norm(inputs, shape, weight, bias, eps)
-
-    def softmax(inputs: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-        return original_softmax(inputs.float() if torch.is_autocast_enabled("cpu") else inputs, *arguments, **named)
-
+    """Within it, attention saves its output and log-sum-exp, dropout a byte mask; autocast is that of CUDA."""
+    enabled = torch.is_autocast_enabled
     with (
         patch.object(functional, "scaled_dot_product_attention", fused_attention),
         patch.object(varlen, "runs_on", lambda _, dtype: dtype is not torch.float32),
         patch.object(attention, "lacks_flash", lambda query: varlen.dtype(query) is torch.float32),
         patch.object(varlen, "varlen_attn", fused_rows),
         patch.object(functional, "dropout", dropout),
-        patch.object(functional, "layer_norm", layer_norm),
-        patch.object(functional, "softmax", softmax),
+        patch.object(torch, "is_autocast_enabled", lambda device="cpu": enabled(device)),  # the default is CUDA
+        _Fp32Functions(),
     ):
         yield
 

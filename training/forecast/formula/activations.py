@@ -43,13 +43,13 @@ class Batch:
 class Formats:
     """Number formats and adapter of a run: bytes per element between layers (`stream`) and in matrix products (`compute`).
 
-    `casts` is True if autocast copies each product's input, `trains` if all weights train. `adapts` names the linear modules
-    with an adapter of rank `rank`. On CUDA a dropout mask takes one byte per element, on CPU as much as its input. With
-    `eager`, attention stores its probabilities, and with `softcaps` its capped scores. With `keeps_inputs`, each linear layer saves
-    its input. `scales_outputs` is True if an adapter also trains scales of outputs (DoRA), `only_scales` if it trains scales only,
-    of fixed matrices (VeRA). `adapts_experts` is True if fused experts have an adapter, `copies_weights` if an adapter multiplies
-    its dropped inputs with a copy of the weight (DoRA). An adapter that `upcasts` has fp32 weights
-    and copies its 16-bit inputs to that format; one with `whole_products` multiplies its inputs with the product of its matrices,
+    `autocast` is True if it is on, `casts` if it copies each product's input, `trains` if all weights train. `adapts` names the
+    linear modules with an adapter of rank `rank`. On CUDA a dropout mask takes one byte per element, on CPU as much as its
+    input. With `eager`, attention stores its probabilities, and with `softcaps` its capped scores. With `keeps_inputs`, each
+    linear layer saves its input. `scales_outputs` is True if an adapter also trains scales of outputs (DoRA), `only_scales` if
+    it trains scales only, of fixed matrices (VeRA). `adapts_experts` is True if fused experts have an adapter, `copies_weights`
+    if an adapter multiplies its dropped inputs with a copy of the weight (DoRA). An adapter that `upcasts` has fp32 weights and
+    copies its 16-bit inputs to that format; one with `whole_products` multiplies its inputs with the product of its matrices,
     which has the size of the weight (LoHa). One that `rotates` its inputs does so in blocks of this size (OFT).
     """
 
@@ -71,6 +71,7 @@ class Formats:
     adapts_experts: bool = False
     copies_weights: bool = False
     upcasts: bool = False
+    autocast: bool = False
 
     @property
     def adapter(self) -> int:
@@ -261,11 +262,13 @@ def _mlp(shape: ModelShape, stack: Stack, formats: Formats) -> int:
     c = max(formats.compute, formats.stream) if stack.experts else formats.compute
     down = stack.linears[-1]
     last = formats.adapter * wide if formats.keeps_input(down) or (stack.experts and formats.trains) else 0
+    # Written out with a power, which CUDA's autocast computes in fp32: of that power on all is fp32 but the halved input.
+    power = 4 if formats.autocast and formats.on_cuda else c
+    gelu = 3 * power + c if shape.activation in ("gelu_new", "gelu_pytorch_tanh_slow") else 0
     if stack.gated:
-        gelu_new = 3 if shape.activation in ("gelu_new", "gelu_pytorch_tanh_slow") else 0
-        saved = (3 + gelu_new) * c * wide
+        saved = (gelu + power + c if gelu else 3 * c) * wide
     else:
-        saved = {"gelu_new": 4, "relu": 1}.get(shape.activation, 1) * c * wide
+        saved = (gelu or c) * wide
         if shape.activation == "relu":
             last = 0  # ReLU's output, which the next linear layer saves
     if stack.experts:

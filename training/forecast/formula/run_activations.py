@@ -15,8 +15,11 @@ _BLOOM = "bloom"
 
 def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
     capped = shape.model_type in SOFTCAPS
+    # PEFT's layers over quantized ones leave casting to CUDA's autocast, which copies no 16-bit input (peft/tuners/lora/bnb.py).
+    shares_inputs = config.method.is_lora and config.quantized is not Quantization.NONE and sizes.on_cuda
+    casts = sizes.casts and not (shares_inputs and sizes.stream == sizes.compute)
     return Formats(
-        stream=sizes.stream, compute=sizes.compute, casts=sizes.casts, trains=not config.method.adapts,
+        stream=sizes.stream, compute=sizes.compute, casts=casts, autocast=sizes.casts, trains=not config.method.adapts,
         adapts=sizes.adapts, rank=adapter_rank(config),
         adapter_dropout=config.lora_dropout > 0 and config.method.is_lora and not compares_answers(config),
         on_cuda=sizes.on_cuda,
