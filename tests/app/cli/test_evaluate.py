@@ -1,0 +1,61 @@
+"""`lathe evaluate`: queues an evaluation, and waits for its end unless told not to."""
+
+import json
+
+import pytest
+from commands import answer, lathe
+from prepared import prepared_installation  # noqa: F401
+
+from app.cli.evaluations import evaluate
+from worker.store import database, evaluations
+from worker.store.tables import Status
+
+
+@pytest.fixture
+def polled(monkeypatch):
+    """Ends the evaluation with the given status at the first time that the command waits for it."""
+    outcome = {}
+
+    def ended(_seconds):
+        item_id, status = outcome.pop("id"), outcome.pop("status")
+        with database.write() as session:
+            claim = {"owner": "host:1:1", "device": "host/cpu", "lease_seconds": 60}
+            assert evaluations.claim(session=session, evaluation_id=item_id, **claim)
+            summary = {"rows": 4, "metrics": {"exact_match": {"mean": 0.5, "low": 0.1, "high": 0.9, "rows": 4}}}
+            evaluations.finish(session=session, evaluation_id=item_id, attempt=1, status=status, summary=summary)
+
+    submitted = evaluate.source.submit
+
+    def remembered(*arguments):
+        queued = submitted(*arguments)
+        outcome.setdefault("status", Status.FINISHED)
+        outcome["id"] = queued["id"]
+        return queued
+
+    monkeypatch.setattr(evaluate.source, "submit", remembered)
+    monkeypatch.setattr(evaluate.time, "sleep", ended)
+    return outcome
+
+
+def options(prepared):
+    return ["evaluate", prepared.finished, "--data", prepared.heldout, "--metric", "exact_match"]
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [(Status.FINISHED, 0), (Status.FAILED, 1), (Status.STOPPED, 3)])
+def test_it_waits_for_the_end_and_exits_with_its_outcome(prepared, polled, status, exit_code):
+    polled["status"] = status
+    done = lathe(*options(prepared), "--json")
+    assert (done.exit_code, json.loads(done.stdout)["status"]) == (exit_code, status)
+    assert polled == {}, "the command did not wait"
+
+
+def test_with_queue_it_only_queues(prepared, polled):
+    done = lathe(*options(prepared), "--queue")
+    assert done.exit_code == 0
+    assert f"lathe evaluations {prepared.finished}" in done.stdout
+    assert answer("evaluations", prepared.finished)[0]["status"] == "queued"
+    assert "id" in polled, "the command waited"
+
+
+def test_scores_are_printed(prepared, polled):
+    assert "Exact match: 50.0%" in lathe(*options(prepared)).stdout
