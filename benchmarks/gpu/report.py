@@ -21,7 +21,7 @@ TITLES = {
     "throughput": ("Throughput", "Same rows, initial weights and loss mask; one process after another; medians."),
 }  # fmt: skip
 PACKAGES = """\
-## What the command needs
+### What the command needs
 
 Python 3.11 or later, torch 2.11 or later, transformers 5.17 or later, peft, accelerate, safetensors, numpy, pydantic, psutil and
 PyYAML. The packages of the web server, the queue and the database (gradio, celery, sqlmodel, redis, fastapi) are not
@@ -38,7 +38,7 @@ def passed(findings: dict[str, Any]) -> bool:
 
 def document(findings: dict[str, Any]) -> str:
     """Returns docs/gpu.md: the machine, then a section for each part."""
-    lines = ["# GPU measurements", "", *_heading(findings)]
+    lines = ["## Measurements", "", *_heading(findings)]
     if missing := [name for name in TITLES if name not in findings["parts"]]:
         lines += [f"Parts that were not run: {', '.join(missing)}.", ""]
     for name, part in findings["parts"].items():
@@ -67,7 +67,7 @@ def _heading(findings: dict[str, Any]) -> list[str]:
 def _section(name: str, part: dict[str, Any], *, timed: bool) -> list[str]:
     title, shows = TITLES[name]
     failed = [check for check in part["checks"] if not check["passed"]]
-    lines = [f"## {title}", "", shows, ""]
+    lines = [f"### {title}", "", shows, ""]
     seconds = f", {part['seconds']:.0f} s" if timed else ""
     lines += [f"`--part {name}`: {len(part['checks'])} checks, {len(failed)} failed{seconds}.", ""]
     if part.get("error"):
@@ -77,7 +77,7 @@ def _section(name: str, part: dict[str, Any], *, timed: bool) -> list[str]:
             "",
         ]
     for rows_title, rows in part["tables"].items():
-        lines += [f"### {rows_title}", "", *_table(rows), ""]
+        lines += [f"#### {rows_title}", "", *_table(rows), ""]
     lines += [line for note in part["notes"] for line in (note, "")]
     if part["checks"]:
         lines += [*_checks(part["checks"]), ""]

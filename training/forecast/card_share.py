@@ -1,18 +1,18 @@
 """The memory of a GPU that tensors do not take: CUDA's context, NCCL's buffers, cuBLAS's workspaces. No torch.
 
-None of these constants was measured by Lathe. `python -m benchmarks.gpu --part memory` measures their sum on a machine with a GPU.
+Of these constants only Hopper's context was measured by Lathe. `python -m benchmarks.gpu --part memory` measures their sum.
 """
 
 from training.forecast.gpus import Card
 
 _MIB = 2**20
 CONTEXT = {
-    "volta": 320, "turing": 250, "ampere": 430, "ada": 400, "hopper": 520, "blackwell": 480, "b200": 620, "gb10": 400,
+    "volta": 320, "turing": 250, "ampere": 430, "ada": 400, "hopper": 780, "blackwell": 480, "b200": 870, "gb10": 400,
     "cdna": 700, "apple": 0,
 }  # fmt: skip
-"""MiB of the context and the loaded kernels by generation, with CUDA's lazy loading (since 11.7). Reports in the issues of PyTorch
-give 300 MiB (#107667) and 300 to 400 MiB on a V100 (#20532) to 543 MiB on larger GPUs (#81257); the others are in proportion to the
-number of multiprocessors, for each of which the context has its own memory."""
+"""MiB of the context and the loaded kernels by generation, with CUDA's lazy loading (since 11.7). An H200 took 766 to 798 (CUDA 13,
+docs/gpu.md). Reports in the issues of PyTorch give 300 MiB (#107667) and 300 to 400 MiB on a V100 (#20532); the others are in
+proportion to the number of multiprocessors, for each of which the context has its own memory."""
 _CHANNELS = {"volta": 12, "ampere": 24, "hopper": 24, "b200": 32, "cdna": 28}
 """NCCL's channels over NVLink (or xGMI), as its topology search reports them; over PCIe it uses about 4."""
 _CHANNELS_PCIE = 4
