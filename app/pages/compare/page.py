@@ -10,8 +10,8 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.html import QUIET, database_unreachable, html
 from app.pages.common.run_plots import plotted, run_plots
 from app.pages.common.viewers import Viewers
-from app.pages.compare import against_html, table_html
 from app.pages.compare import html as parts_html
+from app.pages.compare import table_html
 from app.pages.compare.view import View
 from worker.store import database
 from worker.store.database import UNREACHABLE
@@ -82,7 +82,7 @@ def show(view: View) -> Shown:
         parts_html.heading(view, comparison),
         parts_html.notices(view, comparison),
         table_html.results(view, comparison),
-        against_html.against(comparison),
+        table_html.against(comparison),
         table_html.settings(view, comparison),
     )
     return Shown(view, tuple(map(str, parts)), plotted(comparison.runs), LIVE_SECONDS if live else ENDED_SECONDS)

@@ -12,11 +12,11 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers, changes
+from app.documents.diagnoses import Recent, recent
 from app.pages.common.cache import TimedCache
 from app.pages.common.diagnosis import diagnosis_html
 from app.pages.common.html import QUIET, database_unreachable, html, title, user_error_html
 from app.pages.common.upload_box import deleted_afterwards, uploads_only
-from app.pages.diagnose import recent
 from app.pages.diagnose.html import NO_LOG, deleted_html, missing_html, recent_html, shared_html, unshared_html
 from app.web import log_diagnosis
 from training.config.fields import ConfigError
@@ -101,7 +101,7 @@ def changed(event: gr.EventData, request: gr.Request) -> list[Any]:
         return [missing_html(str(error)), _recent()]
     except (UserError, OSError) as error:
         return [_refused(error, request.session_hash or "", action), _recent()]
-    recent.forget()
+    _forget()
     return [shown, _recent()]
 
 
@@ -171,7 +171,7 @@ def _shared(diagnosis_id: str) -> Markup:
 
 def _recent() -> Markup:
     try:
-        return recent_html(recent.latest())
+        return recent_html(_latest())
     except UNREACHABLE:
         return database_unreachable()
 
@@ -187,3 +187,16 @@ def _rows(batch: str | None) -> int | None:
         fix = "Enter the rows per forward pass, or leave it empty."
         raise ConfigError([Problem("micro_batch", typed, "is not a whole number from 1 up.", fix)])
     return int(typed) if typed else None
+
+
+_recent_cache: TimedCache[None, list[Recent]] = TimedCache(seconds=2.0)
+
+
+def _latest() -> list[Recent]:
+    """The last ten diagnoses, the newest first, at most two seconds old."""
+    return _recent_cache.get(None, recent)
+
+
+def _forget() -> None:
+    """Clears the cache, after a diagnosis was shared or deleted."""
+    _recent_cache.clear()

@@ -8,12 +8,15 @@ from markupsafe import Markup
 from app.pages.common import form
 from app.pages.common.html import each
 from app.words import forecast as words
+from app.words.solving import QUESTIONS, memory_text, speed_rows, value_text
 from training.forecast.advice import Advice
 from training.forecast.formula.moments import MOMENTS
 from training.forecast.gpus import GIB, Card
+from training.forecast.solve import Solution, Wanted
 from training.forecast.strategy_table import Combination
 from training.units import byte_size
 from worker.forecasts.forecast import Found
+from worker.forecasts.speed import Speed
 
 
 def verdict_html(found: Found, place: Card | None) -> Markup:
@@ -76,3 +79,108 @@ def option_html(advice: Advice, changes: dict[str, Any]) -> Markup:
     return Markup('<li><button type="button" class="fix" data-send="{}">Set {}</button><span>{}</span></li>').format(
         json.dumps({"changes": changes}), settings_text, cost
     )
+
+
+def most_html(solutions: list[Solution], *, confirming: bool = False) -> Markup:
+    """The answers, each with a button that applies it. `confirming`: simulated steps are on their way."""
+    rows = Markup("").join(_solution(found) for found in solutions if found.value is not None or found.reason)
+    note = Markup('<p class="note looking">Confirming with simulated steps.</p>') if confirming else Markup("")
+    return Markup('<ul class="ways most">{}</ul>{}').format(rows, note)
+
+
+def _solution(found: Solution) -> Markup:
+    question = QUESTIONS[found.wanted]
+    if found.value is None:
+        return Markup("<li><b>{}: none</b><span>{}</span></li>").format(question, found.reason)
+    sent = {"card": found.value} if found.wanted is Wanted.GPU else {"changes": found.changes}
+    text = f"{question}: {value_text(found)}"
+    if not found.changes and found.wanted is not Wanted.GPU:
+        return Markup("<li><b>{}</b><span>{}</span></li>").format(text, memory_text(found))
+    others = {name: value for name, value in found.changes.items() if name != found.wanted.value}
+    more = f" Also sets {', '.join(form.in_words(name, value) for name, value in others.items())}." if others else ""
+    return Markup('<li><button type="button" class="fix" data-send="{}">Set {}</button><span>{}{}</span></li>').format(
+        json.dumps(sent), f"{text[:1].lower()}{text[1:]}", memory_text(found), more
+    )
+
+
+def speed_html(speed: Speed) -> Markup:
+    """Time, energy and cost, and what they rest on."""
+    rows = each("<div><dt>{}</dt><dd>{}</dd></div>", speed_rows(speed))
+    notes = each('<p class="note">{}</p>', [(note,) for note in speed.notes])
+    if not speed.tokens_per_second:
+        return notes
+    return Markup('<h3>Time and cost</h3><dl class="legend speed">{}</dl>{}').format(rows, notes)
+
+
+WIDTH, HEIGHT = 560, 150
+KINDS = ("weights", "optimizer", "gradients", "buffers", "activations", "logits", "other")
+"""From the bottom up: memory that lasts for the whole step lies below memory that is freed within it."""
+
+_VERDICTS = {True: ("Fits", "good"), False: ("Does not fit", "bad"), None: ("", "")}
+
+
+def simulation_html(done: dict[str, Any]) -> Markup:
+    """The peak in words, the chart, and the parts of the peak."""
+    if "problem" in done:
+        problem = done["problem"]
+        return Markup('<p class="alert" role="alert">{} <em>{}</em></p>').format(
+            problem["message"].capitalize(), problem["fix"]
+        )
+    overhead = done.get("besides_bytes", 0)
+    verdict, style = _VERDICTS[done.get("fits")]
+    total = byte_size(done["peak_bytes"] + overhead)
+    overhead_part = f", including {byte_size(overhead)} for the CUDA context and fragmentation" if overhead else ""
+    lead = Markup('<p class="verdict"><b class="{}">{}</b> {} in the {} pass{}.</p>').format(
+        style, verdict, total, done["phase"], overhead_part
+    )
+    where = done["module"] or done["operator"]
+    line = Markup(' <span class="muted">{} in {}</span>').format(done["line"], done["function"]) if done["line"] else ""
+    place = Markup('<p class="note">The peak is in <code>{}</code>{}.</p>').format(where, line)
+    return lead + place + _picture(done) + _parts_legend(done["parts"])
+
+
+def _picture(done: dict[str, Any]) -> Markup:
+    """Stacked areas, with a line where each pass begins."""
+    points = done["timeline"]
+    top = max(sum(point["bytes"].values()) for point in points) or 1
+    across = WIDTH / max(len(points) - 1, 1)
+    below, areas = [0.0] * len(points), []
+    for kind in [*KINDS, *({kind for point in points for kind in point["bytes"]} - set(KINDS))]:
+        above = [low + point["bytes"].get(kind, 0) for low, point in zip(below, points, strict=True)]
+        if above != below:
+            areas.append((kind, _outline(below, above, across, top), kind))
+        below = above
+    marks = each('<line x1="{0}" x2="{0}" y1="0" y2="{1}"/><text x="{2}" y="11">{3}</text>', _phases(points, across))
+    shapes = each('<polygon class="part part-{}" points="{}"><title>{}</title></polygon>', areas)
+    return Markup(
+        '<svg class="timeline" viewBox="0 0 {} {}" role="img" aria-label="Live memory over a step">{}{}</svg>'
+    ).format(WIDTH, HEIGHT, shapes, marks)
+
+
+def _phases(points: list[dict[str, Any]], across: float) -> list[tuple[str, int, str, str]]:
+    """The position and name of each pass; a pass too short for its name has none."""
+    begins = [number for number, point in enumerate(points) if number and point["phase"] != points[number - 1]["phase"]]
+    ends = [*begins[1:], len(points)]
+    return [
+        (
+            f"{number * across:.1f}",
+            HEIGHT,
+            f"{number * across + 3:.1f}",
+            points[number]["phase"] * ((end - number) * across > 50),
+        )
+        for number, end in zip(begins, ends, strict=True)
+    ]
+
+
+def _outline(below: list[float], above: list[float], across: float, top: float) -> str:
+    """The corners of an area, along its upper edge and back along its lower one."""
+    corners = [*enumerate(above), *reversed(list(enumerate(below)))]
+    return " ".join(f"{number * across:.1f},{HEIGHT * (1 - value / top):.1f}" for number, value in corners)
+
+
+def _parts_legend(parts: dict[str, int]) -> Markup:
+    rows = each(
+        '<div><dt><i class="part part-{}"></i>{}</dt><dd>{}</dd></div>',
+        [(name, name.capitalize(), byte_size(amount)) for name, amount in parts.items() if amount],
+    )
+    return Markup('<dl class="legend">{}</dl>').format(rows)

@@ -14,9 +14,15 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.html import QUIET, each, html, table
 from app.pages.common.models import local_model
 from app.pages.new_run import review
-from app.pages.new_run.memory_html import cell_html, option_html, parts_html, verdict_html
-from app.pages.new_run.most_panel import most_html, speed_html
-from app.pages.new_run.simulation import simulation_html
+from app.pages.new_run.memory_html import (
+    cell_html,
+    most_html,
+    option_html,
+    parts_html,
+    simulation_html,
+    speed_html,
+    verdict_html,
+)
 from app.words.forecast import nothing_fits
 from training.config.applies import Values
 from training.config.choices import Task

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from app.pages.common.diagnosis import changes_link, comparison_html, evidence_html
 from app.pages.common.html import each
-from app.pages.run.memory import proposal
+from app.pages.run.attempts import proposal
 from app.words import numbers
 from worker.store.tables import Attempt, LogLine, Run, damaged
 from worker.supervision.failure_cause import DIVERGED, failure_cause

@@ -1,17 +1,18 @@
 """The parts of the page Run as HTML. Pure functions of database rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from app.pages.common.form import applying, from_config
-from app.pages.common.html import ago, bar, clock, each, panel, rows, status_word, took
+from app.pages.common.html import ago, bar, clock, each, panel, rows, status_word, table, took
 from app.words import numbers
 from app.words.datasets import data_words, digest_label
 from app.words.runs import change, exact_match, result_noun, scores, strategy
 from training.config.data_sets import FIELDS
 from training.config.fields import settings
+from training.run_folder.events import LOSS_OF
 from training.units import NONE, byte_size
 from worker.store.jobs import submitted_id
 from worker.store.tables import Run, RunEvent
@@ -201,3 +202,51 @@ def _value(name: str, value: Any) -> str:
 
 def _note(text: str) -> Markup:
     return Markup('<p class="note">{}</p>').format(text)
+
+
+_SET_HEADS = (
+    ("Rows", "Training rows of the data set"),
+    ("Of rows", "Share of the rows of an epoch"),
+    ("Of tokens", "Share of the tokens of an epoch"),
+    ("Held out", "Rows held out for evaluation"),
+    ("Loss", "Latest training loss on this data set"),
+    ("Eval loss", "Latest evaluation loss on this data set"),
+)
+
+
+def data_sets(run: Run, latest: Mapping[str, float | None]) -> Markup:
+    """The table; nothing for a run on one data set. `latest` are the newest values of the run's metrics."""
+    plan = run.plan or {}
+    training = {one["name"]: one for one in plan.get("sets") or ()}
+    held_out = {one["name"]: one["rows"] for one in plan.get("eval_sets") or ()}
+    names = list(dict.fromkeys([*training, *held_out]))
+    if not names:
+        return Markup("")
+    totals = {key: sum(one[key] for one in training.values()) or 1 for key in ("epoch_rows", "epoch_tokens")}
+    heads = Markup("<th>Data set</th>") + each(
+        '<th class="number" title="{}">{}</th>', [(help, head) for head, help in _SET_HEADS]
+    )
+    body = each(
+        "<tr>{}</tr>", [(_set_row(name, training.get(name), held_out.get(name), totals, latest),) for name in names]
+    )
+    return panel("Data sets", table("mix", heads, body))
+
+
+def _set_row(
+    name: str,
+    one: dict[str, Any] | None,
+    held_out: int | None,
+    totals: dict[str, int],
+    latest: Mapping[str, float | None],
+) -> Markup:
+    shares = [numbers.percent(one[key] / total) if one else NONE for key, total in totals.items()]
+    cells = (
+        numbers.count(one["rows"] if one else None),
+        *shares,
+        numbers.count(held_out),
+        numbers.decimal(latest.get(f"{LOSS_OF}{name}")),
+        numbers.decimal(latest.get(f"eval_{LOSS_OF}{name}")),
+    )
+    return Markup('<td class="clip" title="{0}">{0}</td>').format(name) + each(
+        '<td class="number">{}</td>', [(cell,) for cell in cells]
+    )

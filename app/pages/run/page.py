@@ -14,10 +14,9 @@ from app.pages.common.html import QUIET, database_unreachable, each, html, share
 from app.pages.run import evaluations, other_processes, take_away
 from app.pages.run import html as parts_html
 from app.pages.run import snapshot as snapshots
-from app.pages.run.data_sets import data_sets
+from app.pages.run.attempts import attempts_html, phases_html, proposal
 from app.pages.run.failure import failure
-from app.pages.run.memory import attempts_html, proposal
-from app.pages.run.phases import phases_html
+from app.pages.run.html import data_sets
 from app.pages.run.snapshot import Snapshot
 from app.web.downloads import adapter_path
 from app.words.runs import result_noun

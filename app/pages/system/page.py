@@ -11,12 +11,9 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.dialog import asking, dialog
 from app.pages.common.html import QUIET, database_unreachable, html
 from app.pages.common.viewers import Viewers
-from app.pages.system.accounts_html import accounts_html
-from app.pages.system.aside_html import aside_html
 from app.pages.system.disk_html import confirmation, disk_html
-from app.pages.system.engines_html import engines_html
 from app.pages.system.machines_html import machines_html
-from app.pages.system.services_html import services_html
+from app.pages.system.panels_html import accounts_html, aside_html, engines_html, services_html
 from app.words.system import summary
 from training.errors import UserError
 from worker.disk import background

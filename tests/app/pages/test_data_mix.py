@@ -8,7 +8,7 @@ from browser import IN_BROWSER, field, says
 from app.documents.live import panels
 from app.pages.new_run import data_chooser, data_mix
 from app.pages.new_run import page as new_run
-from app.pages.run.data_sets import data_sets
+from app.pages.run.html import data_sets
 from worker.datasets import datasets
 from worker.store.tables import Run
 

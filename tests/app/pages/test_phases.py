@@ -1,6 +1,6 @@
 """The phases of attempts as the Run page shows them."""
 
-from app.pages.run.phases import phases_html
+from app.pages.run.attempts import phases_html
 from worker.store.tables import Attempt, RunEvent
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from commands import answer, lathe
 
-from app.pages.new_run.simulation import simulation_html
+from app.pages.new_run.memory_html import simulation_html
 from app.words.forecast import simulation_page
 
 TINY = {
