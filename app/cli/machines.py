@@ -17,7 +17,7 @@ def machines() -> None:
 @click.argument("name")
 def use(name: str) -> None:
     """Let runs on several machines use NAME again."""
-    from app.cli.sources import system as source
+    from app.cli.system import use_machine
 
-    source.use_machine(name)
+    use_machine(name)
     click.echo(f"Runs on several machines use {name} again.")

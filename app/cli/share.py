@@ -1,12 +1,17 @@
 """`lathe share`: with whom runs, sweeps and data sets are shared."""
 
 import json
+from collections.abc import Collection
 from typing import Literal
+from urllib.parse import quote
 
 import click
 
 from app.cli.errors import Command, CommandError
-from app.cli.options import json_option
+from app.cli.options import json_option, ready
+from app.cli.sources.server import chosen
+
+Kind = Literal["run", "sweep", "dataset"]
 
 
 @click.command(cls=Command)
@@ -17,7 +22,7 @@ from app.cli.options import json_option
 @click.option("--link", is_flag=True, help="Make a link that shares it with each user who opens it.")
 @json_option
 def share(
-    kind: Literal["run", "sweep", "dataset"],
+    kind: Kind,
     object_id: str,
     names: tuple[str, ...],
     nobody: bool,
@@ -29,17 +34,64 @@ def share(
     The name '*' stands for all users. A link stops working if its name (link:...) is not given the next time. Sharing matters if
     LATHE_VISIBILITY is own: otherwise all users see everything.
     """
-    from app.cli.sources import shares
-
     if nobody + link + bool(names) > 1:
         raise CommandError("NAME", None, "cannot be given with another way.", "Give names, --link or --nobody.")
     if link:
-        address = shares.link(kind, object_id)
+        address = _link(kind, object_id)
         click.echo(json.dumps({"address": address}) if as_json else address)
         return
-    users = shares.share(kind, object_id, names) if names or nobody else shares.users(kind, object_id)
+    users = _share(kind, object_id, names) if names or nobody else _users(kind, object_id)
     if as_json:
         click.echo(json.dumps({"users": users}))
         return
     words = "all users" if "*" in users else ", ".join(users)
     click.echo(f"Shared with {words}." if users else "Shared with nobody.")
+
+
+def _users(kind: Kind, object_id: str) -> list[str]:
+    """The users with whom it is shared, by name; `*` stands for all.
+
+    Raises:
+        UserError, ServerError: there is no such thing, or another user owns it.
+    """
+    if server := chosen():
+        return list(server.get(_path(kind, object_id))["users"])
+    from app.access import sharing
+
+    ready()
+    return sharing.users(kind, object_id)
+
+
+def _share(kind: Kind, object_id: str, names: Collection[str]) -> list[str]:
+    """Shares it with these users and with no others, and returns their names.
+
+    Raises:
+        UserError, ServerError: as `_users`, or a name is not an account's.
+    """
+    if server := chosen():
+        return list(server.send("PUT", _path(kind, object_id), json={"users": list(names)})["users"])
+    from app.access import sharing
+
+    ready()
+    return sharing.share(kind, object_id, names)
+
+
+def _link(kind: Kind, object_id: str) -> str:
+    """Makes a link that shares it with each user who opens it, and returns its address.
+
+    Raises:
+        UserError, ServerError: as `_users`.
+    """
+    if server := chosen():
+        return server.address + str(server.send("POST", f"{_path(kind, object_id)}/link")["path"])
+    from app.access import sharing
+    from app.local.lock import address_of
+    from worker.settings import get_settings
+
+    ready()
+    settings = get_settings()
+    return address_of(settings.host, settings.port) + sharing.link(kind, object_id)
+
+
+def _path(kind: Kind, object_id: str) -> str:
+    return f"/api/{kind}s/{quote(object_id, safe='')}/shares"

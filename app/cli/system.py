@@ -2,11 +2,13 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from app.cli.errors import CommandError
-from app.cli.sources import system as source
+from app.cli.options import ready
+from app.cli.sources.server import chosen
 from app.words import numbers
 from app.words.system import (
     FREEABLE,
@@ -26,10 +28,12 @@ from training.units import NONE, byte_size
 from worker.disk.offers import Freeable
 from worker.disk.usage import Kind
 
+_SECONDS = 600.0  # disks can be large
+
 
 def show(*, as_json: bool) -> None:
     """Prints the installation; measures the disk use first."""
-    document = source.document()
+    document = read()
     click.echo(json.dumps(document) if as_json else page(document))
 
 
@@ -39,23 +43,22 @@ def free(kinds: list[str], *, yes: bool, as_json: bool) -> None:
     Raises:
         CommandError: something could not be freed.
     """
-    chosen = tuple(Freeable(kind) for kind in kinds)
     if not yes:
-        _confirm(chosen)
-    freed = source.free(kinds)
+        _confirm([Freeable(kind) for kind in kinds])
+    outcome = freed(kinds)
     if as_json:
-        click.echo(json.dumps(freed))
+        click.echo(json.dumps(outcome))
     else:
-        click.echo(f"Freed {byte_size(freed['bytes'])} in {numbers.plural(freed['files'], 'file')}.")
-    if freed["problems"]:
-        raise CommandError("disk", None, "; ".join(freed["problems"]), "Correct it and free again.")
+        click.echo(f"Freed {byte_size(outcome['bytes'])} in {numbers.plural(outcome['files'], 'file')}.")
+    if outcome["problems"]:
+        raise CommandError("disk", None, "; ".join(outcome["problems"]), "Correct it and free again.")
 
 
-def _confirm(chosen: tuple[Freeable, ...]) -> None:
+def _confirm(kinds: list[Freeable]) -> None:
     """Asks before anything is deleted; ends the command on no."""
-    found = source.document()["disk"]["freeable"]
+    found = read()["disk"]["freeable"]
     sizes = {one["kind"]: one for one in found}
-    for kind in chosen:
+    for kind in kinds:
         label, lost = FREEABLE[kind]
         size = sizes[kind.value]
         click.echo(f"{label}: {byte_size(size['bytes'])} in {numbers.plural(size['files'], 'file')}. {lost}", err=True)
@@ -189,3 +192,49 @@ def services(document: dict[str, Any]) -> list[tuple[str, str]]:
         ("Oldest queued", f"{oldest['name']} ({oldest['run_id']}), {waited}" if oldest else "none"),
         ("Versions", "\n".join(versions)),
     ]
+
+
+def read() -> dict[str, Any]:
+    """The installation, as `lathe system --json` prints it; measures the disk use first."""
+    if server := chosen():
+        return dict(server.send("GET", "/api/system", params={"wait": True}, seconds=_SECONDS))
+    from app.documents import system
+
+    ready()
+    return system.document(everything, wait=True)
+
+
+def freed(kinds: list[str]) -> dict[str, Any]:
+    """Frees disk space, and returns what was freed and what could not be."""
+    if server := chosen():
+        server.send("POST", "/api/system/free", json={"kinds": kinds}, seconds=_SECONDS)
+        return dict(read()["disk"]["freeing"])
+    from app.documents import disk
+    from worker.disk import background
+    from worker.store.tables import LOCAL
+
+    ready()
+    progress = background.disk().free(tuple(Freeable(kind) for kind in kinds), everything, LOCAL)
+    return dict(disk.document(background.disk().wait(), progress, everything)["freeing"])
+
+
+def use_machine(name: str) -> None:
+    """Takes back a machine that was put aside after failures.
+
+    Raises:
+        NotAside: it is not put aside.
+    """
+    if server := chosen():
+        server.send("POST", f"/api/system/machines/{quote(name, safe='')}/use")
+        return
+    from worker.store import database
+    from worker.store.system import aside
+
+    ready()
+    with database.write() as session:
+        aside.use(session=session, host=name)
+
+
+def everything(_owner: str) -> bool:
+    """The permission of a user of the command line."""
+    return True

@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
-from app.cli.sources import datasets as source
+from app.cli.options import ready
+from app.cli.sources.runs import pages
+from app.cli.sources.server import chosen
 from app.words import numbers
 from app.words.datasets import issue_lines
 from training.data.row_formats import UNKNOWN
@@ -21,13 +24,13 @@ def add(files: tuple[Path, ...], name: str | None, columns: str | None, *, as_js
     """
     if len(files) > 1 and name:
         raise click.UsageError("--name works with one file only; several files are named after their names.")
-    values = source.add(files, name, columns)
+    values = _imported(files, name, columns)
     click.echo(json.dumps(values) if as_json else _added(values))
 
 
 def listing(search: str, limit: int, *, as_json: bool) -> None:
     """Prints the data sets, newest first."""
-    listed = source.listing(search, limit)
+    listed = _listed(search, limit)
     if as_json:
         click.echo(json.dumps(listed))
     elif listed:
@@ -42,7 +45,7 @@ def show(dataset_id: str, *, as_json: bool) -> None:
     Raises:
         DatasetNotFound: no data set has this id.
     """
-    values = source.document(dataset_id)
+    values = _document(dataset_id)
     click.echo(json.dumps(values) if as_json else page(values))
 
 
@@ -52,12 +55,17 @@ def remove(dataset_id: str, *, yes: bool, as_json: bool) -> None:
     Raises:
         DatasetNotFound, DatasetInUse: it does not exist, or a run still needs it.
     """
-    item = source.document(dataset_id)
+    item = _document(dataset_id)
     if not yes:
         used = f", used by {numbers.plural(len(item['runs']), 'run')}" if item["runs"] else ""
         rows = numbers.plural(item["rows"], "row")
         click.confirm(f"Delete {item['name']} ({rows}{used})?", abort=True, err=True)
-    source.remove(item["id"])
+    if server := chosen():
+        server.send("DELETE", f"/api/datasets/{item['id']}")
+    else:
+        from app.access import changes
+
+        changes.remove_dataset(item["id"])
     click.echo(json.dumps({"removed": item["id"]}) if as_json else f"Deleted {item['name']} ({item['id']}).")
 
 
@@ -109,3 +117,57 @@ def _added(item: dict[str, Any]) -> str:
     added = f"Added {item['name']} as {item['id']}: {numbers.plural(item['rows'], 'row')}, {item['format']}."
     warnings = [f"  {line}" for line in issue_lines(item["warnings"] or [])]
     return "\n".join([added, *warnings, numbers.pairs(facts)])
+
+
+def _listed(search: str, limit: int) -> list[dict[str, Any]]:
+    """The data sets, newest first, as `lathe dataset list --json` prints them."""
+    if server := chosen():
+        return pages(server, "/api/datasets", "datasets", limit, search=search)
+    from app.documents import dataset
+    from worker.store import database
+
+    ready()
+    with database.read() as session:
+        return dataset.listing(session, search, limit)
+
+
+def _document(dataset_id: str) -> dict[str, Any]:
+    """One data set, as `lathe dataset show --json` prints it.
+
+    Raises:
+        DatasetNotFound, ServerError: no data set has this id.
+    """
+    if server := chosen():
+        return dict(server.get(f"/api/datasets/{quote(dataset_id, safe='')}"))
+    from app.documents import dataset
+    from worker.store import database
+
+    ready()
+    with database.read() as session:
+        return dataset.document(session, dataset_id)
+
+
+def _imported(files: tuple[Path, ...], name: str | None, columns: str | None) -> dict[str, Any]:
+    """Imports a file, or several as one data set, and returns it.
+
+    Raises:
+        DataError, ServerError: a file has errors; nothing is stored.
+    """
+    if server := chosen():
+        from app.cli.sources.data_files import upload, upload_together
+
+        if len(files) == 1:
+            return upload(server, files[0], name or files[0].name, columns)
+        return upload_together(server, files)
+    from worker.datasets import datasets
+    from worker.settings import get_settings
+
+    ready()
+    get_settings().make_folders()
+    if len(files) == 1:
+        item = datasets.add(path=files[0], name=name or files[0].name, columns=columns).dataset
+    else:
+        item = datasets.add_many(paths=list(files), names=[file.name for file in files])
+    if columns and item.columns_map != columns:  # the file was already stored
+        item = datasets.save_mapping(item.id, columns)
+    return _document(item.id)

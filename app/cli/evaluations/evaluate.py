@@ -5,14 +5,16 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from app.cli.errors import CommandError
+from app.cli.options import ready
 from app.cli.runs.follow import POLL_SECONDS, QUIET_SECONDS
 from app.cli.runs.run import EXIT
 from app.cli.runs.screen import Screen, screen_for
-from app.cli.sources import evaluations as source
+from app.cli.sources.server import chosen, run_path
 from app.words import evaluations as words
 from app.words import numbers
 from worker.store.tables import Status
@@ -24,7 +26,7 @@ def evaluate(run_id: str, options: dict[str, Any], *, only_queue: bool, as_json:
     Raises:
         CommandError, ConfigError: an option is invalid; nothing is queued.
     """
-    found = source.submit(run_id, options["data"], request(options))
+    found = _submit(run_id, options["data"], request(options))
     if only_queue:
         text = f"Queued evaluation {found['id']}. Show it with: lathe evaluations {found['run_id']}"
         click.echo(json.dumps(found) if as_json else text)
@@ -43,7 +45,7 @@ def listing(run_id: str, *, as_json: bool) -> None:
     Raises:
         RunNotFound, ServerError: no run has this id.
     """
-    found = source.of_run(run_id)
+    found = _of_run(run_id)
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -107,6 +109,57 @@ def _follow(found: dict[str, Any], screen: Screen) -> dict[str, Any]:
         line = "Waiting for a device; `lathe up` starts a worker" if waiting else words.progress(found)
         screen.update(line, found["phase"] or found["status"])
         time.sleep(POLL_SECONDS)
-        found = source.document(found["id"])
+        found = _document(found["id"])
     screen.close()
     return found
+
+
+def _submit(run_id: str, data: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Queues an evaluation and returns it. A data file of this machine is sent to the server first.
+
+    Raises:
+        RunNotFound, ConfigError, ServerError: it is refused; nothing is queued.
+    """
+    if server := chosen():
+        from app.cli.sources.data_files import sent_file
+
+        body = values | {"data": sent_file(server, data) if data else ""}
+        return dict(server.send("POST", run_path(run_id, "/evaluations"), json=body))
+    from app.documents.results.evaluations import document
+    from worker.evaluations import submit
+    from worker.settings import get_settings
+
+    ready()
+    get_settings().make_folders()
+    return document(submit.submit(run_id, values, data=data))
+
+
+def _of_run(run_id: str) -> list[dict[str, Any]]:
+    """The evaluations of a run, newest first.
+
+    Raises:
+        RunNotFound, ServerError: no run has this id.
+    """
+    if server := chosen():
+        return list(server.get(run_path(run_id, "/evaluations"))["evaluations"])
+    from app.documents.results.evaluations import listing
+    from worker.store import database
+
+    ready()
+    with database.read() as session:
+        return listing(session, run_id)
+
+
+def _document(evaluation_id: str) -> dict[str, Any]:
+    """One evaluation.
+
+    Raises:
+        EvaluationNotFound, ServerError: none has this id.
+    """
+    if server := chosen():
+        return dict(server.get(f"/api/evaluations/{quote(evaluation_id, safe='')}"))
+    from app.documents.results.evaluations import show
+    from worker.store import database
+
+    with database.read() as session:
+        return show(session, evaluation_id)

@@ -1,11 +1,14 @@
 """`lathe queue`: the waiting runs in their order, and what changes it."""
 
 import json
+from typing import Any
 
 import click
 
 from app.cli.errors import Command, ReportingGroup
-from app.cli.options import json_option
+from app.cli.options import json_option, ready
+from app.cli.sources import runs as source
+from app.cli.sources.server import chosen, run_path
 
 PRIORITIES = ("high", "normal", "low")
 run_argument = click.argument("run_id", metavar="RUN")
@@ -28,13 +31,17 @@ def queue(ctx: click.Context, as_json: bool) -> None:
 @json_option
 def move(run_id: str, before: str | None, first: bool, last: bool, as_json: bool) -> None:
     """Move a queued run to another place."""
-    from app.cli.sources import queue
-
     if sum((before is not None, first, last)) != 1:
         raise click.UsageError("Give one of --before RUN, --first and --last.")
     if first:
-        before = next((run["id"] for run in queue.document()["waiting"]), None)
-    queue.move(run_id, before)
+        before = next((run["id"] for run in _document()["waiting"]), None)
+    if server := chosen():
+        server.send("POST", run_path(run_id, "/move"), json={"before": before})
+    else:
+        from app.access import changes
+
+        ready()
+        changes.move(run_id, before)
     _show(as_json=as_json)
 
 
@@ -60,9 +67,7 @@ def release(run_ids: tuple[str, ...], as_json: bool) -> None:
 @json_option
 def priority(run_id: str, priority: str, as_json: bool) -> None:
     """Set the priority of a queued run; runs of a higher priority start first."""
-    from app.cli.sources import queue
-
-    queue.set_priority(run_id, priority)
+    source.edit(run_id, {"priority": priority})
     _show(as_json=as_json)
 
 
@@ -81,26 +86,39 @@ def resume(as_json: bool) -> None:
 
 
 def _hold(run_ids: tuple[str, ...], *, held: bool, as_json: bool) -> None:
-    from app.cli.sources import queue
-
     for run_id in run_ids:
-        queue.hold(run_id, held=held)
+        source.edit(run_id, {"held": held})
     _show(as_json=as_json)
 
 
 def _pause(*, paused: bool, as_json: bool) -> None:
-    from app.cli.sources import queue
+    if server := chosen():
+        server.send("POST", "/api/queue", json={"paused": paused})
+    else:
+        from app.access import changes
 
-    queue.pause(paused=paused)
+        ready()
+        changes.pause_queue(paused=paused)
     _show(as_json=as_json)
 
 
+def _document() -> dict[str, Any]:
+    """The queue, as `lathe queue --json` prints it."""
+    if server := chosen():
+        return dict(server.get("/api/queue"))
+    from app.documents import queue
+    from worker.store import database
+
+    ready()
+    with database.read() as session:
+        return queue.document(session)
+
+
 def _show(*, as_json: bool) -> None:
-    from app.cli.sources import queue
     from app.words import numbers
     from training.units import NONE
 
-    values = queue.document()
+    values = _document()
     if as_json:
         click.echo(json.dumps(values))
         return

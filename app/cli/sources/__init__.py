@@ -1,1 +1,1 @@
-"""What commands read and change: in the local database or, with LATHE_SERVER, on another Lathe by REST."""
+"""Runs, logs and files of the local database or, with LATHE_SERVER, of another Lathe by REST: what several commands use."""

@@ -121,13 +121,17 @@ def resume(
 def edit(
     run_id: str, values: dict[str, Any], add_tags: tuple[str, ...] = (), remove_tags: tuple[str, ...] = ()
 ) -> None:
-    """Changes what is said about a run: `values` are name, notes, pinned and archived; None leaves one as it is."""
+    """Changes a run: `values` are name, notes, pinned, archived, held and priority (a word); None leaves one as it is."""
     if server := chosen():
         tags = {"add_tags": add_tags, "remove_tags": remove_tags}
         server.send("PATCH", run_path(run_id), json=values | tags)
         return
     from app.access import changes
+    from worker.store.waiting import PRIORITIES
 
+    ready()
+    if "priority" in values:
+        values = values | {"priority": PRIORITIES[values["priority"]]}
     changes.edit(run_id, **values, add_tags=add_tags, remove_tags=remove_tags)
 
 
