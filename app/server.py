@@ -51,8 +51,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         users,
     )
     from app.web.rest import settings as settings_routes
-    from app.web.rest.answers.errors import ERRORS
     from app.web.rest.data import dataset_imports, datasets, tokens
+    from app.web.rest.openapi import ERRORS
     from app.web.streams import feeds, live
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)

@@ -105,11 +105,10 @@ def _document() -> dict[str, Any]:
     if server := chosen():
         return dict(server.get(_PATH))
     from app.access import notify
-    from app.documents.notifications import channel_document, message_document
+    from app.documents.notifications import document
 
     ready()
-    messages = [message_document(*pair) for pair in notify.history()]
-    return {"channels": [channel_document(channel) for channel in notify.listing()], "messages": messages}
+    return document(notify.listing(), notify.history())
 
 
 def _add(address: str, events: tuple[str, ...], form: str | None, *, everyone: bool) -> dict[str, Any]:

@@ -1,19 +1,24 @@
 """A data set as a dictionary, which `lathe dataset --json` prints and REST returns. Read-only."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 from sqlmodel import Session, col, select
 
+from training.data.inspection import Inspection
 from worker.datasets import datasets
 from worker.datasets.datasets import DatasetNotFound
 from worker.store import dataset_uses
 from worker.store.dataset_uses import DatasetUse
 from worker.store.tables import Dataset
 
-_BRIEF = ("id", "name", "owner", "rows", "bytes", "created_at")
-_WHOLE = (*_BRIEF, "sha256", "reason", "counts", "columns", "warnings")
+BRIEF = ("id", "name", "owner", "rows", "bytes", "created_at")
+_WHOLE = (*BRIEF, "sha256", "reason", "counts", "columns", "warnings")
+_INSPECTED = (
+    "file_format", "format", "reason", "rows", "columns", "counts", "empty_rows", "trainable", "suggestion", "unused",
+)  # fmt: skip
 SHORTEST_ID = 4
 
 
@@ -21,9 +26,7 @@ def brief(item: Dataset, users: Sequence[DatasetUse]) -> dict[str, Any]:
     """A data set in a list: `format` is the format of its rows, `used_by` a number of runs, times in epoch seconds."""
     kinds = {"format": item.shape, "file_format": item.format}
     return (
-        item.model_dump(include=set(_BRIEF))
-        | kinds
-        | {"used_by": len(users), "warning_kinds": len(item.warnings or [])}
+        item.model_dump(include=set(BRIEF)) | kinds | {"used_by": len(users), "warning_kinds": len(item.warnings or [])}
     )
 
 
@@ -57,6 +60,12 @@ def document(session: Session, dataset_id: str) -> dict[str, Any]:
     runs = [{"id": user.id, "name": user.name, "status": user.status.value} for user in users]
     more = {"unused_columns": datasets.unused(item), "runs": runs, "sample": item.sample}
     return item.model_dump(mode="json", include=set(_WHOLE)) | kinds | more
+
+
+def inspected(inspection: Inspection) -> dict[str, Any]:
+    """What the check of a file has found."""
+    values = {name: getattr(inspection, name) for name in _INSPECTED}
+    return values | {"problems": [asdict(problem) for problem in inspection.problems]}
 
 
 def find(session: Session, dataset_id: str) -> Dataset:

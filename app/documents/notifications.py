@@ -1,5 +1,6 @@
 """Notification channels and messages as dictionaries: what REST returns and `lathe notify --json` prints."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from worker.notifications.addresses import masked
@@ -22,6 +23,16 @@ def channel_document(channel: NotificationChannel) -> dict[str, Any]:
         "events": channel.events,
         "everyone": channel.everyone,
         "created_at": channel.created_at,
+    }
+
+
+def document(
+    channels: Iterable[NotificationChannel], messages: Iterable[tuple[Notification, NotificationChannel | None]]
+) -> dict[str, Any]:
+    """Channels, and the latest messages to them with their outcome."""
+    return {
+        "channels": [channel_document(channel) for channel in channels],
+        "messages": [message_document(*message) for message in messages],
     }
 
 

@@ -17,6 +17,8 @@ from worker.store import database, runs
 from worker.store.playground import serving
 from worker.store.tables import Dataset, PromptSet, Run, ServedModel, ServedState
 
+SERVED = ("id", "owner", "models", "device", "pid", "created_at", "ready_at", "ended_at")
+PROMPT_SET = ("id", "owner", "name", "prompts", "answers", "every_result", "created_at")
 _ROWS_FILE = "rows.json"
 _MOST_SUGGESTIONS = 12
 
@@ -43,9 +45,8 @@ def served_document(session: Session, found: ServedModel) -> dict[str, Any]:
         state, reason = ServedState.ENDED, "Its worker stopped or cannot reach the database."
     elif state is ServedState.WAITING and not reason:
         reason = "No worker has started it yet."
-    shown = ("id", "owner", "models", "device", "pid", "created_at", "ready_at", "ended_at")
     seconds = database.now(session=session) - found.created_at
-    return {name: getattr(found, name) for name in shown} | {
+    return {name: getattr(found, name) for name in SERVED} | {
         "state": state.value, "reason": reason, "age_seconds": max(seconds, 0.0)
     }  # fmt: skip
 
@@ -67,8 +68,7 @@ def suggestions(run_id: str) -> list[dict[str, Any]]:
 
 def prompt_set(found: PromptSet) -> dict[str, Any]:
     """A prompt set with the latest answers of each model."""
-    names = ("id", "owner", "name", "prompts", "answers", "every_result", "created_at")
-    return {name: getattr(found, name) for name in names}
+    return {name: getattr(found, name) for name in PROMPT_SET}
 
 
 def _model(run: Run, name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The REST API. Every error is {"error": {field, value, message, fix}}; a user error also lists all its `problems`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,13 +17,10 @@ from app.access.permissions import Forbidden
 from app.access.sharing import LinkNotFound
 from app.documents.run import brief, document
 from app.errors import is_full, storage_problem
-from app.web.rest.answers.form import answers
-from app.web.rest.answers.runs import RunAnswer, RunList, SeriesList
-from app.web.rest.answers.system import Health
 from app.web.rest.before_run import settings_object
-from app.web.rest.json_route import JsonRouter
 from app.web.rest.openapi import RUN_BODY, methods_of
-from app.web.rest.parameters import Key, Limit, Offset, Step
+from app.web.rest.routing import Answer, JsonRouter, Key, Limit, Offset, Step, answers
+from app.web.rest.run_answers import RunAnswer, RunList, SeriesList
 from app.web.security import HEADERS, ErrorResponse, error
 from app.words.datasets import data_problems
 from training.config.choices import Strategy
@@ -50,6 +47,13 @@ from worker.store.system.aside import NotAside
 from worker.store.system.machines import MachineNotFound, MachineReports
 from worker.store.tables import Status
 from worker.store.waiting import NotWaiting
+
+
+class Health(Answer):
+    """The server and its database work."""
+
+    status: Literal["ok"]
+
 
 _STATUS: dict[type[UserError], int] = {
     RunNotFound: 404,

@@ -9,8 +9,8 @@ from fastapi.responses import FileResponse, StreamingResponse
 
 from app.documents.results import outputs as output_documents
 from app.web.assets import SERVED, STATIC_PATH
-from app.web.rest.answers.form import answers, sends
-from app.web.rest.answers.runs import Outputs
+from app.web.rest.routing import answers, sends
+from app.web.rest.run_answers import Outputs
 from app.web.security import error
 from app.words.runs import result_noun
 from training.config.fields import parse

@@ -10,18 +10,13 @@ from worker.diagnosis.diagnosis import diagnose
 from worker.diagnosis.log_file import read_log
 
 
-def of_stream(log: BinaryIO, model: str | None = None, micro_batch: int | None = None) -> dict[str, Any]:
-    """The diagnosis of a log as a JSON value (`worker.diagnosis.diagnosis.Diagnosis.document`).
+def with_log(log: BinaryIO, model: str | None = None, micro_batch: int | None = None) -> tuple[dict[str, Any], str]:
+    """The diagnosis of a log as a JSON value (`worker.diagnosis.diagnosis.Diagnosis.document`), and the text of what was read.
 
     Raises:
         ConfigError: the log is empty, or the caller may not read `model`.
         ModelError: `model` is not a readable model folder or config.json.
     """
-    return with_log(log, model, micro_batch)[0]
-
-
-def with_log(log: BinaryIO, model: str | None = None, micro_batch: int | None = None) -> tuple[dict[str, Any], str]:
-    """As `of_stream`, with the text of the log as far as it was read."""
     parts = read_log(log)
     if not any(part.text.strip() for part in parts):
         raise ConfigError([Problem("log", None, "is empty.", "Send the output of the training run.")])

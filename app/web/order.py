@@ -9,9 +9,8 @@ from app.access import changes
 from app.documents import queue
 from app.documents.results import export
 from app.documents.run import document
-from app.web.rest.answers.form import answers, sends
-from app.web.rest.answers.runs import QueueAnswer, RunAnswer
-from app.web.rest.json_route import JsonRouter
+from app.web.rest.routing import JsonRouter, answers, sends
+from app.web.rest.run_answers import QueueAnswer, RunAnswer
 from training.errors import UserError
 from worker.store import database, runs, waiting
 from worker.store.listed import run_list

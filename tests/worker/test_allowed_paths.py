@@ -152,7 +152,7 @@ def test_no_page_shows_an_account_a_model_outside_its_folders(home, folders, pla
 def test_a_diagnosis_does_not_read_a_model_outside_the_folders(home, folders):
     for path in (folders / "private", folders / "private" / "config.json"):
         with pytest.raises(ConfigError, match="in an allowed folder"):
-            as_bob(log_diagnosis.of_stream, io.BytesIO(b"Error: x"), str(path))
+            as_bob(log_diagnosis.with_log, io.BytesIO(b"Error: x"), str(path))
 
 
 def test_a_data_set_page_does_not_tokenize_with_a_model_outside_the_folders(home, folders):

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from app.cli.errors import CommandError
+from app.documents import dataset
 from app.words.dataset_check import page
 from training.config.choices import Task
 from training.data.inspection import Inspection
@@ -21,7 +22,6 @@ from training.tokens.task_parts import misfit, tasks_of
 from worker.datasets.bundles import as_file
 from worker.datasets.checking import check_file
 
-FOUND = ("file_format", "reason", "rows", "columns", "counts", "empty_rows", "trainable", "suggestion", "unused")
 SETTINGS = ("model", "max_length", "micro_batch", "accumulation", "num_processes", "seed", "eval_split")
 COUNTED = (
     "tokens", "truncated_rows", "lost_tokens", "untrained_rows", "untrained_at", "duplicate_rows", "duplicate_examples",
@@ -99,17 +99,14 @@ def _fitting(inspection: Inspection, options: Options) -> Inspection:
 
 def _document(options: Options, inspection: Inspection) -> dict[str, Any]:
     """The JSON document, with null for the keys that need the tokens."""
-    inspected = {name: getattr(inspection, name) for name in FOUND}
     settings = {name: getattr(options, name) for name in SETTINGS}
     unknown: dict[str, Any] = dict.fromkeys(COUNTED) | {"tokens": dict.fromkeys(("median", "p95", "max", "total"))}
     return {
         "file": options.file.name,
-        "format": inspection.format,
-        **inspected,
+        **dataset.inspected(inspection),
         **unknown,
         "longest_rows": None,
         "longest_lengths": None,
-        "problems": [asdict(problem) for problem in inspection.problems],
         "settings": settings,
     }
 

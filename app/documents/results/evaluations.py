@@ -15,7 +15,7 @@ from worker.evaluations.submit import folder_of
 from worker.store import evaluations, runs
 from worker.store.tables import Evaluation, Status
 
-_FIELDS = (
+FIELDS = (
     "id", "run_id", "owner", "status", "created_at", "started_at", "finished_at", "attempt", "device", "stopping", "phase", "done",
     "total", "overlap", "summary", "error", "reason",
 )  # fmt: skip
@@ -44,7 +44,7 @@ def document(item: Evaluation, against: Evaluation | None = None) -> dict[str, A
         "asked_rows": request.rows, "metrics": list(request.metrics), "lm_eval": list(request.lm_eval),
         "judge": request.judge.model_dump() if request.judge else None,
     }  # fmt: skip
-    found = item.model_dump(mode="json", include=set(_FIELDS)) | asked
+    found = item.model_dump(mode="json", include=set(FIELDS)) | asked
     if against is None:
         return found | {"against": None}
     shown = {name: one.document() for name, one in compared(against, item).items()}

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from app.access import account, callers, notify, users
 from app.access.notify import Wish
 from app.documents import installation
-from app.documents.notifications import channel_document, message_document
+from app.documents.notifications import channel_document, document
 from app.pages.common.dialog import Dialog, asking, dialog
 from app.pages.common.html import QUIET, database_unreachable, html, title, user_error_html
 from app.pages.settings.html import (
@@ -266,12 +266,11 @@ def _panels() -> list[Any]:
 def _notifications() -> list[Any]:
     """Channels and messages."""
     try:
-        messages = [message_document(*pair) for pair in notify.history()]
-        tests = {one["channel"]: one for one in reversed(messages) if one["event"] == "test"}
-        channels = [channel_document(channel) for channel in notify.listing()]
+        found = document(notify.listing(), notify.history())
     except UNREACHABLE:
         return [database_unreachable(), ""]
-    return [channels_html(channels, callers.current().name, tests), messages_html(messages)]
+    tests = {one["channel"]: one for one in reversed(found["messages"]) if one["event"] == "test"}
+    return [channels_html(found["channels"], callers.current().name, tests), messages_html(found["messages"])]
 
 
 def _users() -> Markup:

@@ -3,14 +3,58 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field
 
 from app.documents.comparison import texts
 from app.documents.comparison.document import Comparison, as_json, compare, split_ids
 from app.documents.comparison.plotted import Axis, View, plotted
-from app.web.rest.answers.analysis import ComparisonAnswer, Lines
-from app.web.rest.answers.form import answers, sends
-from app.web.rest.parameters import Finite
+from app.web.rest.routing import Answer, Finite, answers, sends
 from worker.store import database
+from worker.store.tables import Status
+
+
+class ComparedRun(Answer):
+    """A run of a comparison."""
+
+    id: str
+    name: str
+    status: Status
+    method: str
+
+
+class ComparisonAnswer(Answer):
+    """Results, settings and other differences of runs. Each list has a value for each run, in their order; null: it has none."""
+
+    runs: list[ComparedRun]
+    measures: dict[str, list[Any]] = Field(description="results")
+    best: dict[str, list[int]] = Field(description="positions, from 0, of the best value of a result")
+    settings: dict[str, list[Any]] = Field(description="settings that differ, or all")
+    circumstances: dict[str, list[Any]] = Field(description="what else differs, such as devices and attempts")
+    against_first: list[dict[str, Any]] = Field(
+        description="what answers to the same held-out rows show against the first run"
+    )
+    labels: dict[str, str] = Field(description="each key in words")
+
+
+class PlotLine(Answer):
+    """A metric of a run: places on the axis, values, and the extremes of each point (null if they equal the values).
+
+    `step` is the last one of the last point, `width` the number of steps that a point covers.
+    """
+
+    x: list[float]
+    y: list[float | None]
+    low: list[float | None] | None = None
+    high: list[float | None] | None = None
+    step: int
+    width: int
+
+
+class Lines(Answer):
+    """The metrics of runs by RUN/METRIC."""
+
+    lines: dict[str, PlotLine]
+
 
 router = APIRouter()
 

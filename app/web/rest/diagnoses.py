@@ -8,13 +8,74 @@ from starlette.concurrency import run_in_threadpool
 
 from app.access import callers, changes
 from app.documents import diagnoses
+from app.documents.diagnoses import Recent
 from app.web import log_diagnosis
-from app.web.rest.answers.analysis import LogDiagnosis, RecentDiagnoses, RunDiagnosis, SharedDiagnosisAnswer
-from app.web.rest.answers.form import answers
 from app.web.rest.openapi import raw_body
-from app.web.rest.parameters import MicroBatch
+from app.web.rest.routing import Answer, MicroBatch, answers
 from worker.runs import shared_diagnoses
 from worker.supervision import run_diagnosis
+
+
+class DiagnosisAnswer(Answer):
+    """Why a run failed. `confidence` is 0 to 1; `evidence` are lines of the log; `changes` are settings that fix the run."""
+
+    cause: str
+    title: str
+    confidence: float
+    explanation: str
+    evidence: list[str]
+    evidence_lines: list[int]
+    first_failed_rank: int | None
+    fix: list[str]
+    changes: dict[str, Any]
+    inferred: dict[str, Any]
+
+
+class SharedIn(Answer):
+    """Where a diagnosis was shared: its id, and the path of its page on this server."""
+
+    id: str
+    address: str
+
+
+class LogDiagnosis(DiagnosisAnswer):
+    """The diagnosis of a log; `shared`, if it was asked for, tells where it is."""
+
+    shared: SharedIn | None = None
+
+
+class Compared(Answer):
+    """The failed run beside the finished one most like it: settings that differ as [its, the other's], and new log lines."""
+
+    run: str
+    name: str
+    shared: list[str]
+    settings: dict[str, list[Any]]
+    lines: list[Any]
+
+
+class RunDiagnosis(DiagnosisAnswer):
+    """The diagnosis of a run, and the run beside a finished one (null if there is none like it)."""
+
+    compared: Compared | None
+
+
+class SharedDiagnosisAnswer(Answer):
+    """A shared diagnosis with its log, both without secrets."""
+
+    id: str
+    owner: str
+    created_at: float
+    diagnosis: DiagnosisAnswer
+    log: str
+    address: str
+
+
+class RecentDiagnoses(Answer):
+    """The last ten diagnoses of failed runs and shared logs, newest first."""
+
+    diagnoses: list[Recent]
+
 
 router = APIRouter()
 

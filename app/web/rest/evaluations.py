@@ -9,13 +9,50 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import changes
 from app.documents.results import evaluations as document
-from app.web.rest.answers.evaluations import EvaluationAnswer, EvaluationList, EvaluationRows
-from app.web.rest.answers.form import answers, sends
-from app.web.rest.json_route import JsonRouter
+from app.documents.results.evaluations import FIELDS, Row
+from app.web.rest.routing import Answer, JsonRouter, answers, columns, sends
 from app.web.security import error
 from training.evaluation.request import RECORDS_FILE
 from worker.evaluations.submit import folder_of
 from worker.store import database, evaluations
+from worker.store.tables import Evaluation
+
+
+class Against(Answer):
+    """Another evaluation of the same rows, and by metric what the scores show: difference, interval, verdict."""
+
+    evaluation: str
+    source: str
+    scores: dict[str, dict[str, Any]]
+
+
+@columns(Evaluation, FIELDS)
+class EvaluationAnswer(Answer):
+    """An evaluation: what was asked for, its progress, and its means. Times are seconds since the epoch."""
+
+    source: str
+    data: str
+    sha256: str
+    columns: str | None
+    asked_rows: int | None
+    metrics: list[str]
+    lm_eval: list[str]
+    judge: dict[str, Any] | None
+    against: Against | None
+
+
+class EvaluationList(Answer):
+    """The evaluations of a run, newest first."""
+
+    evaluations: list[EvaluationAnswer]
+
+
+class EvaluationRows(Answer):
+    """Answers row by row with their scores, and how many there are."""
+
+    rows: list[Row]
+    total: int
+
 
 router = JsonRouter()
 

@@ -1,17 +1,75 @@
 """REST routes of notifications: channels, their messages, and what an open page shows."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Body, Query, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import notify
 from app.access.notify import Wish
-from app.documents.notifications import browser_document, channel_document, message_document
-from app.web.rest.answers.form import answers
-from app.web.rest.answers.settings import BrowserEvents, BrowserMessages, Channel, ChannelList, Message
-from app.web.rest.json_route import JsonRouter
+from app.documents.notifications import browser_document, channel_document, document, message_document
+from app.web.rest.routing import Answer, JsonRouter, answers
 from worker.store.tables import Event, WebhookFormat
+
+
+class Channel(Answer):
+    """A webhook or an e-mail address; the secret part of a webhook's address is left out."""
+
+    id: str
+    owner: str
+    kind: str
+    address: str
+    format: str | None
+    events: list[str]
+    everyone: bool = Field(description="tells about the runs of all users")
+    created_at: float
+
+
+class Message(Answer):
+    """A message with its outcome. Times are seconds since the epoch."""
+
+    id: int | None
+    channel: str | None
+    address: str | None
+    event: str
+    run: str | None
+    name: str | None
+    created_at: float
+    state: Literal["waiting", "delivered", "given up", "failed, tried again"]
+    tries: int
+    reason: str = Field(description="why the last try failed, or empty")
+    next_try_at: float | None
+    done_at: float | None
+
+
+class ChannelList(Answer):
+    """The caller's channels, and the latest messages to them, the newest first."""
+
+    channels: list[Channel]
+    messages: list[Message]
+
+
+class BrowserMessage(Answer):
+    """A message as an open page shows it."""
+
+    id: int
+    title: str
+    text: str
+    address: str
+
+
+class BrowserMessages(Answer):
+    """The messages to show, and the id to continue after."""
+
+    messages: list[BrowserMessage]
+    next: int
+
+
+class BrowserEvents(Answer):
+    """The events that the caller's open pages show."""
+
+    events: list[str]
+
 
 router = JsonRouter(prefix="/api/notifications")
 
@@ -38,8 +96,7 @@ class Events(BaseModel):
 @router.get("", **answers(ChannelList))
 def list_channels() -> dict[str, Any]:
     """The caller's channels, and the latest messages to them with their outcome, the newest first."""
-    messages = [message_document(*pair) for pair in notify.history()]
-    return {"channels": [channel_document(channel) for channel in notify.listing()], "messages": messages}
+    return document(notify.listing(), notify.history())
 
 
 @router.post("", status_code=201, **answers(Channel, 201))

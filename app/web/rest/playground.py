@@ -1,6 +1,6 @@
 """REST routes of the playground: served models and prompt sets."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Body, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -8,11 +8,73 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.access import callers
 from app.access import playground as changes
 from app.documents import playground as documents
-from app.web.rest.answers.form import answers
-from app.web.rest.answers.playground import PromptSetAnswer, PromptSets, Served, ServedAnswer, Suggestions
-from app.web.rest.json_route import JsonRouter
+from app.documents.playground import PROMPT_SET, SERVED
+from app.web.rest.routing import Answer, JsonRouter, answers, columns
 from worker.store import database
 from worker.store.playground import prompt_sets
+from worker.store.tables import PromptSet, ServedModel
+
+
+@columns(ServedModel, SERVED)
+class ServedAnswer(Answer):
+    """A process that serves models, and its state; `reason` says why it waits or ended. Times are seconds since the epoch."""
+
+    state: Literal["waiting", "starting", "ready", "ended"]
+    reason: str
+    age_seconds: float
+
+
+class OfferedModel(Answer):
+    """A model that can be served, by its name in requests."""
+
+    name: str
+    kind: Literal["result", "checkpoint", "base"]
+    label: str
+    run_id: str
+    status: str
+    finished_at: float | None
+
+
+class OfferedBase(Answer):
+    """A base model (folder or hub id, and revision) with the models on it."""
+
+    base: str
+    revision: str
+    models: list[OfferedModel]
+
+
+class Served(Answer):
+    """The caller's latest served models (null: none yet), and what can be served, the newest runs first."""
+
+    served: ServedAnswer | None
+    offered: list[OfferedBase]
+
+
+class Suggestion(Answer):
+    """A prompt from a run's rows: `messages` or `prompt`, and the row's own answer."""
+
+    messages: list[dict[str, Any]] | None
+    prompt: str | None
+    expected: str
+    label: str
+
+
+class Suggestions(Answer):
+    """Prompts from a run's held-out rows, or from the first rows of its data set."""
+
+    suggestions: list[Suggestion]
+
+
+@columns(PromptSet, PROMPT_SET)
+class PromptSetAnswer(Answer):
+    """Prompts that a user keeps, with the latest answers of each model."""
+
+
+class PromptSets(Answer):
+    """All prompt sets, by name."""
+
+    prompt_sets: list[PromptSetAnswer] = Field(description="with the latest answers of each model")
+
 
 router = JsonRouter()
 

@@ -9,11 +9,10 @@ from app.access import callers
 from app.documents import log_search, records
 from app.documents.log_search import Filter, Level
 from app.documents.run import document
-from app.web.rest.answers.form import answers
-from app.web.rest.answers.runs import EventPart, LogPart, RunAnswer
 from app.web.rest.data.received import received
 from app.web.rest.openapi import raw_body
-from app.web.rest.parameters import After
+from app.web.rest.routing import After, answers
+from app.web.rest.run_answers import EventPart, LogPart, RunAnswer
 from worker.runs import restore
 from worker.runs.restore import BadArchive
 from worker.store import database

@@ -3,15 +3,48 @@
 from typing import Annotated, Any
 
 from fastapi import Body
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import account, callers, notify
 from app.documents import installation
-from app.web.rest.answers.form import answers
-from app.web.rest.answers.settings import SettingsAnswer
-from app.web.rest.answers.system import NewToken
-from app.web.rest.json_route import JsonRouter
+from app.web.rest.routing import Answer, JsonRouter, answers
+from app.web.rest.users import NewToken
 from worker.settings import get_settings
+
+
+class AccountOfCaller(Answer):
+    """The caller: the name under which their runs are listed, and where their token is kept (null: they have none)."""
+
+    name: str
+    role: str
+    signed_in: bool
+    token: str | None
+
+
+class Preferences(Answer):
+    """What the caller prefers."""
+
+    model: str = Field(description="that of a new form on New run; empty for none")
+
+
+class InstallationEntry(Answer):
+    """A folder or service of the installation: its value, the variable that sets it, and where the value comes from."""
+
+    name: str
+    value: str | None
+    variable: str | None
+    source: str
+    about: str
+
+
+class SettingsAnswer(Answer):
+    """The caller's account and preferences, and the folders and services of the installation."""
+
+    account: AccountOfCaller
+    preferences: Preferences
+    folders: list[InstallationEntry]
+    services: list[InstallationEntry]
+
 
 router = JsonRouter(prefix="/api/settings")
 

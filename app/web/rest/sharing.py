@@ -7,8 +7,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import sharing
-from app.web.rest.answers.form import Answer, answers
-from app.web.rest.json_route import JsonRouter
+from app.web.rest.routing import Answer, JsonRouter, answers
 from worker.store.shares import Kind
 
 router = JsonRouter(prefix="/api")

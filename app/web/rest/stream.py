@@ -10,8 +10,7 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from app.documents import records
-from app.web.rest.answers.form import sends
-from app.web.rest.parameters import MOST
+from app.web.rest.routing import MOST, sends
 
 router = APIRouter()
 

@@ -1,16 +1,210 @@
 """REST routes of the installation: machines, disk space and services."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Body, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import callers, changes
 from app.documents import system as system_document
-from app.web.rest.answers.form import answers
-from app.web.rest.answers.system import RemovedMachine, System, UsedMachine
-from app.web.rest.json_route import JsonRouter
+from app.web.rest.routing import Answer, JsonRouter, answers, columns
+from app.web.rest.users import AccountUse
 from worker.disk.offers import Freeable
+from worker.machine.sizes import Size
+from worker.queue.broker_state import Broker
+from worker.store.system.database_facts import DatabaseFacts
+from worker.store.tables import Machine, MachineAside
+
+
+class LeaseAnswer(Answer):
+    """The run that holds a device, and when its lease was renewed and expires."""
+
+    device: str
+    run_id: str
+    name: str
+    owner: str
+    phase: str
+    step: int
+    total_steps: int | None
+    renewed_at: float | None
+    expires_at: float | None
+
+
+class DeviceAnswer(Answer):
+    """A device as its worker measured it (null: it could not be measured), and the run that holds it."""
+
+    name: str
+    label: str
+    memory_bytes: int
+    memory_used_bytes: int | None
+    temperature_celsius: int | None
+    utilization: float | None = Field(description="a share of 1")
+    power_watts: float | None
+    power_limit_watts: float | None
+    problem: str = Field(default="", description="why no run can use it, or empty")
+    others: str = Field(default="", description="what uses it although Lathe does not, or empty")
+    lease: LeaseAnswer | None
+
+
+@columns(Machine, [name for name in Machine.model_fields if name != "devices"])
+class MachineAnswer(Answer):
+    """A machine as its worker reported it last. Times are seconds since the epoch, sizes bytes."""
+
+    age_seconds: float
+    state: Literal["ready", "overloaded", "draining", "stopped", "lost"]
+    devices: list[DeviceAnswer]
+
+
+class PoolAnswer(Answer):
+    """A partition of an engine: its machines by state, in the engine's words."""
+
+    name: str
+    machines: int
+    states: dict[str, int]
+    gpus: int
+    time_limit: str
+    is_default: bool
+
+
+class EngineAnswer(Answer):
+    """An engine with machines of its own, and how many runs wait and run there. `problem`: why it does not answer."""
+
+    engine: str
+    pools: list[PoolAnswer]
+    waiting: int
+    running: int
+    problem: str
+    age_seconds: float
+
+
+@columns(MachineAside, ("host", "since", "reason"))
+class AsideAnswer(Answer):
+    """A machine that runs on several machines avoid, since its second failure; `reason` is the latest one."""
+
+
+class Oldest(Answer):
+    """The run that has waited longest."""
+
+    run_id: str
+    name: str
+    queued_at: float
+
+
+class QueueCounts(Answer):
+    """How many runs wait and run."""
+
+    waiting: int
+    running: int
+    oldest: Oldest | None
+
+
+class Progress(Answer):
+    """How many items of a work are done."""
+
+    done: int
+    total: int
+
+
+class RunOnDisk(Answer):
+    """The disk use of a run."""
+
+    id: str
+    name: str
+    owner: str
+    status: str
+    bytes: int
+    files: int
+    checkpoint_bytes: int
+
+
+class Offer(Answer):
+    """Files that the caller can free; `harmless`: they are made again when they are needed."""
+
+    kind: Freeable
+    harmless: bool
+    bytes: int
+    files: int
+
+
+class Freeing(Progress):
+    """The latest work of freeing: what it freed so far, and what it could not free."""
+
+    kinds: list[Freeable]
+    bytes: int
+    files: int
+    problems: list[str]
+    ended_at: float | None
+
+
+class Disk(Answer):
+    """The disk use by kind, measured in the background; null before the first measurement."""
+
+    measured_at: float | None
+    measuring: Progress | None
+    problem: str | None
+    kinds: dict[str, Size] | None
+    largest_runs: list[RunOnDisk]
+    freeable: list[Offer]
+    freeing: Freeing | None
+
+
+class Deleted(Answer):
+    """What the retention rules would delete now."""
+
+    bytes: int
+    files: int
+    runs: int
+
+
+class Retention(Answer):
+    """The retention rules, null for a rule that is not set."""
+
+    keep_checkpoints: int | None
+    checkpoint_days: float | None
+    archive_days: float | None
+    store_cache_bytes: int | None
+    would_delete: Deleted | None
+
+
+class Version(Answer):
+    """The version of a package in the server's environment, and those of the workers."""
+
+    package: str
+    here: str | None
+    workers: list[str]
+
+
+class System(Answer):
+    """The installation. Times are seconds since the epoch by the database's clock, sizes bytes."""
+
+    time: float
+    machines: list[MachineAnswer]
+    other_leases: list[LeaseAnswer]
+    engines: list[EngineAnswer]
+    queue: QueueCounts
+    put_aside: list[AsideAnswer]
+    accounts: list[AccountUse]
+    disk: Disk
+    retention: Retention
+    database: DatabaseFacts
+    broker: Broker
+    versions: list[Version]
+    limits: dict[str, Any]
+
+
+class RemovedMachine(Answer):
+    """The machine that was removed."""
+
+    name: str
+    removed: Literal[True]
+
+
+class UsedMachine(Answer):
+    """The machine that runs on several machines use again."""
+
+    name: str
+    put_aside: Literal[False]
+
 
 router = JsonRouter()
 

@@ -6,11 +6,41 @@ from fastapi import Body, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import users
-from app.web.rest.answers.form import answers
-from app.web.rest.answers.system import AccountAnswer, AccountList, NewToken
-from app.web.rest.json_route import JsonRouter
-from app.web.rest.parameters import Limit, Offset
+from app.web.rest.routing import Answer, JsonRouter, Limit, Offset, answers, columns
 from worker.store.accounts import MOST
+from worker.store.tables import Account
+
+
+class AccountUse(Answer):
+    """What an account uses and may use at once; a limit is null if there is none, `disk_bytes` where it was not measured."""
+
+    name: str
+    devices: int
+    max_devices: int | None
+    waiting: int
+    max_waiting: int | None
+    disk_bytes: int | None
+    max_disk_bytes: int | None
+
+
+@columns(Account, ("admin", "created_at"))
+class AccountAnswer(AccountUse):
+    """A user with their own token, what they use and may use at once. The disk use is measured where it has a limit."""
+
+
+class AccountList(Answer):
+    """The accounts by name, and how many there are in all."""
+
+    users: list[AccountAnswer]
+    total: int
+
+
+class NewToken(Answer):
+    """The token of an account, shown only this once."""
+
+    name: str
+    token: str
+
 
 router = JsonRouter(prefix="/api/users")
 

@@ -12,8 +12,7 @@ from app.documents.live import plots
 from app.documents.live.plots import View
 from app.documents.live.reader import Cursor
 from app.web.downloads import slug
-from app.web.rest.answers.form import sends
-from app.web.rest.parameters import After
+from app.web.rest.routing import After, sends
 from app.web.streams.feeds import Feeds
 from worker.store import database, logs, runs
 from worker.store.tables import Run

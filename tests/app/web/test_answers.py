@@ -10,9 +10,8 @@ from prepared import LOG, STARTER, prepared_installation  # noqa: F401
 from pydantic import TypeAdapter
 from web import client
 
-from app.web.rest.answers.analysis import ConfigCheck, ForecastAnswer, Translation
-from app.web.rest.answers.errors import ErrorAnswer
-from app.web.rest.openapi import operations
+from app.web.rest.before_run import ConfigCheck, ForecastAnswer, Translation
+from app.web.rest.openapi import ErrorAnswer, operations
 from worker.datasets import datasets, token_counts
 from worker.disk import background, usage
 from worker.settings import get_settings

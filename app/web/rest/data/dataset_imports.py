@@ -1,17 +1,61 @@
 """REST routes that import data sets from the hub and from the server's folders, in the background."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Body, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import dataset_imports
 from app.access.intake import Intake, intakes
-from app.web.rest.answers.datasets import Files, ImportAnswer, ImportList
-from app.web.rest.answers.form import answers
-from app.web.rest.json_route import JsonRouter
+from app.web.rest.routing import Answer, JsonRouter, answers
 from training.config.fields import ConfigError
 from training.errors import Problem
+
+
+class ImportProblem(Answer):
+    """Why an import was refused: the file, the first row (`line`, from 1), and the number of rows with this problem."""
+
+    level: str
+    message: str
+    fix: str
+    file: str | None = None
+    line: int | None = None
+    field: str | None = None
+    rows: int | None = None
+
+
+class Added(Answer):
+    """A data set that an import stored."""
+
+    id: str
+    name: str
+
+
+class ImportAnswer(Answer):
+    """An import in the background. It stays listed for two minutes after it is done, and for an hour if it was refused."""
+
+    id: int
+    name: str
+    owner: str
+    state: Literal["checking", "done", "refused"]
+    bytes: int = Field(description="size of the file; 0 if it is not known yet")
+    since: float = Field(description="seconds since the epoch")
+    problems: list[ImportProblem]
+    datasets: list[Added]
+
+
+class ImportList(Answer):
+    """The imports of this server, oldest first."""
+
+    imports: list[ImportAnswer]
+
+
+class Files(Answer):
+    """The files of the server that can be imported; `reason` tells why there can be none."""
+
+    files: list[str]
+    reason: str
+
 
 router = JsonRouter(prefix="/api/datasets")
 

@@ -1,25 +1,102 @@
 """REST routes of data sets: list, import, check, read, map, delete."""
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Body, Query, Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers, changes
 from app.documents import dataset as document
 from app.documents import rows as rows_document
-from app.web.rest.answers.datasets import Check, DatasetAnswer, DatasetList, Rows
-from app.web.rest.answers.form import answers
+from app.documents.dataset import BRIEF
 from app.web.rest.data.received import Received, received
-from app.web.rest.json_route import JsonRouter
-from app.web.rest.parameters import Limit, Offset
-from training.data.inspection import Inspection
+from app.web.rest.routing import Answer, JsonRouter, Limit, Offset, answers, columns
+from training.data.issues import Issue
 from worker.datasets import datasets, row_pages
 from worker.datasets.checking import check_file
 from worker.datasets.row_search import LONGEST_TEXT
 from worker.store import database
+from worker.store.tables import Dataset, Status
+
+
+@columns(Dataset, BRIEF)
+class DatasetInList(Answer):
+    """A data set in a list. `used_by` is the number of runs that use it, `warning_kinds` that of its kinds of warnings."""
+
+    format: str = Field(description="format of the rows, such as messages or prompt/completion; unknown if none fits")
+    file_format: str
+    used_by: int
+    warning_kinds: int
+
+
+class DatasetList(Answer):
+    """The data sets that match, newest first, and how many match in all."""
+
+    datasets: list[DatasetInList]
+    total: int
+
+
+class User(Answer):
+    """A run that uses a data set."""
+
+    id: str
+    name: str
+    status: Status
+
+
+@columns(Dataset, (*BRIEF, "sha256", "reason", "counts", "columns", "columns_map", "sample"))
+class DatasetAnswer(Answer):
+    """A data set with its warnings, its first rows and the runs that use it, newest first."""
+
+    format: str = Field(description="format of the rows, such as messages or prompt/completion; unknown if none fits")
+    file_format: str
+    warnings: list[Issue]
+    unused_columns: list[str] = Field(description="columns that training does not use")
+    runs: list[User]
+
+
+class Check(Answer):
+    """The report on a file; nothing was stored. `suggestion` is a column mapping that fits the first rows, if one does."""
+
+    file_format: str
+    format: str
+    reason: str
+    rows: int
+    columns: list[str]
+    counts: dict[str, int] = Field(description="rows of each format")
+    empty_rows: int
+    trainable: bool = Field(description="true if there are no errors")
+    suggestion: str
+    unused: list[str] = Field(description="columns that training does not use")
+    problems: list[Issue]
+
+
+class RowAnswer(Answer):
+    """A row with its number from 1; `cut` names the columns whose values are shortened."""
+
+    row: int
+    values: dict[str, Any]
+    cut: list[str]
+    problem: str = Field(default="", description="why the row cannot be read")
+    fix: str = ""
+
+
+class Rows(Answer):
+    """Rows of a data set. `next` is the offset of the rows after them, null at the end.
+
+    Answers to a search have `complete` (false while it continues in the background), `more` (true if it stopped at 1,000 rows) and
+    `searched` (rows read).
+    """
+
+    rows: list[RowAnswer]
+    offset: int
+    total: int = Field(description="rows of the data set; of a search, rows found so far")
+    next: int | None
+    complete: bool | None = None
+    more: bool | None = None
+    searched: int | None = None
+
 
 router = JsonRouter(prefix="/api/datasets")
 
@@ -36,18 +113,6 @@ _BODY = {
         },
     }
 }
-_CHECKED = (
-    "file_format",
-    "format",
-    "reason",
-    "rows",
-    "columns",
-    "counts",
-    "empty_rows",
-    "trainable",
-    "suggestion",
-    "unused",
-)
 Name = Annotated[str | None, Query(max_length=500, description="The file's name. Default: the one in the form.")]
 Columns = Annotated[
     str | None, Query(max_length=2000, description="Column of each role: prompt=question, completion=answer.")
@@ -91,7 +156,7 @@ async def check_dataset(request: Request, name: Name = None, columns: Columns = 
     """Checks a file: its format, rows and problems. Stores nothing."""
     async with received(request, name) as files:
         inspection = await run_in_threadpool(check_file, files.paths[0], name or files.names[0], columns)
-    return _inspected(inspection)
+    return document.inspected(inspection)
 
 
 @router.get("/{dataset_id}", **answers(DatasetAnswer))
@@ -144,11 +209,6 @@ def _import(files: Received, name: str | None, columns: str | None) -> dict[str,
     if columns and item.columns_map != columns:  # the file was already stored, or there are several
         changes.save_mapping(item.id, columns)
     return show_dataset(item.id)
-
-
-def _inspected(inspection: Inspection) -> dict[str, Any]:
-    values = {name: getattr(inspection, name) for name in _CHECKED}
-    return values | {"problems": [asdict(problem) for problem in inspection.problems]}
 
 
 def _full_id(dataset_id: str) -> str:

@@ -1,15 +1,14 @@
 """REST routes of tokenized data sets: their statistics, and a row as tokens."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
+from pydantic import Field
 
 from app.access import callers
 from app.documents import dataset as document
-from app.web.rest.answers.datasets import RowTokens, Tokenization
-from app.web.rest.answers.form import answers
-from app.web.rest.parameters import MOST
+from app.web.rest.routing import MOST, Answer, answers
 from training.config.fields import ConfigError
 from training.errors import Problem
 from training.tokens.store import TokenStore, open_store
@@ -18,6 +17,92 @@ from worker.datasets import datasets, token_counts, token_report
 from worker.datasets.token_counts import TokenCount
 from worker.store import database
 from worker.store.tables import Dataset
+
+
+class TokenProblem(Answer):
+    """Why a data set cannot be tokenized."""
+
+    message: str
+    fix: str
+    file: str | None = None
+    line: int | None = None
+    field: str | None = None
+
+
+class WorstBatch(Answer):
+    """The largest batch of a run: its rows from 1, and its place: epoch and rank from 0, step and micro step from 1."""
+
+    epoch: int
+    step: int
+    rank: int
+    micro: int
+    rows: list[int]
+    longest: int = Field(description="tokens of its longest row")
+    tokens: int
+
+
+class LongRow(Answer):
+    """A row, from 1, and its tokens."""
+
+    row: int
+    tokens: int
+
+
+class TokenReport(Answer):
+    """The statistics of a tokenized data set. Rows are counted from 1."""
+
+    tokens: dict[str, int] = Field(description="median, p95 and max of a row, and the total")
+    rows: int
+    empty_rows: int
+    duplicate_rows: int
+    near_duplicate_rows: int
+    histogram: dict[str, list[int]] = Field(description="edges, in tokens, and counts of rows between them")
+    cut_offs: list[dict[str, float]] = Field(
+        description="for limits: the shares of truncated rows, of lost tokens, and of rows without loss tokens"
+    )
+    scripts: list[dict[str, Any]] = Field(description="rows, characters and tokens of each writing system")
+    untrained_at: dict[str, int] = Field(description="rows without loss tokens at each maximum length")
+    duplicate_examples: list[list[int]] = Field(description="[row, the earlier row that it equals]")
+    near_duplicate_examples: list[list[int]]
+    longest_rows: list[LongRow]
+    truncated_rows: int
+    lost_tokens: int
+    untrained_rows: int
+    train_rows: int
+    held_out_rows: int
+    problem: str
+    padding_waste: float = Field(description="share of pad tokens")
+    packing_waste: float
+    worst_batches: list[WorstBatch]
+
+
+class Tokenization(Answer):
+    """How far the data set is tokenized, in rows, and its statistics once it is done."""
+
+    status: Literal["absent", "running", "done", "failed"]
+    done: int
+    total: int
+    problem: TokenProblem | None
+    report: TokenReport | None
+
+
+class Token(Answer):
+    """A token. `trained`: it carries loss; `cut`: it is beyond the maximum length. `text` is empty if a character continues."""
+
+    id: int
+    text: str
+    trained: bool
+    cut: bool
+    special: bool
+
+
+class RowTokens(Answer):
+    """A row as tokens; `length` is the number of all."""
+
+    row: int
+    length: int
+    tokens: list[Token]
+
 
 router = APIRouter(prefix="/api/datasets/{dataset_id}")
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from app.documents.results.outputs import Output
 from app.documents.results.snippets import Snippet
 from app.documents.run import ATTEMPT, BRIEF, EVENT, WHOLE
-from app.web.rest.answers.form import Answer, columns
+from app.web.rest.routing import Answer, columns
 from worker.store.measured.series import Series
 from worker.store.tables import Attempt, LogLine, Run, RunEvent, Status
 
