@@ -6,17 +6,15 @@ from typing import Any
 import click
 
 from app.cli.dataset.commands import dataset
-from app.cli.doctor import doctor
 from app.cli.errors import Command
 from app.cli.evaluations.commands import evaluate, evaluations
-from app.cli.machines import machines
 from app.cli.notify import notify
 from app.cli.options import Group, config_type, count_type, json_option, path_type
 from app.cli.results import archive, export, gather, push, restore, verify
 from app.cli.runs.edit import delete, edit
 from app.cli.runs.queue import queue
 from app.cli.runs.sweep import sweep
-from app.cli.services import system, up, web, worker
+from app.cli.services import doctor, machines, system, up, web, worker
 from app.cli.setting_flags import RunCommand, settings_by_any_name, underscores_too
 from app.cli.share import share
 from app.cli.user import token, user
@@ -109,7 +107,7 @@ def render(ctx: click.Context, config: Path | None, as_json: bool, overrides: di
 
     Queues nothing. Shows which tokens carry loss, and faults of the chat template, the tokenizer and the rows. Exit code 1: errors.
     """
-    from app.cli import render as cli_render
+    from app.cli import forecast as cli_render
 
     ctx.exit(cli_render.render(config, overrides, as_json=as_json))
 
@@ -194,7 +192,7 @@ def compare(run_ids: tuple[str, ...], as_markdown: bool, as_csv: bool, all_setti
 @click.pass_context
 def logs(ctx: click.Context, run_id: str, follow: bool, tail: int, as_json: bool) -> None:
     """Print the log of a run's training process."""
-    from app.cli.runs import logs as cli_logs
+    from app.cli.runs import show as cli_logs
 
     ctx.exit(cli_logs.logs(run_id, follow=follow, tail=tail, as_json=as_json))
 

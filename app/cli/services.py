@@ -1,9 +1,12 @@
 """`lathe up`, `web`, `worker` and `system`: the parts of an installation."""
 
+import json
+from dataclasses import asdict
+
 import click
 
 from app.cli.errors import Command
-from app.cli.options import json_option
+from app.cli.options import Group, json_option
 
 FREEABLE = ("finished_checkpoints", "tokens", "uploads", "resumable_checkpoints", "unknown_runs")
 
@@ -73,3 +76,54 @@ def system(kinds: tuple[str, ...], yes: bool, as_json: bool) -> None:
         cli_system.free(list(kinds), yes=yes, as_json=as_json)
     else:
         cli_system.show(as_json=as_json)
+
+
+@click.group(cls=Group)
+def machines() -> None:
+    """Take back machines that were put aside after failures.
+
+    `lathe system` lists all machines.
+    """
+
+
+@machines.command()
+@click.argument("name")
+def use(name: str) -> None:
+    """Let runs on several machines use NAME again."""
+    from app.cli.system import use_machine
+
+    use_machine(name)
+    click.echo(f"Runs on several machines use {name} again.")
+
+
+@click.command(cls=Command)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Check whether this machine can train: driver, GPUs, packages, memory, disk and services.
+
+    Each line that is not ok has a cure. The exit code is 1 if a check failed; warnings leave it 0. Takes half a minute.
+    """
+    from worker.doctor.checks import findings
+    from worker.doctor.finding import State
+
+    found = []
+    for one in findings():
+        found.append(one)
+        if not as_json:
+            click.echo(f"{one.state.value:<9}{one.subject:<20}{one.said}")
+            if one.cure:
+                click.echo(f"{'':<29}{one.cure}")
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found]))
+    else:
+        click.echo(
+            _summary(sum(one.state is State.FAILED for one in found), sum(one.state is State.WARNING for one in found))
+        )
+    ctx.exit(int(any(one.state is State.FAILED for one in found)))
+
+
+def _summary(failed: int, warned: int) -> str:
+    if failed:
+        return f"{failed} failed: runs on this machine will fail, or train elsewhere than you expect."
+    return f"No check failed; {warned} could be better." if warned else "This machine is ready to train."

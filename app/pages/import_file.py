@@ -9,7 +9,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.pages.common import form
-from app.pages.common.html import QUIET, each, html, panel, table, title, user_error_html
+from app.pages.common.html import QUIET, each, html, note_html, panel, table, title, user_error_html
 from app.pages.common.upload_box import deleted_afterwards, uploads_only
 from training.config.fields import settings
 from training.config.yaml_file import to_yaml
@@ -111,7 +111,7 @@ def _imported(imported: Imported) -> Markup:
         some = [one for one in imported.entries if one.outcome is outcome]
         if some:
             heading = f"{outcome.value.capitalize()} ({len(some)})"
-            parts.append(panel(heading, Markup('<p class="note">{}</p>').format(note) + _table(some)))
+            parts.append(panel(heading, note_html(note) + _table(some)))
     return Markup('<div class="imports">{}</div>').format(Markup("").join(parts))
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from app.access import notify, quickstart
 from app.documents.tour import DIAGNOSE, TAKE_AWAY, Tour, tour
 from app.pages.common.diagnosis import diagnosis_html
-from app.pages.common.html import QUIET, database_unreachable, html, title, user_error_html
+from app.pages.common.html import QUIET, database_unreachable, html, problem_html, title
 from app.web import log_diagnosis
 from app.words import numbers
 from training.errors import UserError
@@ -112,10 +112,8 @@ def sample_run_started() -> list[Any]:
     """Queues the sample run and opens its page."""
     try:
         return [f"/run?id={quickstart.start().id}", ""]
-    except UserError as error:
-        return ["", user_error_html(error)]
-    except UNREACHABLE:
-        return ["", database_unreachable()]
+    except (UserError, *UNREACHABLE) as error:
+        return ["", problem_html(error)]
 
 
 def sample_log_diagnosed(log: str) -> list[Any]:
@@ -123,10 +121,8 @@ def sample_log_diagnosed(log: str) -> list[Any]:
     try:
         found, _ = log_diagnosis.with_log(io.BytesIO((log or "").encode("utf-8", "replace")), None, None)
         notify.add_tour_step(DIAGNOSE)
-    except UserError as error:
-        return [user_error_html(error), *[gr.skip()] * 5]
-    except UNREACHABLE:
-        return [database_unreachable(), *[gr.skip()] * 5]
+    except (UserError, *UNREACHABLE) as error:
+        return [problem_html(error), *[gr.skip()] * 5]
     return [diagnosis_html(found), *tour_steps()]
 
 

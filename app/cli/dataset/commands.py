@@ -118,7 +118,7 @@ def show(dataset_id: str, as_json: bool) -> None:
 @json_option
 def rows(dataset_id: str, offset: int, limit: int, search: str, as_json: bool) -> None:
     """Print rows of a data set, or those that contain a text."""
-    from app.cli.dataset import rows as cli_rows
+    from app.cli.dataset import store as cli_rows
 
     cli_rows.rows(dataset_id, offset, limit, search, as_json=as_json)
 

@@ -10,10 +10,13 @@ import click
 from app.cli.options import ready
 from app.cli.sources.runs import pages
 from app.cli.sources.server import chosen
+from app.documents import rows as rows_document
+from app.documents.dataset import find
 from app.words import numbers
 from app.words.datasets import issue_lines
 from training.data.row_formats import UNKNOWN
 from training.units import byte_size
+from worker.store import database
 
 
 def add(files: tuple[Path, ...], name: str | None, columns: str | None, *, as_json: bool) -> None:
@@ -171,3 +174,44 @@ def _imported(files: tuple[Path, ...], name: str | None, columns: str | None) ->
     if columns and item.columns_map != columns:  # the file was already stored
         item = datasets.save_mapping(item.id, columns)
     return _document(item.id)
+
+
+_SEARCH_SECONDS = 3600.0  # the process that searches has a limit of its own
+_SHOWN = 2000  # characters of a value
+
+
+def rows(dataset_id: str, offset: int, limit: int, search: str, *, as_json: bool) -> None:
+    """Prints rows after the first `offset`, with their numbers from 1.
+
+    Raises:
+        DatasetNotFound: no data set has this id.
+        DataError: the rows cannot be read.
+    """
+    ready()
+    with database.read() as session:
+        item = find(session, dataset_id)
+    answer = rows_document.document(item, offset, limit, search, seconds=_SEARCH_SECONDS)
+    click.echo(json.dumps(answer) if as_json else rows_page(answer, search))
+
+
+def rows_page(answer: dict[str, Any], search: str) -> str:
+    """The rows as text: the number of each, then its values."""
+    if not answer["rows"]:
+        return "No row contains the text." if search else "No rows there."
+    lines = [line for row in answer["rows"] for line in _row_lines(row)]
+    more = f" and more (--offset {answer['next']})" if answer["next"] is not None else ""
+    of = f"of {'more than ' if answer.get('more') else ''}{answer['total']:,} {'found' if search else 'rows'}"
+    return "\n".join([*lines, "", f"{numbers.plural(len(answer['rows']), 'row')} {of}{more}."])
+
+
+def _row_lines(row: dict[str, Any]) -> list[str]:
+    head = f"row {row['row']:,}"
+    if "problem" in row:
+        return [f"{head} {row['problem']} {row['fix']}"]
+    return [head, *(f"  {name}: {_text(value)}" for name, value in row["values"].items())]
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    plain = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
+    return numbers.shorten(plain, _SHOWN).replace("\n", "\n    ")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from app.cli.sources import logs as log_lines
 from app.cli.sources import runs as source
 from app.cli.sources.server import chosen
 from app.words import numbers
@@ -208,3 +209,34 @@ def table(run_ids: list[str], form: str, *, all_settings: bool) -> None:
         TooManyRuns: there are more than 50.
     """
     click.echo(source.comparison(run_ids, form, all_settings=all_settings).rstrip("\n"))
+
+
+POLL_SECONDS = 1.0
+
+
+def logs(run_id: str, *, follow: bool, tail: int, as_json: bool) -> int:
+    """Prints the last `tail` lines and, with `follow`, new lines until the run ends. Returns the exit code.
+
+    Raises:
+        RunNotFound, ServerError: no run has this id.
+    """
+    page = log_lines.tail(run_id, tail)
+    _print_lines(page["lines"], as_json)
+    if not page["lines"] and not as_json:
+        click.echo(f"No output yet{': the run is queued' if page['status'] == 'queued' else ''}.", err=True)
+    try:
+        while follow:
+            page = log_lines.following(run_id, page["next"])
+            _print_lines(page["lines"], as_json)
+            if not page["lines"]:
+                if page["ended"]:
+                    break
+                time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _print_lines(lines: list[dict[str, Any]], as_json: bool) -> None:
+    for line in lines:
+        click.echo(json.dumps(line) if as_json else line["text"])

@@ -24,16 +24,16 @@ class Dialog:
         return [self.box, self.question, self.confirm, self.asked]
 
 
-def dialog(label: str, elem_id: str) -> Dialog:
-    """A closed dialog with Cancel and a red button."""
+def dialog(label: str, elem_id: str, question: Markup | str = "", cancel: str = "Cancel") -> Dialog:
+    """A closed dialog with a button that closes it and a red one."""
     asked = gr.State({})
     with gr.Column(visible=False, elem_classes="dialog") as box, gr.Column(elem_classes="card"):
-        question = html()
+        shown = html(question)
         with gr.Row():
-            keep = gr.Button("Cancel", elem_classes="dialog-cancel")
+            keep = gr.Button(cancel, elem_classes="dialog-cancel")
             confirm = gr.Button(label, variant="stop", elem_id=elem_id)
     keep.click(lambda: gr.update(visible=False), None, box, **QUIET)
-    return Dialog(box, question, confirm, asked)
+    return Dialog(box, shown, confirm, asked)
 
 
 def asking(heading: str, text: str, label: str, asked: dict[str, Any]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Building blocks of pages. Text from people and files goes through Markup.format, which escapes it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 
@@ -100,6 +100,30 @@ def took(run: Run) -> Markup:
     return escape(numbers.duration(run.finished_at - run.started_at))
 
 
+def problem_html(error: Exception) -> Markup:
+    """A user error, or that the database is unreachable."""
+    return user_error_html(error) if isinstance(error, UserError) else database_unreachable()
+
+
+def plain_problem(error: Exception) -> Markup:
+    """The same with a user error in one sentence."""
+    if not isinstance(error, UserError):
+        return database_unreachable()
+    return Markup('<div class="alert" role="alert">{}</div>').format(str(error))
+
+
+def note_html(text: Any, classes: str = "note") -> Markup:
+    """A sentence below or above what it is about."""
+    return Markup('<p class="{}">{}</p>').format(classes, text)
+
+
+def not_found(heading: str, reason: str, address: str, label: str) -> Markup:
+    """The page for an id that nothing has, with a link to what there is."""
+    return Markup('<div class="empty"><h2>{}</h2><p>{}</p><a class="button" href="{}">{}</a></div>').format(
+        heading, reason, address, label
+    )
+
+
 def database_unreachable() -> Markup:
     """The alert in the place of what cannot be read; a page with a timer retries."""
     return Markup(
@@ -136,12 +160,18 @@ def facts(pairs: list[tuple[str, Any]]) -> Markup:
     return Markup('<dl class="facts">{}</dl>').format(each("<div><dt>{}</dt><dd>{}</dd></div>", pairs))
 
 
-def table(classes: str, heads: Markup, body: Markup) -> Markup:
-    """A table in a box that scrolls sideways."""
+def table(classes: str, heads: Markup | Iterable[Any], body: Markup) -> Markup:
+    """A table in a box that scrolls sideways; `heads` are its heading cells, or what stands in them."""
+    cells = heads if isinstance(heads, Markup) else each("<th>{}</th>", [(head,) for head in heads])
     template = Markup(
         '<div class="table-wrap"><table class="{}"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
     )
-    return template.format(classes, heads, body)
+    return template.format(classes, cells, body)
+
+
+def plain_table(classes: str, heads: Sequence[str], rows: Iterable[Iterable[Any]]) -> Markup:
+    """The same with rows of plain cells."""
+    return table(classes, heads, each(f"<tr>{'<td>{}</td>' * len(heads)}</tr>", rows))
 
 
 def share_button(kind: Literal["runs", "sweeps", "datasets"], object_id: str, owner: str) -> Markup:

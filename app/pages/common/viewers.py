@@ -5,13 +5,26 @@ sends the whole page.
 """
 
 import threading
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import gradio as gr
 
 from app.pages.common.cache import TimedCache
 
 Shown = TypeVar("Shown")
 Answer = TypeVar("Answer")
+
+
+def changes(now: Sequence[Any], before: Sequence[Any] | None) -> list[Any]:
+    """The values that differ from `before`, which the page shows; the others are skipped."""
+    old = before or (None,) * len(now)
+    return [gr.skip() if value == shown else value for value, shown in zip(now, old, strict=True)]
+
+
+def pace(now: float, before: float | None) -> Any:
+    """The page's timer with a new interval in seconds; skipped if it is the one before."""
+    return gr.skip() if now == before else gr.Timer(now)
 
 
 class Viewer(Generic[Shown]):

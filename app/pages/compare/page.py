@@ -9,7 +9,7 @@ from app.documents.comparison.document import Comparison, compare
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import QUIET, database_unreachable, html
 from app.pages.common.run_plots import plotted, run_plots
-from app.pages.common.viewers import Viewers
+from app.pages.common.viewers import Viewers, changes, pace
 from app.pages.compare import html as parts_html
 from app.pages.compare import table_html
 from app.pages.compare.view import View
@@ -105,8 +105,5 @@ def _view(before: Shown | None, request: gr.Request) -> View:
 
 def _send(now: Shown, before: Shown | None) -> tuple[Shown, list[Any]]:
     """What the page shows now, and the outputs that changed."""
-    values = (*now.parts, now.plotted)
-    old = (*before.parts, before.plotted) if before else (None,) * len(values)
-    changed = [gr.skip() if value == shown else value for value, shown in zip(values, old, strict=True)]
-    pace = gr.skip() if before and before.seconds == now.seconds else gr.Timer(now.seconds)
-    return now, [*changed, pace]
+    changed = changes((*now.parts, now.plotted), (*before.parts, before.plotted) if before else None)
+    return now, [*changed, pace(now.seconds, before.seconds if before else None)]

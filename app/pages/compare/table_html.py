@@ -10,7 +10,7 @@ from markupsafe import Markup
 from app.documents.comparison.document import Comparison
 from app.documents.comparison.line import Line
 from app.documents.comparison.paired import Against
-from app.pages.common.html import each, panel, status_word, table
+from app.pages.common.html import each, note_html, panel, status_word, table
 from app.pages.compare.html import swatch
 from app.pages.compare.view import View
 from app.words import numbers
@@ -53,9 +53,7 @@ def settings(view: View, comparison: Comparison) -> Markup:
         [(run.name, swatch(place), numbers.shorten(run.name, 40)) for place, run in enumerate(runs)],
     )
     same = "All settings are the same." if len(runs) > 1 else "One run has no differences."
-    body = (
-        _focusable(table("compared settings", heads, rows)) if rows else Markup('<p class="note">{}</p>').format(same)
-    )
+    body = _focusable(table("compared settings", heads, rows)) if rows else note_html(same)
     switch = Markup(
         '<label class="switch"><input type="checkbox" id="all-settings" data-field="all"{}> All settings</label>'
     )
@@ -167,11 +165,10 @@ def against(comparison: Comparison) -> Markup:
         return Markup("")
     names = list(dict.fromkeys(name for found in comparison.against for name in found.scores))
     places = {run.id: (place, run.name) for place, run in enumerate(comparison.runs)}
-    heads = each("<th>{}</th>", [("Run",), *[(label(name),) for name in names]])
     body = Markup("").join(_against_row(found, names, *places[found.run_id]) for found in comparison.against)
     first = Markup('<span class="note">against {}<bdi>{}</bdi></span>').format(swatch(0), comparison.runs[0].name)
-    note = Markup('<p class="note">{}</p>').format(_NOTE)
-    return panel("Held-out answers", table("compared against", heads, body) + note, aside=first)
+    shown = table("compared against", ["Run", *map(label, names)], body)
+    return panel("Held-out answers", shown + note_html(_NOTE), aside=first)
 
 
 def _against_row(found: Against, names: Sequence[str], place: int, name: str) -> Markup:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, facts, panel, share_button
+from app.pages.common.html import ago, bar, facts, note_html, panel, share_button
 from app.pages.common.issues import issues_html, use_link
 from app.pages.dataset.links import combobox, field, to
 from app.pages.dataset.rows import row_tools_html
@@ -50,7 +50,7 @@ def facts_html(item: Dataset) -> Markup:
         ("SHA-256", fingerprint),
     ]
     pairs = [pair for pair in pairs if pair[1] or pair[0] != "Columns not used"]
-    reason = Markup('<p class="note">{}</p>').format(_reason(item)) if _reason(item) else ""
+    reason = note_html(_reason(item)) if _reason(item) else ""
     return panel(
         "",
         Markup('<div class="set-facts">{}{}{}</div>').format(facts(pairs), reason, issues_html(item.warnings or [])),
@@ -133,11 +133,3 @@ def _used(users: Sequence[tuple[str, str]]) -> Markup:
     named = Markup(", ").join(Markup('<a href="/run?id={}">{}</a>').format(run_id, name) for run_id, name in users[:3])
     more = f" and {len(users) - 3} more" if len(users) > 3 else ""
     return Markup("used by {}{}").format(named, more)
-
-
-def missing_html(reason: str) -> Markup:
-    """The page for an id that no data set has."""
-    template = Markup(
-        '<div class="empty"><h2>Data set not found</h2><p>{}</p><a class="button" href="/datasets">Show all data sets</a></div>'
-    )
-    return template.format(reason)

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import each, facts, panel, table
+from app.pages.common.html import each, facts, note_html, panel, table
 from app.pages.dataset.curve import Curve, Loss
 from app.pages.dataset.links import row_links, to
 from app.pages.dataset.view import View
@@ -137,7 +137,7 @@ def scripts_html(scripts: Sequence[Mapping[str, Any]]) -> Markup:
     sentence = (
         "This tokenizer covers {} poorly: it splits characters or lacks them, so rows are long and hard to learn."
     )
-    note = Markup('<p class="note">{}</p>').format(sentence.format(poor)) if poor else ""
+    note = note_html(sentence.format(poor)) if poor else ""
     return panel("Writing systems", table("figures", heads, body) + note)
 
 

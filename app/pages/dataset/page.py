@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from app.access import callers, changes
 from app.access.permissions import Forbidden
-from app.pages.common import issues
-from app.pages.common.html import QUIET, database_unreachable, html
+from app.pages.common import issues, viewers
+from app.pages.common.html import QUIET, database_unreachable, html, not_found
 from app.pages.common.viewers import Viewers
 from app.pages.dataset import html as parts_html
 from app.pages.dataset import snapshot, tabs
@@ -90,9 +90,8 @@ def show(view: View, notice: Markup | str = "") -> Shown:
         view = _complete(view, subject)
         body, waiting = tabs.body(view, subject.item)
     except DatasetNotFound as error:
-        return _message_only(
-            view, parts_html.missing_html(str(error) if view.id else "The address has no data set id.")
-        )
+        reason = str(error) if view.id else "The address has no data set id."
+        return _message_only(view, not_found("Data set not found", reason, "/datasets", "Show all data sets"))
     except UNREACHABLE:
         return _message_only(view, database_unreachable())
     users = [(user.id, user.name) for user in subject.users]
@@ -156,10 +155,8 @@ def _view(before: Shown | None, request: gr.Request) -> View:
 
 def _send(now: Shown, before: Shown | None) -> tuple[Shown, list[Any]]:
     """What the page shows now, and the outputs that changed."""
-    old = before.parts if before else (None,) * len(now.parts)
-    parts = [gr.skip() if part == was else part for part, was in zip(now.parts, old, strict=True)]
-    pace = gr.skip() if before and before.seconds == now.seconds else gr.Timer(now.seconds)
-    return now, [*parts, pace]
+    parts = viewers.changes(now.parts, before.parts if before else None)
+    return now, [*parts, viewers.pace(now.seconds, before.seconds if before else None)]
 
 
 def _message_only(view: View, message: Markup) -> Shown:

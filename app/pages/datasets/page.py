@@ -12,7 +12,8 @@ from app.access import callers, changes, dataset_imports
 from app.access.intake import intakes
 from app.access.permissions import Forbidden
 from app.pages.common import upload_box
-from app.pages.common.html import QUIET, database_unreachable, html, title
+from app.pages.common.dialog import dialog
+from app.pages.common.html import QUIET, database_unreachable, html, note_html, title
 from app.pages.datasets import sources
 from app.pages.datasets.html import intakes_html, list_html, refusal_html, removal_html
 from app.pages.datasets.sources import ONE_SET, WAYS
@@ -34,18 +35,6 @@ class Shown:
     removing: str = ""
 
 
-@dataclass(frozen=True)
-class Page:
-    """The components that handlers read and write."""
-
-    search: Any  # Gradio adds the events at run time; a type checker does not know them
-    incoming: gr.HTML
-    list: gr.HTML
-    dialog: gr.Column
-    question: gr.HTML
-    confirm: gr.Button
-
-
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
     shown = gr.State(Shown())
@@ -54,20 +43,24 @@ def build(demo: gr.Blocks) -> None:
         upload, way = _upload_tab()
         folder, add = _folder_tab()
         *hub, fetch = _hub_tab()
-    page = _components()
+    incoming = html(script="lathe.sendClicks(element, trigger)")
+    with gr.Row(elem_classes="filters"):
+        search: Any = gr.Textbox(label="Search", placeholder="Search name, format or id", elem_id="search", **_HIDDEN)
+    listed = html(script="lathe.sets(element, trigger, watch)")
+    asks = dialog("Remove", "confirm-remove")
 
-    outputs = [shown, page.incoming, page.list]
-    inputs = [page.search, shown]
-    demo.load(opened, None, [page.search, folder, *outputs], **QUIET)
+    outputs = [shown, incoming, listed]
+    inputs = [search, shown]
+    demo.load(opened, None, [search, folder, *outputs], **QUIET)
     upload.upload(uploaded, [upload, way, *inputs], [upload, *outputs], **QUIET)
     add.click(added, [folder, *inputs], [folder, *outputs], **QUIET)
     fetch.click(fetched, [*hub, *inputs], outputs, **QUIET)
-    gr.on([page.search.change], refreshed, inputs, outputs, trigger_mode="always_last", **QUIET)
+    gr.on([search.change], refreshed, inputs, outputs, trigger_mode="always_last", **QUIET)
     gr.Timer(_REFRESH_SECONDS).tick(refreshed, inputs, outputs, **QUIET)
-    dialog = [page.dialog, page.question, page.confirm]
-    page.list.select(pressed, inputs, [*dialog, *outputs], **QUIET)
-    page.incoming.select(pressed, inputs, [*dialog, *outputs], **QUIET)
-    page.confirm.click(removed, inputs, [*dialog, *outputs], **QUIET)
+    answered = [*asks.outputs[:3], *outputs]
+    listed.select(pressed, inputs, answered, **QUIET)
+    incoming.select(pressed, inputs, answered, **QUIET)
+    asks.confirm.click(removed, inputs, answered, **QUIET)
 
 
 def opened(request: gr.Request) -> list[Any]:
@@ -161,20 +154,6 @@ def _listed(search: str) -> str:
         return database_unreachable()
 
 
-def _components() -> Page:
-    incoming = html(script="lathe.sendClicks(element, trigger)")
-    with gr.Row(elem_classes="filters"):
-        search = gr.Textbox(label="Search", placeholder="Search name, format or id", elem_id="search", **_HIDDEN)
-    listed = html(script="lathe.sets(element, trigger, watch)")
-    with gr.Column(visible=False, elem_classes="dialog") as dialog, gr.Column(elem_classes="card"):
-        question = html()
-        with gr.Row():
-            keep = gr.Button("Cancel", elem_classes="dialog-cancel")
-            confirm = gr.Button("Remove", variant="stop", elem_id="confirm-remove")
-    keep.click(lambda: gr.update(visible=False), None, dialog, **QUIET)
-    return Page(search, incoming, listed, dialog, question, confirm)
-
-
 def _upload_tab() -> tuple[Any, Any]:
     with gr.Tab("Upload"):
         upload = upload_box.upload_box(several=True)
@@ -187,7 +166,7 @@ def _upload_tab() -> tuple[Any, Any]:
 def _folder_tab() -> tuple[Any, Any]:
     with gr.Tab("From this server"):
         reason = dataset_imports.folder_reason()
-        html(Markup('<p class="note">{}</p>').format(reason), visible=bool(reason))
+        html(note_html(reason), visible=bool(reason))
         with gr.Row(visible=not reason):
             folder = gr.Dropdown(
                 [], multiselect=True, label="Files in the server's data folders", elem_id="folder", scale=4
@@ -199,7 +178,7 @@ def _folder_tab() -> tuple[Any, Any]:
 def _hub_tab() -> list[Any]:
     with gr.Tab("From the hub"):
         reason = dataset_imports.hub_reason()
-        html(Markup('<p class="note">{}</p>').format(reason), visible=bool(reason))
+        html(note_html(reason), visible=bool(reason))
         with gr.Row(visible=not reason):
             name = gr.Textbox(label="Data set", placeholder="owner/name", elem_id="hub-name", scale=3)
             split = gr.Textbox("train", label="Split", scale=1)

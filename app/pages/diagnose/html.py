@@ -55,21 +55,15 @@ def deleted_html() -> Markup:
     )
 
 
-def missing_html(message: str) -> Markup:
-    """The page for an id that no shared diagnosis has."""
-    return Markup(
-        '<div class="empty"><h2>Shared diagnosis not found</h2><p>{}</p><a class="button" href="/diagnose">Diagnose a log</a></div>'
-    ).format(message)
-
-
 def recent_html(recent: Sequence[Recent]) -> Markup:
     """The latest diagnoses of failed runs and shared logs, with a link to each."""
     if not recent:
         note = Markup('<p class="note">The last failed runs and shared logs will be listed here.</p>')
         return panel("Recent diagnoses", note, classes="recent")
-    heads = each("<th>{}</th>", [("Run or log",), ("Cause",), ("When",)])
     lines = each(
         '<tr><td><a href="{}">{}</a></td><td>{} <code>{}</code></td><td>{}</td></tr>',
         [(one.address, one.name, one.title, one.cause, ago(one.when)) for one in recent],
     )
-    return panel("Recent diagnoses", table("figures recent-diagnoses", heads, lines), classes="recent")
+    return panel(
+        "Recent diagnoses", table("figures recent-diagnoses", ["Run or log", "Cause", "When"], lines), classes="recent"
+    )

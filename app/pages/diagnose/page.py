@@ -15,9 +15,9 @@ from app.access import callers, changes
 from app.documents.diagnoses import Recent, recent
 from app.pages.common.cache import TimedCache
 from app.pages.common.diagnosis import diagnosis_html
-from app.pages.common.html import QUIET, database_unreachable, html, title, user_error_html
+from app.pages.common.html import QUIET, database_unreachable, html, not_found, title, user_error_html
 from app.pages.common.upload_box import deleted_afterwards, uploads_only
-from app.pages.diagnose.html import NO_LOG, deleted_html, missing_html, recent_html, shared_html, unshared_html
+from app.pages.diagnose.html import NO_LOG, deleted_html, recent_html, shared_html, unshared_html
 from app.web import log_diagnosis
 from training.config.fields import ConfigError
 from training.errors import Problem, UserError
@@ -98,7 +98,7 @@ def changed(event: gr.EventData, request: gr.Request) -> list[Any]:
     try:
         shown = _delete(str(action["delete"])) if "delete" in action else _share(request.session_hash or "")
     except DiagnosisNotFound as error:
-        return [missing_html(str(error)), _recent()]
+        return [_missing(error), _recent()]
     except (UserError, OSError) as error:
         return [_refused(error, request.session_hash or "", action), _recent()]
     _forget()
@@ -165,8 +165,12 @@ def _shared(diagnosis_id: str) -> Markup:
     try:
         shared = shared_diagnoses.get(diagnosis_id)
     except DiagnosisNotFound as error:
-        return missing_html(str(error))
+        return _missing(error)
     return shared_html(shared, allowed=callers.current().may_change(shared.owner))
+
+
+def _missing(error: DiagnosisNotFound) -> Markup:
+    return not_found("Shared diagnosis not found", str(error), "/diagnose", "Diagnose a log")
 
 
 def _recent() -> Markup:

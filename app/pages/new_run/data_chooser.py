@@ -146,11 +146,10 @@ def _label(item: Dataset) -> str:
 
 def _sample(item: Dataset) -> Markup:
     columns = item.columns[:8]
-    heads = each("<th>{}</th>", [(column,) for column in columns])
     lines = [
         each("<td>{}</td>", [(_cell(row.get(column)),) for column in columns]) for row in item.sample[:_ROWS_SHOWN]
     ]
-    return table("sample", heads, each("<tr>{}</tr>", [(line,) for line in lines]))
+    return table("sample", columns, each("<tr>{}</tr>", [(line,) for line in lines]))
 
 
 def _cell(value: Any) -> str:

@@ -1,6 +1,7 @@
 """The memory forecast beside the form of New run, after each change, with settings that fit behind buttons."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from markupsafe import Markup
 from app.access import callers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
-from app.pages.common.html import QUIET, each, html, table
+from app.pages.common.html import QUIET, each, html, note_html, table
 from app.pages.common.models import local_model
 from app.pages.new_run import review
 from app.pages.new_run.memory_html import (
@@ -89,21 +90,13 @@ def build() -> MemoryPanel:
 def wire(panel: MemoryPanel, changed: Any, inputs: list[Any], names: tuple[str, ...]) -> None:
     """Forecasts after `changed`, the event of a changed setting, and after a change of the GPUs; connects the buttons."""
 
-    def forecast(card: str, count: str, *typed: Any) -> Markup:
-        return memory_html(dict(zip(names, typed, strict=True)), card, count)
-
-    def simulated(card: str, count: str, *typed: Any) -> Markup:
-        return step_html(dict(zip(names, typed, strict=True)), card, count)
+    forecast, simulated = _by_name(memory_html, names), _by_name(step_html, names)
 
     def fetched(asked: dict[str, Any], *typed: Any) -> Any:
         return (_fetch(asked) or forecast(*typed)) if asked else gr.skip()
 
-    def most(card: str, count: str, *typed: Any) -> Markup:
-        return most_that_fits(dict(zip(names, typed, strict=True)), card, count, simulate=False)
-
-    def confirmed(card: str, count: str, *typed: Any) -> Markup:
-        return most_that_fits(dict(zip(names, typed, strict=True)), card, count, simulate=True)
-
+    most = _by_name(partial(most_that_fits, simulate=False), names)
+    confirmed = _by_name(partial(most_that_fits, simulate=True), names)
     fields, asked = _fields(panel, inputs), gr.State({})
     panel.ask.click(most, fields, panel.most, **QUIET).then(confirmed, fields, panel.most, **QUIET)
     panel.most.select(_picked, None, panel.card, **QUIET)
@@ -119,9 +112,7 @@ def wire(panel: MemoryPanel, changed: Any, inputs: list[Any], names: tuple[str, 
 def refresh_after(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
     """Forecasts again after an event, for example when the data set is tokenized."""
 
-    def forecast(card: str, count: str, *typed: Any) -> Markup:
-        return memory_html(dict(zip(names, typed, strict=True)), card, count)
-
+    forecast = _by_name(memory_html, names)
     found = event.then(forecast, _fields(panel, inputs), panel.answer, trigger_mode="always_last", **QUIET)
     _settle(found, panel, inputs, names)
 
@@ -132,8 +123,8 @@ def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str,
     A forecast of the same settings leaves their step on the page.
     """
 
-    def close(card: str, count: str, *typed: Any) -> list[Any]:
-        question = _question(dict(zip(names, typed, strict=True)), card, count)
+    def close(values: Values, card: str, count: str) -> list[Any]:
+        question = _question(values, card, count)
         if isinstance(question, str) or not question.found.forecast.close:
             return [Markup(""), False]
         if _step_key(question, card) in _steps:
@@ -141,11 +132,20 @@ def _settle(event: Any, panel: MemoryPanel, inputs: list[Any], names: tuple[str,
         return [_SIMULATING, True]
 
     def simulated(decides: bool, card: str, count: str, *typed: Any) -> Any:
-        return step_html(dict(zip(names, typed, strict=True)), card, count) if decides else gr.skip()
+        return step(card, count, *typed) if decides else gr.skip()
 
-    fields, decides = _fields(panel, inputs), gr.State(False)
-    settled = event.then(close, fields, [panel.step, decides], trigger_mode="always_last", **QUIET)
+    step, fields, decides = _by_name(step_html, names), _fields(panel, inputs), gr.State(False)
+    settled = event.then(_by_name(close, names), fields, [panel.step, decides], trigger_mode="always_last", **QUIET)
     settled.then(simulated, [decides, *fields], panel.step, trigger_mode="always_last", **QUIET)
+
+
+def _by_name(answer: Callable[[Values, str, str], Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """The handler of the values of `_fields`: calls `answer` with the settings by name, the GPU and the number of GPUs."""
+
+    def handler(card: str, count: str, *typed: Any) -> Any:
+        return answer(dict(zip(names, typed, strict=True)), card, count)
+
+    return handler
 
 
 def _fields(panel: MemoryPanel, inputs: list[Any]) -> list[Any]:
@@ -156,7 +156,7 @@ def memory_html(values: Values, card: str, count: str) -> Markup:
     """The memory forecast of the form's run on these GPUs, or what it still needs."""
     question = _question(values, card, count)
     if isinstance(question, str):
-        return _note(question)
+        return note_html(question)
     found = question.found
     advice = _advice(found, _placement_changes(question.typed, question.config), question.card)
     cost = speed_html(speed.speed_of(question.config, question.shape, question.card, question.rows, _prices()))
@@ -167,7 +167,7 @@ def most_that_fits(values: Values, card: str, count: str, *, simulate: bool) -> 
     """The most that fits on these GPUs, by formula; with `simulate` confirmed by simulated steps, which takes up to a minute."""
     question = _question(values, card, count)
     if isinstance(question, str):
-        return _note(question)
+        return note_html(question)
     asked = requested.problem(question.config, question.card, question.host_bytes)
     wanted = [one for one in Wanted if one is not Wanted.LORA_R or question.config.method.is_lora]
     key = f"{question.config.model_dump_json()} {card} {question.found.worst} {simulate}"
@@ -191,7 +191,7 @@ def _picked(event: gr.EventData) -> Any:
 def step_html(values: Values, card: str, count: str) -> Markup:
     """A step of the form's run, simulated on its largest batch."""
     question = _question(values, card, count)
-    return _note(question) if isinstance(question, str) else _step(question, card)
+    return note_html(question) if isinstance(question, str) else _step(question, card)
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def _advice(found: Found, placement: dict[str, Any], card: Card | None) -> Marku
         return Markup("")
     first = _first_step(found, placement)
     if not found.advice:  # the form's own settings may fit, and no others that were tried
-        return first if found.forecast.fits else first + _note(nothing_fits(card))
+        return first if found.forecast.fits else first + note_html(nothing_fits(card))
     items = Markup("").join(option_html(advice, placement | advice.changes) for advice in found.advice)
     heading = "Also fits" if found.forecast.fits else "Settings that fit, fastest first"
     return first + Markup('<h3>{}</h3><ul class="ways">{}</ul>').format(heading, items) if items else first
@@ -308,15 +308,10 @@ def _ladder(question: Question) -> Markup:
     methods = list(dict.fromkeys(rung.method for rung in rungs))
     strategies = list(dict.fromkeys(rung.strategy for rung in rungs))
     cells = {(rung.strategy, rung.method): cell_html(rung) for rung in rungs}
-    heads = each("<th>{}</th>", [("GiB on each GPU",), *((name,) for name in methods)])
     rows = each(
         "<tr><th>{}</th>{}</tr>",
         [(name, Markup("").join(cells[name, method] for method in methods)) for name in strategies],
     )
     return Markup("<details open><summary>Every strategy and method</summary>{}</details>").format(
-        table("figures ladder", heads, rows)
+        table("figures ladder", ["GiB on each GPU", *methods], rows)
     )
-
-
-def _note(text: Markup | str) -> Markup:
-    return Markup('<p class="note">{}</p>').format(text)

@@ -63,9 +63,8 @@ def options_html(name: str) -> Markup:
         "<tr><th><code>{}</code></th><td>{}</td><td>{}</td><td><code>{}</code></td></tr>",
         [(key, option.help, option.takes, _default(option)) for key, option in known.options.items()],
     )
-    heads = each("<th>{}</th>", [("Option",), ("Description",), ("Type",), ("Default",)])
     return Markup('<details class="options"><summary>{} options</summary>{}</details>').format(
-        settings()["method"].in_words(name), table("options", heads, rows)
+        settings()["method"].in_words(name), table("options", ["Option", "Description", "Type", "Default"], rows)
     )
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from app.access import callers
 from app.pages.common import form
-from app.pages.common.html import QUIET, each, html
+from app.pages.common.html import QUIET, each, html, note_html
 from app.pages.common.tokens import legend, token_html
 from app.words import numbers
 from app.words.templates import heading
@@ -54,17 +54,17 @@ def wire(panel: RowsPanel, inputs: list[Any], names: tuple[str, ...]) -> None:
 def rows_html(values: Values) -> Markup:
     """The rendered rows and faults of the form's run, or what it still needs."""
     if not values.get("model") or not values.get("data"):
-        return _note("Choose a model and a data set to see rendered rows.")
+        return note_html("Choose a model and a data set to see rendered rows.")
     config = form.check(values)
     if isinstance(config, list):
-        return _note("Fix the problems above to see rendered rows.")
+        return note_html("Fix the problems above to see rendered rows.")
     try:
         checked = check_rows(config, callers.current().reach)
     except ConfigError as error:
         items = [(form.label(one.field), one.message, one.fix) for one in error.problems]
         return each('<p class="note"><b>{}</b> {} <em>{}</em></p>', items)
     except UNREACHABLE:
-        return _note("The database is unreachable. Try again.")
+        return note_html("The database is unreachable. Try again.")
     return Markup("").join(_set(one) for one in checked)
 
 
@@ -108,7 +108,3 @@ def _row(row: ShownRow) -> Markup:
 
 def _weight(token: ShownToken) -> str:
     return f" · loss weight {token.weight:g}" if token.weight not in (0, 1) else ""
-
-
-def _note(text: str) -> Markup:
-    return Markup('<p class="note">{}</p>').format(text)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from app.access import callers, changes
 from app.pages.common import form
 from app.pages.common.form import Draft
-from app.pages.common.html import QUIET, database_unreachable, html, title, user_error_html
+from app.pages.common.html import QUIET, database_unreachable, html, problem_html, title, user_error_html
 from app.pages.new_sweep.fields import applies, sweep_of
 from app.pages.new_sweep.html import EMPTY, NO_PLAN, plan_html
 from training.config.fields import parse, settings
@@ -142,10 +142,8 @@ def sweep_started(*typed: Any) -> list[Any]:
     """Queues the sweep and opens its page, or shows what is wrong."""
     try:
         sweep_id = changes.start_sweep(_spec(typed))
-    except UserError as error:
-        return ["", user_error_html(error), gr.skip(), gr.update(interactive=True)]
-    except UNREACHABLE:
-        return ["", database_unreachable(), gr.skip(), gr.update(interactive=True)]
+    except (UserError, *UNREACHABLE) as error:
+        return ["", problem_html(error), gr.skip(), gr.update(interactive=True)]
     return [f"/sweep?id={sweep_id}", gr.skip(), gr.skip(), gr.skip()]
 
 

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from app.access import changes
 from app.documents.results import evaluations as document
+from app.pages.common.dialog import Dialog, dialog
 from app.pages.common.html import QUIET, html, user_error_html
 from app.pages.run import evaluations_html
 from app.words import evaluations as words
@@ -42,9 +43,7 @@ class Chosen:
     page: gr.State
     stop: gr.Button
     delete: gr.Button
-    dialog: gr.Column
-    keep: gr.Button
-    confirm: gr.Button
+    deleting: Dialog
 
     @property
     def asks(self) -> list[Any]:
@@ -71,15 +70,9 @@ def build() -> Chosen:
         place = html()
         previous = gr.Button("Previous", size="sm", scale=0, interactive=False, elem_id="evaluation-previous")
         following = gr.Button("Next", size="sm", scale=0, interactive=False, elem_id="evaluation-next")
-    with gr.Column(visible=False, elem_classes="dialog") as dialog, gr.Column(elem_classes="card"):
-        html(_DELETE)
-        with gr.Row():
-            keep = gr.Button("Keep it", elem_classes="dialog-cancel")
-            confirm = gr.Button("Delete", variant="stop", elem_id="confirm-delete-evaluation")
+    asks = dialog("Delete", "confirm-delete-evaluation", _DELETE, "Keep it")
     page = gr.State(0)
-    return Chosen(
-        chooser, against, metric, order, table, place, previous, following, page, stop, delete, dialog, keep, confirm
-    )
+    return Chosen(chooser, against, metric, order, table, place, previous, following, page, stop, delete, asks)
 
 
 def wire(chosen: Chosen, refused: gr.HTML, quick: Callable[[], gr.Timer], timer: gr.Timer) -> None:
@@ -93,11 +86,10 @@ def wire(chosen: Chosen, refused: gr.HTML, quick: Callable[[], gr.Timer], timer:
     chosen.previous.click(evaluation_rows_before, [*chosen.asks, chosen.page], chosen.shows, **QUIET)
     chosen.following.click(evaluation_rows_after, [*chosen.asks, chosen.page], chosen.shows, **QUIET)
     chosen.stop.click(evaluation_stopped, [chosen.chooser], [refused], **QUIET).then(quick, None, timer, **QUIET)
-    chosen.delete.click(lambda: gr.update(visible=True), None, chosen.dialog, **QUIET)
-    chosen.keep.click(lambda: gr.update(visible=False), None, chosen.dialog, **QUIET)
-    chosen.confirm.click(evaluation_deleted, [chosen.chooser], [chosen.dialog, refused, chosen.chooser], **QUIET).then(
-        quick, None, timer, **QUIET
-    )
+    chosen.delete.click(lambda: gr.update(visible=True), None, chosen.deleting.box, **QUIET)
+    outputs = [chosen.deleting.box, refused, chosen.chooser]
+    deleted = chosen.deleting.confirm.click(evaluation_deleted, [chosen.chooser], outputs, **QUIET)
+    deleted.then(quick, None, timer, **QUIET)
 
 
 def choices(found: Sequence[dict[str, Any]]) -> Any:

@@ -29,9 +29,8 @@ def listing(found: Sequence[dict[str, Any]], run_id: str) -> Markup:
         own = Markup("<code>lathe evaluate {} --data FILE --metric FILE.py:FUNCTION</code>").format(run_id)
         text = Markup('<p class="note">No evaluations yet. Choose a data set above. With a metric of your own: {}</p>')
         return text.format(own)
-    heads = each("<th>{}</th>", [(head,) for head in _HEADS])
     template = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class="overlap">{}</td></tr>'
-    return table("evaluations", heads, each(template, [_evaluation(one) for one in found]))
+    return table("evaluations", _HEADS, each(template, [_evaluation(one) for one in found]))
 
 
 def answers(listed: Sequence[Row], *, against: bool) -> Markup:
@@ -41,8 +40,8 @@ def answers(listed: Sequence[Row], *, against: bool) -> Markup:
     scores = list(dict.fromkeys(name for row in listed for name in row.scores))
     other = ("Difference",) if against else ()
     texts = ("Prompt", "Expected", *(("Other answer",) if against else ()), "Answer")
-    heads = each("<th>{}</th>", [(head,) for head in ("Row", *map(words.label, scores), *other, *texts)])
     body = Markup("").join(_row(row, scores, against=against) for row in listed)
+    heads = ("Row", *map(words.label, scores), *other, *texts)
     return table(f"answers rows-of-evaluation {'against' if against else ''}", heads, body)
 
 

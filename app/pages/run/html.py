@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from app.pages.common.form import applying, from_config
-from app.pages.common.html import ago, bar, clock, each, panel, rows, status_word, table, took
+from app.pages.common.html import ago, bar, clock, each, note_html, panel, rows, status_word, table, took
 from app.words import numbers
 from app.words.datasets import data_words, digest_label
 from app.words.runs import change, exact_match, result_noun, scores, strategy
@@ -68,7 +68,7 @@ def event_list(events: Sequence[RunEvent]) -> Markup:
             for event in reversed(_without_repeats(events))
         ],
     )
-    return panel("Events", Markup('<ol class="events">{}</ol>').format(items) if items else _note("No events yet."))
+    return panel("Events", Markup('<ol class="events">{}</ol>').format(items) if items else note_html("No events yet."))
 
 
 def configuration(run: Run, dataset_names: dict[str, str]) -> Markup:
@@ -126,14 +126,6 @@ def _scores(answers: dict[str, Any] | None) -> list[tuple[str, Any]]:
         )
         for name, label, text in listed
     ]
-
-
-def missing(reason: str) -> Markup:
-    """The page for an id that no run has."""
-    template = Markup(
-        '<div class="empty"><h2>Run not found</h2><p>{}</p><a class="button" href="/">Show all runs</a></div>'
-    )
-    return template.format(reason)
 
 
 def _without_repeats(events: Sequence[RunEvent]) -> list[RunEvent]:
@@ -198,10 +190,6 @@ def _value(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return settings()[name].in_words(value) or "none"
-
-
-def _note(text: str) -> Markup:
-    return Markup('<p class="note">{}</p>').format(text)
 
 
 _SET_HEADS = (

@@ -10,7 +10,9 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import callers, changes
-from app.pages.common.html import QUIET, database_unreachable, each, html, share_button
+from app.pages.common import viewers
+from app.pages.common.dialog import dialog
+from app.pages.common.html import QUIET, database_unreachable, each, html, not_found, plain_problem, share_button
 from app.pages.run import evaluations, other_processes, take_away
 from app.pages.run import html as parts_html
 from app.pages.run import snapshot as snapshots
@@ -41,36 +43,6 @@ class Sent:
     parts: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True)
-class Page:
-    """The components that handlers update."""
-
-    missing: gr.HTML
-    body: gr.Column
-    heading: gr.HTML
-    stop: gr.Button
-    resume: gr.Button
-    other_processes: gr.Button
-    step_down: gr.Button
-    links: gr.HTML
-    progress: gr.HTML
-    phases: gr.HTML
-    failure: gr.HTML
-    attempts: gr.HTML
-    plots: gr.HTML
-    results: gr.HTML
-    events: gr.HTML
-    configuration: gr.HTML
-
-    @property
-    def parts(self) -> list[Any]:
-        """The components of `_parts`, in its order."""
-        return [
-            self.heading, self.stop, self.resume, self.other_processes, self.step_down, self.links, self.progress,
-            self.phases, self.failure, self.attempts, self.results, self.events, self.configuration,
-        ]  # fmt: skip
-
-
 def build(demo: gr.Blocks) -> None:
     """Components, handlers and wiring of the page."""
     sent = gr.State(Sent())
@@ -99,23 +71,17 @@ def build(demo: gr.Blocks) -> None:
         take_away.build(demo)
         evaluations.build(demo)
         html(Markup('<section class="panel log-viewer"></section>'), script="lathe.runLog(element)")
-        with gr.Column(visible=False, elem_classes="dialog") as dialog, gr.Column(elem_classes="card"):
-            html(_STOP)
-            with gr.Row():
-                keep = gr.Button("Keep running", elem_classes="dialog-cancel")
-                confirm = gr.Button("Stop and save", variant="stop", elem_id="confirm-stop")
+        asks = dialog("Stop and save", "confirm-stop", _STOP, "Keep running")
         resuming = other_processes.build()
     news = html(Markup('<div class="run-news"></div>'), script="lathe.runNews(element, trigger)")
-    page = Page(
-        missing, body, heading, stop, resume, elsewhere, step_down, links, progress, phases, failed, attempts, plots,
-        results, events, configuration,
-    )  # fmt: skip
-    everything = [sent, page.missing, page.body, page.plots, *page.parts]
+    parts = [
+        heading, stop, resume, elsewhere, step_down, links, progress, phases, failed, attempts, results, events, configuration,
+    ]  # fmt: skip
+    everything = [sent, missing, body, plots, *parts]  # the values of `_parts` are in the order of `parts`
     demo.load(opened, None, everything, **QUIET)
     news.select(refreshed, [sent], everything, trigger_mode="always_last", **QUIET)
-    stop.click(lambda: gr.update(visible=True), None, dialog, **QUIET)
-    keep.click(lambda: gr.update(visible=False), None, dialog, **QUIET)
-    confirm.click(stopped, [sent], [dialog, refused, *everything], **QUIET)
+    stop.click(lambda: gr.update(visible=True), None, asks.box, **QUIET)
+    asks.confirm.click(stopped, [sent], [asks.box, refused, *everything], **QUIET)
     resume.click(resumed, [sent], [refused, *everything], **QUIET)
     elsewhere.click(asked_for_processes, None, resuming.opening, **QUIET)
     chosen = [sent, resuming.strategy, resuming.processes]
@@ -148,10 +114,8 @@ def asked_for_processes(request: gr.Request) -> list[Any]:
     """Opens the dialog that asks for strategy and number of processes, or shows in it why the run cannot be read."""
     try:
         return other_processes.opened(snapshots.current(_run_id(request)).run)
-    except RunNotFound as error:
-        return [gr.update(visible=True), gr.skip(), gr.skip(), _alert(error)]
-    except UNREACHABLE:
-        return [gr.update(visible=True), gr.skip(), gr.skip(), database_unreachable()]
+    except (RunNotFound, *UNREACHABLE) as error:
+        return [gr.update(visible=True), gr.skip(), gr.skip(), plain_problem(error)]
 
 
 def resumed_elsewhere(before: Sent, strategy: str, processes: str, request: gr.Request) -> list[Any]:
@@ -170,17 +134,11 @@ def _refusal(change: Callable[[str], object], request: gr.Request) -> Markup:
     """Makes the change. Returns why it is refused, or nothing."""
     try:
         change(_run_id(request))
-    except UserError as error:
-        return _alert(error)
-    except UNREACHABLE:
-        return database_unreachable()
+    except (UserError, *UNREACHABLE) as error:
+        return plain_problem(error)
     finally:
         snapshots.forget()
     return Markup("")
-
-
-def _alert(error: UserError) -> Markup:
-    return Markup('<div class="alert" role="alert">{}</div>').format(str(error))
 
 
 def _run_id(request: gr.Request) -> str:
@@ -199,8 +157,7 @@ def show(run_id: str, before: Sent) -> list[Any]:
     if snapshot.version == before.version:
         return [gr.skip()] * (4 + _PARTS)
     parts = _parts(snapshot)
-    old = before.parts or (None,) * _PARTS
-    changed = [gr.skip() if part == shown else part for part, shown in zip(parts, old, strict=True)]
+    changed = viewers.changes(parts, before.parts)
     if before.parts:
         visibility, plots = [gr.skip(), gr.skip()], gr.skip()
     else:
@@ -215,7 +172,7 @@ def _unreachable() -> list[Any]:
 
 
 def _not_found(reason: str, before: Sent) -> list[Any]:
-    alert = gr.update(value=parts_html.missing(reason), visible=True)
+    alert = gr.update(value=not_found("Run not found", reason, "/", "Show all runs"), visible=True)
     return [before, alert, gr.update(visible=False), *[gr.skip()] * (1 + _PARTS)]
 
 
@@ -223,7 +180,7 @@ _PARTS = 13
 
 
 def _parts(snapshot: Snapshot) -> list[Any]:
-    """The values of `Page.parts`, in its order."""
+    """The values of `parts` in `build`, in its order."""
     run = snapshot.run
     stopping, proposed = run.request is Request.STOP, proposal(run)
     allowed = callers.current().may_change(run.owner)

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from app.documents.results.answers import Answer, Change, answers_of, counts
 from app.documents.results.outputs import outputs, used_by_snippets
 from app.documents.results.snippets import snippets
-from app.pages.common.html import QUIET, html
+from app.pages.common.html import QUIET, html, note_html
 from app.pages.run import take_away_html
 from app.words.numbers import plural
 from worker.runs.verification import latest
@@ -97,7 +97,7 @@ def _rows(answers: tuple[Answer, ...], kind: str, page: int) -> list[Any]:
     place = f"{start + 1:,} to {end:,} of {plural(len(wanted), 'row')}" if wanted else ""
     return [
         take_away_html.answer_table(wanted[start:end]),
-        Markup('<p class="note">{}</p>').format(place),
+        note_html(place),
         gr.update(interactive=page > 0),
         gr.update(interactive=end < len(wanted)),
         page,

@@ -44,12 +44,11 @@ def answer_table(answers: Sequence[Answer]) -> Markup:
     """Answers with the differing words marked."""
     if not answers:
         return Markup('<p class="note">No answer changed in this way.</p>')
-    heads = each("<th>{}</th>", [(head,) for head in _ANSWER_HEADS])
     template = (
         '<tr><td class="number">{}</td><td class="change {}">{}</td><td><div class="text">{}</div></td>'
         '<td><div class="text">{}</div></td><td><div class="text">{}</div></td><td><div class="text">{}</div></td></tr>'
     )
-    return table("answers", heads, each(template, [_answer(answer) for answer in answers]))
+    return table("answers", _ANSWER_HEADS, each(template, [_answer(answer) for answer in answers]))
 
 
 def _choice(variants: Sequence[Output]) -> tuple[Markup | str, ...]:
@@ -82,7 +81,6 @@ def _parity(run: Run, compared: dict[str, Any] | None) -> Markup:
     """A table of the forms that were compared with the trained model."""
     if not run.has_result or not compared:
         return Markup("")
-    heads = each("<th>{}</th>", [(head,) for head in _PARITY_HEADS])
     body = each('<tr><th>{}</th><td class="parity-{}">{}</td><td>{}{}</td></tr>', [
         (name, verdict(form).split()[0], verdict(form), figures(form), _different(form))
         for name, form in compared["forms"].items()
@@ -91,7 +89,7 @@ def _parity(run: Run, compared: dict[str, Any] | None) -> Markup:
     note = Markup(
         '<p class="note">Compared with the trained model on {}. {} <code>{}</code> compares every form again.</p>'
     ).format(plural(compared["rows"], "row"), _COPY.format(command, "the command"), command)
-    return Markup('<h3 class="uses">As trained?</h3>') + table("parity", heads, body) + note
+    return Markup('<h3 class="uses">As trained?</h3>') + table("parity", _PARITY_HEADS, body) + note
 
 
 def _different(form: dict[str, Any]) -> Markup:

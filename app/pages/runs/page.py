@@ -10,7 +10,8 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import changes
-from app.pages.common.html import QUIET, database_unreachable, html, title, user_error_html
+from app.pages.common.dialog import dialog
+from app.pages.common.html import QUIET, html, problem_html, title, user_error_html
 from app.pages.runs import actions
 from app.pages.runs.actions import ACTIONS, CONFIRMED, Work
 from app.pages.runs.columns import sortable
@@ -95,16 +96,12 @@ def _components() -> Page:
 
 def _confirm_dialog(page: Page, pending: gr.State, work: gr.State) -> list[Any]:
     """The dialog that asks before runs are stopped or deleted, and shows the progress."""
-    with gr.Column(visible=False, elem_classes="dialog") as dialog, gr.Column(elem_classes="card"):
-        question = html()
-        with gr.Row():
-            cancel = gr.Button("Cancel", elem_classes="dialog-cancel")
-            confirm = gr.Button("Delete", variant="stop", elem_id="confirm-action")
+    asks = dialog("Delete", "confirm-action")
     timer = gr.Timer(_WORK_SECONDS, active=False)
-    cancel.click(lambda: gr.update(visible=False), None, dialog, **QUIET)
-    confirm.click(confirmed, pending, [work, timer, confirm, question], **QUIET)
-    timer.tick(worked, [work, page.shown], [work, timer, dialog, question, page.outcome, *page.outputs], **QUIET)
-    return [dialog, question, confirm]
+    asks.confirm.click(confirmed, pending, [work, timer, asks.confirm, asks.question], **QUIET)
+    shown = [work, timer, asks.box, asks.question, page.outcome, *page.outputs]
+    timer.tick(worked, [work, page.shown], shown, **QUIET)
+    return asks.outputs[:3]
 
 
 def _edit_dialog(page: Page, pending: gr.State) -> list[Any]:
@@ -154,10 +151,8 @@ def queue_pressed(event: gr.EventData, before: Shown) -> list[Any]:
     refusal: Any = ""
     try:
         _change_queue(data)
-    except UserError as error:
-        refusal = user_error_html(error)
-    except UNREACHABLE:
-        refusal = database_unreachable()
+    except (UserError, *UNREACHABLE) as error:
+        refusal = problem_html(error)
     forget()
     return [refusal, *changed(before.view, before)]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, each, table
+from app.pages.common.html import ago, each, note_html, table
 
 EVENT_WORDS = {"finished": "Finished", "failed": "Failed", "stopped": "Stopped", "diverged": "Loss not finite"}
 _ROLES = {
@@ -57,7 +57,7 @@ def users_html(users: Sequence[Document] | None) -> Markup:
         )
     if not users:
         text = "No accounts yet. Add one for each colleague: each gets a token, and changes only their own runs and data sets."
-        return head + Markup('<p class="note">{}</p>').format(text)
+        return head + note_html(text)
     rows = [
         (
             one["name"],
@@ -139,11 +139,10 @@ def messages_html(messages: Sequence[Document]) -> Markup:
         (ago(one["created_at"]), EVENT_WORDS.get(one["event"], "Test"), _run(one), one["address"] or "", _state(one))
         for one in messages
     ]
-    heads = each("<th>{}</th>", [("When",), ("Event",), ("Run",), ("To",), ("Outcome",)])
     body = each(
         '<tr><td>{}</td><td>{}</td><td class="name">{}</td><td class="to">{}</td><td class="state">{}</td></tr>', rows
     )
-    return head + table("list messages", heads, body)
+    return head + table("list messages", ["When", "Event", "Run", "To", "Outcome"], body)
 
 
 def _run(message: Document) -> Markup:
@@ -174,10 +173,9 @@ def folders_html(heading: str, entries: Sequence[Document]) -> Markup:
         )
         for one in entries
     ]  # fmt: skip
-    heads = each("<th>{}</th>", [("What",), ("Value",), ("From",)])
     body = each('<tr><th>{}<span class="faint">{}</span></th><td class="value">{}</td><td>{}</td></tr>', rows)
     return Markup("<section><header><h2>{}</h2></header>{}</section>").format(
-        heading, table("list folders", heads, body)
+        heading, table("list folders", ["What", "Value", "From"], body)
     )
 
 

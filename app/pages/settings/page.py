@@ -1,6 +1,5 @@
 """The page Settings, at /settings: account, colleagues, notifications, and where files are."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -10,8 +9,8 @@ from app.access import account, callers, notify, users
 from app.access.notify import Wish
 from app.documents import installation
 from app.documents.notifications import channel_document, document
-from app.pages.common.dialog import Dialog, asking, dialog
-from app.pages.common.html import QUIET, database_unreachable, html, title, user_error_html
+from app.pages.common.dialog import asking, dialog
+from app.pages.common.html import QUIET, database_unreachable, html, problem_html, title
 from app.pages.settings.html import (
     EVENT_WORDS,
     account_html,
@@ -35,25 +34,6 @@ _FORMATS = [
 _EVENTS = [(word, event) for event, word in EVENT_WORDS.items()]
 _USUAL = ["finished", "failed", "diverged"]
 _RESTART = "To change one, set its environment variable and start the server and the worker again."
-
-
-@dataclass(frozen=True)
-class Page:
-    """The components that handlers update: `outputs` are drawn together."""
-
-    account: gr.HTML
-    channels: gr.HTML
-    messages: gr.HTML
-    users: gr.HTML
-    folders: gr.HTML
-    said: gr.HTML
-    user_said: gr.HTML
-    channel_said: gr.HTML
-    dialog: Dialog
-
-    @property
-    def panels(self) -> list[Any]:
-        return [self.account, self.channels, self.messages, self.users, self.folders]
 
 
 def build(demo: gr.Blocks) -> None:
@@ -81,18 +61,18 @@ def build(demo: gr.Blocks) -> None:
                 user_said = html(script="lathe.copies(element)")
     with gr.Column(elem_classes=["card", "settings-page"]):
         folders = html()
-    page = Page(shown_account, channels, messages, shown_users, folders, said, user_said, channel_said, asks)
-    demo.load(settings_opened, None, [*page.panels, model, gpu_hour, kwh, everyone, user_row], **QUIET)
-    outcome = [page.channels, page.messages, page.channel_said]
+    panels = [shown_account, channels, messages, shown_users, folders]
+    demo.load(settings_opened, None, [*panels, model, gpu_hour, kwh, everyone, user_row], **QUIET)
+    outcome = [channels, messages, channel_said]
     form_fields = [address, form, events, everyone]
     gr.on([add.click, address.submit], channel_added, form_fields, [address, *outcome], **QUIET)
     channels.select(channel_pressed, None, [*asks.outputs, *outcome], trigger_mode="multiple", **QUIET)
     for place in (shown_account, shown_users):
         place.select(account_pressed, None, asks.outputs, **QUIET)
-    gr.on([new_user.click, name.submit], user_added, [name, admin], [name, page.users, page.user_said], **QUIET)
+    gr.on([new_user.click, name.submit], user_added, [name, admin], [name, shown_users, user_said], **QUIET)
     gr.on([save.click, model.submit], model_saved, model, saved, **QUIET)
     gr.on([save_prices.click, gpu_hour.submit, kwh.submit], prices_saved, [gpu_hour, kwh], priced, **QUIET)
-    confirmed = [asks.box, asks.question, asks.confirm, page.said, page.user_said, *page.panels]
+    confirmed = [asks.box, asks.question, asks.confirm, said, user_said, *panels]
     asks.confirm.click(setting_confirmed, asks.asked, confirmed, **QUIET)
 
 
@@ -152,7 +132,7 @@ def channel_added(address: str, form: str, events: list[str], everyone: bool) ->
     try:
         added = notify.add(wish)
     except (UserError, *UNREACHABLE) as error:
-        return [gr.skip(), gr.skip(), gr.skip(), _problem(error)]
+        return [gr.skip(), gr.skip(), gr.skip(), problem_html(error)]
     said = _good(f"Added {channel_document(added)['address']}. Send a test to see whether messages arrive.")
     return ["", *_notifications(), said]
 
@@ -168,7 +148,7 @@ def channel_pressed(event: gr.EventData) -> list[Any]:
     try:
         _change_channel(data)
     except (UserError, *UNREACHABLE) as error:
-        return [*keep, *_notifications(), _problem(error)]
+        return [*keep, *_notifications(), problem_html(error)]
     return [*keep, *_notifications(), ""]
 
 
@@ -216,7 +196,7 @@ def user_added(name: str, admin: bool) -> list[Any]:
     try:
         token = users.add((name or "").strip(), admin=bool(admin))
     except (UserError, *UNREACHABLE) as error:
-        return [gr.skip(), gr.skip(), _problem(error)]
+        return [gr.skip(), gr.skip(), problem_html(error)]
     return ["", _users(), _new_token((name or "").strip(), token)]
 
 
@@ -229,7 +209,7 @@ def model_saved(model: str) -> Markup:
     try:
         kept = notify.set_model(model or "")
     except (UserError, *UNREACHABLE) as error:
-        return _problem(error)
+        return problem_html(error)
     return _good(f"New forms begin with {kept.model}." if kept.model else "New forms begin without a model.")
 
 
@@ -250,7 +230,7 @@ def setting_confirmed(asked: dict[str, Any]) -> list[Any]:
             case {"remove_channel": str(channel_id)}:
                 notify.remove(channel_id)
     except (UserError, *UNREACHABLE) as error:
-        return [gr.update(visible=True), _problem(error), gr.update(interactive=False), *[gr.skip()] * 7]
+        return [gr.update(visible=True), problem_html(error), gr.update(interactive=False), *[gr.skip()] * 7]
     return [gr.update(visible=False), gr.skip(), gr.skip(), said, user_said, *_panels()]
 
 
@@ -287,10 +267,6 @@ def _folders() -> Markup:
 def _is_admin() -> bool:
     caller = callers.current()
     return caller.is_local or caller.admin
-
-
-def _problem(error: Exception) -> Markup:
-    return user_error_html(error) if isinstance(error, UserError) else database_unreachable()
 
 
 def _good(text: str) -> Markup:

@@ -6,7 +6,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from app.access import notify
-from app.pages.common.html import database_unreachable, html, user_error_html
+from app.pages.common.html import html, problem_html
 from training.errors import UserError
 from worker.store.database import UNREACHABLE
 
@@ -32,6 +32,6 @@ def prices_saved(gpu_hour: str, kwh: str) -> Markup:
     try:
         known = notify.set_prices(gpu_hour or "", kwh or "").known
     except (UserError, *UNREACHABLE) as error:
-        return user_error_html(error) if isinstance(error, UserError) else database_unreachable()
+        return problem_html(error)
     text = "Forecasts show what a run costs." if known else "Forecasts show no costs."
     return Markup('<p class="note good" role="status">{}</p>').format(text)

@@ -66,13 +66,6 @@ def trials(sweep: Document) -> Markup:
     return panel("Trials", table("figures trials", drawn, rows)) + _left_out(sweep["plan"])
 
 
-def missing(reason: str) -> Markup:
-    """The page for an address without a sweep."""
-    return Markup(
-        '<div class="empty"><h2>No such sweep</h2><p>{}</p><a class="button" href="/sweeps">All sweeps</a></div>'
-    ).format(reason)
-
-
 def question(sweep: Document) -> Markup:
     """What the dialog asks before a sweep is stopped."""
     ended = tuple(status for status in Status if status.ended)

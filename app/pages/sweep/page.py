@@ -9,10 +9,10 @@ from markupsafe import Markup
 from app.access import callers, changes
 from app.documents.comparison.document import MOST_RUNS
 from app.documents.sweep import document
+from app.pages.common import viewers
 from app.pages.common.cache import TimedCache
-from app.pages.common.dialog import asking
-from app.pages.common.dialog import dialog as common_dialog
-from app.pages.common.html import QUIET, database_unreachable, html
+from app.pages.common.dialog import asking, dialog
+from app.pages.common.html import QUIET, database_unreachable, html, not_found, plain_problem
 from app.pages.common.run_plots import plotted, run_plots
 from app.pages.common.viewers import Viewers
 from app.pages.sweep import html as parts_html
@@ -59,15 +59,10 @@ def build(demo: gr.Blocks) -> None:
     parts = [heading, links, standing, trials, plots, stop, delete]
     demo.load(sweep_opened, None, parts, **QUIET)
     gr.Timer(_REFRESH_SECONDS).tick(sweep_ticked, None, parts, **QUIET)
-    with gr.Column(visible=False, elem_classes="dialog") as dialog, gr.Column(elem_classes="card"):
-        question = html()
-        with gr.Row():
-            cancel = gr.Button("Cancel", elem_classes="dialog-cancel")
-            confirm = gr.Button("Stop", variant="stop", elem_id="confirm-stop-sweep")
-    stop.click(stop_pressed, None, [dialog, question], **QUIET)
-    cancel.click(stop_cancelled, None, dialog, **QUIET)
-    confirm.click(stop_confirmed, None, [dialog, refusal, *parts], **QUIET)
-    asks, address = common_dialog("Delete", "confirm-delete-sweep"), gr.Textbox(visible=False)
+    stops = dialog("Stop", "confirm-stop-sweep")
+    stop.click(stop_pressed, None, [stops.box, stops.question], **QUIET)
+    stops.confirm.click(stop_confirmed, None, [stops.box, refusal, *parts], **QUIET)
+    asks, address = dialog("Delete", "confirm-delete-sweep"), gr.Textbox(visible=False)
     delete.click(delete_pressed, None, asks.outputs, **QUIET)
     deleted = asks.confirm.click(delete_confirmed, None, [asks.box, refusal, address], **QUIET)
     deleted.then(None, address, None, js="(address) => { if (address) window.location.assign(address) }")
@@ -91,20 +86,13 @@ def stop_pressed(request: gr.Request) -> list[Any]:
         return [gr.update(visible=True), Markup("<h2>Not possible now</h2><p>{}</p>").format(str(error))]
 
 
-def stop_cancelled() -> Any:
-    """Closes the dialog."""
-    return gr.update(visible=False)
-
-
 def stop_confirmed(request: gr.Request) -> list[Any]:
     """Stops the sweep, or shows why it is refused."""
     refusal = Markup("")
     try:
         changes.stop_sweep(_id(request))
-    except UserError as error:
-        refusal = Markup('<div class="alert" role="alert">{}</div>').format(str(error))
-    except UNREACHABLE:
-        refusal = database_unreachable()
+    except (UserError, *UNREACHABLE) as error:
+        refusal = plain_problem(error)
     _found.clear()
     return [gr.update(visible=False), refusal, *sweep_ticked(request)]
 
@@ -128,10 +116,8 @@ def delete_confirmed(request: gr.Request) -> list[Any]:
     try:
         changes.delete_sweep(_id(request))
         address = "/sweeps"
-    except UserError as error:
-        refusal = Markup('<div class="alert" role="alert">{}</div>').format(str(error))
-    except UNREACHABLE:
-        refusal = database_unreachable()
+    except (UserError, *UNREACHABLE) as error:
+        refusal = plain_problem(error)
     _found.clear()
     return [gr.update(visible=False), refusal, address]
 
@@ -155,21 +141,20 @@ def _read(sweep_id: str) -> tuple[dict[str, Any], list[Run]]:
 
 def _changed(sweep_id: str, before: Shown | None) -> tuple[Shown, list[Any]]:
     now = _shown(sweep_id)
-    old = before or Shown()
-    values = [
-        gr.skip() if before and getattr(now, name) == getattr(old, name) else getattr(now, name)
-        for name in ("heading", "links", "standing", "trials", "plots")
-    ]
-    shown = [(now.stoppable, old.stoppable), (now.deletable, old.deletable)]
-    buttons = [gr.skip() if before and state == earlier else gr.update(visible=state) for state, earlier in shown]
-    return now, [*values, *buttons]
+    return now, viewers.changes(_outputs(now), _outputs(before) if before else None)
+
+
+def _outputs(shown: Shown) -> list[Any]:
+    buttons = [gr.update(visible=state) for state in (shown.stoppable, shown.deletable)]
+    return [shown.heading, shown.links, shown.standing, shown.trials, shown.plots, *buttons]
 
 
 def _shown(sweep_id: str) -> Shown:
     try:
         found, runs = _read(sweep_id)
     except SweepNotFound as error:
-        return Shown(heading=str(parts_html.missing(str(error) if sweep_id else "The address has no sweep id.")))
+        reason = str(error) if sweep_id else "The address has no sweep id."
+        return Shown(heading=str(not_found("No such sweep", reason, "/sweeps", "All sweeps")))
     except UNREACHABLE:
         return Shown(heading=str(database_unreachable()))
     parts = (parts_html.heading(found), parts_html.links(found), parts_html.standing(found), parts_html.trials(found))

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, each, facts, panel, run_link, status_word, table
+from app.pages.common.html import ago, bar, each, facts, note_html, panel, plain_table, run_link, status_word, table
 from app.words import numbers
 from app.words.system import FREEABLE, KINDS, retention
 from training.units import NONE, byte_size
@@ -75,8 +75,7 @@ def _kinds(kinds: dict[str, Document] | None) -> Markup:
         rows.append((named, drawn, byte_size(size["bytes"]) if size else NONE, _files(size)))
     whole = {key: sum(size[key] for size in kinds.values()) for key in ("bytes", "files")} if kinds else None
     rows.append(("Together", "", byte_size(whole["bytes"]) if whole else NONE, _files(whole)))
-    heads = each("<th>{}</th>", [("Kind",), ("",), ("Size",), ("Files",)])
-    return table("figures", heads, each("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", rows))
+    return plain_table("figures", ["Kind", "", "Size", "Files"], rows)
 
 
 def _largest(disk: Document) -> Markup:
@@ -93,9 +92,8 @@ def _largest(disk: Document) -> Markup:
         )
         for run in disk["largest_runs"]
     ]
-    heads = each("<th>{}</th>", [("Run",), ("Status",), ("Size",), ("Checkpoints",)])
     cells = '<td class="name">{}</td><td class="rows">{}</td><td>{}</td><td>{}</td>'
-    return table("figures largest", heads, each(f"<tr>{cells}</tr>", rows))
+    return table("figures largest", ["Run", "Status", "Size", "Checkpoints"], each(f"<tr>{cells}</tr>", rows))
 
 
 def _freeable(disk: Document, *, admin: bool) -> Markup:
@@ -153,7 +151,7 @@ def _retention(rules: Document) -> Markup:
         runs = numbers.plural(deleted["runs"], "run")
         lines.append(("The rules would delete now", f"{byte_size(deleted['bytes'])} of {runs}"))
     note = "Set them in the environment of the workers, which apply them once an hour."
-    return facts(lines) + Markup('<p class="note">{}</p>').format(note)
+    return facts(lines) + note_html(note)
 
 
 def _size(size: Document) -> str:

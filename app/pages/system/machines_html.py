@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, each, run_link, table
+from app.pages.common.html import ago, bar, each, note_html, run_link, table
 from app.words import numbers
 from app.words.system import STATES, celsius, device_name, device_names, step_of, used_of, watts
 from training.units import NONE
@@ -70,19 +70,15 @@ def _about(machine: Document) -> Markup:
     runs = Markup(" It held {}.").format(held) if held else Markup("")
     match machine["state"]:
         case "overloaded":
-            return _note(Markup("It starts no runs at present: {}").format(machine["overload"]))
+            return note_html(Markup("It starts no runs at present: {}").format(machine["overload"]))
         case "draining":
-            return _note(Markup("Its worker is stopping and starts no runs."))
+            return note_html(Markup("Its worker is stopping and starts no runs."))
         case "stopped":
-            return _note(Markup("Its worker was stopped, last seen {}.{}").format(seen, runs))
+            return note_html(Markup("Its worker was stopped, last seen {}.{}").format(seen, runs))
         case "lost":
             requeued = Markup(" Other workers requeue a run when its lease expires.") if held else Markup("")
-            return _note(Markup("Last seen {}.{}{}").format(seen, runs, requeued))
+            return note_html(Markup("Last seen {}.{}{}").format(seen, runs, requeued))
     return Markup("")
-
-
-def _note(text: Markup) -> Markup:
-    return Markup('<p class="note">{}</p>').format(text)
 
 
 def _measures(machine: Document) -> Markup:

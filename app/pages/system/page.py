@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from app.access import callers, changes
 from app.documents import disk, services, system
+from app.pages.common import viewers
 from app.pages.common.cache import TimedCache
 from app.pages.common.dialog import asking, dialog
 from app.pages.common.html import QUIET, database_unreachable, html
@@ -100,8 +101,7 @@ def confirmed(action: dict[str, Any], request: gr.Request) -> list[Any]:
 def _changed(shown: Shown) -> tuple[Shown, list[Any]]:
     """What the page shows now, and its parts that differ from `shown`."""
     now = _parts()
-    before = shown or ("",) * _PARTS
-    return now, [gr.skip() if part == old else part for part, old in zip(now, before, strict=True)]
+    return now, viewers.changes(now, shown or ("",) * _PARTS)
 
 
 def _parts() -> Shown:

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, each, facts, panel, run_link, table
+from app.pages.common.html import ago, bar, each, facts, panel, plain_table, run_link, table
 from app.pages.system.machines_html import level
 from app.words import numbers
 from app.words.system import account_cells, limits
@@ -57,8 +57,7 @@ def _oldest(oldest: Document | None) -> Markup:
 
 def _versions(versions: Sequence[Document]) -> Markup:
     rows = [(one["package"], one["here"] or "not installed", _of_workers(one)) for one in versions]
-    heads = each("<th>{}</th>", [("Package",), ("Web server",), ("Workers",)])
-    return table("figures versions", heads, each("<tr><td>{}</td><td>{}</td><td>{}</td></tr>", rows))
+    return plain_table("figures versions", ["Package", "Web server", "Workers"], rows)
 
 
 def _of_workers(version: Document) -> Markup:
@@ -160,7 +159,6 @@ def _engine_problem(engine: Document) -> Markup:
 
 
 def _pools(pools: Sequence[Document]) -> Markup:
-    heads = each("<th>{}</th>", [("Partition",), ("Nodes",), ("States",), ("GPUs",), ("Time limit",)])
     rows = [
         (
             f"{pool['name']}{' (default)' if pool['is_default'] else ''}",
@@ -171,4 +169,4 @@ def _pools(pools: Sequence[Document]) -> Markup:
         )
         for pool in pools
     ]
-    return table("figures", heads, each("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>", rows))
+    return plain_table("figures", ["Partition", "Nodes", "States", "GPUs", "Time limit"], rows)
