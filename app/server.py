@@ -45,7 +45,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         records,
         reference,
         sharing,
-        stream,
         sweeps,
         system,
         users,
@@ -53,15 +52,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     from app.web.rest import settings as settings_routes
     from app.web.rest.data import dataset_imports, datasets, tokens
     from app.web.rest.openapi import ERRORS
-    from app.web.streams import feeds, live
+    from app.web.streams import live
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
     openapi.install(app)
     app.state.uploads = uploads
     app.state.settings = settings
-    app.state.feeds = feeds.Feeds()
+    app.state.feeds = live.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
-    runs_and_queue = (api, downloads, order, live, records, stream, comparing, sweeps, evaluations)
+    runs_and_queue = (api, downloads, order, live, records, comparing, sweeps, evaluations)
     before = (before_run, dataset_imports, datasets, tokens, diagnoses)
     models = (model_endpoint, playground)
     for part in (*runs_and_queue, *before, *models, sharing, system, users, settings_routes, notifications, reference):

@@ -107,7 +107,7 @@ def render(ctx: click.Context, config: Path | None, as_json: bool, overrides: di
 
     Queues nothing. Shows which tokens carry loss, and faults of the chat template, the tokenizer and the rows. Exit code 1: errors.
     """
-    from app.cli import forecast as cli_render
+    from app.cli import render as cli_render
 
     ctx.exit(cli_render.render(config, overrides, as_json=as_json))
 

@@ -1,31 +1,24 @@
 """`lathe forecast` and `lathe targets`: the memory and the trainable parameters of a run before it is queued."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from app.cli.options import ready
-from app.cli.runs.run import configuration
-from app.cli.sources.data_files import sent
 from app.cli.sources.server import Server, chosen
-from app.cli.terminal import unchanged
-from app.words import numbers, templates
-from app.words.forecast import page
-from app.words.solving import solved_page, speed_page
+from app.words import numbers
+from app.words.forecast import page, solved_page, speed_page
 from training.config.fields import ConfigError, parse
 from training.config.run_config import RunConfig
 from training.config.yaml_file import read_config
 from training.errors import Problem
 from training.forecast.solve import Wanted
-from worker.allowed_paths import EVERYTHING
 from worker.datasets import run_data
 from worker.forecasts import forecast as forecasting
 from worker.forecasts import hub_config, prices, requested, solving, targeting
 from worker.forecasts import speed as speeds
-from worker.runs import rows_check
 from worker.store.tables import LOCAL
 
 _SECONDS = 300.0  # a simulation takes up to a minute
@@ -106,38 +99,3 @@ def targets_page(answer: targeting.Answer) -> str:
         if rows:
             lines.append("\n" + numbers.table([[heading, "", "in -> out"], *rows]))
     return "\n".join(lines)
-
-
-_RENDER_SECONDS = 120.0
-FAULTY = 1
-
-
-def render(path: Path | None, overrides: dict[str, Any], *, as_json: bool) -> int:
-    """Prints some rows of the run's data as it would train on them, and their faults. Returns the exit code: 1 with errors.
-
-    Raises:
-        ConfigError: settings are invalid, or the rows of this run cannot be checked.
-    """
-    config = configuration(path, overrides)
-    if server := chosen():
-        document = _rendered(server, config)
-        click.echo(json.dumps(document["report"]) if as_json else document["text"])
-        return FAULTY if _has_errors(document["report"]) else 0
-    ready()
-    checked = rows_check.check_rows(config, EVERYTHING)
-    document = rows_check.as_document(checked)
-    text = json.dumps(document) if as_json else templates.page(checked, colors=sys.stdout.isatty())
-    click.echo(text, file=unchanged(sys.stdout))
-    return FAULTY if _has_errors(document) else 0
-
-
-def _rendered(server: Server, config: RunConfig) -> dict[str, Any]:
-    values = sent(server, config).model_dump(mode="json", exclude_unset=True)
-    report = server.send("POST", "/api/renderings", json=values, seconds=_RENDER_SECONDS)
-    text = server.text("/api/renderings", "POST", json=values, params={"form": "text"}, seconds=_RENDER_SECONDS)
-    return {"report": report, "text": text}
-
-
-def _has_errors(document: dict[str, Any]) -> bool:
-    findings = (finding for one in document["data_sets"] for finding in one["findings"])
-    return any(finding["severity"] == "error" for finding in findings)

@@ -1,4 +1,4 @@
-"""`lathe up`, `web`, `worker` and `system`: the parts of an installation."""
+"""`lathe up`, `web`, `worker`, `system`, `machines` and `doctor`: the parts of an installation, and whether they can train."""
 
 import json
 from dataclasses import asdict

@@ -49,11 +49,7 @@ def share(
 
 
 def _users(kind: Kind, object_id: str) -> list[str]:
-    """The users with whom it is shared, by name; `*` stands for all.
-
-    Raises:
-        UserError, ServerError: there is no such thing, or another user owns it.
-    """
+    """The users with whom it is shared, by name; `*` stands for all."""
     if server := chosen():
         return list(server.get(_path(kind, object_id))["users"])
     from app.access import sharing
@@ -63,11 +59,7 @@ def _users(kind: Kind, object_id: str) -> list[str]:
 
 
 def _share(kind: Kind, object_id: str, names: Collection[str]) -> list[str]:
-    """Shares it with these users and with no others, and returns their names.
-
-    Raises:
-        UserError, ServerError: as `_users`, or a name is not an account's.
-    """
+    """Shares it with these users and with no others, and returns their names."""
     if server := chosen():
         return list(server.send("PUT", _path(kind, object_id), json={"users": list(names)})["users"])
     from app.access import sharing
@@ -77,11 +69,7 @@ def _share(kind: Kind, object_id: str, names: Collection[str]) -> list[str]:
 
 
 def _link(kind: Kind, object_id: str) -> str:
-    """Makes a link that shares it with each user who opens it, and returns its address.
-
-    Raises:
-        UserError, ServerError: as `_users`.
-    """
+    """Makes a link that shares it with each user who opens it, and returns its address."""
     if server := chosen():
         return server.address + str(server.send("POST", f"{_path(kind, object_id)}/link")["path"])
     from app.access import sharing

@@ -3,13 +3,13 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, Query, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from app.access import changes
 from app.documents import queue
 from app.documents.results import export
 from app.documents.run import document
-from app.web.rest.routing import JsonRouter, answers, sends
+from app.web.rest.routing import BodyForm, JsonRouter, answers, sends
 from app.web.rest.run_answers import QueueAnswer, RunAnswer
 from training.errors import UserError
 from worker.store import database, runs, waiting
@@ -21,34 +21,28 @@ router = JsonRouter()
 MOST_EXPORTED = 10_000
 
 
-class Description(BaseModel):
+class Description(BodyForm):
     """What can be changed about a run; values that are left out stay."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str | None = None
     notes: str | None = None
     tags: list[str] | None = None
-    add_tags: list[str] = []
-    remove_tags: list[str] = []
+    add_tags: list[str] = Field([])
+    remove_tags: list[str] = Field([])
     pinned: bool | None = None
     archived: bool | None = None
     held: bool | None = None
     priority: Literal["high", "normal", "low"] | None = None
 
 
-class Move(BaseModel):
+class Move(BodyForm):
     """The place of a run in the queue: before another one, or at the end with null."""
-
-    model_config = ConfigDict(extra="forbid")
 
     before: str | None
 
 
-class QueueChange(BaseModel):
+class QueueChange(BodyForm):
     """Pauses the queue, or lets runs start again."""
-
-    model_config = ConfigDict(extra="forbid")
 
     paused: bool
 
@@ -63,10 +57,9 @@ def describe_run(run_id: str, change: Annotated[Description, Body()]) -> dict[st
 
 
 @router.delete("/api/runs/{run_id}", status_code=204)
-def delete_run(run_id: str) -> Response:
+def delete_run(run_id: str) -> None:
     """Deletes an ended run with its folder."""
     changes.delete(run_id)
-    return Response(status_code=204)
 
 
 @router.post("/api/runs/{run_id}/move", **answers(QueueAnswer))

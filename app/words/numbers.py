@@ -6,6 +6,8 @@ from typing import Any
 
 from training.units import NONE
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute a cell that begins so
+
 
 def energy(joules: float | None) -> str:
     """Energy in kWh or Wh: "1.25 kWh", "38 Wh"."""
@@ -106,9 +108,6 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would compute a cell that begins so
 
 
 def csv_cell(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`lathe dataset add`, `list`, `show` and `remove`: the stored data sets, as text or JSON."""
+"""`lathe dataset add`, `list`, `show`, `rows` and `remove`: the stored data sets, as text or JSON."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,9 @@ from app.words.datasets import issue_lines
 from training.data.row_formats import UNKNOWN
 from training.units import byte_size
 from worker.store import database
+
+_SEARCH_SECONDS = 3600.0  # the process that searches has a limit of its own
+_SHOWN = 2000  # characters of a value
 
 
 def add(files: tuple[Path, ...], name: str | None, columns: str | None, *, as_json: bool) -> None:
@@ -135,11 +138,7 @@ def _listed(search: str, limit: int) -> list[dict[str, Any]]:
 
 
 def _document(dataset_id: str) -> dict[str, Any]:
-    """One data set, as `lathe dataset show --json` prints it.
-
-    Raises:
-        DatasetNotFound, ServerError: no data set has this id.
-    """
+    """One data set, as `lathe dataset show --json` prints it."""
     if server := chosen():
         return dict(server.get(f"/api/datasets/{quote(dataset_id, safe='')}"))
     from app.documents import dataset
@@ -151,11 +150,7 @@ def _document(dataset_id: str) -> dict[str, Any]:
 
 
 def _imported(files: tuple[Path, ...], name: str | None, columns: str | None) -> dict[str, Any]:
-    """Imports a file, or several as one data set, and returns it.
-
-    Raises:
-        DataError, ServerError: a file has errors; nothing is stored.
-    """
+    """Imports a file, or several as one data set, and returns it."""
     if server := chosen():
         from app.cli.sources.data_files import upload, upload_together
 
@@ -174,10 +169,6 @@ def _imported(files: tuple[Path, ...], name: str | None, columns: str | None) ->
     if columns and item.columns_map != columns:  # the file was already stored
         item = datasets.save_mapping(item.id, columns)
     return _document(item.id)
-
-
-_SEARCH_SECONDS = 3600.0  # the process that searches has a limit of its own
-_SHOWN = 2000  # characters of a value
 
 
 def rows(dataset_id: str, offset: int, limit: int, search: str, *, as_json: bool) -> None:

@@ -115,11 +115,7 @@ def _follow(found: dict[str, Any], screen: Screen) -> dict[str, Any]:
 
 
 def _submit(run_id: str, data: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Queues an evaluation and returns it. A data file of this machine is sent to the server first.
-
-    Raises:
-        RunNotFound, ConfigError, ServerError: it is refused; nothing is queued.
-    """
+    """Queues an evaluation and returns it. A data file of this machine is sent to the server first."""
     if server := chosen():
         from app.cli.sources.data_files import sent_file
 
@@ -135,11 +131,7 @@ def _submit(run_id: str, data: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_run(run_id: str) -> list[dict[str, Any]]:
-    """The evaluations of a run, newest first.
-
-    Raises:
-        RunNotFound, ServerError: no run has this id.
-    """
+    """The evaluations of a run, newest first."""
     if server := chosen():
         return list(server.get(run_path(run_id, "/evaluations"))["evaluations"])
     from app.documents.results.evaluations import listing
@@ -151,11 +143,7 @@ def _of_run(run_id: str) -> list[dict[str, Any]]:
 
 
 def _document(evaluation_id: str) -> dict[str, Any]:
-    """One evaluation.
-
-    Raises:
-        EvaluationNotFound, ServerError: none has this id.
-    """
+    """One evaluation."""
     if server := chosen():
         return dict(server.get(f"/api/evaluations/{quote(evaluation_id, safe='')}"))
     from app.documents.results.evaluations import show

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,9 +10,9 @@ import click
 
 from app.cli.errors import CommandError
 from app.cli.options import ready
-from app.cli.sources import files
+from app.cli.sources import data_files
 from app.cli.sources import runs as source
-from app.cli.sources.server import Server, chosen, run_path
+from app.cli.sources.server import Server, chosen, run_path, whole
 from training.errors import UserError
 from training.run_folder import hub_upload
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
@@ -83,10 +82,10 @@ def export(run_id: str, output: Path | None, to: Path | None, form: Form, *, for
         return
     run = _run(run_id)
     if form.is_file:
-        made = _result(run, partial(_gguf, form=form))
+        made = _gguf(run, form)
         _tell(_copy_file(made, output or to, f"{run.id}{form.ending}", force=force), as_json=as_json)
         return
-    folder = _result(run, partial(results.find, merged=form.merged))
+    folder = results.find(run, merged=form.merged)
     target = (
         _copy_folder(folder, to, force=force) if to else _copy_zip(run, folder, output, merged=form.merged, force=force)
     )
@@ -102,7 +101,7 @@ def gather(run_id: str, to: Path, step: int | None, *, as_json: bool) -> None:
     """
     _refuse_existing(to, "FOLDER", force=False)
     target = to.absolute()
-    _result(_run(run_id), partial(results.gather, target=target, step=step))
+    results.gather(_run(run_id), target=target, step=step)
     _tell(target, as_json=as_json)
 
 
@@ -114,7 +113,7 @@ def push(run_id: str, repo: str, *, merged: bool, public: bool, as_json: bool) -
         CommandError: the run has no such result, there is no token, or the hub refuses.
     """
     run = _run(run_id)
-    folder = _result(run, partial(results.find, merged=merged))
+    folder = results.find(run, merged=merged)
     try:
         url = hub_upload.push(folder, repo, private=not public, secret=hub_token())
     except UserError as error:
@@ -139,15 +138,10 @@ def archive_run(run_id: str, output: Path, *, force: bool, as_json: bool) -> Non
         server.download(run_path(full_id, "/archive.zip"), target)
         _tell(target, as_json=as_json)
         return
-    part = target.with_name(f".{target.name}.part")
-    try:
-        chunks = run_archive.packed(full_id)
-        with part.open("wb") as stream:
-            for chunk in chunks:
-                stream.write(chunk)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    chunks = run_archive.packed(full_id)
+    with whole(target) as part, part.open("wb") as stream:
+        for chunk in chunks:
+            stream.write(chunk)
     _tell(target, as_json=as_json)
 
 
@@ -157,7 +151,7 @@ def restore_run(archive_file: Path, *, as_json: bool) -> None:
     Raises:
         BadArchive: the file is not the archive of a run.
     """
-    run = files.restored(archive_file)
+    run = data_files.restored(archive_file)
     message = f"Imported run {run['id']}: {run['name']}\nShow  lathe show {run['id']}"
     click.echo(json.dumps(run) if as_json else message)
 
@@ -177,18 +171,8 @@ def _download(server: Server, run_id: str, target: Path | None, form: Form, *, u
         target = target / f"{full_id}{form.ending}"
     if not (unpack and target.is_dir() and not any(target.iterdir())):
         _refuse_existing(target, "--to" if unpack else "--output", force=force)
-    files.result(server, full_id, target, form.download, unpack=unpack)
+    data_files.result(server, full_id, target, form.download, unpack=unpack)
     return target
-
-
-def copy_whole(source: Path, target: Path) -> None:
-    """Copies through a temporary file beside `target`, so that a full disk leaves no partial file."""
-    part = target.with_name(f".{target.name}.part")
-    try:
-        shutil.copyfile(source, part)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _run(run_id: str) -> Run:
@@ -203,10 +187,6 @@ def _tell(target: Path, *, as_json: bool) -> None:
     place = "file" if target.is_file() else "folder"
     message = f"Wrote {target} ({byte_size(size)})."
     click.echo(json.dumps({place: str(target), "bytes": size}) if as_json else message)
-
-
-def _result(run: Run, find: Callable[[Run], Path]) -> Path:
-    return find(run)
 
 
 def _copy_zip(run: Run, folder: Path, output: Path | None, *, merged: bool, force: bool) -> Path:
@@ -225,7 +205,8 @@ def _copy_file(source: Path, output: Path | None, name: str, *, force: bool) -> 
     assert output is not None
     target = output / name if output.is_dir() else output
     _refuse_existing(target, "--output", force=force)
-    copy_whole(source, target)
+    with whole(target) as part:
+        shutil.copyfile(source, part)
     return target
 
 

@@ -7,7 +7,6 @@ import click
 
 from app.cli.errors import Command, ReportingGroup
 from app.cli.options import json_option, ready
-from app.cli.sources import runs as source
 from app.cli.sources.server import chosen, run_path
 
 PRIORITIES = ("high", "normal", "low")
@@ -67,7 +66,9 @@ def release(run_ids: tuple[str, ...], as_json: bool) -> None:
 @json_option
 def priority(run_id: str, priority: str, as_json: bool) -> None:
     """Set the priority of a queued run; runs of a higher priority start first."""
-    source.edit(run_id, {"priority": priority})
+    from app.cli.sources import runs
+
+    runs.edit(run_id, {"priority": priority})
     _show(as_json=as_json)
 
 
@@ -86,8 +87,10 @@ def resume(as_json: bool) -> None:
 
 
 def _hold(run_ids: tuple[str, ...], *, held: bool, as_json: bool) -> None:
+    from app.cli.sources import runs
+
     for run_id in run_ids:
-        source.edit(run_id, {"held": held})
+        runs.edit(run_id, {"held": held})
     _show(as_json=as_json)
 
 

@@ -17,8 +17,7 @@ from app.cli.sources import runs as source
 from app.cli.sources.server import chosen
 from app.local.lock import LOCK_FILE, address_of
 from app.words import numbers
-from app.words.parity import DIFFERS
-from app.words.runs import result_noun, took
+from app.words.runs import DIFFERS, result_noun, took
 from training.config.choices import Method
 from training.config.fields import parse
 from training.config.run_config import RunConfig

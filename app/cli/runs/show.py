@@ -1,4 +1,4 @@
-"""`lathe runs`, `lathe show` and `lathe compare`: runs as text or JSON."""
+"""`lathe runs`, `lathe show`, `lathe compare` and `lathe logs`: runs and their logs as text or JSON."""
 
 import json
 import time
@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
+from app.cli.options import ready
 from app.cli.sources import logs as log_lines
 from app.cli.sources import runs as source
 from app.cli.sources.server import chosen
 from app.words import numbers
 from app.words.datasets import data_words
 from app.words.numbers import plain
-from app.words.parity import DIFFERS
-from app.words.runs import change, exact_match, progress, result_noun, scores, strategy, took
+from app.words.runs import DIFFERS, change, exact_match, progress, result_noun, scores, strategy, took
 from training.config.data_sets import FIELDS
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory
@@ -24,6 +24,8 @@ from worker.store.tables import Status
 
 EVENTS_SHOWN = 12
 LOG_SHOWN = 15
+
+POLL_SECONDS = 1.0
 
 
 def listing(status: str | None, search: str, limit: int, *, as_json: bool) -> None:
@@ -208,10 +210,23 @@ def table(run_ids: list[str], form: str, *, all_settings: bool) -> None:
         RunNotFound: no run has one of these ids.
         TooManyRuns: there are more than 50.
     """
-    click.echo(source.comparison(run_ids, form, all_settings=all_settings).rstrip("\n"))
+    click.echo(_compared(run_ids, form, all_settings=all_settings).rstrip("\n"))
 
 
-POLL_SECONDS = 1.0
+def _compared(run_ids: list[str], form: str, *, all_settings: bool) -> str:
+    if server := chosen():
+        ending = {"json": "", "csv": ".csv", "markdown": ".md"}.get(form, ".txt")
+        place, query = f"/api/compare{ending}", {"runs": ",".join(run_ids), "all_settings": all_settings}
+        return json.dumps(server.get(place, **query)) if form == "json" else server.text(place, params=query)
+    from app.documents.comparison import texts
+    from app.documents.comparison.document import as_json, compare
+    from worker.store import database
+
+    ready()
+    with database.read() as session:
+        found = compare(session, run_ids, all_settings=all_settings).complete()
+    forms = {"json": lambda found: json.dumps(as_json(found)), "csv": texts.as_csv, "markdown": texts.markdown}
+    return forms.get(form, texts.plain)(found)
 
 
 def logs(run_id: str, *, follow: bool, tail: int, as_json: bool) -> int:

@@ -1,12 +1,16 @@
-"""Files of this machine that a run on the server needs: data files are sent first, a DeepSpeed JSON and a template as text."""
+"""Files between this machine and the server: what a run there needs is sent first, results and archives are downloaded."""
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
-from app.cli.sources.server import Server
+from app.cli.options import ready
+from app.cli.sources.server import Server, chosen, run_path
 from app.cli.terminal import clear_line
 from app.words import numbers
 from training.config.data_sets import FIELDS, Source, canonical, sources, written
@@ -18,6 +22,8 @@ from worker.runs.config_files import deepspeed_text, template_text, with_deepspe
 _CHUNK = 2**20
 _SECONDS = 1800.0
 """The longest time that the server may take to check a file."""
+
+_RESULT_SECONDS = 1800.0
 
 
 def sent(server: Server, config: RunConfig) -> RunConfig:
@@ -101,3 +107,39 @@ def _parts(stream: Any, name: str, size: int) -> Iterator[bytes]:
     else:
         sys.stderr.write(f"{name}: {byte_size(size)} sent.\n")
     sys.stderr.flush()
+
+
+def result(server: Server, run_id: str, target: Path, name: str, *, unpack: bool) -> None:
+    """Downloads a run's result, `name`, into the file `target`, or unpacked as the folder `target`, which is replaced."""
+    path = run_path(run_id, f"/{name}")
+    if not unpack:
+        server.download(path, target)
+        return
+    with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=".lathe-") as folder:
+        packed, part = Path(folder, "result.zip"), Path(folder, "result")
+        server.download(path, packed)
+        with ZipFile(packed) as source:
+            source.extractall(part)
+        if target.is_dir():
+            shutil.rmtree(target)
+        part.replace(target)
+
+
+def restored(archive: Path) -> dict[str, Any]:
+    """Imports a run from its archive; returns its id and name.
+
+    Raises:
+        BadArchive, ServerError: the file is not the archive of a run.
+    """
+    if server := chosen():
+        headers = {"Content-Length": str(archive.stat().st_size), "Content-Type": "application/octet-stream"}
+        with archive.open("rb") as body:
+            run = server.send("POST", "/api/archives", content=body, headers=headers, seconds=_RESULT_SECONDS)
+        return {name: run[name] for name in ("id", "name")}
+    from worker.runs import restore
+    from worker.settings import get_settings
+
+    ready()
+    get_settings().make_folders()
+    stored = restore.restore(archive)
+    return {"id": stored.id, "name": stored.name}

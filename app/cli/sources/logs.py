@@ -1,4 +1,4 @@
-"""Logs, events and diagnoses of runs, from the local database or the server."""
+"""Logs and events of runs, from the local database or the server."""
 
 from typing import Any
 
@@ -38,19 +38,3 @@ def events(run_id: str, after: int) -> dict[str, Any]:
     from app.documents import records
 
     return records.events(run_id, after=after)
-
-
-def diagnosis(run_id: str, model: str | None, micro_batch: int | None) -> dict[str, Any]:
-    """Why a run failed.
-
-    Raises:
-        RunNotFound, ModelError, ServerError: no run has this id, or the model cannot be read.
-    """
-    if server := chosen():
-        return dict(server.get(run_path(run_id, "/diagnosis"), model=model, micro_batch=micro_batch))
-    from training.model_info.dimensions import read_dimensions
-    from worker.supervision import run_diagnosis
-
-    ready()
-    shape = read_dimensions(model) if model else None
-    return run_diagnosis.of_run(run_id, dimensions=shape, micro_batch=micro_batch)

@@ -41,29 +41,6 @@ def document(run_id: str) -> dict[str, Any]:
         return run.document(session, run_id)
 
 
-def comparison(run_ids: list[str], form: str, *, all_settings: bool) -> str:
-    """The comparison of runs as text; `form` is json, csv, markdown or empty.
-
-    Raises:
-        RunNotFound, TooManyRuns, ServerError: no run has one of these ids, or there are more than 50.
-    """
-    import json
-
-    if server := chosen():
-        ending = {"json": "", "csv": ".csv", "markdown": ".md"}.get(form, ".txt")
-        place, query = f"/api/compare{ending}", {"runs": ",".join(run_ids), "all_settings": all_settings}
-        return json.dumps(server.get(place, **query)) if form == "json" else server.text(place, params=query)
-    from app.documents.comparison import texts
-    from app.documents.comparison.document import as_json, compare
-    from worker.store import database
-
-    ready()
-    with database.read() as session:
-        found = compare(session, run_ids, all_settings=all_settings).complete()
-    forms = {"json": lambda found: json.dumps(as_json(found)), "csv": texts.as_csv, "markdown": texts.markdown}
-    return forms.get(form, texts.plain)(found)
-
-
 def submit(config: RunConfig) -> dict[str, Any]:
     """Queues a run and returns it. Data files of this machine are sent to the server first.
 

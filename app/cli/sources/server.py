@@ -74,14 +74,9 @@ class Server:
 
     def download(self, path: str, target: Path) -> None:
         """Writes the answer to a GET request into a file, completely or not at all."""
-        part = target.with_name(f".{target.name}.part")
-        try:
-            with self._answer("GET", path, stream=True) as answer, part.open("wb") as file:
-                for chunk in answer.iter_bytes():
-                    file.write(chunk)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+        with whole(target) as part, self._answer("GET", path, stream=True) as answer, part.open("wb") as file:
+            for chunk in answer.iter_bytes():
+                file.write(chunk)
 
     @contextmanager
     def _answer(
@@ -105,6 +100,17 @@ class Server:
             reason = str(error) or type(error).__name__
             fix = "Check the address, and that the server is running."
             raise Unreachable(VARIABLE, self.address, f"did not answer: {reason}.", fix) from None
+
+
+@contextmanager
+def whole(target: Path) -> Iterator[Path]:
+    """A path beside `target`, which replaces it at the end; a failure, for example a full disk, leaves nothing there."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        yield part
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def chosen() -> Server | None:

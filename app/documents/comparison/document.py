@@ -1,4 +1,4 @@
-"""The comparison of runs: results, settings that differ, and other differences."""
+"""The comparison of runs: results, settings that differ, and other differences. `compare` reads; the rest is pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -8,15 +8,14 @@ from typing import Any
 
 from app.documents.comparison.line import Line, best_of, texts
 from app.words import numbers
+from app.words.evaluations import label
 from training.units import byte_size
 from worker.store.tables import Run, Status
 
 Devices = Mapping[str, Sequence[str]]
 """The devices of runs by id, as `node1/cuda:0`."""
 
-_SCORES = {
-    "exact_match": "Exact match", "f1": "Token F1", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L",
-}  # fmt: skip
+_SCORES = ("exact_match", "f1", "rouge1", "rouge2", "rougeL")
 _MINOR_SCORES = ("rouge1", "rouge2")
 
 
@@ -157,13 +156,12 @@ def _scores(runs: Sequence[Run]) -> list[Result]:
     known = {key: None for run in runs for key in (run.summary or {}).get("answers") or {} if key.endswith("_after")}
     names = [key.removesuffix("_after") for key in known]
     ordered = [name for name in _SCORES if name in names] + [name for name in names if name not in _SCORES]
-    labels = {name: str(_SCORES.get(name, name)) for name in ordered}
     return [
         Result(
-            f"{name}_after", f"{label}, held-out", "Held-out", label, _answers(f"{name}_after"), numbers.percent, "higher",
-            name in _MINOR_SCORES,
+            f"{name}_after", f"{label(name)}, held-out", "Held-out", label(name), _answers(f"{name}_after"), numbers.percent,
+            "higher", name in _MINOR_SCORES,
         )
-        for name, label in labels.items()
+        for name in ordered
     ]  # fmt: skip
 
 

@@ -25,15 +25,14 @@ def written(runs: Sequence[Run], form: str) -> str:
     """The runs in one of the forms of `MEDIA`."""
     match form:
         case "json":
-            return json.dumps([_document(run) for run in runs], ensure_ascii=False, indent=1)
+            documents = [
+                brief(run) | {"notes": run.notes, "config": run.config, "summary": run.summary} for run in runs
+            ]
+            return json.dumps(documents, ensure_ascii=False, indent=1)
         case "csv":
             return _csv([_flat(run) for run in runs])
         case _:
             return _markdown(runs)
-
-
-def _document(run: Run) -> dict[str, Any]:
-    return brief(run) | {"notes": run.notes, "config": run.config, "summary": run.summary}
 
 
 def _flat(run: Run) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN
 _SHOWN = 600  # characters of a line
 
 
-def diagnosis_html(diagnosis: dict[str, Any], run_id: str = "") -> Markup:
+def diagnosis_html(diagnosis: dict[str, Any]) -> Markup:
     """The cause, the evidence and the fixes of a diagnosis; with a button where a fix is a change of settings."""
     rank = diagnosis["first_failed_rank"]
     pairs: list[tuple[str, Any]] = [("Cause", Markup("<code>{}</code>").format(diagnosis["cause"]))]
@@ -30,7 +30,7 @@ def diagnosis_html(diagnosis: dict[str, Any], run_id: str = "") -> Markup:
         facts(pairs),
         evidence_html(diagnosis),
         Markup('<ul class="fixes">{}</ul>').format(fixes) if fixes else "",
-        changes_link(diagnosis["changes"], run_id),
+        changes_link(diagnosis["changes"]),
     )
     return panel(diagnosis["title"], body, classes="diagnosis")
 
@@ -67,7 +67,7 @@ def comparison_html(compared: dict[str, Any] | None) -> Markup:
     return panel("What is different", lead + table + new, classes="diagnosis")
 
 
-def changes_link(changes: dict[str, Any], run_id: str) -> Markup:
+def changes_link(changes: dict[str, Any], run_id: str = "") -> Markup:
     """A link to New run with the settings that fix the failure, as a clone of the run if Lathe knows it."""
     known = {name: form.shown(settings()[name], value) for name, value in changes.items() if name in settings()}
     if not known:

@@ -3,21 +3,23 @@
 The form keeps what a person types: numbers are text until training.config.fields.parse checks them.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from app.access import callers
-from app.web.first_drawing.values import FIRST
+from app.web.first_drawing.drawing import FIRST
 from training.config.applies import APPLIES, Values, applies
 from training.config.choices import EngineName
 from training.config.fields import ConfigError, Setting, parse, settings
 from training.config.run_config import RunConfig
 from training.errors import Problem
-from worker.settings import get_settings
+from worker.settings import ROOT, get_settings
 
 Component = gr.components.Component
 Chooser = Callable[[Setting], Component]
@@ -115,6 +117,16 @@ def check(values: Values) -> RunConfig | list[Problem]:
     return callers.current().reach.problems(config) or config
 
 
+def fix_button(changes: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Markup:
+    """A button that changes these settings in the form, and `more` that it does not name; nothing if there are none."""
+    known = {name: value for name, value in changes.items() if name in settings()}
+    if not known:
+        return Markup("")
+    words = ", ".join(in_words(name, value) for name, value in known.items())
+    send = json.dumps({"changes": {**(more or {}), **known}}, default=str)
+    return Markup('<button type="button" class="fix" data-send="{}">Set {}</button>').format(send, words)
+
+
 def label(name: str) -> str:
     """A setting's name on pages."""
     known = settings().get(name)
@@ -194,3 +206,11 @@ def _fits(setting: Setting, value: Any) -> bool:
     if setting.kind == "boolean":
         return isinstance(value, bool)
     return value in setting.choices if setting.kind == "choice" else isinstance(value, str)
+
+
+def local_model(model: str) -> str:
+    """The folder of this name in Lathe's own folder if there is one, else the name (a hub id or a path)."""
+    try:
+        return str(ROOT / model) if (ROOT / model).is_dir() else model
+    except (OSError, ValueError):  # no valid folder name
+        return model

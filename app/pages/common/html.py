@@ -1,6 +1,7 @@
 """Building blocks of pages. Text from people and files goes through Markup.format, which escapes it."""
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 
@@ -8,9 +9,9 @@ import gradio as gr
 from markupsafe import Markup, escape
 
 from app.access import callers
-from app.web.first_drawing.values import FIRST
+from app.web.first_drawing.drawing import FIRST
 from app.words import numbers
-from app.words.parity import DIFFERS
+from app.words.runs import DIFFERS
 from training.errors import UserError
 from training.units import NONE
 from worker.settings import get_settings
@@ -54,6 +55,11 @@ def title(heading: str, aside: Markup | str = "") -> gr.HTML:
     return html(Markup('<div class="title"><h1>{}</h1><div class="aside">{}</div></div>').format(heading, aside))
 
 
+def id_of(request: gr.Request) -> str:
+    """The id in the page's address; the server keeps none."""
+    return str(request.query_params.get("id", ""))
+
+
 def each(template: str, items: Iterable[Iterable[Any]]) -> Markup:
     """The template filled with each item, concatenated."""
     return Markup("").join(Markup(template).format(*item) for item in items)  # noqa: S704 templates are ours; values are escaped
@@ -69,9 +75,7 @@ def status_word(status: Status, request: str | None = None, *, differs: bool = F
     """The status as a colored dot and a word; a running run with a stop request is stopping. `differs`: as `Run.differs`."""
     word = "stopping" if status is Status.RUNNING and request == "stop" else status.value
     color = Status.FAILED.value if differs else status.value
-    return Markup('<span class="status status-{}"><i></i>{}</span>').format(
-        color, f"{word}, {DIFFERS}" if differs else word
-    )
+    return status_dot(color, f"{word}, {DIFFERS}" if differs else word)
 
 
 def run_link(run_id: str, name: str) -> Markup:
@@ -112,9 +116,9 @@ def plain_problem(error: Exception) -> Markup:
     return Markup('<div class="alert" role="alert">{}</div>').format(str(error))
 
 
-def note_html(text: Any, classes: str = "note") -> Markup:
+def note_html(text: Any) -> Markup:
     """A sentence below or above what it is about."""
-    return Markup('<p class="{}">{}</p>').format(classes, text)
+    return Markup('<p class="note">{}</p>').format(text)
 
 
 def not_found(heading: str, reason: str, address: str, label: str) -> Markup:
@@ -150,9 +154,29 @@ def bar(share: float | None, *, label: str = "", classes: str = "") -> Markup:
     )
 
 
-def rows(pairs: list[tuple[str, Any]]) -> Markup:
+def rows(pairs: Iterable[tuple[str, Any]]) -> Markup:
     """Table rows of names and values."""
     return each("<tr><th>{}</th><td>{}</td></tr>", pairs)
+
+
+def pairs_table(pairs: Iterable[tuple[str, Any]]) -> Markup:
+    """A table of names and values."""
+    return Markup('<table class="pairs">{}</table>').format(rows(pairs))
+
+
+def status_dot(color: str, word: str) -> Markup:
+    """A colored dot and a word."""
+    return Markup('<span class="status status-{}"><i></i>{}</span>').format(color, word)
+
+
+def send_button(
+    label: str, action: Mapping[str, Any], about: str = "", *, busy: str = "", enabled: bool = True
+) -> Markup:
+    """A small button that sends an action to the page's handler; `about` is its name for screen readers."""
+    off = Markup("") if enabled else Markup(" disabled")
+    return Markup(
+        '<button type="button" class="button small" data-send="{}" aria-label="{}" data-busy="{}"{}>{}</button>'
+    ).format(json.dumps(action), about or label, busy, off, label)
 
 
 def facts(pairs: list[tuple[str, Any]]) -> Markup:

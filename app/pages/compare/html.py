@@ -45,7 +45,11 @@ def add_field() -> Markup:
 def notices(view: View, comparison: Comparison) -> Markup:
     """Runs that were not found, and what to know about this comparison; the empty state without runs."""
     alerts = [
-        (f"Run “{error.problem.value}” {error.message}", error.problem.value, _send("remove", str(error.problem.value)))
+        (
+            f"Run “{error.problem.value}” {error.message}",
+            error.problem.value,
+            json.dumps({"remove": str(error.problem.value)}),
+        )
         for error in comparison.missing
     ]
     missing = each(
@@ -75,10 +79,6 @@ def _empty() -> Markup:
         "by name or id. The address of this page names the runs, so you can share it.</p>"
         '<a class="button" href="/">Choose runs</a></div>'
     )
-
-
-def _send(action: str, value: str) -> str:
-    return json.dumps({action: value})
 
 
 def swatch(place: int) -> Markup:

@@ -1,4 +1,6 @@
-"""The tables of the page Compare: a row for each run with its results, and a row for each setting that differs. Pure."""
+"""The tables of the page Compare: a row for each run with its results, its held-out answers against the first run's, and a row
+for each setting that differs. Pure.
+"""
 
 import json
 from collections.abc import Sequence
@@ -21,6 +23,9 @@ from training.scoring.words import in_words
 from worker.store.tables import Run
 
 _FIRST = (("name", "Name"), ("status", "Status"), ("method", "Method"))
+
+_CLASSES = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NONE: "none"}
+_NOTE = "Paired by row. A difference is called better or worse where its 95% interval excludes 0."
 
 
 def results(view: View, comparison: Comparison) -> Markup:
@@ -153,10 +158,6 @@ def _cell(line: Line, place: int) -> tuple[str, Any]:
     note, text = line.notes[place], line.texts[place]
     stepped = Markup("{}<sup>*</sup>").format(text) if "running out of memory" in note else text
     return note or (text if len(text) > 30 else ""), stepped
-
-
-_CLASSES = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NONE: "none"}
-_NOTE = "Paired by row. A difference is called better or worse where its 95% interval excludes 0."
 
 
 def against(comparison: Comparison) -> Markup:

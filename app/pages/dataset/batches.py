@@ -6,8 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from app.pages.common.html import each, panel, table
-from app.pages.dataset.links import row_links
-from app.pages.dataset.view import View
+from app.pages.dataset.view import View, row_links
 from app.words import numbers
 
 _ROWS_NAMED = 16

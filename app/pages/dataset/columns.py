@@ -8,8 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from app.pages.common.html import each, panel
-from app.pages.dataset.links import select, to
-from app.pages.dataset.view import View
+from app.pages.dataset.view import View, select, to
 from app.words import numbers
 from training.data.mapping import ROLES, write_mapping
 

@@ -6,9 +6,8 @@ from markupsafe import Markup
 
 from app.pages.common.html import ago, bar, facts, note_html, panel, share_button
 from app.pages.common.issues import issues_html, use_link
-from app.pages.dataset.links import combobox, field, to
 from app.pages.dataset.rows import row_tools_html
-from app.pages.dataset.view import MEASURED, TABS, View
+from app.pages.dataset.view import MEASURED, TABS, View, combobox, field, to
 from app.words import numbers
 from training.data.row_formats import UNKNOWN
 from training.units import byte_size

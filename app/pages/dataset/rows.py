@@ -7,8 +7,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from app.pages.common.html import bar, each, panel, table
-from app.pages.dataset.links import field, to
-from app.pages.dataset.view import View
+from app.pages.dataset.view import View, field, to
 from app.words import numbers
 from worker.datasets.row_search import Search
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from app.pages.common.cache import TimedCache
-from app.pages.common.models import local_model
+from app.pages.common.form import local_model
 from app.pages.common.tokens import Token
 from app.pages.dataset.columns import KINDS, MappedRow, for_kind, kind_of, missing_roles, partial
-from app.pages.dataset.curve import Curve, curve
+from app.pages.dataset.lengths import Curve, curve
 from app.pages.dataset.rows import PAGE_ROWS, Row, first_row
 from app.pages.dataset.tokens import Stops
 from app.pages.dataset.view import View

@@ -10,11 +10,10 @@ from app.pages.dataset.batches import batches_html, waste_html
 from app.pages.dataset.columns import columns_html, paths
 from app.pages.dataset.html import alert_html, progress_html
 from app.pages.dataset.lengths import histogram_html, longest_html, quality_html, scripts_html, untrained_html
-from app.pages.dataset.links import to
 from app.pages.dataset.rows import found_html, page_html
 from app.pages.dataset.snapshot import Tokenized
 from app.pages.dataset.tokens import tokens_html
-from app.pages.dataset.view import MEASURED, View
+from app.pages.dataset.view import MEASURED, View, to
 from training.data.row_formats import UNKNOWN
 from training.errors import DataError
 from worker.datasets.token_counts import TokenCount

@@ -7,8 +7,7 @@ from markupsafe import Markup
 
 from app.pages.common.html import facts, panel
 from app.pages.common.tokens import Token, legend, token_html
-from app.pages.dataset.links import field, to
-from app.pages.dataset.view import View
+from app.pages.dataset.view import View, field, to
 from app.words import numbers
 
 _HEAD, _AROUND = 1500, 150  # tokens shown at the start of a long row, and around its truncation point and its end

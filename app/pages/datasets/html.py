@@ -1,13 +1,12 @@
 """The parts of the page Data sets as HTML. Pure functions."""
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from markupsafe import Markup
 
 from app.access.intake import Intake
 from app.documents.dataset import matches
-from app.pages.common.html import ago, bar, each, table
+from app.pages.common.html import ago, bar, each, send_button, table
 from app.pages.common.issues import issues_html, use_link
 from app.words import numbers
 from training.data.row_formats import UNKNOWN
@@ -58,10 +57,9 @@ def list_html(
 
 def _row(item: Dataset, users: Sequence[DatasetUse], allowed: bool) -> Markup:
     link = Markup('<a href="/dataset?id={}{}" title="{}">{}</a>').format(item.id, _tab(item), item.name, item.name)
-    remove = Markup('<button type="button" class="button small" data-send="{}" aria-label="Remove {}">Remove</button>')
     actions = use_link({"data": item.id}, "button small")
     if allowed:
-        actions += remove.format(json.dumps({"remove": item.id}), item.name)
+        actions += send_button("Remove", {"remove": item.id}, f"Remove {item.name}")
     cells = [
         ("name", link),
         ("", Markup('{} <span class="faint">{}</span>').format(item.shape, item.format)),
@@ -120,10 +118,7 @@ def intakes_html(intakes: Sequence[Intake], may_change: MayChange = everything) 
 
 
 def _intake(intake: Intake, allowed: bool) -> Markup:
-    dismiss = Markup('<button type="button" class="button small" data-send="{}">Dismiss</button>').format(
-        json.dumps({"dismiss": intake.id})
-    )
-    dismiss = dismiss if allowed else Markup("")
+    dismiss = send_button("Dismiss", {"dismiss": intake.id}) if allowed else Markup("")
     if intake.state == "checking":
         head = Markup('<span>Checking every row of <b>{}</b> ({})</span><span data-since="{}"></span>').format(
             intake.name, byte_size(intake.bytes) if intake.bytes else "from the hub", f"{intake.since:.0f}"

@@ -46,7 +46,7 @@ def import_sample() -> None:
     owner = callers.current().name
 
     def add() -> list[Dataset]:
-        return [_copied(path, owner) for path in (train, *held_out)]
+        return [datasets.add_file(path=path, name=path.name, owner=owner) for path in (train, *held_out)]
 
     intakes.begin("Starter sample", train.stat().st_size, add, paired=True, owner=owner)
 
@@ -74,10 +74,6 @@ def _many(paths: Sequence[Path], owner: str) -> Dataset:
         for path in paths:
             path.unlink(missing_ok=True)
             _remove_folder(path)
-
-
-def _copied(path: Path, owner: str) -> Dataset:
-    return datasets.add_file(path=path, name=path.name, owner=owner)
 
 
 def _remove_folder(path: Path) -> None:

@@ -33,6 +33,8 @@ _EXAMPLE = """\
 _SCRIPT = "lathe.diagnosis(element, trigger, watch)"
 _UNSHARED_SECONDS = 3600.0  # for which a diagnosis can be shared
 
+_recent_cache: TimedCache[None, list[Recent]] = TimedCache(seconds=2.0)
+
 
 @dataclass(frozen=True)
 class Unshared:
@@ -101,7 +103,7 @@ def changed(event: gr.EventData, request: gr.Request) -> list[Any]:
         return [_missing(error), _recent()]
     except (UserError, OSError) as error:
         return [_refused(error, request.session_hash or "", action), _recent()]
-    _forget()
+    _recent_cache.clear()
     return [shown, _recent()]
 
 
@@ -175,7 +177,7 @@ def _missing(error: DiagnosisNotFound) -> Markup:
 
 def _recent() -> Markup:
     try:
-        return recent_html(_latest())
+        return recent_html(_recent_cache.get(None, recent))
     except UNREACHABLE:
         return database_unreachable()
 
@@ -191,16 +193,3 @@ def _rows(batch: str | None) -> int | None:
         fix = "Enter the rows per forward pass, or leave it empty."
         raise ConfigError([Problem("micro_batch", typed, "is not a whole number from 1 up.", fix)])
     return int(typed) if typed else None
-
-
-_recent_cache: TimedCache[None, list[Recent]] = TimedCache(seconds=2.0)
-
-
-def _latest() -> list[Recent]:
-    """The last ten diagnoses, the newest first, at most two seconds old."""
-    return _recent_cache.get(None, recent)
-
-
-def _forget() -> None:
-    """Clears the cache, after a diagnosis was shared or deleted."""
-    _recent_cache.clear()

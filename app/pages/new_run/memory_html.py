@@ -1,4 +1,6 @@
-"""The memory forecast as HTML: verdict, parts of the peak, and settings that fit, each behind a button. Pure."""
+"""The memory forecast as HTML: verdict, parts of the peak, settings that fit and the most that fits, each behind a button, time
+and cost, and a simulated step as a chart. Pure.
+"""
 
 import json
 from typing import Any
@@ -8,7 +10,7 @@ from markupsafe import Markup
 from app.pages.common import form
 from app.pages.common.html import each
 from app.words import forecast as words
-from app.words.solving import QUESTIONS, memory_text, speed_rows, value_text
+from app.words.forecast import QUESTIONS, memory_text, speed_rows, value_text
 from training.forecast.advice import Advice
 from training.forecast.formula.moments import MOMENTS
 from training.forecast.gpus import GIB, Card
@@ -17,6 +19,11 @@ from training.forecast.strategy_table import Combination
 from training.units import byte_size
 from worker.forecasts.forecast import Found
 from worker.forecasts.speed import Speed
+
+WIDTH, HEIGHT = 560, 150
+KINDS = ("weights", "optimizer", "gradients", "buffers", "activations", "logits", "other")
+"""From the bottom up: memory that lasts for the whole step lies below memory that is freed within it."""
+_VERDICTS = {True: ("Fits", "good"), False: ("Does not fit", "bad"), None: ("", "")}
 
 
 def verdict_html(found: Found, place: Card | None) -> Markup:
@@ -74,11 +81,8 @@ def option_html(advice: Advice, changes: dict[str, Any]) -> Markup:
     """A configuration that fits, with a button; empty for the form's own."""
     if not changes:
         return Markup("")
-    settings_text = ", ".join(form.in_words(name, value) for name, value in changes.items())
     cost = f"{byte_size(advice.forecast.peak_bytes)} · {advice.relative_speed:.0%} of the fastest speed. {advice.cost}"
-    return Markup('<li><button type="button" class="fix" data-send="{}">Set {}</button><span>{}</span></li>').format(
-        json.dumps({"changes": changes}), settings_text, cost
-    )
+    return Markup("<li>{}<span>{}</span></li>").format(form.fix_button(changes), cost)
 
 
 def most_html(solutions: list[Solution], *, confirming: bool = False) -> Markup:
@@ -110,13 +114,6 @@ def speed_html(speed: Speed) -> Markup:
     if not speed.tokens_per_second:
         return notes
     return Markup('<h3>Time and cost</h3><dl class="legend speed">{}</dl>{}').format(rows, notes)
-
-
-WIDTH, HEIGHT = 560, 150
-KINDS = ("weights", "optimizer", "gradients", "buffers", "activations", "logits", "other")
-"""From the bottom up: memory that lasts for the whole step lies below memory that is freed within it."""
-
-_VERDICTS = {True: ("Fits", "good"), False: ("Does not fit", "bad"), None: ("", "")}
 
 
 def simulation_html(done: dict[str, Any]) -> Markup:

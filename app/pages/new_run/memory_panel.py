@@ -12,8 +12,8 @@ from markupsafe import Markup
 from app.access import callers
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
+from app.pages.common.form import local_model
 from app.pages.common.html import QUIET, each, html, note_html, table
-from app.pages.common.models import local_model
 from app.pages.new_run import review
 from app.pages.new_run.memory_html import (
     cell_html,
@@ -292,10 +292,7 @@ def _first_step(found: Found, placement: dict[str, Any]) -> Markup:
     """The first change that saves memory, which the run itself would make after an out-of-memory error."""
     if not found.first_step:
         return Markup("")
-    settings = ", ".join(form.in_words(name, value) for name, value in found.first_step.items())
-    button = Markup('<button type="button" class="fix" data-send="{}">Set {}</button>').format(
-        json.dumps({"changes": placement | found.first_step}), settings
-    )
+    button = form.fix_button(found.first_step, placement)
     return Markup('<p class="first-step">First step: {}</p>').format(button)
 
 

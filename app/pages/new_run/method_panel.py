@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from app.pages.common import form
 from app.pages.common.cache import TimedCache
+from app.pages.common.form import local_model
 from app.pages.common.html import QUIET, bar, each, html, table
-from app.pages.common.models import local_model
 from app.words import numbers
 from training.config.applies import Values
 from training.config.choices import Group

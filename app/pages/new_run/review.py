@@ -15,7 +15,6 @@ from app.words import numbers
 from training import rules
 from training.config.applies import Values
 from training.config.choices import EngineName, Precision
-from training.config.fields import settings
 from training.config.machine import Machine
 from training.config.own_deepspeed import given
 from training.config.run_config import RunConfig
@@ -160,7 +159,7 @@ def _problem(problem: Problem) -> Markup:
     if _is_missing(problem):
         return Markup('<li class="missing">{} is missing. <em>{}</em></li>').format(goto, problem.fix)
     return Markup('<li class="blocking" data-field="{}">{}{} {} <em>{}</em>{}</li>').format(
-        problem.field, goto, given, problem.message, problem.fix, _fix_button(problem.changes)
+        problem.field, goto, given, problem.message, problem.fix, form.fix_button(problem.changes)
     )
 
 
@@ -169,20 +168,10 @@ def _is_missing(problem: Problem) -> bool:
 
 
 def _conflict(conflict: Conflict) -> Markup:
-    button = _fix_button(conflict.changes)
+    button = form.fix_button(conflict.changes)
     fields = each('<span data-field="{}" hidden></span>', [(name,) for name in conflict.settings if conflict.blocking])
     kind = "blocking" if conflict.blocking else "advice"
     return Markup('<li class="{}">{}{} <em>{}</em>{}</li>').format(kind, fields, conflict.reason, conflict.fix, button)
-
-
-def _fix_button(changes: dict[str, Any]) -> Markup:
-    """A button that changes these settings in the form; nothing if there are none."""
-    known = {name: value for name, value in changes.items() if name in settings()}
-    if not known:
-        return Markup("")
-    words = ", ".join(form.in_words(name, value) for name, value in known.items())
-    send = json.dumps({"changes": known}, default=str)
-    return Markup('<button type="button" class="fix" data-send="{}">Set {}</button>').format(send, words)
 
 
 def _batch(checked: Review) -> str:

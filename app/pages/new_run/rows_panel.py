@@ -1,6 +1,5 @@
 """What the run trains on: some rows rendered with its chat template, token by token, and the faults found in them."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from app.pages.common.tokens import legend, token_html
 from app.words import numbers
 from app.words.templates import heading
 from training.config.applies import Values
-from training.config.fields import ConfigError, settings
+from training.config.fields import ConfigError
 from training.template_check.findings import Finding, ShownRow, ShownToken
 from worker.runs.rows_check import CheckedSet, check_rows
 from worker.store.database import UNREACHABLE
@@ -79,17 +78,7 @@ def _set(one: CheckedSet) -> Markup:
 def _finding(finding: Finding) -> Markup:
     kind = "blocking" if finding.severity == "error" else "advice"
     return Markup('<li class="{}"><b>{}</b> {} <em>{}</em>{}</li>').format(
-        kind, finding.fault.value, finding.sentence, finding.fix, _button(finding)
-    )
-
-
-def _button(finding: Finding) -> Markup:
-    """A button that changes the settings of the fix."""
-    if not finding.changes or not finding.changes.keys() <= settings().keys():
-        return Markup("")
-    words = ", ".join(form.in_words(name, value) for name, value in finding.changes.items())
-    return Markup('<button type="button" class="fix" data-send="{}">Set {}</button>').format(
-        json.dumps({"changes": finding.changes}), words
+        kind, finding.fault.value, finding.sentence, finding.fix, form.fix_button(finding.changes or {})
     )
 
 

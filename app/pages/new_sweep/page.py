@@ -12,8 +12,7 @@ from app.access import callers, changes
 from app.pages.common import form
 from app.pages.common.form import Draft
 from app.pages.common.html import QUIET, database_unreachable, html, problem_html, title, user_error_html
-from app.pages.new_sweep.fields import applies, sweep_of
-from app.pages.new_sweep.html import EMPTY, NO_PLAN, plan_html
+from app.pages.new_sweep.html import EMPTY, NO_PLAN, applies, plan_html, sweep_of
 from training.config.fields import parse, settings
 from training.config.run_config import RunConfig
 from training.config.yaml_file import to_yaml

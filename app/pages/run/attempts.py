@@ -1,18 +1,21 @@
-"""The attempts of a run with their settings, and its out-of-memory reports, for the page Run."""
+"""The attempts of a run with their settings, phases and out-of-memory reports, for the page Run."""
 
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from markupsafe import Markup, escape
 
-from app.pages.common.html import each, panel, rows
+from app.pages.common.html import each, pairs_table, panel
 from app.words import numbers
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory
 from worker.store.memory_words import facts
 from worker.store.tables import Attempt, Run, RunEvent, Status
+
+Durations = dict[str, float]
+_SHADES = 6  # colors of the segments, in turn
+_INTERRUPTED = "training"
 
 
 def attempts_html(attempts: Sequence[Attempt]) -> Markup:
@@ -44,14 +47,8 @@ def _outcome(attempt: Attempt) -> Markup:
 def _report(attempt: Attempt) -> Markup:
     if not attempt.out_of_memory:
         return Markup("")
-    pairs: list[tuple[str, Any]] = [*facts(OutOfMemory(**attempt.out_of_memory))]
-    return Markup('<details><summary>Memory</summary><table class="pairs">{}</table></details>').format(rows(pairs))
-
-
-Durations = dict[str, float]
-
-_SHADES = 6  # colors of the segments, in turn
-_INTERRUPTED = "training"
+    pairs = pairs_table(facts(OutOfMemory(**attempt.out_of_memory)))
+    return Markup("<details><summary>Memory</summary>{}</details>").format(pairs)
 
 
 def durations(phases: Sequence[RunEvent], end: float) -> Durations:

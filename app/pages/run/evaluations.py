@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from app.access import changes
 from app.documents.results import evaluations as document
-from app.pages.common.html import QUIET, html, user_error_html
+from app.pages.common.html import QUIET, html, id_of, user_error_html
 from app.pages.common.upload_box import samples
 from app.pages.run import evaluation_rows, evaluations_html
 from app.words import evaluations as words
@@ -78,7 +78,7 @@ def evaluations_refreshed(shown: str, request: gr.Request) -> list[Any]:
     unchanged = [gr.skip()] * 8
     try:
         with database.read() as session:
-            run = runs.get(session=session, run_id=str(request.query_params.get("id", "")))
+            run = runs.get(session=session, run_id=id_of(request))
             found = document.listing(session, run.id) if run.status.ended else []
             names = [(item.name, item.id) for item in datasets.listing(session=session)]
     except (RunNotFound, *UNREACHABLE):
@@ -95,7 +95,7 @@ def evaluations_refreshed(shown: str, request: gr.Request) -> list[Any]:
         version,
         gr.update(visible=True),
         gr.update(choices=names + starter),
-        gr.update(choices=sources(run), value=_default_source(run)) if first else gr.update(choices=sources(run)),
+        gr.update(choices=sources(run), value=sources(run)[0][1]) if first else gr.update(choices=sources(run)),
         gr.update(choices=known, value=[value for _, value in known][:2]) if first else gr.skip(),
         evaluations_html.listing(found, run.id),
         evaluation_rows.choices(found),
@@ -126,7 +126,7 @@ def evaluation_started(
             values |= {"own": {OWN_FILE: own}, "metrics": [*values["metrics"], *own_metrics(own)]}
         if tasks and tasks.strip():
             values |= {"lm_eval": [name.strip() for name in tasks.split(",") if name.strip()], "metrics": None}
-        changes.evaluate(str(request.query_params.get("id", "")), str(data or ""), values)
+        changes.evaluate(id_of(request), str(data or ""), values)
     except UserError as error:
         return [user_error_html(error), gr.skip()]
     return ["", gr.Timer(_ACTIVE_SECONDS)]
@@ -161,7 +161,3 @@ def metric_choices(run: Run) -> list[tuple[str, str]]:
     """The built-in metrics of the run's task; the first two are the default."""
     names = (ACCURACY,) if run.config.get("task") == "classification" else BUILT_IN
     return [(words.label(name), name) for name in names]
-
-
-def _default_source(run: Run) -> str:
-    return sources(run)[0][1]

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from app.documents.results.answers import differences
 from app.documents.results.evaluations import Row
-from app.pages.common.html import ago, bar, each, table
+from app.pages.common.html import ago, bar, each, status_dot, table
 from app.words import evaluations as words
 from app.words.numbers import plural
 from training.units import NONE
@@ -69,9 +69,7 @@ def _scores(found: dict[str, Any]) -> Markup:
         running = (
             bar(share, label="progress of the evaluation", classes="running") if found["status"] == "running" else ""
         )
-        return Markup('<span class="status status-{}"><i></i>{}</span>{}').format(
-            found["status"], words.progress(found), running
-        )
+        return status_dot(found["status"], words.progress(found)) + running
     if "lm_eval" in summary:
         return each("<div>{} {}: {}</div>", words.lm_eval(summary))
     if not summary["metrics"]:

@@ -6,7 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from app.pages.common.form import applying, from_config
-from app.pages.common.html import ago, bar, clock, each, note_html, panel, rows, status_word, table, took
+from app.pages.common.html import ago, bar, clock, each, note_html, pairs_table, panel, status_word, table, took
 from app.words import numbers
 from app.words.datasets import data_words, digest_label
 from app.words.runs import change, exact_match, result_noun, scores, strategy
@@ -18,6 +18,15 @@ from worker.store.jobs import submitted_id
 from worker.store.tables import Run, RunEvent
 
 Queue = dict[str, Any] | None
+
+_SET_HEADS = (
+    ("Rows", "Training rows of the data set"),
+    ("Of rows", "Share of the rows of an epoch"),
+    ("Of tokens", "Share of the tokens of an epoch"),
+    ("Held out", "Rows held out for evaluation"),
+    ("Loss", "Latest training loss on this data set"),
+    ("Eval loss", "Latest evaluation loss on this data set"),
+)
 
 
 def heading(run: Run) -> Markup:
@@ -82,15 +91,15 @@ def configuration(run: Run, dataset_names: dict[str, str]) -> Markup:
     }
     pairs = [(known[name].label, Markup('<b title="{}">{}</b>').format(values[name], texts[name])) for name in changed]
     usual = [(known[name].label, _value(name, value)) for name, value in values.items() if name not in changed]
-    folded = Markup('<details><summary>{} at default</summary><table class="pairs">{}</table></details>').format(
-        numbers.plural(len(usual), "setting"), rows(usual)
+    folded = Markup("<details><summary>{} at default</summary>{}</details>").format(
+        numbers.plural(len(usual), "setting"), pairs_table(usual)
     )
     digest = Markup('<span class="mono" title="{}">{}…</span>')
     pairs += [
         (f"{digest_label(name, known[name.partition(' ')[0]].label)}, SHA-256", digest.format(sha, sha[:16]))
         for name, sha in run.fingerprints.items()
     ]
-    return panel("Configuration", Markup('<table class="pairs">{}</table>{}').format(rows(pairs), folded))
+    return panel("Configuration", pairs_table(pairs) + folded)
 
 
 def results(run: Run) -> Markup:
@@ -111,7 +120,7 @@ def results(run: Run) -> Markup:
         ("Engine", strategy({"summary": summary, "plan": run.plan})),
         ("Attempts", numbers.count(run.attempt)),
     ]
-    shown = Markup('<table class="pairs">{}</table>').format(rows([pair for pair in pairs if pair[1] != NONE]))
+    shown = pairs_table([pair for pair in pairs if pair[1] != NONE])
     return panel("Results", shown + _memory(summary.get("memory") or {}, run.forecast))
 
 
@@ -147,8 +156,7 @@ def _plan(run: Run) -> Markup:
         ("Skipped rows", numbers.count(plan.get("skipped_rows"))),
         ("Target modules", ", ".join(plan.get("target_modules") or []) or NONE),
     ]
-    shown = rows([pair for pair in pairs if pair[1] not in (NONE, "0")])
-    return panel("Current run", Markup('<table class="pairs">{}</table>').format(shown))
+    return panel("Current run", pairs_table([pair for pair in pairs if pair[1] not in (NONE, "0")]))
 
 
 def _with_percent(plan: dict[str, Any]) -> dict[str, Any]:
@@ -190,16 +198,6 @@ def _value(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return settings()[name].in_words(value) or "none"
-
-
-_SET_HEADS = (
-    ("Rows", "Training rows of the data set"),
-    ("Of rows", "Share of the rows of an epoch"),
-    ("Of tokens", "Share of the tokens of an epoch"),
-    ("Held out", "Rows held out for evaluation"),
-    ("Loss", "Latest training loss on this data set"),
-    ("Eval loss", "Latest evaluation loss on this data set"),
-)
 
 
 def data_sets(run: Run, latest: Mapping[str, float | None]) -> Markup:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from app.access import callers, changes
 from app.pages.common import viewers
 from app.pages.common.dialog import dialog
-from app.pages.common.html import QUIET, database_unreachable, each, html, not_found, plain_problem, share_button
+from app.pages.common.html import QUIET, database_unreachable, each, html, id_of, not_found, plain_problem, share_button
 from app.pages.run import evaluations, other_processes, take_away
 from app.pages.run import html as parts_html
 from app.pages.run import snapshot as snapshots
@@ -96,7 +96,7 @@ def opened(request: gr.Request) -> list[Any]:
 
 def refreshed(before: Sent, request: gr.Request) -> list[Any]:
     """The outputs that changed since `before`; all of them after a restart of the server."""
-    return show(_run_id(request), before)
+    return show(id_of(request), before)
 
 
 def stopped(before: Sent, request: gr.Request) -> list[Any]:
@@ -113,7 +113,7 @@ def resumed(before: Sent, request: gr.Request) -> list[Any]:
 def asked_for_processes(request: gr.Request) -> list[Any]:
     """Opens the dialog that asks for strategy and number of processes, or shows in it why the run cannot be read."""
     try:
-        return other_processes.opened(snapshots.current(_run_id(request)).run)
+        return other_processes.opened(snapshots.current(id_of(request)).run)
     except (RunNotFound, *UNREACHABLE) as error:
         return [gr.update(visible=True), gr.skip(), gr.skip(), plain_problem(error)]
 
@@ -133,17 +133,12 @@ def resumed_with_less_memory(before: Sent, request: gr.Request) -> list[Any]:
 def _refusal(change: Callable[[str], object], request: gr.Request) -> Markup:
     """Makes the change. Returns why it is refused, or nothing."""
     try:
-        change(_run_id(request))
+        change(id_of(request))
     except (UserError, *UNREACHABLE) as error:
         return plain_problem(error)
     finally:
         snapshots.forget()
     return Markup("")
-
-
-def _run_id(request: gr.Request) -> str:
-    """The id in the page's address; the server keeps none."""
-    return str(request.query_params.get("id", ""))
 
 
 def show(run_id: str, before: Sent) -> list[Any]:

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from app.documents.results.answers import Answer, Change, answers_of, counts
 from app.documents.results.outputs import outputs, used_by_snippets
 from app.documents.results.snippets import snippets
-from app.pages.common.html import QUIET, html, note_html
+from app.pages.common.html import QUIET, html, id_of, note_html
 from app.pages.run import take_away_html
 from app.words.numbers import plural
 from worker.runs.verification import latest
@@ -53,7 +53,7 @@ def refreshed(shown: str, request: gr.Request) -> list[Any]:
     unchanged = [gr.skip()] * 9
     try:
         with database.read() as session:
-            run = runs.get(session=session, run_id=_run_id(request))
+            run = runs.get(session=session, run_id=id_of(request))
             if not run.status.ended or shown == _version(run):
                 return [*unchanged, gr.skip()]
             used = used_by_snippets(session, run)
@@ -76,17 +76,17 @@ def refreshed(shown: str, request: gr.Request) -> list[Any]:
 
 def first_page(kind: str, request: gr.Request) -> list[Any]:
     """The first answers of a kind of change."""
-    return _rows(answers_of(_run_id(request)), kind, 0)
+    return _rows(answers_of(id_of(request)), kind, 0)
 
 
 def previous_page(kind: str, page: int, request: gr.Request) -> list[Any]:
     """The answers before those shown."""
-    return _rows(answers_of(_run_id(request)), kind, page - 1)
+    return _rows(answers_of(id_of(request)), kind, page - 1)
 
 
 def next_page(kind: str, page: int, request: gr.Request) -> list[Any]:
     """The answers after those shown."""
-    return _rows(answers_of(_run_id(request)), kind, page + 1)
+    return _rows(answers_of(id_of(request)), kind, page + 1)
 
 
 def _rows(answers: tuple[Answer, ...], kind: str, page: int) -> list[Any]:
@@ -114,7 +114,3 @@ def _version(run: Run) -> str:
     """A text that changes with what the part shows, files that an export makes included."""
     sizes = [(output.name, output.bytes, output.note) for output in outputs(run)]
     return f"{run.id} {run.status.value} {run.attempt} {run.name} {sizes} {latest(run)}"
-
-
-def _run_id(request: gr.Request) -> str:
-    return str(request.query_params.get("id", ""))

@@ -11,8 +11,7 @@ from app.documents.results.outputs import Output
 from app.documents.results.snippets import Snippet
 from app.pages.common.html import each, panel, table
 from app.words.numbers import plural
-from app.words.parity import difference, figures, verdict
-from app.words.runs import result_noun
+from app.words.runs import difference, figures, result_noun, verdict
 from training.units import NONE, byte_size
 from worker.store.tables import Run
 

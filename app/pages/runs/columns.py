@@ -57,7 +57,7 @@ def columns() -> dict[str, Column]:
         "started_at": Column("Started", lambda run, _: ago(run.started_at), "started_at", "number"),
         "finished_at": Column("Ended", lambda run, _: ago(run.finished_at), "finished_at", "number"),
         "step": Column("Steps", lambda run, _: numbers.count(run.step), "step", "number"),
-        "tokens_per_second": Column("Tokens/s", _summary("tokens_per_second", _whole), classes="number"),
+        "tokens_per_second": Column("Tokens/s", _summary("tokens_per_second", numbers.count), classes="number"),
         "exact_match": Column("Exact match", lambda run, _: _exact_match(run), classes="number"),
         "trainable_percent": Column("Trainable", _summary("trainable_percent", _percent), classes="number"),
         "adapter_bytes": Column("Result size", _summary("adapter_bytes", byte_size), classes="number"),
@@ -151,10 +151,6 @@ def _exact_match(run: Run) -> str:
 
 def _summary(key: str, text: Callable[[Any], str]) -> Callable[[Run, Names], str]:
     return lambda run, _: text((run.summary or {}).get(key))
-
-
-def _whole(number: float | None) -> str:
-    return numbers.count(number)
 
 
 def _percent(percent: float | None) -> str:

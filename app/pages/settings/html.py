@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, each, note_html, table
+from app.pages.common.html import ago, each, note_html, pairs_table, send_button, table
 
 EVENT_WORDS = {"finished": "Finished", "failed": "Failed", "stopped": "Stopped", "diverged": "Loss not finite"}
 _ROLES = {
@@ -35,7 +35,7 @@ def account_html(account: Document) -> Markup:
     ]
     button = Markup("""<button type="button" class="button small" data-send='{"rotate":true}'>Replace token</button>""")
     shown = button if account["token"] else ""
-    return Markup('<header><h2>Account</h2><div class="aside">{}</div></header>{}').format(shown, _pairs(pairs))
+    return Markup('<header><h2>Account</h2><div class="aside">{}</div></header>{}').format(shown, pairs_table(pairs))
 
 
 def token_html(name: str, token: str, *, signed_in: bool) -> Markup:
@@ -63,8 +63,8 @@ def users_html(users: Sequence[Document] | None) -> Markup:
             one["name"],
             "admin" if one["admin"] else "user",
             ago(one["created_at"]),
-            _button("New token", {"rotate_user": one["name"]}, f"New token for {one['name']}"),
-            _button("Remove", {"remove_user": one["name"]}, f"Remove {one['name']}"),
+            send_button("New token", {"rotate_user": one["name"]}, f"New token for {one['name']}"),
+            send_button("Remove", {"remove_user": one["name"]}, f"Remove {one['name']}"),
         )
         for one in users
     ]
@@ -92,8 +92,8 @@ def _channel(channel: Document, caller: str, outcome: Document | None) -> Markup
     words = [kind.get(channel["format"] or "", "E-mail")]
     words += ["runs of all users"] if channel["everyone"] else []
     words += [f"added by {channel['owner']}"] if channel["owner"] != caller else []
-    acts = _button("Send a test", {"test": channel["id"]}, f"Send a test to {channel['address']}", busy="Sending…")
-    acts += _button("Remove", {"remove_channel": channel["id"]}, f"Remove {channel['address']}")
+    acts = send_button("Send a test", {"test": channel["id"]}, f"Send a test to {channel['address']}", busy="Sending…")
+    acts += send_button("Remove", {"remove_channel": channel["id"]}, f"Remove {channel['address']}")
     return Markup('<li data-channel="{}"><div class="what"><code>{}</code><span class="faint">{}</span></div>{}{}{}</li>').format(
         channel["id"], channel["address"], ", ".join(words), _events(channel["events"], {"channel": channel["id"]}),
         Markup('<div class="acts">{}</div>').format(acts), _outcome(outcome),
@@ -185,13 +185,3 @@ def _source(entry: Document) -> Markup:
     if entry["source"] == "default":
         return Markup("default of <code>{}</code>").format(entry["variable"])
     return Markup("<code>{}</code>").format(entry["variable"])
-
-
-def _button(label: str, action: Document, name: str, *, busy: str = "") -> Markup:
-    return Markup(
-        '<button type="button" class="button small" data-send="{}" aria-label="{}" data-busy="{}">{}</button>'
-    ).format(json.dumps(action), name, busy, label)
-
-
-def _pairs(pairs: Sequence[tuple[str, Any]]) -> Markup:
-    return Markup('<table class="pairs">{}</table>').format(each("<tr><th>{}</th><td>{}</td></tr>", pairs))

@@ -5,7 +5,7 @@ from typing import Any
 from markupsafe import Markup
 
 from app.pages.common.form import label
-from app.pages.common.html import ago, bar, each, facts, panel, share_button, table
+from app.pages.common.html import ago, bar, each, facts, panel, share_button, status_dot, table
 from app.words import numbers
 from app.words import sweeps as words
 from training.config.fields import settings
@@ -90,7 +90,7 @@ def _state(sweep: Document) -> Markup:
 
 
 def _status(kind: str, word: str) -> Markup:
-    return Markup('<span class="status status-{}"><i></i>{}</span>').format(_CLASSES.get(kind, kind), word)
+    return status_dot(_CLASSES.get(kind, kind), word)
 
 
 def _best_link(sweep: Document) -> Markup:

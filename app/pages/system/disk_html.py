@@ -1,12 +1,23 @@
 """Disk use, what can be freed, and the retention rules as HTML, from the document of the installation. Pure."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, each, facts, note_html, panel, plain_table, run_link, status_word, table
+from app.pages.common.html import (
+    ago,
+    bar,
+    each,
+    facts,
+    note_html,
+    panel,
+    plain_table,
+    run_link,
+    send_button,
+    status_word,
+    table,
+)
 from app.words import numbers
 from app.words.system import FREEABLE, KINDS, retention
 from training.units import NONE, byte_size
@@ -105,7 +116,7 @@ def _freeable(disk: Document, *, admin: bool) -> Markup:
     allowed = [one for one in found if admin or Freeable(one["kind"]).of_runs]
     harmless = [one for one in allowed if one["harmless"]]
     several = [one["kind"] for one in harmless if one["bytes"]]
-    every = _button(several, "Free all of these", busy) if len(several) > 1 else Markup("")
+    every = send_button("Free all of these", {"free": several}, enabled=not busy) if len(several) > 1 else Markup("")
     others = _offers([one for one in allowed if not one["harmless"]], busy)
     lists = '<div><h3>{}</h3><ul class="offers">{}</ul>{}</div>'
     groups = [("Not needed any more", _offers(harmless, busy), every), ("Possibly needed", others, "")]
@@ -116,15 +127,13 @@ def _offers(found: Sequence[Document], busy: bool) -> Markup:
     items = []
     for one in found:
         label, lost = FREEABLE[Freeable(one["kind"])]
-        button = _button([one["kind"]], "Free", busy, label) if one["bytes"] or one["files"] else Markup("")
+        button = (
+            send_button("Free", {"free": [one["kind"]]}, f"Free {label}", enabled=not busy)
+            if one["bytes"] or one["files"]
+            else Markup("")
+        )
         items.append((label, _size(one) if one["files"] else "none", lost, button))
     return each("<li><div><b>{}</b>: {}<p>{}</p></div>{}</li>", items)
-
-
-def _button(kinds: Sequence[str], word: str, busy: bool, label: str = "") -> Markup:
-    template = Markup('<button type="button" class="button small" data-send="{}" aria-label="{}" {}>{}</button>')
-    off = Markup("disabled") if busy else ""
-    return template.format(json.dumps({"free": list(kinds)}), f"{word} {label}".strip(), off, word)
 
 
 def _freeing(work: Document | None) -> Markup:

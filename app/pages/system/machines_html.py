@@ -1,13 +1,12 @@
 """Machines and their devices as HTML, from the document of the installation. Pure."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, each, note_html, run_link, table
+from app.pages.common.html import ago, bar, each, note_html, run_link, send_button, status_dot, table
 from app.words import numbers
 from app.words.system import STATES, celsius, device_name, device_names, step_of, used_of, watts
 from training.units import NONE
@@ -38,7 +37,7 @@ def _empty(leases: Sequence[Document]) -> Markup:
 
 def _machine(machine: Document, *, admin: bool) -> Markup:
     lost = machine["state"] in ("lost", "stopped")
-    removal = _remove(machine["name"]) if lost and admin else ""
+    removal = send_button("Remove", {"remove": machine["name"]}, f"Remove {machine['name']}") if lost and admin else ""
     head = Markup('<header><h2>{}</h2>{}<span class="model">{}</span><span class="aside">{}</span></header>').format(
         machine["name"], _state(machine), _models(machine["devices"]), removal
     )
@@ -54,14 +53,7 @@ def _models(devices: Sequence[Document]) -> str:
 
 def _state(machine: Document) -> Markup:
     color, word = _COLORS[machine["state"]], STATES[machine["state"]]
-    return Markup('<span class="status status-{}"><i></i>{}</span>').format(color, word)
-
-
-def _remove(name: str) -> Markup:
-    template = Markup(
-        '<button type="button" class="button small" data-send="{}" aria-label="Remove {}">Remove</button>'
-    )
-    return template.format(json.dumps({"remove": name}), name)
+    return status_dot(color, word)
 
 
 def _about(machine: Document) -> Markup:

@@ -1,18 +1,21 @@
 """Accounts, engines, machines put aside, services, versions and limits as HTML, from the document of the installation. Pure."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from app.pages.common.html import ago, bar, each, facts, panel, plain_table, run_link, table
+from app.pages.common.html import ago, bar, each, facts, pairs_table, panel, plain_table, run_link, send_button, table
 from app.pages.system.machines_html import level
 from app.words import numbers
 from app.words.system import account_cells, limits
 from training.units import NONE, byte_size
 
 Document = dict[str, Any]
+
+_ACCOUNT_HEADS = ("Account", "Devices", "Waiting runs", "Disk")
+_USES = (("devices", "max_devices"), ("waiting", "max_waiting"), ("disk_bytes", "max_disk_bytes"))
+_STALE_SECONDS = 60.0
 
 
 def services_html(document: Document) -> Markup:
@@ -29,7 +32,7 @@ def _services(document: Document) -> Markup:
     database, broker, queue = document["database"], document["broker"], document["queue"]
     latency = f"{database['latency_ms']:.1f} ms for a trivial query"
     about = f"{database['kind']} {database['version']}, {byte_size(database['bytes'])}, {latency}"
-    return _pairs(
+    return pairs_table(
         [
             ("Database", Markup("{}<br><code>{}</code>").format(about, database["address"])),
             ("Broker", _broker(broker)),
@@ -67,14 +70,6 @@ def _of_workers(version: Document) -> Markup:
     if len(found) > 1:
         return Markup('<span class="tag warn" title="The workers differ">{}</span>').format(text)
     return Markup("{}").format(text)
-
-
-def _pairs(pairs: Sequence[tuple[str, Any]]) -> Markup:
-    return Markup('<table class="pairs">{}</table>').format(each("<tr><th>{}</th><td>{}</td></tr>", pairs))
-
-
-_ACCOUNT_HEADS = ("Account", "Devices", "Waiting runs", "Disk")
-_USES = (("devices", "max_devices"), ("waiting", "max_waiting"), ("disk_bytes", "max_disk_bytes"))
 
 
 def accounts_html(accounts: Sequence[dict[str, Any]]) -> Markup:
@@ -116,7 +111,7 @@ def aside_html(machines: Sequence[dict[str, Any]], *, admin: bool) -> Markup:
                 ago(one["since"]),
                 "a failure" if "/" in one["host"] else "two failures",
                 one["reason"],
-                _use_again(one["host"]) if admin else "",
+                send_button("Use again", {"use": one["host"]}, f"Use {one['host']} again") if admin else "",
             )
             for one in machines
         ],
@@ -125,16 +120,6 @@ def aside_html(machines: Sequence[dict[str, Any]], *, admin: bool) -> Markup:
         '<p class="note">Runs on several machines avoid these machines; no run uses these GPUs.</p><ul class="put-aside">{}</ul>'
     ).format(rows)
     return Markup('<div class="machines">{}</div>').format(panel("Put aside", body, classes="whole"))
-
-
-def _use_again(host: str) -> Markup:
-    template = Markup(
-        '<button type="button" class="button small" data-send="{}" aria-label="Use {} again">Use again</button>'
-    )
-    return template.format(json.dumps({"use": host}), host)
-
-
-_STALE_SECONDS = 60.0
 
 
 def engines_html(engines: Sequence[Document]) -> Markup:

@@ -12,7 +12,7 @@ from app.access import callers
 from app.web.rest.openapi import RUN_BODY, ErrorEntry, raw_body
 from app.web.rest.routing import Answer, JsonRouter, answers
 from app.words import forecast as forecast_words
-from app.words import solving as solving_words
+from app.words import forecast as solving_words
 from app.words import templates as template_words
 from training import rules
 from training.config.fields import ConfigError, parse

@@ -3,7 +3,7 @@
 import io
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers, changes
@@ -120,10 +120,9 @@ def show_diagnosis(diagnosis_id: str) -> dict[str, Any]:
 
 
 @router.delete("/api/diagnoses/{diagnosis_id}", status_code=204)
-def delete_diagnosis(diagnosis_id: str) -> Response:
+def delete_diagnosis(diagnosis_id: str) -> None:
     """Deletes a shared diagnosis with its log; its link stops working."""
     changes.delete_shared_diagnosis(diagnosis_id)
-    return Response(status_code=204)
 
 
 def _diagnosed(log: io.BytesIO, model: str | None, micro_batch: int | None, share: bool) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Body, Query, Response
 from fastapi.responses import FileResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.access import changes
 from app.documents.results import evaluations as document
 from app.documents.results.evaluations import FIELDS, Row
-from app.web.rest.routing import Answer, JsonRouter, answers, columns, sends
+from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers, columns, sends
 from app.web.security import error
 from training.evaluation.request import RECORDS_FILE
 from worker.evaluations.submit import folder_of
@@ -59,12 +59,10 @@ router = JsonRouter()
 Order = Literal["row", "lowest", "highest", "worse", "better"]
 
 
-class Asked(BaseModel):
+class Asked(BodyForm):
     """An evaluation: `data` is a data set id or a file on the server. `metrics` are exact_match, f1, rouge1, rouge2, rougeL,
     accuracy (classification), judge, and FILE.py:FUNCTION with the code in `own`.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     data: str = ""
     source: str | None = Field(None, description="result (default), base, or checkpoint-N")
@@ -142,7 +140,6 @@ def stop_evaluation(evaluation_id: str) -> dict[str, Any]:
 
 
 @router.delete("/api/evaluations/{evaluation_id}", status_code=204)
-def delete_evaluation(evaluation_id: str) -> Response:
+def delete_evaluation(evaluation_id: str) -> None:
     """Deletes an ended evaluation with its answers."""
     changes.delete_evaluation(evaluation_id)
-    return Response(status_code=204)

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Body, Query
+from pydantic import Field
 
 from app.access import notify
 from app.access.notify import Wish
 from app.documents.notifications import browser_document, channel_document, document, message_document
-from app.web.rest.routing import Answer, JsonRouter, answers
+from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers
 from worker.store.tables import Event, WebhookFormat
 
 
@@ -74,21 +74,17 @@ class BrowserEvents(Answer):
 router = JsonRouter(prefix="/api/notifications")
 
 
-class NewChannel(BaseModel):
+class NewChannel(BodyForm):
     """A channel to add: a webhook's URL or an e-mail address. Without `format`, the host of the URL decides."""
 
-    model_config = ConfigDict(extra="forbid")
-
     address: str
-    events: list[str] = [Event.FINISHED, Event.FAILED, Event.DIVERGED]
+    events: list[str] = Field([Event.FINISHED, Event.FAILED, Event.DIVERGED])
     format: WebhookFormat | None = None
     everyone: bool = False
 
 
-class Events(BaseModel):
+class Events(BodyForm):
     """The events of a channel: finished, failed, stopped, diverged."""
-
-    model_config = ConfigDict(extra="forbid")
 
     events: list[str]
 
@@ -127,10 +123,9 @@ def change_channel(channel_id: str, wanted: Annotated[Events, Body()]) -> dict[s
 
 
 @router.delete("/{channel_id}", status_code=204)
-def remove_channel(channel_id: str) -> Response:
+def remove_channel(channel_id: str) -> None:
     """Removes a channel."""
     notify.remove(channel_id)
-    return Response(status_code=204)
 
 
 @router.post("/{channel_id}/test", **answers(Message))

@@ -1,4 +1,4 @@
-"""The description of the REST API as an OpenAPI document, made from the routes and their docstrings."""
+"""The description of the REST API as an OpenAPI document, made from the routes and their docstrings; the form of all errors."""
 
 import re
 from collections.abc import Iterator
@@ -90,6 +90,11 @@ SWEEP_BODY = {
     }
 }
 
+_EXAMPLE: Any = {
+    "error": {"field": "lora_r", "value": 0, "message": "is below 1.", "fix": "Use 1 to 1024."},
+    "problems": [{"field": "lora_r", "value": 0, "message": "is below 1.", "fix": "Use 1 to 1024."}],
+}
+
 
 def raw_body(media: str, description: str) -> dict[str, Any]:
     """The declaration of a route that reads its body itself."""
@@ -160,12 +165,6 @@ def _of_setting(name: str) -> str:
     """The help of the setting of this name."""
     known = settings().get(name)
     return known.sentence if known else ""
-
-
-_EXAMPLE: Any = {
-    "error": {"field": "lora_r", "value": 0, "message": "is below 1.", "fix": "Use 1 to 1024."},
-    "problems": [{"field": "lora_r", "value": 0, "message": "is below 1.", "fix": "Use 1 to 1024."}],
-}
 
 
 class ErrorEntry(BaseModel):

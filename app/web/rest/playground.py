@@ -2,14 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Response
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.access import callers
 from app.access import playground as changes
 from app.documents import playground as documents
 from app.documents.playground import PROMPT_SET, SERVED
-from app.web.rest.routing import Answer, JsonRouter, answers, columns
+from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers, columns
 from worker.store import database
 from worker.store.playground import prompt_sets
 from worker.store.tables import PromptSet, ServedModel
@@ -79,27 +79,21 @@ class PromptSets(Answer):
 router = JsonRouter()
 
 
-class Wanted(BaseModel):
+class Wanted(BodyForm):
     """The models to serve, on one base: RUN (its result), RUN:base, RUN:checkpoint-N."""
-
-    model_config = ConfigDict(extra="forbid")
 
     models: list[str] = Field(min_length=1, max_length=20)
 
 
-class NewPromptSet(BaseModel):
+class NewPromptSet(BodyForm):
     """Prompts to keep under a name, each with `user` and perhaps `system` and `mode` (chat or text)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     prompts: list[dict[str, str]]
 
 
-class EveryResult(BaseModel):
+class EveryResult(BodyForm):
     """Whether every new result is asked a prompt set."""
-
-    model_config = ConfigDict(extra="forbid")
 
     every_result: bool
 
@@ -130,10 +124,9 @@ def serve(wanted: Annotated[Wanted, Body()]) -> dict[str, Any]:
 
 
 @router.delete("/api/served/{served_id}", status_code=204)
-def end_served(served_id: str) -> Response:
+def end_served(served_id: str) -> None:
     """Ends served models and frees their device."""
     changes.end_served(served_id)
-    return Response(status_code=204)
 
 
 @router.get("/api/runs/{run_id}/prompts", **answers(Suggestions))
@@ -168,7 +161,6 @@ def ask_every_result(set_id: str, given: Annotated[EveryResult, Body()]) -> dict
 
 
 @router.delete("/api/prompt-sets/{set_id}", status_code=204)
-def delete_prompt_set(set_id: str) -> Response:
+def delete_prompt_set(set_id: str) -> None:
     """Deletes a prompt set with its answers."""
     changes.delete_prompts(set_id)
-    return Response(status_code=204)

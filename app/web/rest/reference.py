@@ -56,7 +56,8 @@ def page(document: dict[str, Any], address: str) -> str:
         if found
     )
     values = {"sheets": _sheets(), "header": header(PATH), "links": links, "body": body}
-    return str(_PAGE.format(**values, address=address, schema=DOCUMENT_PATH, errors=_ERROR, version=_version(document)))
+    version = document["info"]["version"]
+    return str(_PAGE.format(**values, address=address, schema=DOCUMENT_PATH, errors=_ERROR, version=version))
 
 
 def _operations(document: dict[str, Any], tag: str, address: str) -> list[Markup]:
@@ -111,12 +112,9 @@ def _body(document: dict[str, Any], operation: dict[str, Any]) -> Markup:
 
 
 def _answers(operation: dict[str, Any]) -> Markup:
-    rows = [(code, ", ".join(answer.get("content", ())), answer["description"]) for code, answer in _sorted(operation)]
+    answers = sorted(operation["responses"].items())
+    rows = [(code, ", ".join(answer.get("content", ())), answer["description"]) for code, answer in answers]
     return _table("Answers", rows)
-
-
-def _sorted(operation: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return sorted(operation["responses"].items())
 
 
 def _table(heading: str, rows: Sequence[tuple[str, str, str]]) -> Markup:
@@ -175,10 +173,6 @@ def _words(text: str) -> Markup:
 
 def _anchor(name: str) -> str:
     return name.lower().replace(" ", "-")
-
-
-def _version(document: dict[str, Any]) -> str:
-    return str(document["info"]["version"])
 
 
 @cache

@@ -38,6 +38,12 @@ Key = Annotated[
 """The header of requests that queue something."""
 
 
+class BodyForm(BaseModel):
+    """The form of a JSON body, without other fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class JsonRouter(APIRouter):
     """A router of such routes."""
 

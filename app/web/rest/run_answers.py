@@ -1,4 +1,4 @@
-"""Runs, their logs, events, metrics and outputs, and the queue."""
+"""The forms of answers about runs, their logs, events, metrics and outputs, and the queue."""
 
 from typing import Literal
 

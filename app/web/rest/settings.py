@@ -3,11 +3,11 @@
 from typing import Annotated, Any
 
 from fastapi import Body
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.access import account, callers, notify
 from app.documents import installation
-from app.web.rest.routing import Answer, JsonRouter, answers
+from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers
 from app.web.rest.users import NewToken
 from worker.settings import get_settings
 
@@ -49,10 +49,8 @@ class SettingsAnswer(Answer):
 router = JsonRouter(prefix="/api/settings")
 
 
-class NewPreferences(BaseModel):
+class NewPreferences(BodyForm):
     """What the caller prefers; `model` is that of a new form on New run, empty for none."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: str
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import Body, Query, Response
+from fastapi import Body, Query
 from pydantic import Field
 
 from app.access import callers, changes
@@ -175,10 +175,9 @@ def stop_sweep(sweep_id: str) -> dict[str, Any]:
 
 
 @router.delete("/api/sweeps/{sweep_id}", status_code=204)
-def delete_sweep(sweep_id: str) -> Response:
+def delete_sweep(sweep_id: str) -> None:
     """Deletes a sweep with its runs, which have all ended: results, checkpoints and metrics are lost."""
     changes.delete_sweep(sweep_id)
-    return Response(status_code=204)
 
 
 def _document(sweep_id: str) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from app.access import callers, changes
 from app.documents import system as system_document
-from app.web.rest.routing import Answer, JsonRouter, answers, columns
+from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers, columns
 from app.web.rest.users import AccountUse
 from worker.disk.offers import Freeable
 from worker.machine.sizes import Size
@@ -209,10 +209,8 @@ class UsedMachine(Answer):
 router = JsonRouter()
 
 
-class Wanted(BaseModel):
+class Wanted(BodyForm):
     """The kinds of files to free."""
-
-    model_config = ConfigDict(extra="forbid")
 
     kinds: list[Freeable] = Field(min_length=1)
 

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any
 
-from fastapi import Body, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Body
+from pydantic import Field
 
 from app.access import users
-from app.web.rest.routing import Answer, JsonRouter, Limit, Offset, answers, columns
+from app.web.rest.routing import Answer, BodyForm, JsonRouter, Limit, Offset, answers, columns
 from worker.store.accounts import MOST
 from worker.store.tables import Account
 
@@ -45,10 +45,8 @@ class NewToken(Answer):
 router = JsonRouter(prefix="/api/users")
 
 
-class Limits(BaseModel):
+class Limits(BodyForm):
     """What an account may use at once; null: no limit. A field that is left out stays as it is."""
-
-    model_config = ConfigDict(extra="forbid")
 
     max_devices: int | None = Field(default=None, ge=1, le=MOST["max_devices"])
     max_waiting: int | None = Field(default=None, ge=1, le=MOST["max_waiting"], description="runs in the queue")
@@ -94,7 +92,6 @@ def rotate_user(name: str) -> dict[str, str]:
 
 
 @router.delete("/{name}", status_code=204)
-def remove_user(name: str) -> Response:
+def remove_user(name: str) -> None:
     """Removes an account, for admins; its runs and data sets stay."""
     users.remove(name)
-    return Response(status_code=204)

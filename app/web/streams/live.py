@@ -1,21 +1,151 @@
-"""What the page Run draws and follows: /api/runs/ID/plots, /live and /log."""
+"""What the page Run draws and follows: /api/runs/ID/plots, /live (one reader per watched run for all its viewers) and /log."""
 
+import asyncio
 import gzip
-from collections.abc import Iterator
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.sse import EventSourceResponse
+from fastapi.sse import EventSourceResponse, format_sse_event
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from app.documents.live import plots
 from app.documents.live.plots import View
-from app.documents.live.reader import Cursor
+from app.documents.live.reader import Cursor, Reader
 from app.web.downloads import slug
 from app.web.rest.routing import After, sends
-from app.web.streams.feeds import Feeds
 from worker.store import database, logs, runs
-from worker.store.tables import Run
+from worker.store.database import UNREACHABLE
+from worker.store.runs import RunNotFound
+from worker.store.tables import Run, Status
+
+SECONDS, SECONDS_AFTER_END = 1.0, 5.0
+_PING = 15.0  # seconds without news
+_KEPT = 60  # ticks that a page which connects again can still get
+_RETRY = 2000  # milliseconds until a browser connects again
+
+
+class Feed:
+    """The ticks of one run. A task reads while there are viewers."""
+
+    def __init__(self, run_id: str, cursor: Cursor | None) -> None:
+        self.reader = Reader(run_id, cursor)
+        self.viewers: set[asyncio.Queue[bytes | None]] = set()
+        self._sent: deque[tuple[Cursor, Cursor, bytes]] = deque(maxlen=_KEPT)  # before, after, message
+        self._began = False
+        self._trouble = False
+
+    def join(self, cursor: Cursor | None) -> "asyncio.Queue[bytes | None]":
+        """A queue of messages: all facts, what was sent after `cursor`, and from now on every tick."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.viewers.add(queue)
+        if self._began:
+            for message in self._welcome(cursor):
+                queue.put_nowait(message)
+        return queue
+
+    async def read_until_alone(self) -> None:
+        """Reads and sends once a second, as long as somebody watches."""
+        while self.viewers:
+            await self._tick()
+            ended = Status(self.reader.facts.get("status", Status.RUNNING)).ended
+            await asyncio.sleep(SECONDS_AFTER_END if ended else SECONDS)
+
+    async def _tick(self) -> None:
+        before = self.reader.cursor
+        try:
+            news = await run_in_threadpool(self.reader.read)
+        except RunNotFound:
+            self._send(encoded({"gone": True}, None))
+            return
+        except UNREACHABLE:
+            if not self._trouble:
+                self._send(encoded({"unreachable": True}, None))
+            self._trouble = True
+            return
+        if self._trouble or not self._began:
+            news["facts"] = self.reader.facts
+        self._trouble, self._began = False, True
+        if news:
+            after = self.reader.cursor
+            assert after
+            message = encoded(news, after)
+            self._sent.append((before or after, after, message))
+            self._send(message)
+
+    def _send(self, message: bytes) -> None:
+        for queue in self.viewers:
+            if queue.qsize() >= _KEPT:  # too slow a connection: drop its messages, and let it load everything again
+                while not queue.empty():
+                    queue.get_nowait()
+                queue.put_nowait(encoded({"facts": self.reader.facts, "reload": True}, self.reader.cursor))
+            else:
+                queue.put_nowait(message)
+
+    def _welcome(self, cursor: Cursor | None) -> list[bytes]:
+        now = self.reader.cursor
+        assert now
+        facts = encoded({"facts": self.reader.facts}, now)
+        if cursor is None or not cursor.lacks(now):
+            return [facts]
+        missed = [sent for sent in self._sent if cursor.lacks(sent[1])]
+        if not missed or cursor.lacks(missed[0][0]):
+            return [encoded({"facts": self.reader.facts, "reload": True}, now)]
+        return [*(message for _, _, message in missed), facts]
+
+
+class Feeds:
+    """The feeds of the watched runs of this process."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, Feed] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def stream(self, run_id: str, cursor: Cursor | None) -> AsyncIterator[bytes]:
+        """The messages for one viewer, with a ping now and then; endless."""
+        feed = self._feeds.get(run_id)
+        if feed is None:
+            feed = self._feeds[run_id] = Feed(run_id, cursor)
+            queue = feed.join(cursor)
+            self._start(run_id, feed)
+        else:
+            queue = feed.join(cursor)
+        try:
+            yield format_sse_event(retry=_RETRY, comment="follows the run")
+            while True:
+                yield await _next(queue)
+        finally:
+            feed.viewers.discard(queue)
+
+    def _start(self, run_id: str, feed: Feed) -> None:
+        async def read() -> None:
+            try:
+                await feed.read_until_alone()
+            finally:
+                if self._feeds.get(run_id) is feed:
+                    del self._feeds[run_id]
+
+        task = asyncio.create_task(read())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _next(queue: "asyncio.Queue[bytes | None]") -> bytes:
+    try:
+        message = await asyncio.wait_for(queue.get(), _PING)
+    except TimeoutError:
+        message = None
+    return message or format_sse_event(comment="ping")
+
+
+def encoded(news: dict[str, Any], cursor: Cursor | None) -> bytes:
+    """A message as a server-sent event; its id is the cursor after it."""
+    text = json.dumps(news, separators=(",", ":"), ensure_ascii=False)
+    return format_sse_event(data_str=text, id=str(cursor) if cursor else None)
+
 
 _PAGE = 2000  # lines read at a time for a download
 

@@ -11,7 +11,7 @@ from web import client
 
 from app.access import dataset_imports
 from app.access.intake import Intakes, intakes
-from app.pages.common import models
+from app.pages.common import form
 from app.pages.dataset import page as dataset
 from app.pages.dataset import snapshot
 from app.pages.dataset.page import act, show
@@ -234,6 +234,6 @@ def test_rest_lists_data_sets_and_shows_one(item):
 
 def test_a_tokenized_data_set_refuses_an_invalid_mapping(item):
     tokenized(View(id=item.id, model=MODEL, tab="lengths"))
-    assert token_counts.state(item.sha256, models.local_model(MODEL), None).status == "done"
+    assert token_counts.state(item.sha256, form.local_model(MODEL), None).status == "done"
     with pytest.raises(DataError):
         store.save_mapping(item.id, "prompt=nothing, completion=there")

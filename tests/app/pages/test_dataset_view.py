@@ -19,9 +19,8 @@ from app.pages.dataset.columns import (
     paths,
     preview_html,
 )
-from app.pages.dataset.curve import curve
 from app.pages.dataset.html import facts_html
-from app.pages.dataset.lengths import cost, histogram_html, longest_html, quality_html, scripts_html, share
+from app.pages.dataset.lengths import cost, curve, histogram_html, longest_html, quality_html, scripts_html, share
 from app.pages.dataset.tokens import Stops, tokens_html
 from app.pages.dataset.view import View
 from app.pages.datasets.html import intakes_html, list_html, removal_html

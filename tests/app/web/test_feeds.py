@@ -11,8 +11,8 @@ from played_run import GIB, PlayedRun
 
 from app.documents.live import reader as live
 from app.documents.live.reader import Cursor, Reader
-from app.web.streams import feeds
-from app.web.streams.feeds import Feeds, encoded
+from app.web.streams import live as streams
+from app.web.streams.live import Feeds, encoded
 from training.run_folder.events import CheckpointSaved, Metrics, Note, PhaseStarted, Resumed
 
 NAMES = ("learning_rate", "grad_norm", "tokens_per_second", "tokens", "epoch", "accuracy")
@@ -149,7 +149,7 @@ async def message_of(stream):
 
 
 def test_50_viewers_cost_one_reading_and_all_get_the_same(run, monkeypatch):
-    monkeypatch.setattr(feeds, "SECONDS", 0.05)
+    monkeypatch.setattr(streams, "SECONDS", 0.05)
     readings = []
     read = Reader.read
     monkeypatch.setattr(Reader, "read", lambda self: readings.append(self) or read(self))
@@ -174,7 +174,7 @@ def test_50_viewers_cost_one_reading_and_all_get_the_same(run, monkeypatch):
 
 
 def test_a_viewer_that_connects_again_gets_what_it_missed(run, monkeypatch):
-    monkeypatch.setattr(feeds, "SECONDS", 0.02)
+    monkeypatch.setattr(streams, "SECONDS", 0.02)
 
     async def watch():
         hub = Feeds()

@@ -74,7 +74,7 @@ def test_the_form_shows_the_draft_that_the_browser_keeps(home):
 
 
 def test_a_page_whose_handler_fails_still_opens(home, monkeypatch, caplog):
-    from app.web.first_drawing.values import Values
+    from app.web.first_drawing.drawing import Values
 
     monkeypatch.setattr(Values, "opened", lambda *_: {}[0])
     answer = client().get("/")

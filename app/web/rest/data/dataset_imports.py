@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Body
+from pydantic import Field
 
 from app.access import dataset_imports
 from app.access.intake import Intake, intakes
-from app.web.rest.routing import Answer, JsonRouter, answers
+from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers
 from training.config.fields import ConfigError
 from training.errors import Problem
 
@@ -60,10 +60,8 @@ class Files(Answer):
 router = JsonRouter(prefix="/api/datasets")
 
 
-class HubData(BaseModel):
+class HubData(BodyForm):
     """A split of a public data set on the hub."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1, max_length=200, description="owner/name")
     split: str = Field(default="train", max_length=100)
@@ -71,10 +69,8 @@ class HubData(BaseModel):
     revision: str = Field(default="", max_length=100, description="branch, tag or commit; default: the main branch")
 
 
-class NewImport(BaseModel):
+class NewImport(BodyForm):
     """What to import: a data set on the hub, or a file in a folder of the server (one of `GET /api/datasets/files`)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     hub: HubData | None = None
     file: str | None = Field(default=None, max_length=4000)
@@ -113,11 +109,10 @@ def show_import(import_id: int) -> dict[str, Any]:
 
 
 @router.delete("/imports/{import_id}", status_code=204)
-def dismiss_import(import_id: int) -> Response:
+def dismiss_import(import_id: int) -> None:
     """Removes an import that has ended from the list; its data sets stay."""
     intakes.get(import_id)
     intakes.dismiss(import_id)
-    return Response(status_code=204)
 
 
 def _begun(wanted: NewImport) -> int:

@@ -2,8 +2,8 @@
 
 from typing import Annotated, Any
 
-from fastapi import Body, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Body, Query, Request
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from app.access import callers, changes
@@ -11,7 +11,7 @@ from app.documents import dataset as document
 from app.documents import rows as rows_document
 from app.documents.dataset import BRIEF
 from app.web.rest.data.received import Received, received
-from app.web.rest.routing import Answer, JsonRouter, Limit, Offset, answers, columns
+from app.web.rest.routing import Answer, BodyForm, JsonRouter, Limit, Offset, answers, columns
 from training.data.issues import Issue
 from worker.datasets import datasets, row_pages
 from worker.datasets.checking import check_file
@@ -120,10 +120,8 @@ Columns = Annotated[
 _SEARCH_SECONDS = 10.0
 
 
-class Mapping(BaseModel):
+class Mapping(BodyForm):
     """The column mapping of a data set; null returns to the detected format."""
-
-    model_config = ConfigDict(extra="forbid")
 
     columns: str | None
 
@@ -193,10 +191,9 @@ def map_dataset(dataset_id: str, mapping: Annotated[Mapping, Body()]) -> dict[st
 
 
 @router.delete("/{dataset_id}", status_code=204)
-def delete_dataset(dataset_id: str) -> Response:
+def delete_dataset(dataset_id: str) -> None:
     """Deletes a data set; ended runs keep their results."""
     changes.remove_dataset(_full_id(dataset_id))
-    return Response(status_code=204)
 
 
 def _import(files: Received, name: str | None, columns: str | None) -> dict[str, Any]:
