@@ -9,9 +9,6 @@ from typing import Any
 from training.model_info.dimensions import Dimensions
 from worker.diagnosis.log_text import Line, Log
 
-LAST_OF_SUMMARY = r"(?=[^\n]*\n(?:(?!\s*exitcode)[^\n]*\n){0,5}={10,})"
-"""Follows a rank's exit code in torchrun's summary if that rank is the last one listed, which is the root cause."""
-
 
 class Kind(IntEnum):
     """What a sign proves, the strongest first."""
@@ -28,7 +25,7 @@ When = Callable[[Log, int], bool]
 
 @dataclass(frozen=True)
 class Sign:
-    """A pattern that shows a cause, with a confidence from 0 to 1.
+    """A pattern that shows a cause, with a confidence from 0 to 1. It is matched in each line; its groups fill `Cause.explanation`.
 
     `inside` must match a frame of the traceback that ends in the pattern, and `when` must hold. `notice` is true if a program
     prints it as a warning although it ends. `lasting` is true for values that are a failure if they last to the log's end.
@@ -41,22 +38,6 @@ class Sign:
     when: When | None = None
     notice: bool = False
     lasting: bool = False
-
-
-def sign(
-    pattern: str,
-    confidence: float = 0.95,
-    kind: Kind = Kind.ERROR,
-    *,
-    inside: str = "",
-    when: When | None = None,
-    notice: bool = False,
-    lasting: bool = False,
-) -> Sign:
-    """A sign whose pattern is matched in each line; its named groups fill `Cause.explanation`."""
-    return Sign(
-        re.compile(pattern, re.M), confidence, kind, re.compile(inside) if inside else None, when, notice, lasting
-    )
 
 
 @dataclass(frozen=True)

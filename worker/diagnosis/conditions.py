@@ -1,6 +1,7 @@
 """Conditions of signs: whose code raised the exception, and what else the log mentions."""
 
 import re
+from collections.abc import Callable
 
 from worker.diagnosis.cause import When
 from worker.diagnosis.log_text import Log
@@ -95,3 +96,11 @@ def by_remote_server(log: Log, place: int) -> bool:
 def between_ranks(log: Log, place: int) -> bool:
     """True unless the frames show another connection: to a server, or to a process that loads data."""
     return not (log.raised_inside(place, _HTTP) or log.raised_inside(place, _PIPES))
+
+
+PLAIN: dict[str, When] = {
+    test.__name__: test for test in (between_ranks, by_package, by_remote_server, of_package, without_exception)
+}
+OF_PATTERN: dict[str, Callable[[str], When]] = {
+    test.__name__: test for test in (at_code, at_code_only, ends_in, mentions, outside, unless, within)
+}

@@ -1,36 +1,77 @@
-"""The causes of failure that Lathe recognizes. To add one, add an entry to its subject's table and a log to tests/logs."""
+"""The causes of failure that Lathe recognizes, read from this folder's TOML files, one a subject.
 
-from worker.diagnosis.cause import Cause
-from worker.diagnosis.causes import (
-    checkpoints,
-    compilation,
-    data,
-    devices,
-    distributed,
-    ended,
-    files,
-    hub,
-    install,
-    memory,
-    model,
-    numerics,
-    settings,
-    sharding,
-    tokens,
-)
+To add a cause, add a table to its subject's file and a log to tests/logs. The fields of a table are those of `Cause`, and
+those of a sign those of `Sign`. A sign's condition is `when = "NAME"`, a function of worker/diagnosis/conditions.py,
+or `NAME = 'PATTERN'` for one that takes a pattern. `{{name}}` stands for the text of that name in the file's `fragments`.
+"""
 
-BY_SUBJECT: dict[str, tuple[Cause, ...]] = {
-    "Memory": memory.CAUSES,
-    "Numbers": numerics.CAUSES,
-    "Data and tokenizers": (*data.CAUSES, *tokens.CAUSES),
-    "Models, adapters and checkpoints": (*model.CAUSES, *checkpoints.CAUSES),
-    "Settings": settings.CAUSES,
-    "Several processes": distributed.CAUSES,
-    "Sharded and copied weights": sharding.CAUSES,
-    "Files": files.CAUSES,
-    "The hub and other services": hub.CAUSES,
-    "GPUs and drivers": devices.CAUSES,
-    "Installation": (*compilation.CAUSES, *install.CAUSES),
-    "Processes": ended.CAUSES,
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from worker.diagnosis import conditions
+from worker.diagnosis.argument_analysis import analyze_argument, is_between_packages, is_renamed, is_unknown_setting
+from worker.diagnosis.cause import Analysis, Cause, Kind, Sign, When
+from worker.diagnosis.hang_analysis import analyze_hang
+from worker.diagnosis.oom_analysis import analyze_memory
+
+_FRAGMENT = re.compile(r"\{\{(\w+)\}\}")
+_ANALYSES: dict[str, Analysis] = {
+    "analyze_argument": analyze_argument, "analyze_hang": analyze_hang, "analyze_memory": analyze_memory,
+}  # fmt: skip
+_CONDITIONS: dict[str, When] = {
+    "is_between_packages": is_between_packages,
+    "is_renamed": is_renamed,
+    "is_unknown_setting": is_unknown_setting,
+    **conditions.PLAIN,
 }
+
+
+def _read(subject: str) -> Iterator[Cause]:
+    """The causes of a subject's file."""
+    causes = tomllib.loads((Path(__file__).parent / f"{subject}.toml").read_text(encoding="utf-8"))
+    fragments = causes.pop("fragments", {})
+    for name, cause in causes.items():
+        yield _cause(name, **_complete(cause, fragments))
+
+
+def _complete(value: Any, fragments: dict[str, str]) -> Any:
+    """The value with fragments in the place of their names."""
+    if isinstance(value, dict):
+        return {key: _complete(part, fragments) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_complete(part, fragments) for part in value]
+    return _FRAGMENT.sub(lambda match: fragments[match[1]], value) if isinstance(value, str) else value
+
+
+def _cause(name: str, *, signs: list[dict[str, Any]], fix: list[str], analyze: str = "", **fields: Any) -> Cause:
+    analysis = _ANALYSES[analyze] if analyze else None
+    return Cause(name, signs=tuple(_sign(**one) for one in signs), fix=tuple(fix), analyze=analysis, **fields)
+
+
+def _sign(*, pattern: str, kind: str = "error", inside: str = "", when: str = "", **fields: Any) -> Sign:
+    condition = _CONDITIONS[when] if when else None
+    for name in fields.keys() & conditions.OF_PATTERN.keys():
+        condition = conditions.OF_PATTERN[name](fields.pop(name))
+    frame = re.compile(inside) if inside else None
+    return Sign(re.compile(pattern, re.M), kind=Kind[kind.upper()], inside=frame, when=condition, **fields)
+
+
+_SUBJECTS = {
+    "Memory": ("memory",),
+    "Numbers": ("numerics",),
+    "Data and tokenizers": ("data", "tokens"),
+    "Models, adapters and checkpoints": ("model", "checkpoints"),
+    "Settings": ("settings",),
+    "Several processes": ("distributed",),
+    "Sharded and copied weights": ("sharding",),
+    "Files": ("files",),
+    "The hub and other services": ("hub",),
+    "GPUs and drivers": ("devices",),
+    "Installation": ("compilation", "install"),
+    "Processes": ("ended",),
+}
+BY_SUBJECT = {title: tuple(cause for name in names for cause in _read(name)) for title, names in _SUBJECTS.items()}
 CAUSES = tuple(cause for group in BY_SUBJECT.values() for cause in group)
