@@ -86,6 +86,11 @@ def ignored(note: str) -> Rule:
     return lambda _, __: Answer({}, note)
 
 
+def listed(setting: str) -> Rule:
+    """Names as a setting that takes several; none give nothing."""
+    return lambda value, _: Answer({} if is_off(value) else {setting: names(value)})
+
+
 def usual(value: Any, note: str) -> Rule:
     """A key that Lathe has only with this value, the program's default."""
     return lambda given, _: Answer({}, note) if given in (value, None) else Answer(None, note)

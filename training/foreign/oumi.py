@@ -4,23 +4,10 @@ from typing import Any
 
 from training.config.choices import MixUntil
 from training.foreign.chat_keys import template_kwargs
-from training.foreign.entries import (
-    Answer,
-    Rule,
-    Table,
-    Values,
-    choice,
-    flag,
-    ignored,
-    is_off,
-    is_on,
-    names,
-    refused,
-    to,
-    usual,
-)
+from training.foreign.entries import Answer, Rule, Table, Values, choice, is_off, is_on, listed, to, usual
+from training.foreign.key_files import read
 from training.foreign.tasks import known_task
-from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, IN_LATHE, LIGER, LOGGING, NO_LENGTH, TRAINER
+from training.foreign.trainer_keys import ATTENTION, DTYPE, LIGER, NO_LENGTH, TRAINER
 
 _IN = "training"  # the section with most keys
 _TASKS = {"sft": "sft", "dpo": "dpo", "kto": "kto", "hf": "sft", "oumi": "sft"}
@@ -113,83 +100,38 @@ _PEFT: Table = {
     "peft.lora_r": to("lora_r"),
     "peft.lora_alpha": to("lora_alpha"),
     "peft.lora_dropout": to("lora_dropout"),
-    "peft.lora_target_modules": lambda value, _: Answer({} if is_off(value) else {"target_modules": names(value)}),
-    "peft.lora_modules_to_save": lambda value, _: Answer({} if is_off(value) else {"modules_to_save": names(value)}),
+    "peft.lora_target_modules": listed("target_modules"),
+    "peft.lora_modules_to_save": listed("modules_to_save"),
     "peft.lora_bias": usual("none", "Lathe trains no biases with LoRA."),
     "peft.lora_init_weights": choice("lora_init", _INITS, "default"),
     "peft.use_bnb_nested_quant": _nested,
 }
+_KEYS, PREFIXES = read("oumi")
 TABLE: Table = {
     **_TRAINER,
-    COMMAND: ignored("starts the training."),
+    **_KEYS,
     f"{_IN}.trainer_type": _task,
     f"{_IN}.use_peft": _method,
     f"{_IN}.optimizer": TRAINER["optim"],
     f"{_IN}.enable_gradient_checkpointing": TRAINER["gradient_checkpointing"],
     f"{_IN}.mixed_precision_dtype": lambda value, _: Answer({} if is_off(value) else {"precision": str(value).lower()}),
-    f"{_IN}.compile": flag({"torch_compile": True}),
-    f"{_IN}.save_epoch": flag({"save_strategy": "epoch"}),
     f"{_IN}.held_out": lambda value, _: Answer({"eval_split": value}),
     f"{_IN}.trainer_kwargs": _of_trainer,
-    "peft.lora_exclude_modules": refused("give it in method_options."),
-    "model.model_kwargs": refused("Lathe loads the model itself."),
-    f"{_IN}.reward_functions": refused("Lathe has no training by generated answers."),
     f"{_IN}.max_grad_norm": lambda value, _: Answer({"max_grad_norm": value or 0}),
     **{f"{_IN}.enable_{name}": _trackers for name in ("wandb", "mlflow", "tensorboard")},
     **{name: _of_peft(rule) for name, rule in _PEFT.items()},
-    "peft.q_lora": ignored("gives the method, with use_peft."),
-    "peft.q_lora_bits": ignored("belongs to q_lora."),
-    "peft.lora_target_parameters": refused("Lathe's adapters train modules."),
-    "model.model_name": to("model"),
-    "model.model_revision": to("revision"),
     "model.model_max_length": _length,
     "model.torch_dtype_str": DTYPE,
     "model.attn_implementation": choice("attention", ATTENTION, "auto"),
-    "model.chat_template": refused("is one of Oumi's; set chat_template to a template, its name or file."),
     "model.chat_template_kwargs": template_kwargs,
     "model.enable_liger_kernel": LIGER,
-    "model.load_pretrained_weights": usual(True, "Lathe trains a model from its weights."),
     "model.trust_remote_code": TRAINER["trust_remote_code"],
-    "model.adapter_model": to("init_adapter"),
-    "model.freeze_layers": refused("Lathe trains whole layers (trainable_layers)."),
-    "model.compile": flag({"torch_compile": True}),
     "data.train.datasets": lambda value, _: Answer({}, "is empty.") if is_off(value) else Answer(None, _DATA),
     "data.validation.datasets": lambda value, _: Answer({}, "is empty.") if is_off(value) else Answer(None, "set validation_data."),
-    "data.train.pack": flag({"packing": "packed"}),
-    "data.train.stream": flag({"streaming": True}),
-    "data.train.seed": ignored("Lathe draws the order of the rows from seed."),
     "data.train.mixture_strategy": choice("mix_until", {name: name for name in MixUntil}, "first_exhausted"),
     "fsdp.enable_fsdp": _fsdp,
     "deepspeed.enable_deepspeed": _deepspeed,
 }  # fmt: skip
-PREFIXES: Table = {
-    f"{_IN}.reward_": refused("Lathe has no training by generated answers."),
-    f"{_IN}.grpo.": ignored("belongs to GRPO."),
-    f"{_IN}.profiler": ignored(LOGGING),
-    f"{_IN}.telemetry": ignored(LOGGING),
-    f"{_IN}.include_": ignored(LOGGING),
-    f"{_IN}.log_": ignored(LOGGING),
-    f"{_IN}.logging_": ignored(LOGGING),
-    f"{_IN}.dep_log_level": ignored(LOGGING),
-    f"{_IN}.dataloader_": ignored(IN_LATHE),
-    f"{_IN}.ddp_": ignored(IN_LATHE),
-    f"{_IN}.gradient_checkpointing_kwargs": ignored("Lathe always checkpoints without reentry."),
-    f"{_IN}.empty_device_cache_steps": ignored(IN_LATHE),
-    f"{_IN}.nccl_default_timeout_minutes": ignored("Lathe has no time limit on a collective."),
-    f"{_IN}.try_resume": ignored("Lathe resumes a run from its newest checkpoint by itself (`lathe resume`)."),
-    f"{_IN}.save_final_model": ignored("Lathe always saves the result."),
-    "data.train.": ignored(IN_LATHE),
-    "data.validation.": ignored(IN_LATHE),
-    "data.test.": ignored("Lathe evaluates on held-out rows."),
-    "model.tokenizer": ignored("Lathe takes the tokenizer from the model's folder."),
-    "model.processor": ignored("Lathe trains on text."),
-    "model.device_map": ignored("the worker decides on which devices a run trains."),
-    "fsdp.": ignored("belongs to enable_fsdp."),
-    "deepspeed.": ignored("belongs to enable_deepspeed."),
-    "peft.bnb_": ignored("Lathe uses nf4 and decides the storage itself."),
-    "peft.peft_save_mode": ignored("set merge_adapter."),
-    "peft.lora_task_type": ignored("task says this."),
-}
 
 
 def recognizes(values: Values) -> bool:

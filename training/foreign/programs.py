@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from training.foreign import (
@@ -167,24 +167,14 @@ TRL = Program(
     project_scripts.EVAL_FILES,
     r"^trl (?!env|vllm|chat|merge)|(^|[/.])trl[/.]scripts[/.]",
 )
-SCRIPT = Program(
-    TRL.name,
-    _nothing_is,
-    project_scripts.SCRIPT,
-    {},
-    project_scripts.script_defaults,
-    project_scripts.FILES,
-    project_scripts.EVAL_FILES,
+SCRIPT = replace(
+    TRL,
+    recognizes=_nothing_is,
+    table=project_scripts.SCRIPT,
+    defaults=project_scripts.script_defaults,
+    commands=r"(?!)",
 )
-UNSLOTH = Program(
-    "Unsloth",
-    _nothing_is,
-    project_scripts.SCRIPT,
-    {},
-    project_scripts.script_defaults,
-    project_scripts.FILES,
-    project_scripts.EVAL_FILES,
-)
+UNSLOTH = replace(SCRIPT, name="Unsloth")
 """Python scripts, whose calls give the keys."""
 PROGRAMS = (
     *(TORCHTUNE, OUMI, DEEPSPEED, ADAPTER, ACCELERATE, FSDP, AXOLOTL),

@@ -4,28 +4,14 @@ import math
 from typing import Any
 
 from training.foreign.chat_keys import template_name
-from training.foreign.entries import (
-    Answer,
-    Table,
-    Values,
-    choice,
-    flag,
-    ignored,
-    is_off,
-    is_on,
-    names,
-    refused,
-    to,
-    usual,
-)
+from training.foreign.entries import Answer, Table, Values, choice, is_off, is_on, names
+from training.foreign.key_files import read
 from training.foreign.tasks import known_task
-from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, IN_LATHE, LIGER, TRAINER
+from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, LIGER, TRAINER
+from training.foreign.trl_meaning import LOSSES
 
 _RLHF = {"dpo": "dpo", "orpo": "orpo", "kto": "kto", "rm": "reward"}
 _TYPES = {"causal_lm": "sft", "seq_cls": "classification"}
-_LOSSES = {
-    name: name for name in ("sigmoid", "hinge", "ipo", "apo_zero", "apo_down", "sppo_hard", "nca_pair", "bco_pair")
-}
 _METHODS = {
     "lora": "lora",
     "full": "full",
@@ -36,7 +22,6 @@ _METHODS = {
     "bone": "miss",
 }
 _TYPE_KEYS = ("tuner_type", "train_type", "sft_type")
-_VISION = "Lathe freezes the towers of multimodal models."
 OWN_KEYS = (
     "rlhf_type",
     *_TYPE_KEYS,
@@ -105,7 +90,7 @@ def _loss_scale(value: Any, _: Values) -> Answer:
 def _loss(value: Any, values: Values) -> Answer:
     if _task_of(values) in ("kto", "orpo") and value in ("kto", "orpo"):
         return Answer({}, "belongs to the task.")
-    return choice("dpo_loss", _LOSSES, "sigmoid")(
+    return choice("dpo_loss", LOSSES, "sigmoid")(
         value[0] if isinstance(value, list) and len(value) == 1 else value, values
     )
 
@@ -156,91 +141,32 @@ def _adapters(value: Any, _: Values) -> Answer:
     )
 
 
+_KEYS, PREFIXES = read("swift")
 TABLE: Table = {
     **TRAINER,
+    **_KEYS,
     COMMAND: _task,
     "rlhf_type": _task,
     "task_type": _task,
     **dict.fromkeys(_TYPE_KEYS, _method),
-    "model": to("model"),
-    "model_id_or_path": to("model"),
-    "model_revision": to("revision"),
-    "model_type": ignored("Lathe finds the class itself."),
     "torch_dtype": DTYPE,
     "attn_impl": choice("attention", ATTENTION | {"flash_attn": "flash_attention_2"}, "auto"),
-    "use_flash_attn": flag({"attention": "flash_attention_2"}),
     "split_dataset_ratio": lambda value, _: Answer({"eval_split": value or 0}),
     "dataset_test_ratio": lambda value, _: Answer({"eval_split": value or 0}),
     "max_length": _length,
     "truncation_strategy": _truncation,
-    "packing": flag({"packing": "packed"}),
-    "padding_free": flag({"packing": "padding_free"}),
     "template": template_name,
     "template_type": template_name,
-    "system": refused("write it into the rows, or into a template of your own (chat_template)."),
-    "use_chat_template": usual(True, "Lathe renders chats by the chat template; task pretraining does not."),
     "loss_scale": _loss_scale,
-    "agent_template": ignored("Lathe renders tools by the model's own chat template."),
-    "streaming": flag({"streaming": True}),
-    "lora_rank": to("lora_r"),
-    "lora_alpha": to("lora_alpha"),
-    "lora_dropout": to("lora_dropout"),
-    "lora_dropout_p": to("lora_dropout"),
-    "lora_bias": usual("none", "Lathe trains no biases with LoRA."),
-    "lora_dtype": ignored(IN_LATHE),
-    "use_dora": flag({"use_dora": True}),
-    "use_rslora": flag({"use_rslora": True}),
-    "lorap_lr_ratio": to("loraplus_lr_ratio"),
     "target_modules": _targets,
     "lora_target_modules": _targets,
     "target_regex": lambda value, _: Answer({} if is_off(value) else {"target_modules": str(value)}),
-    "modules_to_save": lambda value, _: Answer({} if is_off(value) else {"modules_to_save": names(value)}),
     "init_weights": lambda value, _: Answer({} if value in (None, True) else {"lora_init": value}),
     "quant_bits": _quantized,
     "quantization_bit": _quantized,
-    "quant_method": usual("bnb", "Lathe quantizes with bitsandbytes."),
-    "bnb_4bit_compute_dtype": ignored("precision says this."),
-    "bnb_4bit_quant_type": ignored("Lathe uses nf4."),
-    "bnb_4bit_use_double_quant": flag({"double_quantization": True}, {"double_quantization": False}),
     "use_liger_kernel": LIGER,
-    "beta": to("beta"),
     "loss_type": _loss,
-    "rpo_alpha": refused("Lathe adds no SFT loss to DPO; orpo is the nearest."),
-    "desirable_weight": to("desirable_weight"),
-    "undesirable_weight": to("undesirable_weight"),
-    "ref_model": refused("Lathe's reference is the model before training."),
     "adapters": _adapters,
-    "sequence_parallel_size": to("sequence_parallel_size"),
-    "enable_dft_loss": refused("Lathe does not have this algorithm."),
-    "use_galore": refused("Lathe does not have this algorithm."),
-    "tuner_backend": usual("peft", "Lathe uses PEFT."),
-    "max_epochs": refused("set epochs."),
-    "num_labels": ignored("Lathe counts the classes in the data."),
-    "problem_type": usual("single_label_classification", "Lathe trains one class for each text."),
     "optimizer": choice("optimizer", {"muon": "muon"}, "adamw"),
-    "early_stop_interval": to("early_stopping_patience"),
-    "dataset_num_proc": ignored(IN_LATHE),
-    "dataset_shuffle": usual(True, "Lathe shuffles the rows."),
-    "train_dataloader_shuffle": usual(True, "Lathe shuffles the rows."),
-    "load_from_cache_file": ignored(IN_LATHE),
-    "lazy_tokenize": ignored("Lathe stores the tokens itself."),
-    "use_hf": ignored("Lathe loads models of the Hugging Face hub."),
-    "model_author": ignored("belongs to data of ms-swift."),
-    "model_name": ignored("belongs to data of ms-swift."),
-    "add_version": ignored("Lathe keeps runs in its data folder."),
-    "create_checkpoint_symlink": ignored("Lathe keeps runs in its data folder."),
-    "freeze_vit": ignored(_VISION),
-    "freeze_aligner": ignored(_VISION),
     "freeze_llm": lambda value, _: Answer(None, "Lathe trains the language model.") if is_on(value) else Answer({}, "is off."),
-    "max_pixels": ignored("Lathe trains on text."),
-    "ddp_backend": ignored(IN_LATHE),
-    "logprobs": ignored("Lathe generates nothing here."),
 }  # fmt: skip
-PREFIXES: Table = {
-    "galore_": ignored("belongs to use_galore."),
-    "lora_ga_": ignored("belongs to init_weights lora-ga."),
-    "vllm_": refused("Lathe generates no answers during training."),
-    "swanlab_": ignored("Lathe keeps every metric itself."),
-    "vit_": ignored(_VISION),
-    "aligner_": ignored(_VISION),
-}

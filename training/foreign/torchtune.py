@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from training.foreign.entries import Answer, Rule, Table, Values, flag, ignored, is_off, is_on, refused, to, usual
+from training.foreign.entries import Answer, Rule, Table, Values, is_off, is_on, to
+from training.foreign.key_files import read
 from training.foreign.tasks import refuse
-from training.foreign.trainer_keys import COMMAND, IN_LATHE, LOGGING, NO_LENGTH, OWN_FOLDERS, max_steps
+from training.foreign.trainer_keys import COMMAND, NO_LENGTH, max_steps
 
 _MODULES = {"output_proj": "o_proj"}
 _MLP = ("gate_proj", "up_proj", "down_proj")
@@ -121,71 +122,23 @@ def defaults(values: Values) -> Values:
     return own
 
 
+_KEYS, PREFIXES = read("torchtune")
 TABLE: Table = {
+    **_KEYS,
     COMMAND: _recipe,
     f"model.{_COMPONENT}": _method,
     "model.lora_attn_modules": _targets,
-    "model.apply_lora_to_mlp": ignored("belongs to lora_attn_modules."),
-    "model.apply_lora_to_output": ignored("belongs to lora_attn_modules."),
-    "model.lora_rank": to("lora_r"),
-    "model.lora_alpha": to("lora_alpha"),
-    "model.lora_dropout": to("lora_dropout"),
-    "model.use_dora": flag({"use_dora": True}),
-    "model.quantize_base": ignored("gives the method."),
     "checkpointer.checkpoint_dir": to("model", "the folder with the model."),
     "tokenizer.max_seq_len": _length,
-    "tokenizer.prompt_template": refused("Lathe renders rows by the chat template of the tokenizer (chat_template)."),
     f"dataset.{_COMPONENT}": _data,
-    "dataset.packed": flag({"packing": "packed"}),
-    "dataset.train_on_input": flag({"train_on_prompt": True}, {"train_on_prompt": False}),
-    "dataset.data_files": refused("set data to the file."),
-    "dataset.source": refused("set data, or import the data set of the hub on the page Data sets."),
-    "dataset.split": ignored("belongs to dataset.source."),
-    "dataset.name": ignored("belongs to dataset.source."),
-    "seed": to("seed"),
-    "shuffle": usual(True, "Lathe shuffles the rows."),
-    "batch_size": to("micro_batch_size"),
-    "epochs": to("epochs"),
     "max_steps_per_epoch": _steps,
-    "gradient_accumulation_steps": to("gradient_accumulation_steps"),
-    "optimizer.lr": to("learning_rate"),
-    "optimizer.weight_decay": to("weight_decay"),
     f"optimizer.{_COMPONENT}": _choice("optimizer", "optimizer", _OPTIMIZERS),
-    "optimizer.fused": ignored(IN_LATHE),
     f"lr_scheduler.{_COMPONENT}": _scheduler,
-    "lr_scheduler.num_warmup_steps": to("warmup"),
-    f"loss.{_COMPONENT}": ignored("task says this."),
-    "loss.beta": to("beta"),
-    "loss.label_smoothing": usual(0, "Lathe smooths no labels."),
     "clip_grad_norm": lambda value, _: Answer({"max_grad_norm": 0 if is_off(value) else value}),
-    "enable_activation_checkpointing": flag({"gradient_checkpointing": "full"}),
-    "enable_activation_offloading": flag({"offload_activations": True}),
-    "optimizer_in_bwd": flag({"optimizer_in_backward": True}),
-    "compile": flag({"torch_compile": True}),
     "dtype": _precision,
     "held_out": lambda value, _: Answer({"eval_split": value}),
     "run_val_every_n_steps": lambda value, _: Answer({}, "is off.") if is_off(value) else Answer({"eval_steps": value}),
-    "fsdp_cpu_offload": flag({"offload_param": "cpu", "offload_optimizer": "cpu"}),
-    "log_every_n_steps": to("logging_steps"),
-    "device": ignored("the worker decides on which devices a run trains."),
-    "resume_from_checkpoint": ignored("Lathe resumes a run from its newest checkpoint by itself (`lathe resume`)."),
-    "save_adapter_weights_only": ignored("Lathe saves the adapter; merge_adapter also saves the merged model."),
-    "epochs_run": ignored("Lathe resumes by itself."),
-    "tensor_parallel_dim": usual(1, "ZeRO-3 or FSDP is the nearest."),
 }  # fmt: skip
-PREFIXES: Table = {
-    "quantizer.": refused("Lathe has no training for quantization."),
-    "checkpointer.": ignored("Lathe finds the files of the model and keeps its own checkpoints."),
-    "tokenizer.": ignored("Lathe takes the tokenizer from the model's folder."),
-    "metric_logger.": ignored("set report_to; " + LOGGING),
-    "profiler": ignored(LOGGING),
-    "output_dir": ignored(OWN_FOLDERS),
-    "log_": ignored(LOGGING),
-    "dataset_val.": refused("set validation_data or eval_split."),
-    "batch_size_val": ignored("Lathe evaluates in the batch size that fits the memory."),
-    "base_model_path": ignored("is used by checkpointer."),
-    "loss.": ignored(IN_LATHE),
-}
 
 
 def recognizes(values: Values) -> bool:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from training.config.trackers import TRACKERS
-from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, ignored, is_off, is_on, refused, to
+from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, is_off, is_on
+from training.foreign.key_files import read
 
 SCHEDULERS = {
     "linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant_with_warmup",
@@ -28,11 +29,8 @@ COMMAND = "command"
 """The command that a program's arguments are of, as a key of their own: `trl dpo`, `scripts/run_sft.py`."""
 FILE = "file"
 """The path of a file of arguments, where its name says the task."""
-LOGGING = "Lathe keeps every metric and log line itself; see the Run page."
-OWN_FOLDERS = "Lathe keeps runs in its data folder; `lathe export` copies a result."
 NO_LENGTH = "Lathe always truncates; set max_length to the longest sequence of the model."
 IN_LATHE = "Lathe decides this itself."
-_MINUTE = "Lathe has no time limit on a collective."
 
 
 def warmup(value: Any, values: Values) -> Answer:
@@ -170,93 +168,27 @@ def _own_token(value: Any, _: Values) -> Answer:
 
 
 TRAINER: Table = {
-    "learning_rate": to("learning_rate"),
-    "num_train_epochs": to("epochs"),
+    **read("trainer_keys")[0],
     "max_steps": max_steps,
-    "per_device_train_batch_size": to("micro_batch_size"),
-    "gradient_accumulation_steps": to("gradient_accumulation_steps"),
     "lr_scheduler_type": choice("lr_scheduler", SCHEDULERS, "cosine"),
     "lr_scheduler_kwargs": _scheduler_options,
     "warmup_ratio": warmup,
     "warmup_steps": warmup,
-    "weight_decay": to("weight_decay"),
-    "max_grad_norm": to("max_grad_norm"),
-    "adam_beta1": to("adam_beta1"),
-    "adam_beta2": to("adam_beta2"),
-    "adam_epsilon": to("adam_epsilon"),
     "optim": choice("optimizer", OPTIMIZERS, "adamw"),
-    "seed": to("seed"),
-    "data_seed": ignored("Lathe draws the order of the rows from seed."),
     "logging_steps": steps("logging_steps"),
     "eval_steps": steps("eval_steps"),
     "save_steps": steps("save_steps"),
     "eval_strategy": interval("eval"),
     "evaluation_strategy": interval("eval"),
     "save_strategy": interval("save"),
-    "save_total_limit": to("save_total_limit"),
     "metric_for_best_model": _best,
-    "greater_is_better": ignored("belongs to metric_for_best_model."),
-    "router_aux_loss_coef": refused("Lathe takes it from the model's config.json."),
-    "load_best_model_at_end": flag({"load_best_at_end": True}, {"load_best_at_end": False}),
-    "early_stopping_patience": to("early_stopping_patience"),
-    "neftune_noise_alpha": to("neftune_noise_alpha"),
     "bf16": choice("precision", {"true": "bf16", "auto": "auto", "full": "bf16", "false": "auto"}),
-    "fp16": flag({"precision": "fp16"}),
-    "tf32": flag({"tf32": True}, {"tf32": False}),
     "gradient_checkpointing": checkpointing,
     "activation_checkpointing": checkpointing,
-    "gradient_checkpointing_kwargs": ignored("Lathe always checkpoints without reentry."),
-    "torch_compile": flag({"torch_compile": True}),
-    "group_by_length": flag({"batch_order": "by_length"}),
-    "push_to_hub": ignored("give push_to_hub the repository's name to push the result."),
     "hub_model_id": _hub_name,
-    "hub_private_repo": flag({"push_private": True}, {"push_private": False}),
-    "trust_remote_code": refused("Lathe runs no code of a model; models that transformers supports do not need it."),
-    "resume_from_checkpoint": ignored("Lathe resumes a run from its newest checkpoint by itself (`lathe resume`)."),
-    "ignore_data_skip": ignored("Lathe resumes at the right row."),
-    "do_train": ignored("Lathe always trains."),
-    "do_eval": ignored("evaluation is on if eval_split or validation_data is set."),
-    "per_device_eval_batch_size": ignored("Lathe evaluates in the batch size that fits the memory."),
-    "eval_accumulation_steps": ignored(IN_LATHE),
-    "output_dir": ignored(OWN_FOLDERS),
-    "overwrite_output_dir": ignored(OWN_FOLDERS),
-    "logging_dir": ignored(OWN_FOLDERS),
-    "run_name": to("name"),
     "report_to": report_to,
-    "logging_first_step": ignored(LOGGING),
-    "logging_strategy": ignored(LOGGING),
-    "disable_tqdm": ignored(LOGGING),
-    "log_level": ignored(LOGGING),
-    "plot_loss": ignored(LOGGING),
-    "save_only_model": ignored("Lathe needs the optimizer's state to resume."),
-    "save_safetensors": ignored("Lathe always saves safetensors."),
-    "ddp_timeout": ignored(_MINUTE),
-    "ddp_find_unused_parameters": ignored(IN_LATHE),
-    "dataloader_num_workers": ignored(IN_LATHE),
-    "dataloader_pin_memory": ignored(IN_LATHE),
-    "dataloader_drop_last": ignored("Lathe trains every row once an epoch."),
-    "dataloader_prefetch_factor": ignored(IN_LATHE),
-    "preprocessing_num_workers": ignored(IN_LATHE),
-    "dataset_num_proc": ignored(IN_LATHE),
-    "remove_unused_columns": ignored(IN_LATHE),
-    "include_num_input_tokens_seen": ignored(LOGGING),
-    "log_on_each_node": ignored(LOGGING),
-    "log_level_replica": ignored(LOGGING),
-    "logging_nan_inf_filter": ignored("Lathe logs every loss as it is."),
     "project": _project,
-    "skip_memory_metrics": ignored("Lathe always measures memory."),
-    "eval_do_concat_batches": ignored(IN_LATHE),
-    "hub_token": ignored("the worker's environment has the token: HF_TOKEN or LATHE_HUB_TOKEN."),
-    "hub_strategy": ignored("Lathe pushes the result at the end."),
-    "accelerator_config": ignored(IN_LATHE),
-    "dataloader_in_order": ignored(IN_LATHE),
-    "length_column_name": ignored("Lathe knows the lengths from the tokens."),
     "train_sampling_strategy": _sampling,
     "pad_token": _own_token,
     "eos_token": _own_token,
-    "fsdp_transformer_layer_cls_to_wrap": ignored("belongs to fsdp."),
-    "fsdp_min_num_params": ignored("belongs to fsdp."),
-    "use_cpu": ignored("the worker decides on which devices a run trains."),
-    "local_rank": ignored(IN_LATHE),
-    "average_tokens_across_devices": ignored("Lathe always weighs tokens alike on all devices."),
 }

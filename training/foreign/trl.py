@@ -3,28 +3,13 @@
 from typing import Any
 
 from training.foreign.chat_keys import template_kwargs
-from training.foreign.entries import (
-    Answer,
-    Rule,
-    Table,
-    Values,
-    choice,
-    flag,
-    ignored,
-    is_off,
-    is_on,
-    names,
-    refused,
-    to,
-    usual,
-)
+from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, is_off, is_on, listed, names, to, usual
+from training.foreign.key_files import read
 from training.foreign.launch_keys import SHARED
 from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, FILE, LIGER, NO_LENGTH, TRAINER
 from training.foreign.trl_meaning import (
     ADAPTER_SWITCHES,
     BITS,
-    EIGHT_BITS,
-    FOUR_BITS,
     LOSSES,
     QUANTIZED_ADAPTERS,
     is_own,
@@ -35,9 +20,6 @@ from training.foreign.trl_meaning import (
 
 _LENGTHS = (
     "max_length", "max_seq_length", "model_max_length", "max_seq_len", "block_size", "cutoff_len", "max_sequence_length",
-)  # fmt: skip
-_MODELS = (
-    "model_name_or_path", "model_id", "model_name", "model_path", "base_model_path", "pretrained_model_name_or_path",
 )  # fmt: skip
 _SETS = "these are data sets of the hub: import them on the page Data sets, then pick them."
 
@@ -80,10 +62,6 @@ def _targets(value: Any, _: Values) -> Answer:
     return Answer(
         {} if is_off(value) else {"target_modules": "all-linear" if given in ("all", "all-linear") else given}
     )
-
-
-def _modules(value: Any, _: Values) -> Answer:
-    return Answer({} if is_off(value) else {"modules_to_save": names(value)})
 
 
 def _length(value: Any, _: Values) -> Answer:
@@ -196,7 +174,7 @@ _OPTIONS_OF_LORA: Table = {
         ("lora_target_modules", "target_modules", "lora_target", "lora_modules", "lora_trainable", "trainable"),
         _targets,
     ),
-    **dict.fromkeys(("lora_modules_to_save", "modules_to_save"), _modules),
+    **dict.fromkeys(("lora_modules_to_save", "modules_to_save"), listed("modules_to_save")),
     "lora_bias": usual("none", "Lathe trains no biases with LoRA."),
     "use_rslora": flag({"use_rslora": True}),
     "use_dora": flag({"use_dora": True}),
@@ -205,30 +183,14 @@ _OPTIONS_OF_LORA: Table = {
 TRL: Table = {
     **SHARED,
     **TRAINER,
+    **read("trl")[0],
     COMMAND: _task,
     FILE: _task_by_file,
-    **dict.fromkeys(
-        _MODELS,
-        to("model"),
-    ),
-    "model_revision": to("revision"),
-    "dataset_config": ignored("belongs to dataset_name."),
-    "dataset_config_name": ignored("belongs to dataset_name."),
-    "dataset_train_split": ignored("belongs to dataset_name."),
-    "dataset_test_split": ignored("belongs to dataset_name."),
-    "dataset_streaming": flag({"streaming": True}),
-    "streaming": flag({"streaming": True}),
     "dataset_text_field": lambda value, _: Answer({} if value in (None, "text") else {"columns": f"text={value}"}),
     "test_split_size": lambda value, _: Answer({"eval_split": value or 0}),
     "validation_split_percentage": _share,
     "dataset_mixture": _mixture,
     "datasets": lambda value, _: Answer({}, "is empty.") if is_off(value) else Answer(None, _SETS),
-    "dataset_mixer": refused(_SETS),
-    "dataset_splits": ignored("belongs to the data sets."),
-    "dataset_kwargs": refused("Lathe tokenizes the rows itself."),
-    "hub_model_revision": refused("Lathe pushes to the main branch."),
-    "tool_format": ignored("Lathe renders tools by the model's own chat template."),
-    "orpo_beta": to("beta"),
     **dict.fromkeys(_LENGTHS, _length),
     **dict.fromkeys(("source_max_len", "target_max_len"), _qlora_lengths),
     "eval_dataset_size": lambda value, values: (
@@ -236,79 +198,29 @@ TRL: Table = {
     ),
     "max_source_length": _lengths,
     "max_target_length": _lengths,
-    "max_train_samples": to("max_samples"),
-    "max_eval_samples": ignored("Lathe evaluates all held-out rows."),
     "max_prompt_length": _of_dpo("max_length limits prompt and answer together."),
     "precompute_ref_log_probs": _of_dpo("Lathe computes the reference in each step."),
-    "rpo_alpha": refused("Lathe adds no SFT loss to DPO; orpo is the nearest."),
-    "max_completion_length": ignored("max_length limits prompt and answer together."),
-    "packing": flag({"packing": "packed"}),
-    "padding_free": flag({"packing": "padding_free"}),
-    "completion_only_loss": flag({"train_on_prompt": False}, {"train_on_prompt": True}),
-    "chat_template_path": to("chat_template"),
-    "chat_template": to("chat_template"),
     "chat_template_kwargs": template_kwargs,
-    "assistant_only_loss": flag({"train_on_prompt": False}),
     "beta": _beta,
     "dpo_beta": _beta,
     "dpo_loss_type": lambda value, values: _loss({"dpo": "sigmoid"}.get(str(value), value), values),
-    "num_epochs": to("epochs"),
-    "lazy_preprocess": ignored("Lathe stores the tokens itself."),
-    "with_tracking": ignored("set report_to."),
     "loss_type": _loss,
-    "disable_dropout": ignored("the reference model never has dropout."),
-    "truncation_mode": usual("keep_start", "Lathe truncates at the end."),
-    "packing_strategy": usual("bfd", "Lathe packs by best fit."),
-    "eval_packing": ignored("Lathe packs evaluation rows as training rows."),
     "f_divergence_type": _divergence,
-    "f_alpha_divergence_coef": ignored("belongs to f_divergence_type."),
     "discopop_tau": _of_dpo("belongs to loss_type discopop."),
-    "sync_ref_model": usual(False, "Lathe keeps the reference model as it is."),
-    "ref_model_mixup_alpha": ignored("belongs to sync_ref_model."),
-    "ref_model_sync_steps": ignored("belongs to sync_ref_model."),
     "center_rewards_coefficient": _reward,
     **dict.fromkeys((*ADAPTER_SWITCHES, *QUANTIZED_ADAPTERS, "full_finetune", "full_finetuning"), method),
     **{name: _of_lora(rule) for name, rule in _OPTIONS_OF_LORA.items()},
-    "lora_task_type": ignored("task says this."),
-    **dict.fromkeys(FOUR_BITS, flag({"quantization": "4bit"})),
-    **dict.fromkeys(EIGHT_BITS, flag({"quantization": "8bit"})),
     **dict.fromkeys(BITS, _number_of_bits),
-    "adapter_name_or_path": refused("set init_adapter to continue an adapter; lora_init has PiSSA, OLoRA and LoftQ."),
-    "peft_path": to("init_adapter"),
     "peft_type": lambda value, values: (
         method(value, values) if str(value).upper() == "LORA" else Answer({"method": str(value).lower()})
     ),
     "pre_seq_len": lambda value, _: Answer(
         {"method": "prefix_tuning", "method_options": f"num_virtual_tokens={value}"} if value else {}
     ),
-    "label_smoothing": usual(0, "Lathe smooths no labels."),
-    "label_smoothing_factor": usual(0, "Lathe smooths no labels."),
-    "ref_model": refused("Lathe's reference is the model before training."),
-    "save_on_each_node": ignored("Lathe keeps runs in its data folder."),
-    "do_predict": ignored("Lathe answers held-out rows if answer_rows is set."),
-    "bnb_4bit_quant_type": ignored("Lathe uses nf4."),
-    "bnb_4bit_quant_storage": ignored("Lathe stores quantized weights as the strategy needs them."),
-    "bnb_4bit_compute_dtype": ignored("precision says this."),
-    **dict.fromkeys(
-        ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant", "use_nested_quant"),
-        flag({"double_quantization": True}, {"double_quantization": False}),
-    ),
     "attn_implementation": choice("attention", ATTENTION, "auto"),
-    "use_flash_attn": flag({"attention": "flash_attention_2"}),
-    "flash_attn": flag({"attention": "flash_attention_2"}),
-    "use_flash_attention_2": flag({"attention": "flash_attention_2"}),
     "torch_dtype": DTYPE,
     "dtype": DTYPE,
     "use_liger_kernel": LIGER,
     "use_liger": LIGER,
     "desirable_weight": lambda value, values: Answer({"task": task_of(values), "desirable_weight": value}),
-    "undesirable_weight": to("undesirable_weight"),
-    "tokenizer_name": ignored("Lathe takes the tokenizer from the model's folder."),
-    "tokenizer_name_or_path": ignored("Lathe takes the tokenizer from the model's folder."),
-    "use_fast_tokenizer": ignored("Lathe always uses the fast tokenizer."),
-    "cache_dir": ignored("HF_HOME in the worker's environment says this."),
-    "low_cpu_mem_usage": ignored("Lathe decides this itself."),
-    "overwrite_cache": ignored("Lathe knows by its content whether a data set is tokenized."),
-    "train_on_inputs": flag({"train_on_prompt": True}),
-    "template_name": refused("Lathe uses the chat template of the tokenizer; set chat_template if it is another one."),
 }
