@@ -19,12 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
-import psutil
-
 from training.whole_file import write_whole
 
 ROOT_VARIABLE = "TORCH_EXTENSIONS_DIR"
-AHEAD_MODULE = "training.ranks.compile_operators"
 PHASE = "compiling DeepSpeed operators"
 _STAMP = "lathe.json"
 _LOCK = "lathe.lock"
@@ -87,15 +84,14 @@ def compiled_files(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def alone(folder: Path, waits: Callable[[float], object] = lambda _: None) -> Iterator[None]:
-    """Locks `folder` for one process; calls `waits` repeatedly with the seconds waited so far.
+def alone(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Locks `folder` for one process; calls `waits` repeatedly until it has the lock.
 
     The lock ends with its process. torch's own lock is a file that a killed process leaves behind, which blocks all others.
     """
     with (folder / _LOCK).open("w") as lock:
-        began = time.monotonic()
-        while not take(lock):
-            waits(time.monotonic() - began)
+        while not _take(lock):
+            waits()
             time.sleep(_POLL_SECONDS)
         torch_lock = folder / "lock"
         while torch_lock.exists():  # of another program, which may have been killed
@@ -106,25 +102,12 @@ def alone(folder: Path, waits: Callable[[float], object] = lambda _: None) -> It
         yield
 
 
-def take(lock: TextIO) -> bool:
+def _take(lock: TextIO) -> bool:
     """Locks the open file for this process; False if another process holds the lock."""
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
-
-
-def ahead_file() -> Path:
-    """The lock file of the process that compiles ahead; it contains its PID."""
-    return Path(os.environ[ROOT_VARIABLE]) / "ahead.lock"
-
-
-def end_compiling_ahead() -> None:
-    """Ends the process that compiles ahead, if there is one: at its low priority it may not get CPU time."""
-    with contextlib.suppress(OSError, ValueError, psutil.Error):
-        compiler = psutil.Process(int(ahead_file().read_text(encoding="ascii")))
-        if AHEAD_MODULE in compiler.cmdline():
-            compiler.terminate()
 
 
 def _is_open(file: Path) -> bool:

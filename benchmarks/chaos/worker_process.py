@@ -10,7 +10,6 @@ from worker.engines.local import starting
 from worker.engines.slurm import jobs
 from worker.machine import devices
 from worker.machine.process_identity import hostname
-from worker.queue import compile_ahead
 from worker.queue.tasks import app
 
 __all__ = ["app"]
@@ -18,4 +17,3 @@ __all__ = ["app"]
 devices.own_devices = lambda: [f"{hostname()}/{os.environ[supervisor.DEVICE]}/{devices.CPU}"]
 starting.supervisor_command = supervisor.command
 jobs.supervisor_program = job.PROGRAM
-compile_ahead.compile_in_background = lambda: None  # these workers end before a compilation would finish

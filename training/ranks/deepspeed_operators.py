@@ -14,14 +14,10 @@ from training.reports.report import Report
 from training.run_folder.events import Note
 
 _SECONDS_BETWEEN_CHECKS = 1.0
-_PATIENCE_SECONDS = 45.0  # enough to compile an operator on an idle machine
 
 
-def reuse_operators(report: Report | None = None) -> None:
-    """Makes DeepSpeed reuse operators compiled earlier, and reports the compiling of missing ones as a phase.
-
-    Reports nothing without a `report`.
-    """
+def reuse_operators(report: Report) -> None:
+    """Makes DeepSpeed reuse operators compiled earlier, and reports the compiling of missing ones as a phase."""
     operator_cache.use_own_folder()
     from deepspeed.ops.op_builder.builder import OpBuilder
 
@@ -29,7 +25,7 @@ def reuse_operators(report: Report | None = None) -> None:
 
     def load(builder: Any, verbose: bool = True) -> Any:
         folder = operator_cache.folder_of(builder.name)
-        with CompileProgress(report, builder, folder) as progress, operator_cache.alone(folder, progress.wait):
+        with CompileProgress(report, builder, folder) as progress, operator_cache.alone(folder, progress.begin):
             module = _load(builder.name, folder)
             if module is None:
                 progress.begin()
@@ -63,7 +59,7 @@ def _load(name: str, folder: Path) -> Any:
 class CompileProgress:
     """Reports on rank 0, from `begin` to the end of the context, that an operator is compiled, and the progress."""
 
-    def __init__(self, report: Report | None, builder: Any, folder: Path) -> None:
+    def __init__(self, report: Report, builder: Any, folder: Path) -> None:
         self._report, self._name, self._folder = report, builder.name, folder
         self._files = len(builder.sources()) + 1  # one object per source, and the library
         self._over = threading.Event()
@@ -71,27 +67,21 @@ class CompileProgress:
 
     def begin(self) -> None:
         """Enters the phase; further calls do nothing."""
-        if self._report is None or self._thread is not None:
+        if self._thread is not None:
             return
         message = f"Compiling DeepSpeed operator {self._name}: one to two minutes, once per machine."
         self._report.for_run(Note(message=message))
         self._before = self._report.phase
         self._report.enter(operator_cache.PHASE)
-        self._thread = threading.Thread(target=self._follow, args=(self._report,), daemon=True)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
-    def wait(self, seconds: float) -> None:
-        """Reports waiting for another process that compiles; after a while ends it if it does so in the background."""
-        self.begin()
-        if self._report is not None and seconds > _PATIENCE_SECONDS:
-            operator_cache.end_compiling_ahead()
-
-    def _follow(self, report: Report) -> None:
+    def _follow(self) -> None:
         reported = -1
         while not self._over.wait(_SECONDS_BETWEEN_CHECKS):
             done = operator_cache.compiled_files(self._folder)
             if done != reported:
-                report.progress(done, self._files)
+                self._report.progress(done, self._files)
                 reported = done
 
     def __enter__(self) -> Self:
@@ -99,7 +89,7 @@ class CompileProgress:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over.set()
-        if self._report is not None and self._thread is not None:
+        if self._thread is not None:
             self._thread.join()
             if kind is None:  # an error belongs to this phase
                 self._report.enter(self._before)

@@ -19,7 +19,6 @@ from training.redaction import Formatter
 from worker.celery_app import SERVE_MODEL, START_RUN, current_app
 from worker.evaluations import starting as evaluations
 from worker.notifications.delivery import Deliverer
-from worker.queue import compile_ahead
 from worker.queue.reaper import Reaper, submit_waiting
 from worker.serving import processes as serving
 
@@ -63,7 +62,6 @@ def _log_printable_text(logger: logging.Logger, **_: object) -> None:
 # Not at worker_ready: that waits for the broker, and runs must be recovered even if it is unreachable.
 @celeryd_after_setup.connect  # type: ignore[untyped-decorator]
 def _begin_rounds(**_: object) -> None:
-    compile_ahead.compile_in_background()  # before other threads start
     _reaper.start()
     _deliverer.start()
 

@@ -9,9 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from patience import ended, eventually, run
+from patience import eventually, run
 from subtest_table import table
 from tiny import make_data, make_model
 from trainer_process import start
@@ -22,9 +21,6 @@ from training.errors import UserError
 from training.ranks import deepspeed_operators
 from training.reports.report import Report
 from training.run_folder.events import Note, PhaseStarted, Progress, decode
-from worker.machine import processes
-from worker.queue import compile_ahead as ahead
-from worker.settings import get_settings
 
 SOURCE = """
 #define PY_SSIZE_T_CLEAN
@@ -33,7 +29,6 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, TORCH_EXTENSION_NAME_TEX
 PyMODINIT_FUNC PyInit_tiny_operator(void) { return PyModule_Create(&definition); }
 """.replace("TORCH_EXTENSION_NAME_TEXT", '"tiny_operator"')
 NAME = "tiny_operator"
-AHEAD = ("cpu_adam",)
 
 
 def test_the_lock_of_a_killed_process_is_removed(tmp_path: Path) -> None:
@@ -216,62 +211,6 @@ def test_offloaded_training_needs_no_compiler(
     assert not list(own_folder.rglob("*.so"))
 
 
-def ahead_of_runs(**env: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "training.ranks.compile_operators"]
-    return run(argv, env=os.environ | env, text=True)
-
-
-def test_compiling_ahead_ends_at_once_if_everything_is_compiled(own_folder: Path) -> None:
-    for name in AHEAD:
-        (operator_cache.folder_of(name) / f"{name}.so").touch()
-        operator_cache.stamp(operator_cache.folder_of(name), name)
-    done = ahead_of_runs(CXX="false")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@pytest.mark.train
-def test_compiling_ahead_without_a_compiler_prints_why(own_folder: Path) -> None:
-    done = ahead_of_runs(CXX="no-such-compiler")
-    assert done.returncode == 1 and ("no-such-compiler" in done.stderr or "little memory" in done.stdout)
-    assert not any(operator_cache.usable(operator_cache.folder_of(name), name) for name in AHEAD)
-
-
-def _is_held(folder: Path) -> bool:
-    with (folder / "lathe.lock").open("w") as lock:
-        return not operator_cache.take(lock)
-
-
-@pytest.mark.train
-def test_a_run_that_waits_too_long_ends_background_compiling(own_folder: Path, tmp_path: Path) -> None:
-    compiler = tmp_path / "slow-compiler"
-    compiler.write_text("#!/bin/sh\nexec sleep 600\n")
-    compiler.chmod(0o755)
-    argv = [sys.executable, "-m", operator_cache.AHEAD_MODULE]
-    with subprocess.Popen(argv, env=os.environ | {"CXX": str(compiler)}) as ahead_of_us:
-        folder = operator_cache.folder_of(AHEAD[0])
-        eventually(lambda: _is_held(folder))
-        waits: list[float] = []
-
-        def wait(seconds: float) -> None:
-            waits.append(seconds)
-            operator_cache.end_compiling_ahead()
-
-        with operator_cache.alone(folder, wait):
-            assert waits
-            ended(ahead_of_us)
-
-
-def test_a_worker_with_a_gpu_compiles_at_the_lowest_priority(
-    home: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ahead.devices, "usable_gpus", lambda: [0])
-    child = ahead.compile_in_background()
-    assert child
-    eventually(lambda: psutil.Process(child.pid).nice() == 19)
-    child.terminate()
-    ended(child)
-
-
 def test_operators_are_cached_by_version_unless_a_folder_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(operator_cache.ROOT_VARIABLE, "/named")
     operator_cache.use_own_folder()
@@ -282,42 +221,15 @@ def test_operators_are_cached_by_version_unless_a_folder_is_set(monkeypatch: pyt
     assert os.environ[operator_cache.ROOT_VARIABLE].startswith("/cache/lathe/operators-")
 
 
-WORKER = """
-import signal
-from worker.queue import compile_ahead
-compile_ahead.devices.usable_gpus = lambda: [0]
-print(compile_ahead.compile_in_background().pid, flush=True)
-signal.pause()
-"""
-
-
-def test_the_compilation_of_deepspeeds_operators_ends_with_its_worker(home: Path, own_folder: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE) as worker:
-        assert worker.stdout is not None
-        compiler = psutil.Process(int(worker.stdout.readline()))
-        worker.kill()
-        eventually(lambda: processes.is_gone(compiler))
-
-
-def test_a_worker_without_a_gpu_compiles_nothing_ahead(home: Path, own_folder: Path) -> None:
-    assert ahead.compile_in_background() is None
-
-
-def test_a_worker_starts_although_its_devices_are_wrong(
-    home: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LATHE_DEVICES", "7")
-    get_settings.cache_clear()
-    assert ahead.compile_in_background() is None
-
-
 @pytest.mark.train
 def test_zero_on_a_cpu_needs_no_compiler(own_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSpeed would compile an operator that only inference uses before the first run on a machine."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     script = (
+        "from pathlib import Path\n"
         "from training.ranks.deepspeed_operators import reuse_operators\n"
-        "reuse_operators()\n"
+        "from training.reports.report import Report\n"
+        f"reuse_operators(Report(Path({str(tmp_path)!r}), rank=0))\n"
         "import deepspeed, torch\n"
         "deepspeed.init_distributed('gloo')\n"
         "model = torch.nn.Linear(4, 1)\n"
