@@ -10,9 +10,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from training.config.choice_help import CHOICE_HELP
+from training.config.choice_texts import choice_label, choice_sentence
 from training.config.choices import Group
-from training.config.labels import choice_label
 from training.config.names_elsewhere import ELSEWHERE
 from training.config.run_config import Changes, RunConfig
 from training.errors import Problem, UserError
@@ -112,7 +111,7 @@ def _setting(name: str, field: FieldInfo) -> Setting:
         optional=optional,
         choices=tuple(choice.value for choice in types[0]) if issubclass(types[0], StrEnum) else (),
         choice_labels=tuple(choice_label(choice) for choice in types[0]) if issubclass(types[0], StrEnum) else (),
-        choice_sentences=tuple(CHOICE_HELP[name][choice.value] for choice in types[0])
+        choice_sentences=tuple(choice_sentence(name, choice) for choice in types[0])
         if issubclass(types[0], StrEnum)
         else (),
         minimum=bounds.get("ge", bounds.get("gt")),

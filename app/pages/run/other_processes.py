@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from app.access import changes
 from app.pages.common.html import QUIET, html
+from training.config.choice_texts import choice_label
 from training.config.choices import Strategy
-from training.config.labels import choice_label
 from training.config.run_config import RunConfig, stepped_down
 from training.errors import UserError
 from worker.store.tables import Run
