@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tools.references import deepspeed as deepspeed_reference
 from training.config.choices import Precision
 from training.config.fields import ConfigError, parse
 from training.config.machine import Machine
@@ -14,7 +15,6 @@ from training.config.sharding import deepspeed_config
 from training.deepspeed_file.check import checked
 from training.deepspeed_file.keys import keys
 from training.deepspeed_file.sentences import SENTENCES
-from training.references import deepspeed as deepspeed_reference
 from training.rules import check
 from training.rules.conflict import Conflict
 
@@ -148,7 +148,7 @@ def test_every_description_belongs_to_a_key_and_the_page_is_up_to_date() -> None
 def test_the_keys_are_those_of_the_installed_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
     import deepspeed
 
-    from training.references import deepspeed_catalogue
+    from tools.references import deepspeed_catalogue
 
     if deepspeed.__version__ != json.loads(deepspeed_catalogue.TARGET.read_text())["deepspeed"]:
         pytest.skip("another DeepSpeed than the keys are from")

@@ -9,6 +9,7 @@ import torch
 from peft import PeftModel
 from tiny import make_model
 
+from tools.references import peft_catalogue
 from training.config.choices import Method, Precision, Quantization
 from training.config.fields import parse
 from training.config.name_values import OptionError, written
@@ -18,7 +19,6 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.adapters import add_adapter
 from training.models.loading import load_model, load_tokenizer, load_trainable, parameter_counts
-from training.references import peft_catalogue
 from training.rules.methods import supports
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -111,7 +111,7 @@ def test_fixed_tensors_have_the_format_of_ranks_that_compute_without_autocast(
 
 
 def test_catalogue_and_page_are_up_to_date_with_peft() -> None:
-    fix = "PEFT's methods have changed: run `python -m training.references.peft_catalogue`"
+    fix = "PEFT's methods have changed: run `python -m tools.references.peft_catalogue`"
     assert CATALOGUE.read_text(encoding="utf-8") == peft_catalogue.render(), fix
     assert peft_catalogue.DOCUMENT.read_text(encoding="utf-8") == peft_catalogue.document(), fix
 

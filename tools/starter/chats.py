@@ -2,8 +2,8 @@
 
 from random import Random
 
-from training.starter.orders import any_order, letter
-from training.starter.words import CITIES, COLORS, DAYS, FIRST_NAMES, NUMBERS, THINGS
+from tools.starter.orders import any_order, letter
+from tools.starter.words import CITIES, COLORS, DAYS, FIRST_NAMES, NUMBERS, THINGS
 
 Message = dict[str, str]
 _QUESTIONS = {

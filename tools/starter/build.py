@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training.starter.chats import Message, chat
-from training.starter.orders import any_order, letter
-from training.starter.words import generator
+from tools.starter.chats import Message, chat
+from tools.starter.orders import any_order, letter
+from tools.starter.words import generator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -39,7 +39,7 @@ def write_data(out: Path, seed: int) -> None:
 
 def write_model(out: Path, *, steps: int, seed: int) -> None:
     """Writes the tokenizer and the pretrained model: config.json, generation_config.json, model.safetensors."""
-    from training.starter.pretraining import build_model, pretrain
+    from tools.starter.pretraining import build_model, pretrain
 
     tokenizer = make_tokenizer(seed)
     model = build_model(tokenizer, seed)
@@ -51,7 +51,7 @@ def write_model(out: Path, *, steps: int, seed: int) -> None:
 
 def make_tokenizer(seed: int, chats: int = 20_000) -> "PreTrainedTokenizerFast":
     """The tokenizer, trained on chats generated with this seed."""
-    from training.starter.tokenizer import train_tokenizer
+    from tools.starter.tokenizer import train_tokenizer
 
     rng = generator(f"tokenizer {seed}")
     return train_tokenizer("\n".join(message["content"] for message in chat(rng)) for _ in range(chats))

@@ -9,9 +9,9 @@ from random import Random
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from training.starter.chats import chat
-from training.starter.tokenizer import CONTEXT, SPECIAL_TOKENS
-from training.starter.words import generator
+from tools.starter.chats import chat
+from tools.starter.tokenizer import CONTEXT, SPECIAL_TOKENS
+from tools.starter.words import generator
 
 TOKENS_PER_STEP = 2048
 ANSWER_WEIGHT = 8.0  # answers follow from the context; the text of the orders is mostly random

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from paths import ROOT
 
+from tools.starter import build
+from tools.starter.chats import chat
+from tools.starter.words import generator
 from training.config.yaml_file import read_config
-from training.starter import build
-from training.starter.chats import chat
-from training.starter.words import generator
 
 FOLDER = ROOT / "static" / "starter"
 MESSAGES = [

@@ -1,6 +1,6 @@
 """Builds static/starter/: tokenizer, pretrained model, sample data.
 
-    python -m training.starter --out static/starter
+    python -m tools.starter --out static/starter
 
 It downloads nothing. Sample data and tokenizer are the same on every machine; the weights differ by rounding between
 processors.
@@ -9,12 +9,12 @@ processors.
 import argparse
 from pathlib import Path
 
-from training.starter.build import SEED, STEPS, write_data, write_model
+from tools.starter.build import SEED, STEPS, write_data, write_model
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m training.starter", description="Builds the starter model and its data."
+        prog="python -m tools.starter", description="Builds the starter model and its data."
     )
     parser.add_argument("--out", type=Path, required=True, help="folder to write to, for example static/starter")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of text, weights and data (default %(default)s)")

@@ -1,11 +1,11 @@
 """docs/diagnosis.md is up to date with the table of causes."""
 
-from worker.diagnosis import reference
+from tools.references import diagnosis as reference
 from worker.diagnosis.causes import CAUSES
 
 
 def test_the_document_is_up_to_date_with_the_causes():
-    fix = "docs/diagnosis.md is out of date: run `python -m worker.diagnosis.reference`"
+    fix = "docs/diagnosis.md is out of date: run `python -m tools.references.diagnosis`"
     assert reference.TARGET.read_text(encoding="utf-8") == reference.render(), fix
 
 

@@ -1,11 +1,11 @@
 """docs/configuration.md is up to date with RunConfig."""
 
+from tools.references import configuration as reference
 from training.config.fields import settings
-from training.references import configuration as reference
 
 
 def test_the_document_is_up_to_date_with_the_settings():
-    fix = "docs/configuration.md is out of date: run `python -m training.references.configuration`"
+    fix = "docs/configuration.md is out of date: run `python -m tools.references.configuration`"
     assert reference.TARGET.read_text(encoding="utf-8") == reference.render(), fix
 
 

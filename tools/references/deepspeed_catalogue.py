@@ -1,4 +1,4 @@
-"""`python -m training.references.deepspeed_catalogue` writes deepspeed_keys.json from the installed DeepSpeed."""
+"""`python -m tools.references.deepspeed_catalogue` writes deepspeed_keys.json from the installed DeepSpeed."""
 
 import importlib
 import json
@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-TARGET = Path(__file__).parents[1] / "deepspeed_file" / "deepspeed_keys.json"
+TARGET = Path(__file__).parents[2] / "training" / "deepspeed_file" / "deepspeed_keys.json"
 
 # Sections whose keys DeepSpeed declares as pydantic models, each with its module and class.
 _MODELS = {

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from random import Random
 
-from training.starter.words import CITIES, COLORS, DAYS, FIRST_NAMES, NUMBERS, SURNAMES, THINGS
+from tools.starter.words import CITIES, COLORS, DAYS, FIRST_NAMES, NUMBERS, SURNAMES, THINGS
 
 _GREETINGS = ("Hi", "Hello", "Good morning", "Dear shop", "Hey")
 _INTRODUCTIONS = ("this is {name}.", "my name is {name}.", "{name} here.", "I am {name}.", "it is {name} again.")

@@ -1,4 +1,4 @@
-"""`python -m training.references.configuration` writes docs/configuration.md from RunConfig."""
+"""`python -m tools.references.configuration` writes docs/configuration.md from RunConfig."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ TARGET = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 INTRODUCTION = """\
 # Settings of a run
 
-`python -m training.references.configuration` generates this page from `training/config/run_config.py`: change that file, then run
+`python -m tools.references.configuration` generates this page from `training/config/run_config.py`: change that file, then run
 the command.
 
 The form, the command line and YAML files have the same settings with the same names. A YAML file has lines

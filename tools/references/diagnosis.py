@@ -1,4 +1,4 @@
-"""docs/diagnosis.md, written from the table of causes: `python -m worker.diagnosis.reference`."""
+"""docs/diagnosis.md, written from the table of causes: `python -m tools.references.diagnosis`."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ TARGET = Path(__file__).resolve().parents[2] / "docs" / "diagnosis.md"
 INTRODUCTION = f"""\
 # Why a run failed
 
-`python -m worker.diagnosis.reference` writes this page from `worker/diagnosis/causes/`: change those files, then run it.
+`python -m tools.references.diagnosis` writes this page from `worker/diagnosis/causes/`: change those files, then run it.
 
 Lathe reads the log of a failed run and reports the cause, the evidence, the rank that failed first, the fix, and the settings
 to change. A failed run's page shows all of that, with a button that opens New run with those settings. For logs of other

@@ -1,4 +1,4 @@
-"""`python -m training.references.peft_catalogue` writes PEFT's catalogue and docs/methods.md from its classes.
+"""`python -m tools.references.peft_catalogue` writes PEFT's catalogue and docs/methods.md from its classes.
 
 Pages, command line and rules read the catalogue (training/config/peft_methods.json), so they import neither torch nor PEFT.
 """
@@ -58,7 +58,7 @@ _HELP_LENGTH = 240
 INTRODUCTION = """\
 # Methods and their options
 
-`python -m training.references.peft_catalogue` generates this page from the configuration classes of PEFT.
+`python -m tools.references.peft_catalogue` generates this page from the configuration classes of PEFT.
 
 `method` selects the training method: `full`, `lora`, `qlora`, or one of the methods below. Set options that are not
 [settings](configuration.md) in `method_options`, as text or, in a YAML file, as a mapping:

@@ -1,4 +1,4 @@
-"""`python -m training.references.deepspeed` writes docs/deepspeed.md from the keys."""
+"""`python -m tools.references.deepspeed` writes docs/deepspeed.md from the keys."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ TARGET = Path(__file__).resolve().parents[2] / "docs" / "deepspeed.md"
 INTRODUCTION = """\
 # Custom DeepSpeed JSON
 
-`python -m training.references.deepspeed` generates this page. `python -m training.references.deepspeed_catalogue` extracts keys,
+`python -m tools.references.deepspeed` generates this page. `python -m tools.references.deepspeed_catalogue` extracts keys,
 types and defaults from DeepSpeed {version}.
 
 A custom DeepSpeed JSON is optional: the strategies zero0 to zero3 generate one, and the page New run shows it. To use your own,
