@@ -1,17 +1,17 @@
 """Every key of a DeepSpeed JSON: its type, default, bounds and help sentence."""
 
 import json
+import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from training.deepspeed_file.sentences import SENTENCES
-
 _DEPRECATED = {
     "zero_optimization.stage3_gather_fp16_weights_on_model_save": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
 }
 _FILE = Path(__file__).with_name("deepspeed_keys.json")
+SENTENCES: dict[str, str] = tomllib.loads(Path(__file__).with_name("sentences.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,6 @@ class Mixer(StrEnum):
     NONE = "none"
     OTHER = "other"
 
-    @property
-    def carries_state(self) -> bool:
-        """True if its result at a token depends on a state that earlier tokens leave, whatever the attention mask says."""
-        return self in (Mixer.LINEAR, Mixer.STATE_SPACE, Mixer.CONVOLUTION, Mixer.OTHER)
-
 
 @dataclass(frozen=True)
 class Linear:

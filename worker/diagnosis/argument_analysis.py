@@ -1,12 +1,17 @@
 """Explains an argument that a library does not have: which version renamed it, and to what."""
 
 import re
+import tomllib
+from pathlib import Path
 
 from worker.diagnosis.cause import Detail, Known
-from worker.diagnosis.known_arguments import OF_LORA, OF_TRAINERS, OF_TRAINING_ARGUMENTS
 from worker.diagnosis.log_text import Log
 from worker.diagnosis.parsing.frames import raised_by_package
 
+_NAMES = tomllib.loads(Path(__file__).with_name("argument_names.toml").read_text(encoding="utf-8"))
+_OF_TRAINING_ARGUMENTS, _OF_TRAINERS, _OF_LORA = (
+    frozenset(_NAMES[kind].split()) for kind in ("training_arguments", "trainers", "lora")
+)
 _GIVEN = re.compile(
     r"(?:(?P<callee>\w+)\**\.)?(?P<function>\w+)\(\) got an unexpected keyword argument\s*'(?P<argument>\w+)'"
 )
@@ -111,10 +116,10 @@ def _is_of_settings(callee: str) -> bool:
 def _existed(callee: str, argument: str) -> bool:
     """True if a version of the class had, or has, the argument."""
     if callee == "LoraConfig":
-        return argument in OF_LORA
-    if argument in OF_TRAINING_ARGUMENTS:
+        return argument in _OF_LORA
+    if argument in _OF_TRAINING_ARGUMENTS:
         return not callee.endswith("Trainer")
-    return argument in OF_TRAINERS and not _ARGUMENT_CLASSES.fullmatch(callee)
+    return argument in _OF_TRAINERS and not _ARGUMENT_CLASSES.fullmatch(callee)
 
 
 def is_between_packages(log: Log, place: int) -> bool:

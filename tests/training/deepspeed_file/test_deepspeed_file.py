@@ -13,8 +13,7 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config
 from training.deepspeed_file.check import checked
-from training.deepspeed_file.keys import keys
-from training.deepspeed_file.sentences import SENTENCES
+from training.deepspeed_file.keys import SENTENCES, keys
 from training.rules import check
 from training.rules.conflict import Conflict
 

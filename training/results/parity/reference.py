@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,14 +106,6 @@ class Reference:
         facts["prompts"] = [Prompt(**prompt) for prompt in facts["prompts"]]
         logits = Logits(**load_file(folder / _LOGITS_FILE)) if (folder / _LOGITS_FILE).is_file() else None
         return cls(**facts, logits=logits)
-
-
-class _View(Protocol):
-    """A view of rows, see `training.batches.views`."""
-
-    rows: Any
-
-    def __getitem__(self, index: int) -> Any: ...
 
 
 def prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, count: int) -> list[Prompt]:
