@@ -258,6 +258,15 @@ def _first_answers(item: Dataset, columns: str | None) -> Iterator[str]:
             yield ""
 
 
+def unseen(config: RunConfig) -> Iterator[Problem]:
+    """A problem for each data set that a stored configuration names and the user does not see, whether there is one or not."""
+    with database.read() as session:
+        for field, source in sources_of(config):
+            if DATASET_ID.fullmatch(source.path) and session.get(Dataset, source.path) is None:
+                message = "was deleted, or is not shared with you and the run's owner."
+                yield Problem(field, source.path, message, "Clone the run and choose another data set.")
+
+
 def resolve(config: RunConfig, session: Session) -> RunConfig:
     """The configuration for the training process: ids of data sets and of the initial adapter become paths on this machine.
 

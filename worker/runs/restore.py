@@ -161,6 +161,7 @@ def _store(path: Path, source: ZipFile, run: Run, part: Path, quota: DiskQuota) 
     with database.read_everything() as session:
         if session.get(Run, run.id) or (part.parent / run.id).exists():
             run.id = runs.new_id()
+    with database.read() as session:
         run.dataset_id = run.dataset_id if session.get(Dataset, run.dataset_id or "") else None
     _write_folder(run, part)
     target = part.parent / run.id

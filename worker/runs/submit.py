@@ -31,7 +31,7 @@ from worker.runs.initial_adapter import adapter_problems, with_adapter_targets
 from worker.runs.model_fit import model_problems
 from worker.runs.resharding import sharding_changes
 from worker.settings import get_settings, hub_token
-from worker.store import database, quotas, runs, submissions
+from worker.store import accounts, database, quotas, runs, sight, submissions
 from worker.store.runs import SweepPlace
 from worker.store.submissions import Repeated, Submission
 from worker.store.tables import LOCAL, Run
@@ -226,8 +226,14 @@ def resume(
         )
         run = runs.resume(session=session, run_id=run_id, step_down=step_down, changes=changes)
         config = admitted(run, reach=reach)
-        resolve(config, session)
-        problems = [*_quota_problems(session, config, owner, more=0), *adapter_problems(config)]
+        problems: list[Problem] = []
+        # The row may come from an archive and name what neither of them sees.
+        for user in {sight.user(), accounts.view_of(session=session, name=owner)}:
+            with sight.seen_by(user):
+                problems = problems or [*run_data.unseen(config), *adapter_problems(config)]
+        if not problems:
+            resolve(config, session)
+        problems += _quota_problems(session, config, owner, more=0)
         problems += [Problem("run", run.id, over, disk_quota.FIX)] if over else []
         _describe(config.model, problems)
         if problems:

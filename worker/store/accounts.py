@@ -10,6 +10,7 @@ import secrets
 from sqlmodel import Session, col, select
 
 from training.errors import UserError
+from worker.settings import get_settings
 from worker.store import database, shares
 from worker.store.notifications import channels, preferences
 from worker.store.tables import LOCAL, Account
@@ -51,6 +52,13 @@ def add(*, session: Session, name: str, admin: bool = False, limits: Limits | No
     session.add(Account(name=name, token_hash=_hash(token), admin=admin, created_at=database.now(session=session)))
     limit(session=session, name=name, limits=limits or {})
     return token
+
+
+def view_of(*, session: Session, name: str) -> str | None:
+    """The user to whose view reading is limited for `name`, who need not have an account; None for those who see everything."""
+    account = session.get(Account, name)
+    sees_all = name == LOCAL or get_settings().visibility == "all" or (account is not None and account.admin)
+    return None if sees_all else name
 
 
 def limit(*, session: Session, name: str, limits: Limits) -> Account:

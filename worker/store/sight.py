@@ -6,7 +6,7 @@ rows.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -57,13 +57,18 @@ def user() -> str | None:
 
 
 @contextmanager
-def everything() -> Iterator[None]:
-    """Reads without a limit, for what concerns all users: the order of the queue, devices in use."""
-    token = _user.set(None)
+def seen_by(user: str | None) -> Iterator[None]:
+    """Reads what a user sees; None: without a limit."""
+    token = _user.set(user)
     try:
         yield
     finally:
         _user.reset(token)
+
+
+def everything() -> AbstractContextManager[None]:
+    """Reads without a limit, for what concerns all users: the order of the queue, devices in use."""
+    return seen_by(None)
 
 
 def visible(session: Session, run_ids: list[str]) -> set[str]:

@@ -1,8 +1,10 @@
 """With LATHE_VISIBILITY=own no route, page or handler shows what belongs to another user."""
 
 import inspect
+import io
 import json
 import re
+from zipfile import ZipFile
 
 import gradio as gr
 import pytest
@@ -198,6 +200,28 @@ def test_what_is_shared_is_seen_but_not_changed(api, prepared, own):
     assert api.get(f"{run}/shares", headers=bob).status_code == 403
     assert api.put(f"{run}/shares", json={"users": []}, headers=alice).status_code == 200
     assert api.get(run, headers=bob).status_code == 404
+
+
+def test_the_archive_of_a_shared_run_opens_no_data_set_that_is_not_shared(api, prepared, own):
+    alice, bob, carol = (as_(prepared, name) for name in ("alice", "bob", "carol"))
+    api.put(f"/api/runs/{own['run_id']}/shares", json={"users": ["bob"]}, headers=alice)
+    archive = io.BytesIO(api.get(f"/api/runs/{own['run_id']}/archive.zip", headers=bob).content)
+    with ZipFile(archive) as packed:
+        document = json.loads(packed.read("lathe-run.json"))
+        others = [(name, packed.read(name)) for name in packed.namelist() if name != "lathe-run.json"]
+    document["run"] |= {"status": "stopped", "name": "taken"}
+    with ZipFile(archive := io.BytesIO(), "w") as forged:
+        for name, content in [("lathe-run.json", json.dumps(document)), *others]:
+            forged.writestr(name, content)
+    taken = f"/api/runs/{api.post('/api/archives', content=archive.getvalue(), headers=bob).json()['id']}"
+    with database.read() as session:
+        assert session.get(Run, taken.rpartition("/")[2]).dataset_id is None
+    for user in (bob, carol):  # an admin does not resume it by mistake for them either
+        refused = api.post(f"{taken}/resume", headers=user)
+        assert (refused.status_code, refused.json()["error"]["field"]) == (422, "data"), refused.text
+    api.put(f"/api/datasets/{own['dataset_id']}/shares", json={"users": ["bob"]}, headers=alice)
+    resumed = api.post(f"{taken}/resume", headers=bob)
+    assert resumed.status_code == 200, resumed.text
 
 
 def test_a_shared_sweep_shows_its_runs_and_everybody_may_be_meant(api, prepared, own):
