@@ -152,7 +152,7 @@ def _server_config(app: FastAPI, settings: Settings) -> "uvicorn.Config":
 
     from app.web.connections import Connection, Limits
 
-    limits = Limits(settings.request_seconds, max(settings.connections // 2, 1))
+    limits = Limits(settings.request_seconds, max(settings.connections // 2, 1), settings.connections)
     return uvicorn.Config(
         app,
         host=settings.host,

@@ -1,17 +1,23 @@
-"""Connections to the web server: the user who opened each, and time limits for incomplete requests."""
+"""Connections to the web server: the user who opened each, their number, and time limits for incomplete requests."""
 
 import asyncio
 import contextlib
 import resource
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
+from http import HTTPStatus
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.access.peers import PEER_UID, uid_of
+from app.web.security import HEADERS
+from app.web.serving import too_many
 
 MANY_FILES = 65_536
+_HEALTH = b"GET /healthz "
 
 Peer = int | str
 """Who opened a connection: a user of this machine by the id, or an address."""
@@ -19,18 +25,36 @@ Peer = int | str
 
 @dataclass
 class Limits:
-    """Limits on incomplete requests.
+    """Limits on connections and incomplete requests.
 
     Attributes:
         seconds: for a request's head, or between two parts of its body.
         most: incomplete requests at a time; of one peer, half as many.
+        connections: open connections of one peer; of all, twice as many.
         grace: seconds until a new connection counts, so that one whose request is already here is read first.
     """
 
     seconds: float
     most: int
+    connections: int
     grace: float = 1.0
     waiting: "dict[Peer, dict[Connection, None]]" = field(default_factory=dict)
+    open: Counter[Peer] = field(default_factory=Counter)
+
+    def connect(self, peer: Peer) -> bytes:
+        """Counts a new connection. Returns the response to its requests if there are too many, else nothing."""
+        self.open[peer] += 1
+        if self.open[peer] > self.connections:
+            return _refusal(429, "Close some of your pages and connections.")
+        if self.open.total() > 2 * self.connections:
+            return _refusal(503, "Try again in a moment, or raise LATHE_CONNECTIONS.")
+        return b""
+
+    def disconnect(self, peer: Peer) -> None:
+        """Counts the connection no longer."""
+        self.open[peer] -= 1
+        if not self.open[peer]:
+            del self.open[peer]
 
     def admit(self, connection: "Connection") -> None:
         """Counts an incomplete request; if there are too many, closes the oldest one of its peer, or of the peer with the most."""
@@ -50,13 +74,18 @@ class Limits:
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, closed if a request stays incomplete."""
+    """uvicorn's connection, closed if a request stays incomplete.
+
+    A connection beyond the limits gets a constant response, except to /healthz: to read thousands of requests only to refuse them
+    would keep everybody waiting for seconds.
+    """
 
     def __init__(self, *given: Any, limits: Limits, **named: Any) -> None:
         super().__init__(*given, **named)
         self._limits = limits
         self._timer: asyncio.TimerHandle | None = None
         self.peer: Peer = ""
+        self._refused = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -64,9 +93,15 @@ class Connection(H11Protocol):
         uid = _uid(self.client, self.server)
         self.app_state = {**self.app_state, PEER_UID: uid}
         self.peer = uid if uid is not None else (self.client or ("",))[0]
+        self._refused = self._limits.connect(self.peer)
         self._timer = self.loop.call_later(self._limits.grace, self._grace_ended)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused and not data.startswith(_HEALTH):
+            self.transport.write(self._refused)
+            self._settle()
+            self.transport.close()
+            return
         super().data_received(data)
         self._update_timer(received=True)
 
@@ -76,6 +111,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._settle()
+        self._limits.disconnect(self.peer)
         super().connection_lost(exc)
 
     def expire(self) -> None:
@@ -114,6 +150,14 @@ class Connection(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+@cache
+def _refusal(status: int, fix: str) -> bytes:
+    answer = too_many(status, fix)
+    answer.headers.update(HEADERS | {"Connection": "close"})
+    head = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers)
+    return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, HTTPStatus(status).phrase.encode(), head, bytes(answer.body))
 
 
 def _uid(client: tuple[str, int] | None, server: tuple[str, int | None] | None) -> int | None:

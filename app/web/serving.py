@@ -60,9 +60,9 @@ class RequestLimits:
         kind = callers.current().name, endless
         if self.open[kind] >= max(self.most // (2 if endless else 4), 1):
             fix = "Close some of your pages." if endless else "Wait for the answers to some of your requests."
-            return await _too_many(429, fix)(scope, receive, send)
+            return await too_many(429, fix)(scope, receive, send)
         if self.open.total() >= self.most:
-            return await _too_many(503, "Try again in a moment, or raise LATHE_CONNECTIONS.")(scope, receive, send)
+            return await too_many(503, "Try again in a moment, or raise LATHE_CONNECTIONS.")(scope, receive, send)
         self.open[kind] += 1
         try:
             await self.app(scope, receive, send)
@@ -71,7 +71,8 @@ class RequestLimits:
             self.open += Counter()  # drops counts of 0
 
 
-def _too_many(status: int, fix: str) -> JSONResponse:
+def too_many(status: int, fix: str) -> JSONResponse:
+    """The response to a request beyond a limit."""
     answer = error(status, "requests", None, "are too many at a time.", fix)
     answer.headers["Retry-After"] = "5"
     return answer

@@ -1,7 +1,7 @@
 """Measures the pages in a real browser, 50 viewers of one live run, and one more person beside a crowd of connections.
 
     python -m benchmarks.pages [--runs 10 10000] [--steps 100000] [--ranks 1 8] [--viewers 50]
-                               [--incomplete 2000] [--streams 150 400] [--only NAME] [--json]
+                               [--incomplete 2000] [--streams 150 400 10000] [--account-streams 10000] [--only NAME] [--json]
 
 For each page, cold (an empty cache) and warm: milliseconds until its useful content is drawn, and until its controls work (live);
 requests and kB received until then; then what an open page costs: kB received and the server's processor time per second. Of the
@@ -36,7 +36,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="seconds for which the live run is watched")
     parser.add_argument("--incomplete", type=int, default=2000, help="incomplete requests at a time")
     parser.add_argument(
-        "--streams", type=int, nargs="+", default=[150, 400], help="live streams, and open pages, at a time"
+        "--streams", type=int, nargs="+", default=[150, 400, 10_000], help="live streams, and open pages, at a time"
+    )
+    parser.add_argument(
+        "--account-streams", type=int, nargs="*", default=[10_000], help="live streams of 40 accounts at a time"
     )
     parser.add_argument(
         "--only", default="", metavar="NAME", help="only pages whose name has this in it, and no viewers; or the crowd"
@@ -89,7 +92,9 @@ def _measure(folder: Path, runs: int, first: bool, arguments: argparse.Namespace
             if live and not arguments.only:
                 result["viewers"].append(asdict(viewers.watch(server, live, arguments.viewers, arguments.seconds)))
             if live and arguments.only in ("", "crowd"):
-                result["crowds"] += map(asdict, crowd.measure(server, live, arguments.incomplete, arguments.streams))
+                streams, of_accounts = arguments.streams, arguments.account_streams
+                crowds = crowd.measure(server, live, arguments.incomplete, streams, of_accounts)
+                result["crowds"] += map(asdict, crowds)
         if live and not arguments.only:
             result["viewers"] += [asdict(one) for one in others.measure(folder, arguments.viewers, arguments.seconds)]
     database.dispose()
@@ -107,12 +112,15 @@ def told(result: dict[str, Any]) -> str:
             f"{one['program']:24}{one['viewers']:9}{one['p50_ms']:9.0f}{one['p95_ms']:9.0f}"
             f"{one['kb_per_second']:11.2f}{one['core_share']:11.1%}"
         )
-    head = f"{'beside':24}{'open':>9}{'kept':>9}{'failed':>9}{'/healthz ms':>13}{'worst':>9}{'Runs ms':>11}{'worst':>9}"
+    head = f"{'beside':24}{'open':>9}{'kept':>9}{'refused':>9}{'failed':>9}"
+    head += f"{'/healthz ms':>13}{'worst':>9}{'Runs ms':>11}{'worst':>9}{'after':>9}"
     lines += ["", head]
     for one in result["crowds"]:
         lines.append(
-            f"{one['kind']:24}{one['connections']:9}{one['kept']:9}{one['failed']:9}{one['healthz_p50_ms']:13.0f}"
+            f"{one['kind']:24}{one['connections']:9}{one['kept']:9}{one['refused']:9}{one['failed']:9}"
+            f"{one['healthz_p50_ms']:13.0f}"
             f"{one['healthz_worst_ms']:9.0f}{one['page_p50_ms']:11.0f}{one['page_worst_ms']:9.0f}"
+            f"{one['after_ms']:9.0f}"
         )
     return "\n".join(lines)
 

@@ -90,7 +90,7 @@ def test_the_oldest_incomplete_request_is_closed_for_a_new_one(patient):
 
 def test_of_two_peers_the_one_with_the_most_incomplete_requests_loses_its_oldest():
     closed = []
-    limits = Limits(3600, 4)
+    limits = Limits(3600, 4, 100)
 
     class Incomplete:
         def __init__(self, peer):
@@ -192,7 +192,7 @@ async def timers(*sent):
 
     def connection():
         created.append(
-            Watched(config=config, server_state=ServerState(), app_state={}, limits=Limits(3600, 10, grace=3600))
+            Watched(config=config, server_state=ServerState(), app_state={}, limits=Limits(3600, 10, 100, grace=3600))
         )
         return created[-1]
 
@@ -209,6 +209,54 @@ async def timers(*sent):
     await writer.wait_closed()
     listener.close()
     return result
+
+
+def test_connections_are_limited_for_each_peer_and_for_all():
+    limits = Limits(3600, 10, 2)
+    assert [limits.connect(peer) for peer in ("a", "a", "b", "b")] == [b""] * 4
+    refused = limits.connect("a")
+    assert refused.startswith(b"HTTP/1.1 429 Too Many Requests\r\n") and b"Close some of your pages" in refused
+    limits.disconnect("a")
+    assert limits.connect("c").startswith(b"HTTP/1.1 503 ")
+    for peer in ("a", "a", "b", "b", "c"):
+        limits.disconnect(peer)
+    assert not limits.open and limits.connect("c") == b""
+
+
+def test_beyond_the_limit_only_healthz_reaches_the_application():
+    reached = []
+
+    async def app(scope, _receive, send):
+        reached.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def scenario():
+        config = uvicorn.Config(app, log_level="critical", lifespan="off")
+        config.load()
+        state, limits = ServerState(), Limits(3600, 10, 1)
+        listener = await asyncio.get_running_loop().create_server(
+            lambda: Connection(config=config, server_state=state, app_state={}, limits=limits), "127.0.0.1", 0
+        )
+        address = listener.sockets[0].getsockname()
+        _, first = await asyncio.open_connection(*address)
+        while not limits.open:
+            await asyncio.sleep(0.001)
+        answers = []
+        for path in (b"/api/runs", b"/healthz"):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path)
+            answers.append(await reader.read())
+            writer.close()
+        first.close()
+        while limits.open:
+            await asyncio.sleep(0.001)
+        listener.close()
+        return answers
+
+    refused, health = asyncio.run(scenario())
+    assert refused.startswith(b"HTTP/1.1 429") and b"retry-after: 5" in refused and b'"field":"requests"' in refused
+    assert health.startswith(b"HTTP/1.1 200") and reached == ["/healthz"]
 
 
 def test_the_limit_on_open_files_is_raised():
