@@ -51,6 +51,8 @@ def report(config: RunConfig, data: Dataset | Path, columns: str | None = None) 
     if known is not None:
         return known
     found = _run(config, datasets.path_of(data) if isinstance(data, Dataset) else data, columns)
+    if found is _BUSY:
+        return found
     with _lock:
         _reports[key] = found
         while len(_reports) > _KEPT:
@@ -105,6 +107,8 @@ def _run(config: RunConfig, file: Path, columns: str | None) -> Report:
 
 
 def _crashed(result: Result) -> Report:
+    if result.timed_out:
+        return _BUSY
     if result.too_slow or result.code == -9:
         message = f"Rendering the first rows takes more than {SECONDS} s of CPU time."
         return _failed(message, "Check the chat template for an endless loop.", Fault.CANNOT_RENDER)
@@ -116,3 +120,9 @@ def _crashed(result: Result) -> Report:
 
 def _failed(message: str, fix: str, fault: Fault = Fault.NOT_CHECKED) -> Report:
     return Report((Finding(fault, ERROR, message, fix),))
+
+
+_BUSY = _failed(
+    f"The rows were not rendered in {3 * SECONDS} s, because the machine is busy.", "Check them again later."
+)
+"""Says nothing about the rows and is not remembered, so that the next check renders them."""

@@ -59,11 +59,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """How a program ended: its exit code (negative: the signal that ended it) and what it printed."""
+    """How a program ended: its exit code (negative: the signal that ended it) and what it printed.
+
+    `timed_out`: it was ended though it had not used its CPU time, because it slept or the machine is busy.
+    """
 
     code: int
     output: bytes = b""
     errors: bytes = b""
+    timed_out: bool = False
 
     @property
     def too_slow(self) -> bool:
@@ -96,7 +100,7 @@ def run_limited(
         with running_limited(module, arguments, limits, variables=variables, stdin=subprocess.PIPE) as process:
             output, errors = process.communicate(text.encode(), timeout=3 * limits.seconds)
     except subprocess.TimeoutExpired:
-        return Result(-signal.SIGXCPU)
+        return Result(-signal.SIGXCPU, timed_out=True)
     return Result(process.returncode, output, errors)
 
 

@@ -15,13 +15,12 @@ from played_run import PlayedRun
 from sqlmodel import update
 from web import free_port
 
-from worker.store import database
+from worker.store import database, waiting
 from worker.store.tables import Run, Status
 
 pytestmark = pytest.mark.slow
 
-NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-CONFIGURATION = """
+NGINX = """
 daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log;
 events {{ }}
 http {{
@@ -41,6 +40,35 @@ http {{
   }}
 }}
 """
+CADDY = """
+{{
+  admin off
+  auto_https off
+  storage file_system {folder}/store
+  servers {{
+    timeouts {{
+      read_header 1s
+      read_body 1s
+      idle 1s
+    }}
+  }}
+}}
+:{port} {{
+  bind 127.0.0.1
+  map {{header.X-Key}} {{who}} {{
+    key-of-bob bob
+    default ""
+  }}
+  reverse_proxy {lathe} {{
+    header_up X-Remote-User {{who}}
+    header_up X-Forwarded-For {{remote_host}}
+  }}
+}}
+"""
+PROXIES = {
+    "nginx": (NGINX, "nginx.conf", ["-p", "{folder}", "-c", "{file}", "-e", "{folder}/error.log"]),
+    "caddy": (CADDY, "Caddyfile", ["run", "--config", "{file}", "--adapter", "caddyfile"]),
+}
 BOB = b"Host: HOST\r\nX-Key: key-of-bob\r\n"
 FORGED = (
     b"X-Remote-User: alice\r\n",
@@ -80,16 +108,20 @@ class Address:
 
 
 @contextmanager
-def nginx(folder, lathe):
-    """nginx in front of a server; it signs the user in whose key a request has."""
+def proxied(name, folder, lathe):
+    """A proxy in front of a server; it signs the user in whose key a request has."""
+    program = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip(f"needs {name} (Debian: apt-get install {name})")
     proxy = Address(f"127.0.0.1:{free_port()}")
     folder.mkdir()
-    values = {"folder": folder, "lathe": lathe.host, "port": proxy.host.split(":")[1]}
-    (folder / "nginx.conf").write_text(CONFIGURATION.format(**values))
-    command = [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
-    with subprocess.Popen(command) as process:
+    configuration, file, options = PROXIES[name]
+    values = {"folder": folder, "file": folder / file, "lathe": lathe.host, "port": proxy.host.split(":")[1]}
+    (folder / file).write_text(configuration.format(**values))
+    command = [program, *(option.format(**values) for option in options)]
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
-            eventually(lambda: answers(proxy))
+            eventually(lambda: answers(proxy), [process])
             yield proxy
         finally:
             process.kill()
@@ -182,11 +214,9 @@ def run(lathe, monkeypatch):
     database.dispose()
 
 
-@pytest.fixture
-def proxy(lathe, tmp_path):
-    if NGINX is None:
-        pytest.skip("needs nginx (Debian: apt-get install nginx)")
-    with nginx(tmp_path / "nginx", lathe[0]) as started:
+@pytest.fixture(params=PROXIES)
+def proxy(request, lathe, tmp_path):
+    with proxied(request.param, tmp_path / "proxy", lathe[0]) as started:
         yield started
 
 
@@ -231,12 +261,51 @@ def test_a_proxy_that_adds_the_user_to_the_browser_s_own_header_is_refused(lathe
     assert b"HTTP/1.1 401" in lathe[0].get("/start", b"Host: HOST\r\nX-Remote-User: alice, bob\r\n")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "[", "a, evil.example", "evil.example\tb", "evil.example/x?"])
-def test_no_page_loads_scripts_from_a_forwarded_host(lathe, host):
-    sent = (
-        b"Host: HOST\r\nX-Remote-User: bob\r\nX-Forwarded-Host: %s\r\nX-Forwarded-Prefix: //evil.example\r\n"
-        % host.encode()
+FORWARDED_HOSTS = ("evil.example", "[", "a, evil.example", "evil.example\tb", "evil.example/x?")
+
+
+def forwarded(host):
+    return (
+        b"X-Forwarded-Host: %s\r\nX-Forwarded-Prefix: //evil.example\r\n"
+        b"X-Forwarded-Proto: javascript\r\nX-Forwarded-Port: 99999\r\n" % host.encode()
     )
+
+
+def assert_no_foreign_scripts(address, headers):
     for path in ("/", "/config", "/theme.css"):
-        answer = lathe[0].get(path, sent + b"X-Forwarded-Proto: javascript\r\nX-Forwarded-Port: 99999\r\n")
+        answer = address.get(path, headers)
         assert b"HTTP/1.1 200" in answer and b"evil.example" not in answer
+
+
+@pytest.mark.parametrize("host", FORWARDED_HOSTS)
+def test_no_page_loads_scripts_from_a_forwarded_host(lathe, host):
+    assert_no_foreign_scripts(lathe[0], b"Host: HOST\r\nX-Remote-User: bob\r\n" + forwarded(host))
+
+
+def test_no_page_loads_scripts_from_a_forwarded_host_through_the_proxy(proxy, subtests):
+    for host in FORWARDED_HOSTS:
+        with subtests.test(host):
+            assert_no_foreign_scripts(proxy, BOB + forwarded(host))
+
+
+def test_a_stream_passes_the_proxy_as_it_is_written(proxy, run):
+    with database.write() as session:
+        session.exec(update(Run).where(Run.id == run).values(owner="bob"))
+    head = f"GET /api/runs/{run}/live HTTP/1.1\r\n".encode() + BOB.replace(b"HOST", proxy.host.encode()) + b"\r\n"
+    host, port = proxy.host.split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head)
+        until(connection, b'"held":false')
+        with database.write() as session:
+            waiting.hold(session=session, run_id=run, held=True)
+        until(connection, b'"held":true')
+
+
+def until(connection, text):
+    """What comes on a connection until this text does."""
+    received = b""
+    while text not in received:
+        piece = connection.recv(65536)
+        assert piece, received
+        received += piece
+    return received
