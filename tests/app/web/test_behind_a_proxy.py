@@ -15,7 +15,7 @@ from played_run import PlayedRun
 from sqlmodel import update
 from web import free_port
 
-from worker.store import database, waiting
+from worker.store import database, runs
 from worker.store.tables import Run, Status
 
 pytestmark = pytest.mark.slow
@@ -289,16 +289,17 @@ def test_no_page_loads_scripts_from_a_forwarded_host_through_the_proxy(proxy, su
 
 
 def test_a_stream_passes_the_proxy_as_it_is_written(proxy, run):
+    own = PlayedRun("of bob").id
     with database.write() as session:
-        session.exec(update(Run).where(Run.id == run).values(owner="bob"))
-    head = f"GET /api/runs/{run}/live HTTP/1.1\r\n".encode() + BOB.replace(b"HOST", proxy.host.encode()) + b"\r\n"
+        session.exec(update(Run).where(Run.id == own).values(owner="bob"))
+    head = f"GET /api/runs/{own}/live HTTP/1.1\r\n".encode() + BOB.replace(b"HOST", proxy.host.encode()) + b"\r\n"
     host, port = proxy.host.split(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(head)
-        until(connection, b'"held":false')
+        until(connection, b'"status":"queued"')
         with database.write() as session:
-            waiting.hold(session=session, run_id=run, held=True)
-        until(connection, b'"held":true')
+            runs.request_stop(session=session, run_id=own)
+        until(connection, b'"status":"stopped"')
 
 
 def until(connection, text):
