@@ -13,7 +13,7 @@ from trainer_process import start, train_here
 
 from app.cli.runs.show import page
 from app.documents.run import document
-from app.pages.run import memory as run_memory
+from app.pages.run import attempts as run_attempts
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.reports.memory_limit import counted_memory
@@ -171,7 +171,7 @@ def test_a_report_is_stored_with_its_attempt_and_shown_as_a_sentence(failed_run:
         values = document(session, failed_run.id)
         (attempt,) = runs.attempts(session=session, run_id=failed_run.id)
     assert values["attempts"][0]["out_of_memory"]["batches"] == asdict(REPORT)["batches"]
-    for words in (page(values, 0), str(run_memory.attempts_html([attempt]))):
+    for words in (page(values, 0), str(run_attempts.attempts_html([attempt]))):
         assert (
             "Out of GPU memory on rank 1 in the backward pass of step 12, micro step 2. Tried to allocate 2.0 GiB"
             in words
@@ -182,7 +182,7 @@ def test_a_report_is_stored_with_its_attempt_and_shown_as_a_sentence(failed_run:
 
 def test_a_run_with_policy_ask_resumes_with_less_memory(failed_run: PlayedRun) -> None:
     less = "micro batch size 1, gradient accumulation 4"
-    assert run_memory.proposal(failed_run.row) == f"Resume with {less}"
+    assert run_attempts.proposal(failed_run.row) == f"Resume with {less}"
     with db.write() as session:
         runs.resume(session=session, run_id=failed_run.id, step_down=True)
     assert failed_run.claim().row.stepped_down == REPORT.step_down
