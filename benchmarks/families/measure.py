@@ -125,7 +125,7 @@ def packing(config: Any) -> tuple[str, tuple[float | None, float, float] | None]
         padded = float(_loss(model, rows()))
         if reason:
             return reason, (None, padded, single)
-        layout = choose_layout(run, model, 0, on_cpu=True)
+        layout = choose_layout(run, model, 0)
         if cross_row_influence(model, VOCABULARY, torch.device("cpu"), "fp32") >= 1:
             return "it does not keep the rows of a batch without padding apart", (None, padded, single)
         with torch.no_grad():

@@ -13,7 +13,9 @@ INPUTS = {task.value: {"model": "m", "data": "d"} for task in Task}
 
 
 def asked(**given: list[str] | None) -> argparse.Namespace:
-    return argparse.Namespace(**{"task": None, "method": None, "strategy": None, "precision": None} | given)
+    return argparse.Namespace(
+        **{"task": None, "method": None, "strategy": None, "precision": None, "device": "cpu"} | given
+    )
 
 
 def cell(strategy: str, precision: str, outcome: str, reason: str = "") -> Cell:

@@ -26,7 +26,7 @@ from worker.allowed_paths import AllowedPaths, adapter_folder
 from worker.datasets import datasets, named_files
 from worker.datasets.datasets import DatasetNotFound
 from worker.file_store import dataset_files
-from worker.store import database
+from worker.store import database, sight
 from worker.store.tables import LOCAL, Dataset
 
 FIELDS = data_sets.FIELDS
@@ -263,7 +263,7 @@ def unseen(config: RunConfig) -> Iterator[Problem]:
     with database.read() as session:
         for field, source in sources_of(config):
             if DATASET_ID.fullmatch(source.path) and session.get(Dataset, source.path) is None:
-                message = "was deleted, or is not shared with you and the run's owner."
+                message = "was deleted" + (", or is not shared with you and the run's owner." if sight.user() else ".")
                 yield Problem(field, source.path, message, "Clone the run and choose another data set.")
 
 

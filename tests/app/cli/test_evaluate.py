@@ -24,7 +24,7 @@ def polled(monkeypatch):
             summary = {"rows": 4, "metrics": {"exact_match": {"mean": 0.5, "low": 0.1, "high": 0.9, "rows": 4}}}
             evaluations.finish(session=session, evaluation_id=item_id, attempt=1, status=status, summary=summary)
 
-    submitted = evaluate.source.submit
+    submitted = evaluate._submit
 
     def remembered(*arguments):
         queued = submitted(*arguments)
@@ -32,7 +32,7 @@ def polled(monkeypatch):
         outcome["id"] = queued["id"]
         return queued
 
-    monkeypatch.setattr(evaluate.source, "submit", remembered)
+    monkeypatch.setattr(evaluate, "_submit", remembered)
     monkeypatch.setattr(evaluate.time, "sleep", ended)
     return outcome
 
