@@ -212,7 +212,7 @@ class Ranks:
         env |= {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
         command = [sys.executable, "-m", program]
         self._processes = [
-            subprocess.Popen(command, env=env | _place(cell, rank), stdin=subprocess.PIPE, stdout=self._log,
+            subprocess.Popen(command, env=env | _place(cell, rank, device), stdin=subprocess.PIPE, stdout=self._log,
                              stderr=subprocess.STDOUT, cwd=folder)
             for rank in range(cell.ranks)
         ]  # fmt: skip
@@ -251,9 +251,9 @@ class Ranks:
         self._log.close()
 
 
-def _place(cell: Runs, rank: int) -> dict[str, str]:
-    """Returns the environment that accelerate's launcher sets for a rank; empty for a single process."""
-    if cell.ranks == 1:
+def _place(cell: Runs, rank: int, device: str = "cpu") -> dict[str, str]:
+    """Returns the environment that accelerate's launcher sets for a rank; empty for a process without a group."""
+    if cell.ranks == 1 and (device == "cpu" or cell.strategy == "single"):
         return {}
     env = {
         "WORLD_SIZE": str(cell.ranks),
@@ -264,6 +264,8 @@ def _place(cell: Runs, rank: int) -> dict[str, str]:
     if cell.strategy.startswith("fsdp"):
         offload = str("offload" in cell.strategy).lower()
         env |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": offload}
+    if device == "cuda" and cell.strategy.startswith("zero"):  # on CPU training/ranks/distributed.py does without
+        env["ACCELERATE_USE_DEEPSPEED"] = "true"
     return env | {"MASTER_ADDR": "127.0.0.1"}
 
 

@@ -27,4 +27,8 @@ def test_the_forecast_is_what_an_h200_measured(shapes, row):
     foretold = foretell(CASES[row["configuration"]], shapes, CARDS["h200"])
     assert foretold.live == pytest.approx(row["allocated_bytes"], rel=0.08)
     assert foretold.whole == pytest.approx(row["nvml_bytes"], rel=0.11)
+
+
+def test_each_measured_configuration_is_one_of_the_benchmark():
+    assert {row["configuration"] for row in ROWS} <= CASES.keys()
     assert len(ROWS) == 14
