@@ -7,9 +7,9 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.runs import Run, configured, make_model, make_rows, train, worst_difference
 from training.config.fields import in_words
 from training.config.run_config import Changes, RunConfig, stepped_down
+from training.forecast.step_down import next_rung_after
 from training.run_folder import checkpoints
 from training.run_folder.events import OutOfMemory
-from worker.supervision.outcome import next_rung_after
 
 ATTEMPTS = 8
 CURVE_LIMIT = 5e-3

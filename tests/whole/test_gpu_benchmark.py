@@ -52,6 +52,13 @@ def checks(findings: dict[str, Any], part: str) -> dict[str, Any]:
     return {check["what"]: check for check in findings["parts"][part]["checks"]}
 
 
+def test_every_part_can_be_imported_without_the_packages_of_server_and_queue(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BLOCKER)
+    program = "".join(f"import benchmarks.gpu.{part.name}\n" for part in PARTS)
+    done = run([sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path)}, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.nightly
 @pytest.mark.train
 def test_parts_run_without_the_packages_of_server_and_queue(measured: tuple[int, dict[str, Any]]) -> None:

@@ -4,6 +4,7 @@ accelerate's `find_executable_batch_size` retries within the process: it does no
 changes the global batch size. Here the attempt ends on all ranks, and the next one resumes from the last checkpoint.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from training.forecast.gpus import like
 from training.model_info.config_json import CONFIG_FILE, ModelError
 from training.model_info.families import read_shape
 from training.rules import check
+from training.run_folder.events import OutOfMemory
 
 _RECOMPUTED = (Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL, Checkpointing.OFFLOADED)
 _SHARDED: tuple[Changes, ...] = (
@@ -28,6 +30,30 @@ _SHARDED: tuple[Changes, ...] = (
     {"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"},
 )
 _FSDP_OFFLOADED: Changes = {"offload_param": "cpu"}
+
+
+def next_rung_after(
+    report: OutOfMemory, config: RunConfig, machine: Machine, *, has_checkpoint: bool
+) -> Changes | None:
+    """The settings with which the next attempt needs less memory; None if none are left.
+
+    `config` is what the attempt ran with, `machine` the devices that it ran on.
+    """
+    return next_rung(
+        config,
+        machine,
+        part=report.part or report.phase,
+        has_checkpoint=has_checkpoint,
+        half_helps=_half_helps(report),
+        tokens=math.prod(report.tensors[0]["shape"]) if report.tensors else 0,
+    )
+
+
+def _half_helps(report: OutOfMemory) -> bool:
+    """False if the rank's rows are laid end to end and one of them is at least half of the batch."""
+    tokens: list[int] = next((batch["tokens"] for batch in report.batches if batch["rank"] == report.rank), [])
+    flat = len(tokens) > 1 and bool(report.tensors) and report.tensors[0]["shape"][0] == 1
+    return not flat or max(tokens) < sum(tokens) / 2
 
 
 def next_rung(

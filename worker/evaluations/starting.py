@@ -6,7 +6,7 @@ import sys
 import threading
 
 from worker.evaluations.submit import folder_of
-from worker.machine import devices, overload, processes
+from worker.machine import devices, free_devices, overload, processes
 from worker.machine.process_identity import Identity, hostname, me
 from worker.settings import ROOT, get_settings
 from worker.store import database, evaluations
@@ -47,7 +47,7 @@ def recover() -> list[Evaluation]:
 def _claimed() -> Evaluation | None:
     with database.write() as session:
         queued = evaluations.startable(session=session)
-        free = devices.free_devices(session=session) if queued else []
+        free = free_devices.free(session=session) if queued else []
         if not free:
             return None
         seconds = get_settings().lease_seconds
@@ -60,7 +60,7 @@ def _end_served_for_next() -> None:
     """Asks a served model of this machine to end if an evaluation waits for its device."""
     with database.read() as session:
         queued = evaluations.startable(session=session)
-        if not queued or devices.free_devices(session=session):
+        if not queued or free_devices.free(session=session):
             return
         own = set(devices.own_devices())
         held = {name: one for name, one in serving.on_devices(session=session).items() if name in own}

@@ -4,16 +4,11 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from sqlmodel import Session, select
-
 from training.config.machine import Machine
 from training.run_folder.paths import LEASED_GPUS_VARIABLE
-from worker.machine.gpus import Gpu, all_gpus, driver_problem, used_by_others
+from worker.machine.gpus import Gpu, all_gpus, driver_problem
 from worker.machine.process_identity import hostname
 from worker.settings import SettingsError, get_settings
-from worker.store import nodes
-from worker.store.system import aside
-from worker.store.tables import DeviceLease
 
 CPU = "cpu"
 JOB = "/slurm:"
@@ -125,25 +120,6 @@ def variables(leased: Sequence[str]) -> dict[str, str]:
     visible = ",".join(names.get(number, number) for number in numbers)
     count = str(len(numbers))
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible, LEASED_GPUS_VARIABLE: count}
-
-
-def offered_devices(*, session: Session) -> list[str]:
-    """This machine's devices that are not put aside after a failure."""
-    avoided = aside.hosts(session=session)
-    return [device for device in own_devices() if device not in avoided]
-
-
-def free_devices(*, session: Session) -> list[str]:
-    """This machine's devices that no run has leased, that are not put aside, and of which others do not use the memory.
-
-    What LATHE_DEVICES names is free whatever others do.
-    """
-    taken = {*session.exec(select(DeviceLease.device)), *nodes.devices_in_use(session=session)}
-    free = [device for device in offered_devices(session=session) if device not in taken]
-    if get_settings().devices:
-        return free
-    gpus = {lease_name(gpu): gpu for gpu in usable_gpus()}
-    return [device for device in free if device not in gpus or not used_by_others(gpus[device])]
 
 
 def choose(processes: int, free: list[str]) -> list[str] | None:

@@ -1,6 +1,5 @@
 """Decides how an attempt ended and what happens to its run. Pure."""
 
-import math
 import re
 import signal
 import traceback
@@ -9,8 +8,7 @@ from typing import Any
 
 from training.config.choices import OnOutOfMemory
 from training.config.fields import in_words
-from training.config.machine import Machine
-from training.config.run_config import Changes, RunConfig
+from training.config.run_config import Changes
 from training.errors import UserError
 from training.run_folder.events import DIVERGED, PAUSED, Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
@@ -38,8 +36,8 @@ class Ending:
     """The end of a training process, as its supervisor knows it.
 
     `asked`: the request to stop or requeue the run. `forced`: the supervisor killed it. `out_of_memory`: the kernel killed
-    processes because host memory was full. `full_disk`: the disk that is full. `step_down`: the settings of `next_rung_after`,
-    if a rank was out of memory.
+    processes because host memory was full. `full_disk`: the disk that is full. `step_down`: the settings of
+    `next_rung_after` (training/forecast/step_down.py), if a rank was out of memory.
     """
 
     exit_code: int
@@ -165,32 +163,6 @@ def _crashed(seen: AttemptProgress, ending: Ending) -> Verdict:
         return _crash(seen, message, retry=True)
     message = f"The training process ended with exit code {ending.exit_code} without an error message."
     return _crash(seen, message, "Check the end of its log below.", retry=seen.can_train)
-
-
-def next_rung_after(
-    report: OutOfMemory, config: RunConfig, machine: Machine, *, has_checkpoint: bool
-) -> Changes | None:
-    """The settings with which the next attempt needs less memory; None if none are left.
-
-    `config` is what the attempt ran with, `machine` the devices that it ran on.
-    """
-    from training.forecast.step_down import next_rung  # 0.4 s to import, and few runs need it
-
-    return next_rung(
-        config,
-        machine,
-        part=report.part or report.phase,
-        has_checkpoint=has_checkpoint,
-        half_helps=_half_helps(report),
-        tokens=math.prod(report.tensors[0]["shape"]) if report.tensors else 0,
-    )
-
-
-def _half_helps(report: OutOfMemory) -> bool:
-    """False if the rank's rows are laid end to end and one of them is at least half of the batch."""
-    tokens: list[int] = next((batch["tokens"] for batch in report.batches if batch["rank"] == report.rank), [])
-    flat = len(tokens) > 1 and bool(report.tensors) and report.tensors[0]["shape"][0] == 1
-    return not flat or max(tokens) < sum(tokens) / 2
 
 
 def _out_of_memory(seen: AttemptProgress, report: OutOfMemory, step_down: Changes | None) -> Verdict:

@@ -14,10 +14,9 @@ from training.config.fields import in_words
 from training.config.machine import Machine
 from training.config.run_config import RunConfig, stepped_down
 from training.errors import is_out_of_memory
-from training.forecast.step_down import next_rung
+from training.forecast.step_down import next_rung, next_rung_after
 from training.run_folder import checkpoints
 from training.run_folder.events import Finished, Metrics, OutOfMemory, Resumed, decode
-from worker.supervision.outcome import next_rung_after
 
 GPU = Machine("cuda", devices=2, names=["a GPU", "a GPU"], memory_bytes=[2**34, 2**34])
 

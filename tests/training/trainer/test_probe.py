@@ -10,11 +10,11 @@ from trained import LONG_ROW, resumable, trained
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.forecast.step_down import next_rung_after
 from training.rules import check
 from training.rules.probe import wants_probe
 from training.run_folder.events import Metrics, Note, OutOfMemory, PhaseStarted, decode
 from worker.store.memory_words import summary
-from worker.supervision.outcome import next_rung_after
 
 
 def events(folder: Path, kind: type[Any]) -> list[Any]:

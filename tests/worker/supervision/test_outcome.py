@@ -8,12 +8,13 @@ import pytest
 
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
+from training.forecast.step_down import next_rung_after
 from training.run_folder import checkpoints
 from training.run_folder.events import Failed, Finished, OutOfMemory
 from training.run_folder.full_disk import FullDisk
 from training.run_folder.paths import checkpoints_dir
 from worker.store.tables import Request, Run, Status
-from worker.supervision.outcome import Ending, judge, next_rung_after
+from worker.supervision.outcome import Ending, judge
 from worker.supervision.report_reader import AttemptProgress, Reports
 
 

@@ -12,7 +12,7 @@ from sqlmodel import Session
 from training.config.choices import EngineName
 from worker.engines.local import placement
 from worker.evaluations import starting as evaluations
-from worker.machine import devices, overload, processes
+from worker.machine import devices, free_devices, overload, processes
 from worker.machine.process_identity import me
 from worker.serving import processes as serving
 from worker.settings import ROOT, get_settings
@@ -65,8 +65,8 @@ def _end_served_for_next() -> None:
         on_devices = served_models.on_devices(session=session)
         held = {device: served for device, served in on_devices.items() if not served.end_request}
         usable = [
-            *devices.free_devices(session=session),
-            *(one for one in devices.offered_devices(session=session) if one in held),
+            *free_devices.free(session=session),
+            *(one for one in free_devices.offered(session=session) if one in held),
         ]
         found = _next(session, usable, yielding=held) if held and usable else None
     for device in found[1] if found else ():
@@ -81,7 +81,7 @@ def prepare() -> None:
     if overload.here():
         return
     with database.read() as session:
-        free = devices.free_devices(session=session)
+        free = free_devices.free(session=session)
     if free:
         with _lock:
             _standby.prepare(supervisor_command(FLAG))
@@ -105,7 +105,7 @@ def _has_supervisor(run: Run) -> bool:
 
 def _candidate() -> tuple[Run, list[str]] | None:
     with database.read() as session:
-        free = devices.free_devices(session=session)
+        free = free_devices.free(session=session)
         return _next(session, free) if free else None
 
 
@@ -116,7 +116,7 @@ def _next(session: Session, usable: list[str], yielding: Collection[str] = ()) -
         return placement.place(session=session, run=run, here=here, yielding=yielding)
 
     now, patience = database.now(session=session), get_settings().overtaking_seconds
-    return next_run(_startable(session), usable, devices.offered_devices(session=session), now, patience, gang)
+    return next_run(_startable(session), usable, free_devices.offered(session=session), now, patience, gang)
 
 
 def _startable(session: Session) -> Iterator[Run]:
