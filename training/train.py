@@ -43,12 +43,12 @@ def main() -> None:
         train(config, run_dir, report, stop)
         # A gloo thread that still runs at interpreter shutdown aborts the process, and with it the other ranks.
         exit_process()
-    except StopRequested:
+    except (StopRequested, Exception) as error:
+        if not (stop.ends_the_start or isinstance(error, StopRequested)):
+            report.failed(error)
+            raise
         report.for_run(Finished(outcome="stopped", step=0, summary={}))
         exit_process()  # without cleanup, since other ranks may have exited already
-    except Exception as error:
-        report.failed(error)
-        raise
 
 
 def exit_process() -> None:

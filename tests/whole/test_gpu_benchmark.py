@@ -52,6 +52,7 @@ def checks(findings: dict[str, Any], part: str) -> dict[str, Any]:
     return {check["what"]: check for check in findings["parts"][part]["checks"]}
 
 
+@pytest.mark.slow
 def test_every_part_can_be_imported_without_the_packages_of_server_and_queue(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(BLOCKER)
     program = "".join(f"import benchmarks.gpu.{part.name}\n" for part in PARTS)

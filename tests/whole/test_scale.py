@@ -32,6 +32,7 @@ RUN = "abc123def456"
 SQUEUE = ["squeue", "--user=somebody", "--states=all", "--noheader", f"--format={jobs.FORMAT}"]
 
 
+@pytest.mark.slow
 def test_a_small_cluster_with_many_failures_loses_and_doubles_nothing() -> None:
     found = report.document(SMALL, simulate(SMALL))
     assert (found["runs_lost"], found["runs_doubled"], found["damage"]) == (0, 0, [])

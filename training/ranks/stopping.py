@@ -60,6 +60,11 @@ class StopSignal:
 
             raise StopRequested
 
+    @property
+    def ends_the_start(self) -> bool:
+        """True if a stop was requested before training began. An import that it interrupts may fail with an error of Python's own."""
+        return self.requested and not self._training
+
     def training_begins(self) -> None:
         """From now on a stop waits for the end of the step. Creates a process group for several ranks to agree on it."""
         import torch.distributed as dist
@@ -90,5 +95,5 @@ class StopSignal:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.requested = True
-        if not self._training:
+        if self.ends_the_start:
             self.check()

@@ -103,6 +103,7 @@ def test_two_seeds_are_called_a_tie_and_a_gain_of_5_points_at_500_rows_a_gain(ho
     assert "better by 5.0 points (95% interval +" in text(stored("before", before), stored("after", after))
 
 
+@pytest.mark.slow
 def test_of_200_pairs_of_seeds_at_most_5_percent_are_called_better_from_stored_answers_to_the_text(home):
     run = stored("run", matches(0, 160))
     with database.read() as session:

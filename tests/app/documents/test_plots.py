@@ -157,6 +157,7 @@ def test_nan_is_a_gap_and_values_have_six_digits():
     assert rounded([0.123456789, 1234567.8, math.nan, None, 2.0]) == [0.123457, 1234570, None, None, 2]
 
 
+@pytest.mark.slow
 def test_a_run_of_64_ranks_stays_small(run):
     names = ("memory_allocated", "memory_reserved", "memory_peak", "host_rss")
     run.report(*measured(3000, learning_rate=1e-4, grad_norm=1.23456, tokens_per_second=12345.6))

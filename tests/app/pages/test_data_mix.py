@@ -61,6 +61,7 @@ def test_shares_are_those_of_the_rows_or_of_the_weights(stored):
     assert data_chooser.choices(value)[0] == ("2 data sets: long.jsonl, short.jsonl", value)
 
 
+@pytest.mark.slow
 def test_equal_rows_are_counted_when_the_sets_are_tokenized(stored):
     from app.pages.new_run import data_cost
     from worker.datasets import token_counts

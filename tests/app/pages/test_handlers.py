@@ -4,6 +4,7 @@ import pytest
 from web import client
 
 
+@pytest.mark.slow
 def test_every_handler_answers_a_call_without_values(home):
     web = client()
     called = [item for item in web.get("/config").json()["dependencies"] if item["backend_fn"]]

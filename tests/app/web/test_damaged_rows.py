@@ -41,6 +41,7 @@ def damage(run_id, column, value):
         session.exec(text(f"UPDATE run SET {column} = :value WHERE id = :id").bindparams(value=value, id=run_id))
 
 
+@pytest.mark.slow
 def test_a_damaged_run_is_listed_shown_and_deleted(api, subtests):
     whole = PlayedRun("whole").claim()
     whole.end(Status.FINISHED)

@@ -72,6 +72,7 @@ def test_an_unknown_model_is_refused_in_openai_s_form(api, body, status, words):
     assert words in error["message"]
 
 
+@pytest.mark.slow
 def test_every_refusal_of_the_endpoint_has_openai_s_form(api):
     for method, path in (("GET", "/v1/models"), ("POST", "/v1/chat/completions")):
         answer = api.request(method, path, headers={"Authorization": "Bearer wrong"})

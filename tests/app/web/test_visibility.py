@@ -26,6 +26,8 @@ from worker.store.playground import prompt_sets
 from worker.store.runs import RunNotFound
 from worker.store.tables import Dataset, DeviceLease, Evaluation, PromptSet, Run, ServedModel, Sweep
 
+pytestmark = pytest.mark.slow
+
 SECRET = "zebra"
 OWNED = (Run, Sweep, Dataset, Evaluation, ServedModel, PromptSet)
 BODIES = {

@@ -60,6 +60,7 @@ def out_of_memory(code: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_ladder_diagnosis_and_forecast_name_one_first_step() -> None:
     steps = []
     for asked in map(drawn, range(40)):

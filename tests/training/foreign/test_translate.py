@@ -264,6 +264,7 @@ def test_nested_aliases_and_deep_nesting_are_refused():
 
 @table("value", [None, True, 0, -1, 1.5, "", "auto", "x" * 50, [], [1, "a"], {}, {"a": None}, [{}]])
 @table("program", PROGRAMS)
+@pytest.mark.slow
 def test_no_value_of_any_key_crashes(program, value):
     starts = {"DeepSpeed": "zero_optimization", "accelerate": "distributed_type", "PEFT": "peft_type", "axolotl": "base_model",
               "LLaMA-Factory": "finetuning_type", "transformers and trl": "model_name_or_path", "FSDP": "fsdp_offload_params",

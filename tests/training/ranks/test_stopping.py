@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from paths import ROOT
 from patience import run
 
+from training.config.run_config import RunConfig
 from training.errors import StopRequested
 from training.ranks.stopping import StopSignal
 from training.run_folder.paths import SUPERVISOR_VARIABLE
@@ -62,3 +64,32 @@ def test_a_stop_that_arrives_in_a_finalizer_ends_the_run_at_its_next_phase(stop:
     Finalized()
     with pytest.raises(StopRequested):
         stop.check()
+
+
+IMPORT = """
+import signal, sys
+from training import train
+from training.config.run_config import RunConfig
+from training.errors import StopRequested
+
+def interrupted(*arguments):
+    try:
+        signal.raise_signal(signal.{signal})
+    except StopRequested:
+        raise TypeError("expected a message argument")  # as Python's import statement may answer
+    raise TypeError("no stop")
+
+train.train = interrupted
+sys.argv[1:] = sys.argv[-1:]
+train.main()
+"""
+
+
+@pytest.mark.parametrize(("signal_name", "code", "event"), [("SIGTERM", 0, "stopped"), ("SIGWINCH", 1, "no stop")])
+def test_a_stop_that_an_import_turns_into_an_error_of_its_own_is_a_stop(
+    tmp_path: Path, signal_name: str, code: int, event: str
+) -> None:
+    (tmp_path / "config.json").write_text(RunConfig(model="m", data="d").model_dump_json())
+    done = run([sys.executable, "-c", IMPORT.format(signal=signal_name), str(tmp_path)], cwd=ROOT, text=True)
+    assert done.returncode == code, done.stderr
+    assert event in (tmp_path / "events.jsonl").read_text().splitlines()[-1]

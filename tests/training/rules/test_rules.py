@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from subtest_table import table
 
 from training.config.applies import APPLIES, applies
@@ -262,6 +263,7 @@ def other_value(name: str) -> Any:
 
 
 @table("name", list(APPLIES))
+@pytest.mark.slow
 def test_a_changed_setting_has_advice_or_a_conflict_exactly_where_it_has_no_effect(name: str) -> None:
     choices = [(chooser, choice) for chooser, known in CHOICES.items() for choice in known if chooser != name]
     for chooser, choice in [*choices, *((chooser, given) for chooser, given in GIVEN.items() if chooser != name)]:

@@ -34,11 +34,13 @@ def coverage(interval, mean, draw, rows):
 
 @table("rows", [3, 5, 10, 50, 200])
 @table("kind", KINDS)
+@pytest.mark.slow
 def test_the_interval_of_a_mean_contains_it_in_95_percent_of_samples_at_any_number_of_rows(kind, rows):
     assert coverage(mean_interval, *KINDS[kind], rows) >= LEAST
 
 
 @table("rows", [3, 5, 10, 50, 200])
+@pytest.mark.slow
 def test_the_interval_of_paired_differences_contains_the_true_one_in_95_percent_of_samples(rows):
     def draw(random, rows):
         return random.choice([1.0, 0.0, -1.0], rows, p=[0.12, 0.83, 0.05])

@@ -30,6 +30,7 @@ def token_f1(random, rows):
 
 
 @table("rows", [30, 160, 500])
+@pytest.mark.slow
 def test_of_200_pairs_of_equally_good_models_at_most_5_percent_are_called_better(rows):
     random = np.random.default_rng(rows)
     draws = [lambda: answered(random, rows, 0.6, 0.3), lambda: answered(random, rows, 0.9, 0.1)]

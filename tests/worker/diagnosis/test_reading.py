@@ -128,6 +128,7 @@ def same_answers(variants, seed):
     return 1 - len(others) / len(drawn), others
 
 
+@pytest.mark.slow
 def test_prefixes_and_line_breaks_do_not_change_the_diagnosis():
     same, others = same_answers(2, seed=31)
     assert same >= 0.99, others

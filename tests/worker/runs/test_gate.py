@@ -36,6 +36,7 @@ def callers(file):
                 yield function.name, {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
+@pytest.mark.slow
 def test_the_store_is_entered_only_by_functions_that_check_first():
     entered = {
         (file.relative_to(ROOT).as_posix(), name): mentioned
