@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: up test suite test-all coverage quick check chaos screenshots chromium faketime slurm
+.PHONY: up test suite test-all coverage quick quick-suite check chaos screenshots chromium faketime slurm
 .DEFAULT_GOAL := up
 
 # Each process collects and runs a share of the files (tests/shares.py).
@@ -39,7 +39,10 @@ test-all: $(VENV)/.installed-dev chromium faketime slurm check
 coverage: $(VENV)/.installed-dev chromium faketime slurm
 	@$(BIN)/python tests/line_coverage.py
 
-quick: check
+quick: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory --jobs 2 check quick-suite
+
+quick-suite: $(VENV)/.installed-dev
 	@$(PYTEST) --quiet -m "not train and not browser and not slow and not nightly" $(addprefix --ignore=, $(WITH_TORCH))
 
 check: $(VENV)/.installed-dev

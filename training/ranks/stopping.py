@@ -62,7 +62,7 @@ class StopSignal:
 
     @property
     def ends_the_start(self) -> bool:
-        """True if a stop was requested before training began. An import that it interrupts may fail with an error of Python's own."""
+        """True if a stop was requested before training began. An import that it interrupts may raise another error."""
         return self.requested and not self._training
 
     def training_begins(self) -> None:
