@@ -10,7 +10,7 @@ STEPS = 4
 # (micro batch, accumulation, ranks), each a global batch of 8 rows.
 ONE_RANK = ((8, 1, 1), (4, 2, 1), (2, 4, 1), (1, 8, 1))
 TWO_RANKS = ((4, 1, 2), (2, 2, 2), (1, 4, 2))
-SHARDED = ("zero1", "zero2", "zero3", "fsdp")
+SHARDED = ("zero0", "zero1", "zero2", "zero3", "fsdp")
 PLACES = (
     *((split, "single") for split in ONE_RANK),
     *((split, "ddp") for split in TWO_RANKS),
@@ -91,7 +91,10 @@ SUBJECTS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One real run and its reference. `even` is True if the rows fill every global batch of an epoch."""
+    """One real run and its reference. `even` is True if the rows fill every global batch of an epoch.
+
+    A rank is killed in step `killed_at`, and the run resumes; 0: none is.
+    """
 
     subject: str
     split: tuple[int, int, int]
@@ -99,11 +102,13 @@ class Cell:
     method: str
     even: bool
     config: dict[str, Any]
+    killed_at: int = 0
 
     @property
     def name(self) -> str:
         split = "x".join(str(part) for part in self.split)
-        return f"{self.subject}, {split}, {self.strategy}, {self.method}, {'even' if self.even else 'uneven'}"
+        killed = f", killed in step {self.killed_at}" if self.killed_at else ""
+        return f"{self.subject}, {split}, {self.strategy}, {self.method}, {'even' if self.even else 'uneven'}{killed}"
 
     @property
     def ranks(self) -> int:
@@ -122,7 +127,7 @@ def _cells(name: str, number: int, inputs: Path, seed: int) -> Iterator[Cell]:
         if not _possible(subject, split[0], strategy):
             continue
         method, even = subject.method or ("full", "lora")[place % 2], place // 2 % 2 == 0
-        config = COMMON | _inputs(subject, inputs, even=even) | {"task": subject.task, "method": method, "seed": seed}
+        config = COMMON | inputs_of(subject, inputs, even=even) | {"task": subject.task, "method": method, "seed": seed}
         config |= {"micro_batch_size": split[0], "gradient_accumulation_steps": split[1], "num_processes": split[2]}
         config |= {"strategy": strategy, "learning_rate": LEARNING_RATES[method]} | subject.settings
         config |= {"target_modules": TARGETS[subject.model]} if method != "full" else {}
@@ -137,7 +142,7 @@ def _possible(subject: Subject, micro: int, strategy: str) -> bool:
     return not (subject.task == "kto" and micro == 1) and not (subject.method == "adalora" and strategy in SHARDED)
 
 
-def _inputs(subject: Subject, inputs: Path, *, even: bool) -> dict[str, str]:
+def inputs_of(subject: Subject, inputs: Path, *, even: bool) -> dict[str, str]:
     return {
         "model": str(inputs / subject.model),
         "data": str(inputs / f"{subject.data}-{'even' if even else 'uneven'}.jsonl"),

@@ -44,12 +44,22 @@ class Learner(Protocol):
     def evaluate(self) -> float:
         """Returns the loss of the held-out rows."""
 
+    def take(self, model: Any) -> None:
+        """Evaluates this model from now on."""
 
-def run(learner: Learner, steps: list[Step], optimizer: str, learning_rate: float, largest_norm: float = 1.0) -> Curve:
+
+def run(
+    learner: Learner,
+    steps: list[Step],
+    optimizer: str,
+    learning_rate: float,
+    largest_norm: float = 1.0,
+    momentum: float = 0.0,
+) -> Curve:
     """Trains on `steps` with a learning rate that decays linearly to 0, and gradients clipped to `largest_norm`."""
     trained = [weight for weight in learner.model.parameters() if weight.requires_grad]
     kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
-    more = {} if optimizer == "sgd" else {"weight_decay": 0.0}
+    more = {"momentum": momentum} if optimizer == "sgd" else {"weight_decay": 0.0}
     stepper = kinds[optimizer](trained, lr=learning_rate, **more)
     curve = Curve()
     learner.model.train()
@@ -85,6 +95,17 @@ def load(kind: str, folder: Path, initial: Path, adapter: Any = None, **head: An
     return adapted
 
 
+def reloaded(kind: str, saved: Path, base: Path | None, **head: Any) -> Any:
+    """Loads what a run saved: a model, or an adapter of the model in `base`."""
+    import transformers
+    from peft import PeftModel
+
+    loader = getattr(transformers, kind)
+    model = loader.from_pretrained(base or saved, dtype=torch.float32, attn_implementation="eager", **head)
+    model.config.pad_token_id = 0
+    return (PeftModel.from_pretrained(model, saved) if base else model).eval()
+
+
 def begin_with(model: Any, initial: Path, drawn: tuple[str, ...]) -> None:
     """Sets the weights named in `drawn`, and those of an adapter, to the initial values of a run."""
     known = load_file(initial)
@@ -114,6 +135,9 @@ class TokenLearner:
     def evaluate(self) -> float:
         total = sum(self._summed(row).item() for row in self.held_out)
         return total / sum(self._count(row) for row in self.held_out)
+
+    def take(self, model: Any) -> None:
+        self.model = model
 
     def _summed(self, row: Row) -> torch.Tensor:
         """Returns the sum of the cross-entropy over a row's tokens."""

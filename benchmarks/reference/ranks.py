@@ -1,9 +1,11 @@
 """One rank of `benchmarks.reference`. It runs cells as benchmarks/matrix/ranks.py does, and records what the reference needs.
 
-That is the rows of each batch, and the randomly initialized weights.
+That is the rows of each batch, and the randomly initialized weights. A rank is killed in the step that a file of the run names.
 """
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,11 @@ INITIAL = "initial.safetensors"
 
 def batches_file(folder: Path, rank: int) -> Path:
     return folder / f"batches-{rank}.jsonl"
+
+
+def kill_file(folder: Path, rank: int) -> Path:
+    """The file with the step in which the rank is killed."""
+    return folder / f"kill-{rank}"
 
 
 def main() -> None:
@@ -34,19 +41,31 @@ def record() -> None:
         begin(self, **named)
 
     def training(self: ReportingTrainer, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
-        line = {"step": self.state.global_step + 1, "rows": _rows(inputs)}
-        with batches_file(self.context.run_dir, self.context.report.rank).open("a", encoding="utf-8") as file:
+        step, folder, rank = self.state.global_step + 1, self.context.run_dir, self.context.report.rank
+        line = {"process": os.getpid(), "step": step, "rows": _rows(inputs, whole=self.sequence_shares == 1)}
+        with batches_file(folder, rank).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+        _end_in(step, kill_file(folder, rank))
         return train(self, model, inputs, *arguments, **named)
 
     ReportingTrainer.__init__ = beginning  # type: ignore[method-assign]
     ReportingTrainer.training_step = training  # type: ignore[method-assign]
 
 
-def _rows(inputs: dict[str, Any]) -> list[list[int]]:
-    """Returns the tokens of each row of a batch without padding; of pairs, those with the chosen answers come first."""
+def _end_in(step: int, file: Path) -> None:
+    """Kills this process, once, if the file names the step."""
+    if file.exists() and int(file.read_text()) == step:
+        file.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _rows(inputs: dict[str, Any], *, whole: bool) -> list[list[int]]:
+    """Returns the tokens of each row of a batch without padding; of pairs, those with the chosen answers come first.
+
+    Unless `whole`, the batch has only a part of each row.
+    """
     tokens = inputs["chosen_input_ids"] if "chosen_input_ids" in inputs else inputs["input_ids"]
-    if "position_ids" in inputs:  # a flat batch, in which each row begins at position 0
+    if whole and "position_ids" in inputs:  # a flat batch, in which each row begins at position 0
         starts = (inputs["position_ids"][0] == 0).nonzero().flatten().tolist()
         return [row.tolist() for row in tokens[0].tensor_split(starts[1:])]
     mask = inputs["chosen_attention_mask"] if "chosen_attention_mask" in inputs else inputs["attention_mask"]
@@ -54,7 +73,7 @@ def _rows(inputs: dict[str, Any]) -> list[list[int]]:
 
 
 def _keep_weights(model: Any, folder: Path, rank: int) -> None:
-    """Saves the trainable weights. A collective under ZeRO-3, which shards them."""
+    """Saves the trainable weights of the first attempt. A collective under ZeRO-3, which shards them."""
     from contextlib import nullcontext
 
     from safetensors.torch import save_file
@@ -66,7 +85,7 @@ def _keep_weights(model: Any, folder: Path, rank: int) -> None:
 
         whole = GatheredParameters(list(trained.values()))
     with whole:
-        if rank == 0:
+        if rank == 0 and not (folder / INITIAL).exists():
             save_file(
                 {name: weight.detach().clone().contiguous() for name, weight in trained.items()}, folder / INITIAL
             )

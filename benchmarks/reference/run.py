@@ -1,6 +1,7 @@
 """Reads a run of benchmarks/reference/command.py from its folder, and compares it with its reference."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from benchmarks.reference.cells import STEPS, SUBJECTS, TARGETS, Cell
-from benchmarks.reference.plain_loop import LEARNERS, Curve, Learner, Step, load, run
+from benchmarks.reference.cells import STEPS, Cell
+from benchmarks.reference.plain_loop import LEARNERS, Curve, Learner, Step, load, reloaded, run
 from benchmarks.reference.ranks import INITIAL, batches_file
 from benchmarks.reference.rows import classes_of, read, rows_of
 
@@ -25,12 +26,15 @@ _KINDS = {
 }
 
 
+FILLER = 2  # tokens of a row that fills the last batch of an epoch under sequence parallelism
+
+
 class MismatchError(Exception):
     """A run that cannot be compared: it trained on other rows, or saved other weights."""
 
 
 def differences(cell: Cell, folder: Path) -> dict[str, float]:
-    """Returns the largest relative differences of loss, gradient norm, evaluation loss and saved weights.
+    """Returns the largest relative differences of loss, gradient norm, evaluation loss, saved weights and their evaluation.
 
     Raises:
         MismatchError: the run cannot be compared.
@@ -40,7 +44,8 @@ def differences(cell: Cell, folder: Path) -> dict[str, float]:
     before, after = folder / "reference-before", folder / "reference-after"
     learner.model.save_pretrained(before)
     config = cell.config
-    expected = run(learner, steps, config["optimizer"], config["learning_rate"])
+    rates = {"learning_rate": config["learning_rate"], "largest_norm": config.get("max_grad_norm", 1.0)}
+    expected = run(learner, steps, config["optimizer"], momentum=config["momentum"], **rates)
     learner.model.save_pretrained(after)
     reported = _curve(folder)
     if len(reported.losses) != STEPS or len(reported.gradients) != STEPS:
@@ -53,6 +58,7 @@ def differences(cell: Cell, folder: Path) -> dict[str, float]:
         "gradient": _largest(reported.gradients, expected.gradients),
         "evaluation": _largest([reported.evaluation], [expected.evaluation]),
         "weights": _distance(_weights(saved), _weights(after), _weights(before)),
+        "reloaded": _largest([_reloaded(cell, learner, saved)], [expected.evaluation]),
     }
 
 
@@ -60,7 +66,7 @@ def _learner(cell: Cell, folder: Path) -> tuple[Learner, list[list[int]]]:
     """Returns the reference's model with its data, and the tokens of every training row."""
     config, initial = cell.config, folder / INITIAL
     task, model, limit = config["task"], Path(config["model"]), config["max_length"]
-    kind, peft_task = _KINDS.get(task, ("AutoModelForCausalLM", "CAUSAL_LM"))
+    kind, peft_task = _kind(task)
     data, held_out = Path(config["data"]), Path(config["validation_data"])
     adapter = _adapter(cell, peft_task)
     if task in ("dpo", "kto", "orpo", "reward"):
@@ -68,26 +74,52 @@ def _learner(cell: Cell, folder: Path) -> tuple[Learner, list[list[int]]]:
 
         settings = {"output_dir": str(folder / "trl"), "max_length": limit}
         settings |= {} if task == "reward" else {"beta": config.get("beta", 0.1)}
-        begun = load(kind, model, initial, adapter, **({"num_labels": 1} if task == "reward" else {}))
+        begun = load(kind, model, initial, adapter, **_head(cell))
         places = {"micro": cell.split[0], "ranks": cell.ranks}
         learner = PreferenceLearner(task, begun, model, read(data), read(held_out), settings, **places)
         return learner, learner.tokens()
     tokenizer = AutoTokenizer.from_pretrained(model)
     rows, others = (rows_of(task, file, tokenizer, limit) for file in (data, held_out))
-    head = {"num_labels": len(classes_of(read(data)))} if task == "classification" else {}
     special = cell.method if cell.method == "adalora" else cell.subject.split()[0]
     make = LEARNERS.get(special, LEARNERS[task])
-    return make(load(kind, model, initial, adapter, **head), rows, others), [row.ids for row in rows]
+    return make(load(kind, model, initial, adapter, **_head(cell)), rows, others), [row.ids for row in rows]
+
+
+def _kind(task: str) -> tuple[str, str]:
+    """Returns transformers' class of a task's models, and PEFT's name of the task."""
+    return _KINDS.get(task, ("AutoModelForCausalLM", "CAUSAL_LM"))
+
+
+def _head(cell: Cell) -> dict[str, int]:
+    """Returns the size of a classifier's or reward model's head."""
+    match cell.config["task"]:
+        case "classification":
+            return {"num_labels": len(classes_of(read(Path(cell.config["data"]))))}
+        case "reward":
+            return {"num_labels": 1}
+    return {}
+
+
+def _reloaded(cell: Cell, learner: Learner, saved: Path) -> float:
+    """Returns the evaluation loss of the saved result as plain transformers and PEFT load it."""
+    base = None if cell.method == "full" else Path(cell.config["model"])
+    learner.take(reloaded(_kind(cell.config["task"])[0], saved, base, **_head(cell)))
+    with torch.no_grad():
+        return learner.evaluate()
 
 
 def _adapter(cell: Cell, task: str) -> Any:
     from peft import AdaLoraConfig, LoraConfig
 
-    targets = TARGETS[SUBJECTS[cell.subject].model].split(", ")
-    shared: dict[str, Any] = {"task_type": task, "target_modules": targets}
-    match cell.method:
+    targets = cell.config.get("target_modules", "all-linear")
+    shared: dict[str, Any] = {
+        "task_type": task,
+        "target_modules": targets if targets == "all-linear" else targets.split(", "),
+    }
+    match cell.config["method"]:
         case "lora":
-            return LoraConfig(**shared, r=cell.config["lora_r"], lora_alpha=cell.config["lora_alpha"])
+            own = {name: cell.config[name] for name in ("use_dora", "use_rslora") if name in cell.config}
+            return LoraConfig(**shared, **own, r=cell.config["lora_r"], lora_alpha=cell.config["lora_alpha"])
         case "adalora":
             options = dict(option.split("=") for option in cell.config["method_options"].split(", "))
             return AdaLoraConfig(
@@ -106,7 +138,9 @@ def _steps(folder: Path, cell: Cell, tokens: Sequence[list[int]]) -> list[Step]:
     if len(places) < len(tokens):
         raise MismatchError("has equal rows, which cannot be told apart")
     paired = cell.config["task"] in ("dpo", "reward")
-    parts = [_batches(batches_file(folder, rank), places, paired=paired) for rank in range(cell.ranks)]
+    shares = cell.config.get("sequence_parallel_size", 1)
+    groups = [range(first, first + shares) for first in range(0, cell.ranks, shares)]
+    parts = [_batches([batches_file(folder, rank) for rank in group], places, paired=paired) for group in groups]
     steps = [[list(micro) for micro in zip(*(part[step] for part in parts), strict=True)] for step in sorted(parts[0])]
     _empty_filled(steps, len(tokens))
     return steps
@@ -130,28 +164,46 @@ def _empty_filled(steps: list[Step], rows: int) -> None:
             seen |= set(batch)
 
 
-def _batches(file: Path, places: dict[tuple[int, ...], int], *, paired: bool) -> dict[int, list[list[int]]]:
-    """Returns a rank's batches by step. In batches of pairs all chosen answers come before the rejected ones."""
+def _batches(files: list[Path], places: dict[tuple[int, ...], int], *, paired: bool) -> dict[int, list[list[int]]]:
+    """Returns the batches by step of the ranks that share sequences, each of which recorded its part of every row.
+
+    In batches of pairs all chosen answers come before the rejected ones.
+    """
     steps: dict[int, list[list[int]]] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        batch = json.loads(line)
-        rows = batch["rows"][: len(batch["rows"]) // 2] if paired else batch["rows"]
+    for records in zip(*map(_last_attempts, files), strict=True):
+        whole = [
+            [token for part in parts for token in part] for parts in zip(*(r["rows"] for r in records), strict=True)
+        ]
+        rows = whole[: len(whole) // 2] if paired else whole
+        if len(files) > 1:
+            rows = [row for row in rows if len(row) > FILLER]
         if not all(tuple(row) in places for row in rows):
-            raise MismatchError(f"trained at step {batch['step']} on a row that has other tokens than the reference's")
-        steps.setdefault(batch["step"], []).append([places[tuple(row)] for row in rows])
+            step = records[0]["step"]
+            raise MismatchError(f"trained at step {step} on a row that has other tokens than the reference's")
+        steps.setdefault(records[0]["step"], []).append([places[tuple(row)] for row in rows])
     return steps
+
+
+def _last_attempts(file: Path) -> list[dict[str, Any]]:
+    """Returns the batches of each step as the last process recorded them that took it."""
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    last = {record["step"]: record["process"] for record in records}
+    return [record for record in records if last[record["step"]] == record["process"]]
 
 
 def _curve(folder: Path) -> Curve:
     """Returns the metrics that the run reported."""
-    curve = Curve()
+    steps: dict[int, dict[str, float]] = {}
+    evaluation = math.nan
     for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines():
-        values = json.loads(line).get("values") or {}
+        record = json.loads(line)
+        values = record.get("values") or {}
         if "loss" in values:
-            curve.losses.append(values["loss"])
-            curve.gradients.append(values["grad_norm"])
-        curve.evaluation = values.get("eval_loss", curve.evaluation)
-    return curve
+            steps[record["step"]] = values  # a step that was taken again after a resume counts once
+        evaluation = values.get("eval_loss", evaluation)
+    return Curve(
+        [v["loss"] for v in steps.values()], [v.get("grad_norm", math.nan) for v in steps.values()], evaluation
+    )
 
 
 def _largest(values: list[float], expected: list[float]) -> float:

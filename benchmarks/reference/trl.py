@@ -76,6 +76,11 @@ class PreferenceLearner:
         ]
         return sum(losses) / len(places)
 
+    def take(self, model: Any) -> None:
+        """Takes over the model's weights: trl replaces the forward pass of its own."""
+        self.model.load_state_dict(model.state_dict())
+        self.model.eval()
+
     def _together(self, step: Step) -> list[list[list[int]]]:
         """Returns the batches to compute at once, each as a list of the ranks' parts."""
         return step if self._task == "kto" else [[rank for micro in step for rank in micro]]

@@ -1,5 +1,6 @@
 """Joins the ranks of a run, coordinates them, and describes how each holds its part of the model."""
 
+import math
 import os
 import socket
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grad_norm_
 from transformers import TrainingArguments
 
 from training.config.choices import Precision, Strategy
@@ -150,6 +152,19 @@ def describe(model: torch.nn.Module) -> dict[str, Any]:
         "optimizer_shard": _optimizer_elements(model, trainable) if stage else trainable_here,
         "optimized": trainable,
     }
+
+
+def keep_gradient_norm(model: torch.nn.Module) -> None:
+    """Has a DeepSpeed engine without ZeRO, in fp32, keep the gradient's norm: it computes it only to clip, and forgets it."""
+    engine: Any = model
+    if not hasattr(engine, "clip_fp32_gradients") or hasattr(engine.optimizer, "_global_grad_norm"):
+        return
+    largest = engine.gradient_clipping() or math.inf
+
+    def clip() -> None:
+        engine._global_grad_norm = float(clip_grad_norm_(engine.module.parameters(), largest))
+
+    engine.gradient_clipping, engine.clip_fp32_gradients = lambda: largest, clip
 
 
 def _local(parameter: torch.nn.Parameter) -> torch.Tensor:

@@ -14,6 +14,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 
 ATTENTION = "sdpa"
+_ZERO_3 = 3
 
 
 def parallelism(config: RunConfig) -> ParallelismConfig | None:
@@ -73,10 +74,17 @@ def _without_loss(row: Any) -> Any:
     return {"input_ids": tokens, "labels": np.full_like(tokens, IGNORED)}
 
 
-def scale_gradient(loss: torch.Tensor, size: int) -> torch.Tensor:
-    """Returns `loss` with its gradient divided by the `size` processes that share a sequence.
+def gradient_divisor(engine: Any, size: int) -> int:
+    """Returns by what the processes that share a sequence divide their gradients, each of which is that of the whole loss.
 
-    Each of them computes the same loss from the parts of all, and their gradients are summed. The gradient would be `size`
-    times too large, which changes clipping and SGD.
+    DeepSpeed sums them under ZeRO 1 and 2. Under ZeRO-3 it averages them where it reduces and scatters at once, which is set here.
     """
-    return loss / size + (loss - loss / size).detach()
+    if size > 1 and engine.zero_optimization_stage() == _ZERO_3:
+        engine.optimizer.reduce_scatter = True
+        return 1
+    return size
+
+
+def scale_gradient(loss: torch.Tensor, divisor: int) -> torch.Tensor:
+    """Returns `loss` with its gradient divided by `divisor`; a wrong size of the gradient would change clipping and SGD."""
+    return loss / divisor + (loss - loss / divisor).detach()

@@ -6,7 +6,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from training.errors import StopRequested
-from training.ranks.distributed import describe
+from training.ranks.distributed import describe, keep_gradient_norm
 from training.ranks.hang_watch import HangWatch, watch
 from training.ranks.pace import Pace, PaceComparison
 from training.ranks.stopping import StopSignal
@@ -51,6 +51,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._stop.training_begins()
         self._trainer.throughput.before = state.num_input_tokens_seen
+        keep_gradient_norm(self._trainer.model_wrapped)
         placement = describe(self._trainer.model_wrapped)
         shards = {
             name: placement.pop(name) for name in ("parameter_shard", "parameters", "optimizer_shard", "optimized")

@@ -1,0 +1,102 @@
+"""Cells drawn at random from everything that a run can combine, for `python -m benchmarks.reference --random N --seed S`."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from benchmarks.reference.cells import COMMON, ONE_RANK, STEPS, SUBJECTS, TARGETS, TWO_RANKS, Cell, Subject, inputs_of
+from training.config.machine import Machine
+from training.config.run_config import RunConfig
+from training.rules import check
+
+Drawn = dict[str, Any]
+
+# DeepSpeed's Ulysses: two ranks share each sequence.
+SHARED = tuple((micro, accumulation, 2) for micro, accumulation, _ in ONE_RANK)
+SHARED_BY_PAIRS = ((4, 1, 4), (2, 2, 4), (1, 4, 4))
+CAUSAL = ("llama", "mixtral", "gemma2", "cohere", "granite", "phi")
+SCORED = ("llama", "phi")  # with a class for sequences whose head is initialized at random
+MODELS = {
+    "sft": (*CAUSAL, "thinker"), "pretraining": CAUSAL, "seq2seq": ("t5", "bart"), "classification": SCORED, "reward": SCORED,
+    "dpo": SCORED, "orpo": SCORED, "kto": SCORED,
+}  # fmt: skip
+DATA = {
+    "sft": ("answers", "chats"), "pretraining": ("texts",), "seq2seq": ("answers",), "classification": ("classes",),
+    "kto": ("labelled",),
+}  # fmt: skip
+TASKS = ("sft", "sft", "sft", "pretraining", "pretraining", *MODELS)  # these have more layouts, models and strategies
+METHODS: dict[str, Drawn] = {
+    "full": {"method": "full", "learning_rate": 0.1},
+    "lora": {"method": "lora", "learning_rate": 0.5},
+    "dora": {"method": "lora", "learning_rate": 0.5, "use_dora": True},
+    "rslora": {"method": "lora", "learning_rate": 0.5, "use_rslora": True},
+    "all-linear": {"method": "lora", "learning_rate": 0.2, "target_modules": "all-linear"},
+}
+STRATEGIES = ("single", "ddp", "zero0", "zero1", "zero2", "zero3", "fsdp")
+# Each setting with the values that are drawn; the first, a run's default, half of the time.
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "packing": ("none", "padding_free", "packed"),
+    "gradient_checkpointing": ("none", "full", "selective"),
+    "chunked_loss": ("auto", "on"),
+    "batch_order": ("shuffled", "by_length"),
+    "optimizer": ("sgd", "adamw"),
+    "momentum": (0.0, 0.9),
+    "precision": ("fp32", "bf16"),
+    "offload_optimizer": ("none", "cpu"),
+    "offload_param": ("none", "cpu"),
+    "async_save": (True, False),
+    "max_grad_norm": (1.0, 0.1),
+}
+ADAM_RATE = 0.01  # times a method's rate for SGD
+
+
+def random_cells(count: int, inputs: Path, seed: int) -> list[Cell]:
+    """Returns `count` different cells that no rule refuses, always the same for a seed."""
+    generator, drawn = random.Random(seed), dict[str, Cell]()
+    while len(drawn) < count:
+        cell = _draw(generator, inputs)
+        if _accepted(cell):
+            drawn.setdefault(cell.name, cell)
+    return list(drawn.values())
+
+
+def _draw(generator: random.Random, inputs: Path) -> Cell:
+    task = generator.choice(TASKS)
+    subject = Subject(task, generator.choice(MODELS[task]), generator.choice(DATA.get(task, ("pairs",))))
+    strategy, method, even = generator.choice(STRATEGIES), generator.choice(sorted(METHODS)), generator.random() < 0.5
+    shared = strategy.startswith("zero") and generator.random() < 0.3
+    splits = (*SHARED, *SHARED_BY_PAIRS) if shared else ONE_RANK if strategy == "single" else TWO_RANKS
+    micro, accumulation, ranks = split = generator.choice(splits)
+    settings = {
+        name: values[0] if generator.random() < 0.5 else generator.choice(values) for name, values in SETTINGS.items()
+    }
+    settings |= {"sequence_parallel_size": 2 if shared else 1}
+    config = COMMON | inputs_of(subject, inputs, even=even) | SUBJECTS.get(task, subject).settings
+    config |= {
+        "task": task,
+        "target_modules": TARGETS[subject.model],
+        "strategy": strategy,
+        "seed": generator.randrange(1000),
+    }
+    config |= {"micro_batch_size": micro, "gradient_accumulation_steps": accumulation, "num_processes": ranks}
+    config |= METHODS[method] | settings
+    if settings["optimizer"] == "adamw":
+        config["learning_rate"] *= ADAM_RATE
+    killed_at = generator.randint(2, STEPS) if generator.random() < 1 / 3 else 0
+    if killed_at:
+        config["save_steps"] = 1
+    kind = "mixture" if subject.model == "mixtral" else task
+    special = " ".join(f"{name}={value}" for name, value in settings.items() if value != SETTINGS.get(name, (1,))[0])
+    name = f"{kind} {subject.model} {subject.data}{' ' if special else ''}{special}"
+    return Cell(name, split, strategy, method, even, config, killed_at)
+
+
+def _accepted(cell: Cell) -> bool:
+    """True if the configuration is valid and no rule refuses it."""
+    try:
+        config = RunConfig.model_validate(cell.config)
+    except ValidationError:
+        return False
+    return not any(conflict.blocking for conflict in check(config, Machine()))
