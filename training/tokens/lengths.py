@@ -8,8 +8,11 @@ tokenization.
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from training.tokens.order import PAD_MULTIPLE, Integers, epoch_order, longest_of_batches
+
+Mask = NDArray[np.bool_]
 
 BINS = 60
 ENDLESS = 2**31 - 1
@@ -51,6 +54,12 @@ def chunks(lengths: Integers, limit: int) -> tuple[Integers, Integers, Integers]
 def trains(first_trained: Integers, limit: int) -> Integers:
     """A mask of the rows with a loss token within `limit`."""
     return (first_trained >= 0) & (first_trained < limit)
+
+
+def never_trains(first_trained: Integers, lengths: Integers) -> Mask:
+    """A mask of the non-empty rows with no loss token at any limit: their weights are 0, or no turn of theirs carries loss."""
+    mask: Mask = (first_trained < 0) & (lengths > 0)
+    return mask
 
 
 def untrained(first_trained: Integers, lengths: Integers, limit: int) -> int:

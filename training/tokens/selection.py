@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from training.errors import DataError
-from training.tokens.lengths import trains
+from training.tokens.lengths import never_trains, trains
 from training.tokens.order import Integers
 
 _SPLIT, _SAMPLE = 1, 2  # differ from the seeds of the epoch order, which are (seed, epoch, 0)
@@ -15,12 +15,16 @@ _SPLIT, _SAMPLE = 1, 2  # differ from the seeds of the epoch order, which are (s
 
 @dataclass(frozen=True)
 class Selection:
-    """Row numbers from 0 in file order, and the number of truncated rows and of rows with no loss tokens."""
+    """Row numbers from 0 in file order, and the number of truncated rows and of those that are skipped.
+
+    `untrained` have their loss tokens beyond the maximum length, `without_loss` have none.
+    """
 
     train: Integers
     held_out: Integers
     truncated: int
     untrained: int
+    without_loss: int
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,13 @@ def select(
         taken[start:end] = True
         rows = start + np.flatnonzero(usable_rows[start:end])
         if not len(rows):
-            message = f"has no row with answer tokens within max_length {max_length}."
-            raise DataError(message, "Raise max_length.", file=one.name, field="max_length")
+            raise _nothing_trains(first_trained[start:end], max_length, one.name)
         most = min(max_samples or len(rows), one.max_rows or len(rows))
         chosen.append(np.sort(_generator(seed, _SAMPLE, number).permutation(rows)[:most]) if most < len(rows) else rows)
         start += one.rows
     truncated = int(np.count_nonzero(lengths[taken] > max_length))
-    untrained = int(np.count_nonzero(taken & (lengths > 0) & ~usable_rows))
+    without_loss = int(np.count_nonzero(never_trains(first_trained, lengths)[taken]))
+    untrained = int(np.count_nonzero(taken & (lengths > 0) & ~usable_rows)) - without_loss
     usable = np.concatenate(chosen)
     held_out = _held_out(
         usable, held_out_count(eval_split, len(usable)), seed, _strata(sets, strata) if eval_split else None
@@ -75,7 +79,16 @@ def select(
     training = np.zeros(len(lengths), bool)
     training[usable] = True
     training[held_out] = False
-    return Selection(np.flatnonzero(training), held_out, truncated, untrained)
+    return Selection(np.flatnonzero(training), held_out, truncated, untrained, without_loss)
+
+
+def _nothing_trains(first_trained: Integers, max_length: int, name: str) -> DataError:
+    if (first_trained >= 0).any():
+        message = f"has no row with answer tokens within max_length {max_length}."
+        return DataError(message, "Raise max_length.", file=name, field="max_length")
+    return DataError(
+        "has no row with loss.", "See loss_on and weight_field, and look at the data set's rows.", file=name
+    )
 
 
 def sliced_rows(data_slice: str | None, rows: int) -> int:

@@ -22,6 +22,7 @@ def left_out_rows(selection: Selection, rows: TaskRows, config: RunConfig, repor
     limit = f"max_length {config.max_length:,}"
     for count, reason in (
         (rows.empty_rows, "have an empty prompt or answer and are skipped"),
+        (selection.without_loss, "carry no loss (a weight of 0, or no turn to learn) and are skipped"),
         (selection.untrained, f"have no loss tokens within {limit} and are skipped"),
         (selection.truncated, f"are longer than {limit} and are truncated"),
     ):

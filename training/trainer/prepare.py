@@ -86,7 +86,7 @@ def prepare_data(config: RunConfig, run_dir: Path, tokenizer: PreTrainedTokenize
         numbered,
         held_out_numbered,
         selection.truncated,
-        selection.untrained,
+        selection.untrained + selection.without_loss,
         classes=rows.classes,
     )
 

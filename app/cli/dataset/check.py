@@ -4,7 +4,7 @@ import json
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from training.tokens.coverage import gap_counts
 from training.tokens.task_parts import misfit, tasks_of
 from worker.datasets.bundles import as_file
 from worker.datasets.checking import check_file
+
+if TYPE_CHECKING:
+    from training.tokens.store import TokenStore
 
 SETTINGS = ("model", "max_length", "micro_batch", "accumulation", "num_processes", "seed", "eval_split")
 COUNTED = (
@@ -118,7 +121,7 @@ def _count_tokens(
     options: Options, inspection: Inspection, held_out: Inspection | None, values: dict[str, Any]
 ) -> None:
     """Sets the values that need the tokens; a failure to tokenize is added to the problems."""
-    from app.cli.dataset.tokens import first_untrained, leaked, tokenized
+    from app.cli.dataset.tokens import leaked, tokenized
     from worker.datasets.token_report import report
 
     with tempfile.TemporaryDirectory(prefix="lathe-check-") as folder:
@@ -147,7 +150,7 @@ def _count_tokens(
     values |= {name: numbers[name] for name in COUNTED}
     values["longest_rows"] = [longest["row"] for longest in numbers["longest_rows"]]
     values["longest_lengths"] = [longest["tokens"] for longest in numbers["longest_rows"]]
-    values["problems"] += _token_problems(options, values, first_untrained(store, options.max_length))
+    values["problems"] += [*_rows_without_loss(options, values, store), *_leaked_rows(options, values)]
     values["problems"] += [
         asdict(Issue(gap.severity, options.file.name, gap.row, "", gap.message, gap.fix, gap.rows))
         for gap in gap_findings(gap_counts(store.facts["gaps"]))
@@ -155,24 +158,35 @@ def _count_tokens(
     values["trainable"] = not any(problem["level"] == ERROR for problem in values["problems"])
 
 
-def _token_problems(options: Options, values: dict[str, Any], first: int | None) -> list[dict[str, Any]]:
-    """The problems found in the tokens: rows with no loss tokens, and rows in both files."""
+def _rows_without_loss(options: Options, values: dict[str, Any], store: "TokenStore") -> list[dict[str, Any]]:
+    """The problems of rows that would be skipped: of those that never carry loss, and of those whose answer is cut off."""
+    from training.tokens.lengths import never_trains, trains
+
+    never = never_trains(store.first_trained, store.lengths)
+    cut = (store.lengths > 0) & ~trains(store.first_trained, options.max_length) & ~never
+    level = ERROR if (never | cut).sum() == values["rows"] - values["empty_rows"] else WARNING
+    at = f"at {options.max_length:,} tokens: the answer is truncated."
+    raise_it, look = (
+        "Raise --max-length, or shorten the prompts.",
+        "Look at the row's turns: which ones are the answers?",
+    )
     problems = []
-    untrained, rows = values["untrained_rows"], values["rows"] - values["empty_rows"]
-    if untrained:
-        level, have = ERROR if untrained == rows else WARNING, "has" if untrained == 1 else "have"
-        message = (
-            f"{untrained:,} of {rows:,} rows {have} no loss tokens at {options.max_length:,} tokens: "
-            "the answer is truncated."
-        )
-        fix = "Raise --max-length, or shorten the prompts."
-        problems.append(asdict(Issue(level, options.file.name, first, "", message, fix, untrained)))
-    shared = values.get("validation", {}).get("leaked_rows")
-    if shared and options.validation:
-        message = f"{shared:,} rows are also in {options.file.name}: the evaluation loss will be too low."
-        fix = "Remove them from one of the two files."
-        problems.append(asdict(Issue(WARNING, options.validation.name, None, "", message, fix, shared)))
+    for rows, why, fix in ((never, "at any length: no turn carries loss.", look), (cut, at, raise_it)):
+        if count := int(rows.sum()):
+            have = "row has" if count == 1 else "rows have"
+            message = f"{count:,} of {len(rows):,} {have} no loss tokens {why}"
+            problems.append(asdict(Issue(level, options.file.name, int(rows.argmax()) + 1, "", message, fix, count)))
     return problems
+
+
+def _leaked_rows(options: Options, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The problem of rows that are in both files."""
+    shared = values.get("validation", {}).get("leaked_rows")
+    if not shared or not options.validation:
+        return []
+    message = f"{shared:,} rows are also in {options.file.name}: the evaluation loss will be too low."
+    fix = "Remove them from one of the two files."
+    return [asdict(Issue(WARNING, options.validation.name, None, "", message, fix, shared))]
 
 
 def check_page(values: dict[str, Any], max_length: int) -> str:

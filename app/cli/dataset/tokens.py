@@ -6,13 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from app.cli.terminal import clear_line
 from app.words import numbers
 from training.errors import DataError
 from training.tokens.duplicates import shared_rows
-from training.tokens.lengths import trains
 from training.tokens.make_store import failure_file, read_progress
 from training.tokens.store import TokenStore, open_store
 from worker.datasets import token_counts
@@ -80,12 +77,6 @@ def _failure(folder: Path, name: str, stderr: str) -> DataError:
     return DataError(
         failure["message"], failure["fix"], file=failure["file"], line=failure["line"], field=failure["field"]
     )
-
-
-def first_untrained(store: TokenStore, limit: int) -> int | None:
-    """The first row (from 1) that has tokens but no loss tokens within the limit."""
-    rows = np.flatnonzero((store.lengths > 0) & ~trains(store.first_trained, limit))
-    return int(rows[0]) + 1 if len(rows) else None
 
 
 def leaked(train: TokenStore, held_out: TokenStore) -> dict[str, Any]:

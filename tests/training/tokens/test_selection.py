@@ -31,10 +31,13 @@ def test_a_split_that_leaves_nothing_to_train_on_is_refused():
 def test_rows_without_loss_tokens_at_the_maximum_length_are_skipped_and_counted():
     lengths, first = np.array([9, 12, 37, 47, 0]), np.array([2, 5, 30, -1, -1])
     selection = select(lengths, first, max_length=10, seed=1)
-    assert (selection.train.tolist(), selection.truncated, selection.untrained) == ([0, 1], 3, 2)
+    assert (selection.train.tolist(), selection.truncated) == ([0, 1], 3)
+    assert (selection.untrained, selection.without_loss) == (1, 1)
     assert select(lengths, first, max_length=31, seed=1).train.tolist() == [0, 1, 2]
     with pytest.raises(DataError, match=r"max_length 2.*Raise max_length"):
         select(lengths, first, max_length=2, seed=1)
+    with pytest.raises(DataError, match=r"has no row with loss.*weight_field"):
+        select(lengths[3:], first[3:], max_length=100, seed=1)
 
 
 @pytest.mark.parametrize(
