@@ -27,6 +27,7 @@ DATA = {
     "kto": ("labelled",),
 }  # fmt: skip
 TASKS = ("sft", "sft", "sft", "pretraining", "pretraining", *MODELS)  # these have more layouts, models and strategies
+SHARING = ("sft", "pretraining")  # tasks whose sequences ranks can share
 METHODS: dict[str, Drawn] = {
     "full": {"method": "full", "learning_rate": 0.1},
     "lora": {"method": "lora", "learning_rate": 0.5},
@@ -63,16 +64,16 @@ def random_cells(count: int, inputs: Path, seed: int) -> list[Cell]:
 
 
 def _draw(generator: random.Random, inputs: Path) -> Cell:
-    task = generator.choice(TASKS)
-    subject = Subject(task, generator.choice(MODELS[task]), generator.choice(DATA.get(task, ("pairs",))))
     strategy, method, even = generator.choice(STRATEGIES), generator.choice(sorted(METHODS)), generator.random() < 0.5
     shared = strategy.startswith("zero") and generator.random() < 0.3
+    task = generator.choice(SHARING if shared else TASKS)
+    subject = Subject(task, generator.choice(MODELS[task]), generator.choice(DATA.get(task, ("pairs",))))
     splits = (*SHARED, *SHARED_BY_PAIRS) if shared else ONE_RANK if strategy == "single" else TWO_RANKS
     micro, accumulation, ranks = split = generator.choice(splits)
     settings = {
         name: values[0] if generator.random() < 0.5 else generator.choice(values) for name, values in SETTINGS.items()
     }
-    settings |= {"sequence_parallel_size": 2 if shared else 1}
+    settings |= {"sequence_parallel_size": 2, "packing": "none", "chunked_loss": "auto"} if shared else {}
     config = COMMON | inputs_of(subject, inputs, even=even) | SUBJECTS.get(task, subject).settings
     config |= {
         "task": task,

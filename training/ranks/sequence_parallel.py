@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.utils import DeepSpeedSequenceParallelConfig
 from torch.nn.functional import pad
@@ -74,17 +75,33 @@ def _without_loss(row: Any) -> Any:
     return {"input_ids": tokens, "labels": np.full_like(tokens, IGNORED)}
 
 
-def gradient_divisor(engine: Any, size: int) -> int:
-    """Returns by what the processes that share a sequence divide their gradients, each of which is that of the whole loss.
+def shared_mean(loss: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Returns the mean over the tokens of whole sequences, from each process's mean over its part with these `labels`.
 
-    DeepSpeed sums them under ZeRO 1 and 2. Under ZeRO-3 it averages them where it reduces and scatters at once, which is set here.
+    Its gradient is that of this process's part alone: no communication in the backward pass. A part without loss has the mean NaN.
+    """
+    from deepspeed.utils import groups
+
+    group, own = groups._get_sequence_parallel_group(), (labels != IGNORED).sum()
+    count = own.clone()
+    dist.all_reduce(count, group=group)
+    part = torch.where(own > 0, loss, torch.zeros_like(loss)) * own / count.clamp(min=1)
+    total = part.detach().clone()
+    dist.all_reduce(total, group=group)
+    return part + (total - part).detach()
+
+
+def gradient_factor(engine: Any, size: int) -> int:
+    """Returns by what the gradients of the processes that share a sequence are multiplied, so that DeepSpeed's reduction sums them.
+
+    It sums them under ZeRO 1 and 2. Under ZeRO-3 it averages them where it reduces and scatters at once, which is set here.
     """
     if size > 1 and engine.zero_optimization_stage() == _ZERO_3:
         engine.optimizer.reduce_scatter = True
-        return 1
-    return size
+        return size
+    return 1
 
 
-def scale_gradient(loss: torch.Tensor, divisor: int) -> torch.Tensor:
-    """Returns `loss` with its gradient divided by `divisor`; a wrong size of the gradient would change clipping and SGD."""
-    return loss / divisor + (loss - loss / divisor).detach()
+def scale_gradient(loss: torch.Tensor, factor: int) -> torch.Tensor:
+    """Returns `loss` with its gradient multiplied by `factor`; a wrong size of the gradient would change clipping and SGD."""
+    return loss * factor + (loss - loss * factor).detach()

@@ -124,7 +124,7 @@ def publish_result(
     lineage, machine = Lineage.read(run_dir), local_machine()
     run = lineage.run or "RUN"
     folders = [result]
-    if reference:
+    if reference and config.task.generates:
         write_generation_config(result, config, reference.ends)
     if config.merge_adapter and config.method.adapts:
         report.enter("merging")
@@ -158,7 +158,7 @@ def reference_of(
     """
     sequence_parallel.end(config)
     together = by_all_ranks(config)
-    if not config.task.generates or (report.rank and not together):
+    if report.rank and not together:
         return None
     fatal = torch.OutOfMemoryError if together else ()
     with _note_on_failure(report, "The saved result cannot be compared with the trained model.", unless=fatal):

@@ -13,7 +13,7 @@ from training.batches.padding_free import base_of, count_flat, cross_row_influen
 from training.batches.views import IGNORED, WEIGHTS
 from training.config.choices import Packing
 from training.errors import UserError
-from training.ranks.sequence_parallel import gradient_divisor, scale_gradient
+from training.ranks.sequence_parallel import gradient_factor, scale_gradient, shared_mean
 from training.run_folder.events import Note
 from training.trainer.chunked_loss import ChunkedHead, agrees, make_chunked_head, refuse
 from training.trainer.evaluation import Means, item_losses, perplexity, predicted, predicted_weights, token_loss
@@ -26,7 +26,7 @@ _TEST_TOKENS = 8
 class RunTrainer(ReportingTrainer):
     """Trains on tokens: its losses are means over the tokens with loss."""
 
-    _gradient_divisor = 1
+    _gradient_factor = 1
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -44,7 +44,7 @@ class RunTrainer(ReportingTrainer):
             self.divides_by_items = True  # `model_loss` does
         elif self.sequence_shares == 1 and not self.context.config.weight_field:
             self.divides_by_items = divides_by_count(self, self._test_model, inputs)
-        self._gradient_divisor = gradient_divisor(self.model_wrapped, self.sequence_shares)
+        self._gradient_factor = gradient_factor(self.model_wrapped, self.sequence_shares)
         super().on_model_placed(placement, state)
         self.strategy |= {name: self.context.plan.get(name, "") for name in ("packing", "attention")}
 
@@ -138,7 +138,7 @@ class RunTrainer(ReportingTrainer):
             return (loss, outputs) if return_outputs else loss
         if model.training:
             result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-            return scale_gradient(result, self._gradient_divisor) if self._gradient_divisor > 1 else result
+            return scale_gradient(result, self._gradient_factor) if self._gradient_factor > 1 else result
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if not self.chunked:
             loss = token_loss(outputs["logits"], inputs, shifted=self._shifted)
@@ -149,6 +149,9 @@ class RunTrainer(ReportingTrainer):
 
     def model_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
         """Returns a micro batch's mean loss, weighted if its tokens have weights, and the model's outputs."""
+        if self.sequence_shares > 1 and model.training:
+            outputs = model(**inputs, labels=inputs["shift_labels"])
+            return shared_mean(outputs["loss"], inputs["shift_labels"]), outputs
         if self.chunked:
             outputs = self.chunked.outputs(model, inputs)
             count = inputs["num_items_in_batch"] if "num_items_in_batch" in inputs else self.items(inputs)

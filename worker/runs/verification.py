@@ -36,7 +36,7 @@ def verify(run: Run, forms: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     results.find(run)
     run_dir = get_settings().runs_dir / run.id
     if not (run_dir / PARITY_FOLDER).is_dir():
-        fix = "Runs with verify_rows above 0 keep prompts for it, for tasks that answer prompts."
+        fix = "Runs with verify_rows above 0 keep rows for it, except those of pretraining and seq2seq."
         raise results.NoResult("run", run.id, "keeps no prompts to compare.", fix)
     command = [sys.executable, "-m", programs.VERIFY, str(run_dir), *forms]
     with subprocess.Popen(

@@ -135,9 +135,12 @@ def test_shards_that_are_put_together_in_another_order_are_found(
     assert parity["forms"]["model"]["max_logit_difference"] > 0.1
 
 
-@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
-def test_sequence_parallelism_matches_one_device(single: Trained, strategy: str) -> None:
-    shared = on(strategy, micro_batch_size=4, sequence_parallel_size=2, max_length=64)
+@pytest.mark.parametrize(
+    ("strategy", "ranks"), [("zero2", 2), ("zero3", 2), pytest.param("zero2", 4, marks=pytest.mark.nightly)]
+)
+def test_sequence_parallelism_matches_one_device(single: Trained, strategy: str, ranks: int) -> None:
+    """Pairs of processes share sequences."""
+    shared = on(strategy, num_processes=ranks, micro_batch_size=8 // ranks, sequence_parallel_size=2, max_length=64)
     assert_saved_as_trained(shared)
     assert shared.losses() == pytest.approx(single.losses(), rel=1e-5)
     assert shared.evaluations() == pytest.approx(single.evaluations(), rel=1e-5)

@@ -177,3 +177,39 @@ def test_logits_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     base = Base(config.model, "base")
     with pytest.raises(UserError, match="has NaN or infinity"):
         load(base, {"broken": run_dir / "adapter"}, {}, {})
+
+
+CHATTED_PAIRS = [
+    {"prompt": [{"role": "user", "content": f"{n}?"}], "chosen": [{"role": "assistant", "content": "yes"}],
+     "rejected": [{"role": "assistant", "content": "no"}]} for n in range(20)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize(("task", "rows"), [("classification", "classes"), ("reward", "pairs")])
+def test_a_model_that_gives_scores_is_compared_by_its_scores(task: str, rows: str, method: str) -> None:
+    settings = PARITY | {"task": task, "method": method, "merge_adapter": method == "lora", "learning_rate": 0.05}
+    found = trained(Recipe("plain_llama", rows, settings)).summary["parity"]
+    assert found["equal"], found
+    assert list(found["forms"]) == (["model"] if method == "full" else ["adapter", "merged"])
+    for form in found["forms"].values():
+        assert (form["rows"], form["prompt_ids_equal"], form["answers_equal"]) == (3, True, True)
+        assert form["max_logit_difference"] < 1e-4
+
+
+def test_a_reward_model_reads_a_conversation_as_it_was_trained(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in CHATTED_PAIRS))
+    run = train_here(tmp_path / "run", model("qwen3"), file, **PARITY | {"task": "reward"})
+    parity = run.summary["parity"]
+    assert parity["equal"] and parity["forms"]["adapter"]["prompt_ids_equal"], parity
+
+
+def test_a_classifier_with_another_head_differs_and_names_the_classes(tmp_path: Path) -> None:
+    recipe = Recipe("plain_llama", "classes", PARITY | {"task": "classification", "learning_rate": 0.05})
+    config, run_dir, reference = finished(recipe, tmp_path / "run")
+    file = run_dir / "adapter/adapter_model.safetensors"
+    save_file({name: -value if "score" in name else value for name, value in load_file(file).items()}, file)
+    (form,) = verify(config, run_dir, reference, ["adapter"])
+    assert not form["equal"] and form["prompt_ids_equal"]
+    assert {form["first_difference"]["trained"], form["first_difference"]["here"]} == {"good", "bad"}

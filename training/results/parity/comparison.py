@@ -78,7 +78,7 @@ def document(name: str, rows: list[Row], reference: Reference, decode: Any, *, l
         "equal_answers": sum(row.answer_equal for row in rows),
         **figures,
         "lossy": lossy,
-        "first_difference": first and _told(first, decode),
+        "first_difference": first and _told(first, decode, reference.classes),
     }
 
 
@@ -129,9 +129,11 @@ def perplexity(losses: Sequence[float | None]) -> float | None:
     return exp(fmean(known)) if known else None
 
 
-def _told(row: Row, decode: Any) -> dict[str, Any]:
-    """The first row that differs: where, and the texts on both sides."""
+def _told(row: Row, decode: Any, classes: Sequence[str]) -> dict[str, Any]:
+    """The first row that differs: where, and the texts, or the classes, on both sides."""
     what, trained, here = "answer", row.prompt.answer, row.answer
+    if row.ids_equal and classes:
+        decode = lambda numbers: ", ".join(classes[number] for number in numbers)  # noqa: E731
     if not row.ids_equal:
         what, trained, here = "prompt", row.prompt.prompt_ids, row.ids
     pairs = zip(trained, here, strict=False)

@@ -1,6 +1,6 @@
 """The forms of a result as a user loads them: each renders prompts with its own files and stops where they say."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 
-from training.config.choices import Method, Precision, Quantization, Strategy
+from training.config.choices import Method, Precision, Quantization, Strategy, Task
 from training.config.run_config import RunConfig
 from training.models.finite import check_finite
-from training.models.loading import DTYPES, keep_four_bit_format, quantization
+from training.models.loading import DTYPES, head_arguments, keep_four_bit_format, model_class, quantization
 from training.results.gguf.llama import LlamaModel
-from training.results.parity.generation import answer_loss, greedy
+from training.results.parity.generation import answer_loss, greedy, scores
 from training.results.parity.reference import Prompt
 
 
@@ -45,26 +45,32 @@ class Form(Protocol):
 
 
 class TransformersForm:
-    """A model of transformers with the tokenizer and the generation configuration of `folder`."""
+    """A model of transformers with the tokenizer of `folder`, and its generation configuration if it generates."""
 
-    def __init__(self, model: Any, folder: Path) -> None:
+    def __init__(self, model: Any, folder: Path, *, generates: bool) -> None:
         check_finite(model, "form", str(folder))
-        self._model = model.eval()
+        self._model, self._generates = model.eval(), generates
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
-        self._model.generation_config = GenerationConfig.from_pretrained(folder)
+        if generates:
+            self._model.generation_config = GenerationConfig.from_pretrained(folder)
 
     def prompt_ids(self, prompt: Prompt, arguments: dict[str, Any]) -> list[int]:
         """As `Form`."""
         if prompt.messages is None:
             return [int(token) for token in self._tokenizer(prompt.text)["input_ids"]]
         text = self._tokenizer.apply_chat_template(
-            prompt.messages, tools=prompt.tools, tokenize=False, add_generation_prompt=True, **arguments
+            prompt.messages,
+            tools=prompt.tools,
+            tokenize=False,
+            add_generation_prompt=not prompt.complete,
+            **arguments,
         )
         return [int(token) for token in self._tokenizer(text, add_special_tokens=False)["input_ids"]]
 
     def answer(self, prompt: Prompt, longest: int) -> Answered:
         """As `Form`."""
-        return Answered(*greedy(self._model, prompt.prompt_ids, None, longest))
+        ids = prompt.prompt_ids
+        return Answered(*(greedy(self._model, ids, None, longest) if self._generates else scores(self._model, ids)))
 
     def loss(self, prompt: Prompt) -> float | None:
         """As `Form`."""
@@ -94,12 +100,13 @@ class GgufForm:
 
 
 @contextmanager
-def adapter_form(config: RunConfig, folder: Path, bits: Quantization) -> Iterator[Form]:
+def adapter_form(config: RunConfig, folder: Path, bits: Quantization, classes: Sequence[str]) -> Iterator[Form]:
     """The adapter in `folder` on the base model of `config`, whose weights are quantized to `bits`."""
     compute = DTYPES.get(Precision(config.precision), torch.bfloat16 if _device() == "cuda" else torch.float32)
     asked = config.model_copy(update={"method": Method.LORA, "quantization": bits, "strategy": Strategy.SINGLE})
-    base = AutoModelForCausalLM.from_pretrained(
+    base = model_class(config.task).from_pretrained(
         config.model,
+        **head_arguments(config.task, classes),
         revision=config.revision or "main",
         dtype="auto",
         quantization_config=quantization(asked, compute, compute),
@@ -109,14 +116,15 @@ def adapter_form(config: RunConfig, folder: Path, bits: Quantization) -> Iterato
     tokens = len(AutoTokenizer.from_pretrained(folder))
     if tokens > base.get_input_embeddings().num_embeddings:
         base.resize_token_embeddings(tokens)
-    yield TransformersForm(PeftModel.from_pretrained(base, str(folder)), folder)
+    adapted = PeftModel.from_pretrained(base, str(folder))
+    yield TransformersForm(adapted, folder, generates=config.task.generates)
 
 
 @contextmanager
-def model_form(folder: Path) -> Iterator[Form]:
+def model_form(folder: Path, task: Task) -> Iterator[Form]:
     """The model in `folder`."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", device_map={"": _device()})
-    yield TransformersForm(model, folder)
+    model = model_class(task).from_pretrained(folder, dtype="auto", device_map={"": _device()})
+    yield TransformersForm(model, folder, generates=task.generates)
 
 
 def _device() -> str:

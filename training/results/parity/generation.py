@@ -37,6 +37,17 @@ def greedy(
 
 
 @torch.inference_mode()
+def scores(model: Any, text: Sequence[int]) -> tuple[list[int], NDArray[np.float32]]:
+    """The class that `model` gives a text (none with one score), and its scores (classes,)."""
+    return scored(model(input_ids=torch.tensor([list(text)], device=model.device)).logits[0])
+
+
+def scored(logits: torch.Tensor) -> tuple[list[int], NDArray[np.float32]]:
+    """The class with the largest of the scores (classes,), none of one score, and the scores in fp32."""
+    return [int(logits.argmax())] if len(logits) > 1 else [], logits.float().cpu().numpy()
+
+
+@torch.inference_mode()
 def answer_loss(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> float:
     """The mean cross-entropy, in nats, of the tokens of an answer after a prompt."""
     ids = torch.tensor([[*prompt, *answer]], device=model.device)

@@ -37,12 +37,14 @@ def record(
     if not chosen:
         return None
     model, device = trainer.model.eval(), trainer.args.device
+    generates = config.task.generates
     reference = Reference(
         chosen,
-        ends=_ends(model, data, tokenizer),
+        ends=_ends(model, data, tokenizer) if generates else [],
         template_arguments=template_arguments(config.chat_template_kwargs),
-        max_new_tokens=min(MOST_NEW_TOKENS, config.max_new_tokens),
+        max_new_tokens=min(MOST_NEW_TOKENS, config.max_new_tokens) if generates else 0,
         exact=precision is Precision.FP32 and all(weight.dtype is torch.float32 for weight in model.parameters()),
+        classes=list(data.classes),
     )
     autocast = None if precision is Precision.FP32 else DTYPES[precision]
     if by_all_ranks(config):

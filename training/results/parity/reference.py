@@ -36,8 +36,10 @@ _MOST_LOGITS = 1024
 class Prompt:
     """A row up to its last answer: `messages`, or the text `prompt`; and the tokens that training saw before the answer.
 
-    `answer` holds the tokens that the reference model generates, including the end token if it stops; `expected` those of the
-    row's own answer, as far as they were trained, and `loss` their mean cross-entropy in nats.
+    Of a reward model it is the row with its chosen answer, which the `messages` then end with: it is `complete`.
+    `answer` holds the tokens that the reference model generates, including the end token if it stops, or the class that a
+    classifier gives; `expected` those of the row's own answer, as far as they were trained, and `loss` their mean cross-entropy
+    in nats.
     """
 
     row: int
@@ -45,6 +47,7 @@ class Prompt:
     text: str
     messages: list[Message] | None = None
     tools: list[Row] | None = None
+    complete: bool = False
     expected: list[int] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)
     loss: float | None = None
@@ -52,8 +55,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Logits:
-    """The largest logits after each prompt in fp32, (rows, 1,024): `values` of the tokens `tokens`. `normalizers` (rows,) are the
-    log-sum-exp over the whole vocabulary; a value minus it is the log probability."""
+    """The largest logits after each prompt in fp32, at most (rows, 1,024): `values` of the tokens `tokens`.
+
+    `normalizers` (rows,) are the log-sum-exp over the whole vocabulary; a value minus it is the log probability.
+    """
 
     tokens: NDArray[np.int64]
     values: NDArray[np.float32]
@@ -71,8 +76,9 @@ class Logits:
 class Reference:
     """The prompts, and the trained model's logits after them.
 
-    `ends` are the tokens at which the trained model ends an answer, `template_arguments` those of the chat template. `exact` is
-    True if it computed in fp32 with weights in fp32.
+    `ends` are the tokens at which the trained model ends an answer; without `max_new_tokens` it gives scores instead.
+    `template_arguments` are those of the chat template. `exact` is True if it computed in fp32 with weights in fp32. `classes` are
+    those of a classifier.
     """
 
     prompts: list[Prompt]
@@ -81,6 +87,7 @@ class Reference:
     template_arguments: dict[str, Any] = field(default_factory=dict)
     max_new_tokens: int = 0
     exact: bool = False
+    classes: list[str] = field(default_factory=list)
 
     def write(self, run_dir: Path) -> None:
         """Writes the reference into the run's folder.
@@ -110,9 +117,11 @@ class Reference:
 
 def prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, count: int) -> list[Prompt]:
     """The first `count` held-out rows with a prompt; of the training rows if none are held out. Empty for other tasks."""
+    renderer, encoder = Renderer(tokenizer, ChatSettings.of(config)), Encoder(tokenizer)
+    if config.task in (Task.CLASSIFICATION, Task.REWARD):
+        return list(_first(_scored(config, data, renderer, tokenizer), count))
     if config.task not in (Task.SFT, Task.DPO, Task.ORPO, Task.KTO):
         return []
-    renderer, encoder = Renderer(tokenizer, ChatSettings.of(config)), Encoder(tokenizer)
     found: list[Prompt] = []
     for row, example, item in _rows(data):
         text, _ = renderer.question(example)
@@ -127,6 +136,20 @@ def prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, c
         if len(found) == count:
             break
     return found
+
+
+def _scored(config: RunConfig, data: Data, renderer: Renderer, tokenizer: PreTrainedTokenizerBase) -> Iterator[Prompt]:
+    """The rows that a classifier or a reward model saw whole. A text without a template ends with the end token for a reward."""
+    for row, example, item in _rows(data):
+        ids = [int(token) for token in item.get("chosen", item)["input_ids"]]
+        if len(ids) >= config.max_length:
+            continue
+        if config.task is Task.CLASSIFICATION:
+            yield _prompt(row, example, ids, renderer.question(example)[0], [], templated=renderer.templates)
+        elif example.messages is not None and renderer.templates:
+            yield Prompt(row, ids, "", example.messages, example.tools, complete=True)
+        else:
+            yield Prompt(row, ids, renderer.render(example).text + (tokenizer.eos_token or ""), complete=True)
 
 
 def _rows(data: Data) -> Iterator[tuple[int, Example, Any]]:
@@ -157,7 +180,7 @@ def _prompt(row: int, example: Example, ids: list[int], text: str, expected: lis
     if example.messages is None or not templated:
         return Prompt(row, ids, text, expected=expected)
     last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")
-    return Prompt(row, ids, text, example.messages[:last], example.tools, expected)
+    return Prompt(row, ids, text, example.messages[:last], example.tools, expected=expected)
 
 
 def end_tokens(data: Data, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -181,7 +204,11 @@ def answered(reference: Reference, model: Trained, device: torch.device, autocas
     logits = []
     for prompt in reference.prompts:
         with torch.autocast(device.type, autocast or torch.bfloat16, enabled=autocast is not None):
-            prompt.answer, first = model.greedy(prompt.prompt_ids, reference.ends, reference.max_new_tokens)
+            prompt.answer, first = (
+                model.greedy(prompt.prompt_ids, reference.ends, reference.max_new_tokens)
+                if reference.max_new_tokens
+                else model.scores(prompt.prompt_ids)
+            )
             prompt.loss = model.loss(prompt.prompt_ids, prompt.expected) if prompt.expected else None
         logits.append(first)
     reference.logits = Logits.of(logits)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from training.batches.padding_free import base_of
-from training.results.parity.generation import answer_loss, greedy
+from training.results.parity.generation import answer_loss, greedy, scored, scores
 
 
 class Trained(Protocol):
@@ -18,6 +18,9 @@ class Trained(Protocol):
 
     def greedy(self, prompt: Sequence[int], ends: Sequence[int], longest: int) -> tuple[list[int], NDArray[np.float32]]:
         """A greedy answer of at most `longest` tokens, and the logits (vocabulary,) after the prompt."""
+
+    def scores(self, text: Sequence[int]) -> tuple[list[int], NDArray[np.float32]]:
+        """The class of a text, none of a reward model, and the scores (classes,)."""
 
     def loss(self, prompt: Sequence[int], answer: Sequence[int]) -> float:
         """The mean cross-entropy, in nats, of an answer."""
@@ -32,6 +35,10 @@ class Whole:
     def greedy(self, prompt: Sequence[int], ends: Sequence[int], longest: int) -> tuple[list[int], NDArray[np.float32]]:
         """As `Trained`."""
         return greedy(self._model, prompt, ends, longest)
+
+    def scores(self, text: Sequence[int]) -> tuple[list[int], NDArray[np.float32]]:
+        """As `Trained`."""
+        return scores(self._model, text)
 
     def loss(self, prompt: Sequence[int], answer: Sequence[int]) -> float:
         """As `Trained`."""
@@ -55,6 +62,12 @@ class Sharded:
         while len(tokens) < longest and tokens[-1] not in ends:
             tokens.append(self._agreed(self._logits([*prompt, *tokens], 1)[0]))
         return tokens, first.cpu().numpy()
+
+    @torch.no_grad()
+    def scores(self, text: Sequence[int]) -> tuple[list[int], NDArray[np.float32]]:
+        """As `Trained`."""
+        given = torch.tensor([list(text)], device=self._device)
+        return scored(self._model(input_ids=given, use_cache=False).logits[0])
 
     def loss(self, prompt: Sequence[int], answer: Sequence[int]) -> float:
         """As `Trained`."""

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.models.loading import load_tokenizer
 from training.results.gguf.quantize import write
-from training.results.merging import last_summary, merge
+from training.results.merging import merge
 from training.results.parity.comparison import Row, compare, document, exact_match, perplexity, tolerance
 from training.results.parity.forms import Form, adapter_form, gguf_form, model_form
 from training.results.parity.reference import Reference
@@ -61,7 +62,7 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
 
     def merged() -> Path:
         if adapts and not whole.is_dir():
-            merge(config, run_dir, load_tokenizer(config), last_summary(run_dir).get("classes", ()))
+            merge(config, run_dir, load_tokenizer(config), reference.classes)
         return whole
 
     def gguf(kind: GgufType) -> Path:
@@ -71,19 +72,20 @@ def openers(config: RunConfig, run_dir: Path, reference: Reference) -> dict[str,
         return file
 
     longest = max((len(one.prompt_ids) + len(one.expected) for one in reference.prompts), default=0)
-    found: dict[str, Opened] = {
-        form_name(kind): lambda kind=kind: gguf_form(gguf(kind), longest + reference.max_new_tokens)  # type: ignore[misc]
-        for kind in GgufType
-    }
-    found["served"] = lambda: served_form(config, result, reference.template_arguments)
+    found: dict[str, Opened] = {}
+    if config.task.generates:
+        found |= {
+            form_name(kind): lambda kind=kind: gguf_form(gguf(kind), longest + reference.max_new_tokens)  # type: ignore[misc]
+            for kind in GgufType
+        }
+        found["served"] = lambda: served_form(config, result, reference.template_arguments)
     if not adapts:
-        return {"model": lambda: model_form(result)} | found
+        return {"model": lambda: model_form(result, config.task)} | found
+    adapted = partial(adapter_form, config, result, classes=reference.classes)
     for bits in (Quantization.NF4, Quantization.INT8):
-        found[f"adapter-{bits.value}"] = lambda bits=bits: adapter_form(config, result, bits)  # type: ignore[misc]
-    return {
-        "adapter": lambda: adapter_form(config, result, config.quantized),
-        "merged": lambda: model_form(merged()),
-    } | found
+        found[f"adapter-{bits.value}"] = partial(adapted, bits)
+    found |= {"adapter": partial(adapted, config.quantized), "merged": lambda: model_form(merged(), config.task)}
+    return found
 
 
 def form_name(kind: GgufType) -> str:
@@ -100,9 +102,13 @@ def is_lossy(name: str, config: RunConfig) -> bool:
 
 
 def existing(config: RunConfig, run_dir: Path) -> list[str]:
-    """All forms of the result: the adapter or model, merged, GGUF, the quantized GGUF files that were made, and served."""
+    """All forms of the result: the adapter or model, merged, and of a model that generates also GGUF, the quantized GGUF files that
+    were made, and served."""
+    whole = ["adapter", "merged"] if config.method.adapts else ["model"]
+    if not config.task.generates:
+        return whole
     made = [form_name(kind) for kind in GgufType if kind is not GgufType.TRAINED and (run_dir / kind.file).is_file()]
-    return [*(("adapter", "merged") if config.method.adapts else ("model",)), "gguf", *made, "served"]
+    return [*whole, "gguf", *made, "served"]
 
 
 def verdict(reference: Reference, forms: Sequence[dict[str, Any]]) -> dict[str, Any]:
