@@ -40,19 +40,20 @@ def choices(*values: str) -> list[tuple[str, str]]:
 
 def with_samples_stored(config: RunConfig) -> RunConfig:
     """The configuration with sample files stored as data sets, which callers who may not read files can use too."""
-    known = {str(path): path for path in samples()}
 
     def stored(source: Source) -> Source:
-        path = known.get(source.path)
-        if path is None:
-            return source
-        item = datasets.add_file(path=path, name=path.name, owner=callers.current().name)
-        return replace(source, path=item.id)
+        return replace(source, path=sample_stored(source.path))
 
     found = {name: sources(getattr(config, name)) for name in FIELDS}
     return config.model_copy(
         update={name: written([stored(source) for source in named]) for name, named in found.items() if named}
     )
+
+
+def sample_stored(value: str) -> str:
+    """The id of the data set as which a sample file is stored; any other value as it is."""
+    path = next((path for path in samples() if str(path) == value), None)
+    return value if path is None else datasets.add_file(path=path, name=path.name, owner=callers.current().name).id
 
 
 def store_upload(path: Path) -> tuple[str | None, Markup]:

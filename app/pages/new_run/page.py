@@ -115,6 +115,8 @@ def build(demo: gr.Blocks) -> None:
     method_panel.wire(page.method, page.fields["method"], page.inputs, _NAMES)
     memory_panel.wire(page.memory, changed, page.inputs, _NAMES)
     strategy.input(propose_processes, [strategy, processes], processes, **QUIET)
+    for field in (data, held_out):  # a sample is tokenized like every other data set before the forecast is read
+        field.input(picked, [data, held_out], [data, held_out], **QUIET)
     page.upload.upload(uploaded, [page.upload, data, held_out], [page.upload, data, held_out, page.dataset], **QUIET)
     page.problems.select(apply_fix, None, page.inputs, **QUIET)
     rows_panel.wire(page.rows, page.inputs, _NAMES)
@@ -211,6 +213,18 @@ def uploaded(path: str | None, data: Any, held_out: Any) -> list[Any]:
     choices = data_chooser.choices(value, str(held_out or ""))
     picked = gr.update(choices=choices, value=value) if dataset_id else gr.skip()
     return [None, picked, gr.update(choices=choices), description]
+
+
+def picked(data: Any, held_out: Any) -> list[Any]:
+    """The chosen data, of which samples are stored as data sets."""
+    values = [str(data or ""), str(held_out or "")]
+    stored = values
+    with suppress(*UNREACHABLE):  # the form stays usable
+        stored = [data_chooser.sample_stored(value) for value in values]
+    if stored == values:
+        return [gr.skip()] * 2
+    choices = data_chooser.choices(*stored)
+    return [gr.update(choices=choices, value=value) for value in stored]
 
 
 def apply_fix(event: gr.EventData) -> list[Any]:

@@ -205,10 +205,11 @@ def test_from_the_top_of_the_page_to_start_by_keyboard_takes_at_most_25_keys(pag
     keys.tab_to("setting-data")
     page.get_by_role("option", name="Starter sample: train.jsonl").wait_for()
     keys.press("ArrowDown", "Enter")
-    says(page, ".found-place", "Sample data")
+    says(page, ".found-place", "messages (jsonl)")
     keys.tab_to("setting-model")
     page.get_by_role("option", name="Starter model").wait_for()
     keys.press("ArrowDown", "Enter")
+    says(page, ".found-place", "At 1,024 tokens")  # a sample is tokenized before Start, like every data set
     says(page, ".ready", "Ready to start")
     assert "Ctrl+Enter" in page.locator("#start").get_attribute("title")
     keys.press("Control+Enter")
