@@ -30,6 +30,7 @@ TARGETS = {
     "cohere": "q_proj, v_proj",
     "granite": "q_proj, v_proj",
     "phi": "q_proj, v_proj",
+    "gpt2": "c_attn, c_proj",
     "bart": "q_proj, v_proj",
     "t5": "q, v",
 }

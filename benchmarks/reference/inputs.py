@@ -94,6 +94,7 @@ def _make_models(home: Path) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     ids = {"bos_token_id": causal.bos_token_id, "eos_token_id": 1, "pad_token_id": 0, "vocab_size": len(causal)}
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.5}
+    gpt2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     heads = {"num_key_value_heads": 4, "head_dim": 8}
     t5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
     bart = {
@@ -116,6 +117,7 @@ def _make_models(home: Path) -> None:
         "cohere": (library.CohereForCausalLM, library.CohereConfig(**sizes, **ids, logit_scale=3.0), causal),
         "granite": (library.GraniteForCausalLM, library.GraniteConfig(**sizes, **ids, logits_scaling=0.2), causal),
         "phi": (library.PhiForCausalLM, library.PhiConfig(**sizes, **ids), causal),
+        "gpt2": (library.GPT2LMHeadModel, library.GPT2Config(**gpt2, **ids), causal),
         "t5": (library.T5ForConditionalGeneration, library.T5Config(**t5, **ids, decoder_start_token_id=0), seq2seq),
         "bart": (
             library.BartForConditionalGeneration,

@@ -16,7 +16,7 @@ Drawn = dict[str, Any]
 # DeepSpeed's Ulysses: two ranks share each sequence.
 SHARED = tuple((micro, accumulation, 2) for micro, accumulation, _ in ONE_RANK)
 SHARED_BY_PAIRS = ((4, 1, 4), (2, 2, 4), (1, 4, 4))
-CAUSAL = ("llama", "mixtral", "gemma2", "cohere", "granite", "phi")
+CAUSAL = ("llama", "mixtral", "gemma2", "cohere", "granite", "phi", "gpt2")
 SCORED = ("llama", "phi")  # with a class for sequences whose head is initialized at random
 MODELS = {
     "sft": (*CAUSAL, "thinker"), "pretraining": CAUSAL, "seq2seq": ("t5", "bart"), "classification": SCORED, "reward": SCORED,
@@ -27,7 +27,9 @@ DATA = {
     "kto": ("labelled",),
 }  # fmt: skip
 TASKS = ("sft", "sft", "sft", "pretraining", "pretraining", *MODELS)  # these have more layouts, models and strategies
-SHARING = ("sft", "pretraining")  # tasks whose sequences ranks can share
+# Tasks and models whose sequences ranks can share. Each part of mixtral's sequences would balance its experts alone.
+SHARING = ("sft", "pretraining")
+SHARED_MODELS = ("llama", "cohere", "granite", "phi")
 METHODS: dict[str, Drawn] = {
     "full": {"method": "full", "learning_rate": 0.1},
     "lora": {"method": "lora", "learning_rate": 0.5},
@@ -67,7 +69,8 @@ def _draw(generator: random.Random, inputs: Path) -> Cell:
     strategy, method, even = generator.choice(STRATEGIES), generator.choice(sorted(METHODS)), generator.random() < 0.5
     shared = strategy.startswith("zero") and generator.random() < 0.3
     task = generator.choice(SHARING if shared else TASKS)
-    subject = Subject(task, generator.choice(MODELS[task]), generator.choice(DATA.get(task, ("pairs",))))
+    model = generator.choice(SHARED_MODELS if shared else MODELS[task])
+    subject = Subject(task, model, generator.choice(DATA.get(task, ("pairs",))))
     splits = (*SHARED, *SHARED_BY_PAIRS) if shared else ONE_RANK if strategy == "single" else TWO_RANKS
     micro, accumulation, ranks = split = generator.choice(splits)
     settings = {

@@ -35,20 +35,30 @@ def end(config: RunConfig) -> None:
         del ALL_ATTENTION_FUNCTIONS[ATTENTION]  # DeepSpeed's entry in front of transformers' own
 
 
-def check_attention_heads(model: torch.nn.Module, config: RunConfig) -> None:
-    """Checks before training that the attention heads divide evenly; DeepSpeed would fail during it.
+def prepare_attention(model: Any, config: RunConfig) -> None:
+    """Checks before training that the processes can share the model's attention; DeepSpeed would fail during it.
+
+    Also gives the model's configuration the size of a head, which DeepSpeed reads and some leave to the default.
 
     Raises:
-        UserError: sequence_parallel_size does not divide the number of attention heads.
+        UserError: sequence_parallel_size does not fit the model.
     """
-    size, heads = config.sequence_parallel_size, getattr(model.config, "num_attention_heads", 0)
-    if size > 1 and heads % size:
-        raise UserError(
-            "sequence_parallel_size",
-            size,
-            f"does not divide the model's {heads} attention heads, which the processes share.",
-            f"Set it to a divisor of both {heads} and num_processes.",
-        )
+    size, facts = config.sequence_parallel_size, model.config.get_text_config()
+    if size == 1:
+        return
+    heads, fix = facts.num_attention_heads, "Set it to 1."
+    if heads % size:
+        reason = f"does not divide the model's {heads} attention heads, which the processes share."
+        fix = f"Set it to a divisor of both {heads} and num_processes."
+    elif (used := model.config._attn_implementation) != ATTENTION:
+        reason = f"needs PyTorch's SDPA, and this model computes its attention with {used}."
+    elif not hasattr(facts, "num_key_value_heads"):  # older models also return other shapes than DeepSpeed's attention
+        reason = f"is not supported by DeepSpeed for models of the type {facts.model_type}."
+    else:
+        if getattr(facts, "head_dim", 0) is None:
+            facts.head_dim = facts.hidden_size // heads
+        return
+    raise UserError("sequence_parallel_size", size, reason, fix)
 
 
 def own_part(collate: Any, micro_batch: int, size: int, process: int) -> Any:

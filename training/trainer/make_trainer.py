@@ -18,7 +18,7 @@ from training.config.run_config import RunConfig
 from training.models.adapters import targeted_modules, untrained_head
 from training.models.freezing import modules_without_text
 from training.models.loading import load_model, parameter_counts, weights_dtype
-from training.ranks.sequence_parallel import check_attention_heads
+from training.ranks.sequence_parallel import prepare_attention
 from training.ranks.stopping import StopSignal
 from training.reports.experiment_trackers import ExperimentTrackers
 from training.reports.report import Report
@@ -47,9 +47,9 @@ def make_trainer(
     """Makes the trainer of a run from its prepared parts.
 
     Raises:
-        UserError: as `check_attention_heads` and `choose_layout`.
+        UserError: as `prepare_attention` and `choose_layout`.
     """
-    check_attention_heads(model, config)
+    prepare_attention(model, config)
     if unused := modules_without_text(base_of(model)):
         message = f"Multimodal model: modules that process no text are frozen ({', '.join(unused)})."
         report.for_run(Note(message=message))
