@@ -9,6 +9,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from training.config.choices import Checkpointing
 
+# The name since transformers 5.23, and before.
+_ENABLING = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+
 
 def checkpoint_every_second_layer(model: Any) -> int:
     """Turns activation checkpointing off in every second layer. Returns the number of layers that still recompute.
@@ -16,7 +19,8 @@ def checkpoint_every_second_layer(model: Any) -> int:
     It stays off in them when checkpointing is enabled again, as trl does after each forward pass of a reference model.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    enable = model.gradient_checkpointing_enable
+    name = next(name for name in _ENABLING if hasattr(model, name))
+    enable = getattr(model, name)
 
     def spare_every_second() -> None:
         for layer in layers[1::2]:
@@ -27,7 +31,7 @@ def checkpoint_every_second_layer(model: Any) -> int:
         spare_every_second()
 
     spare_every_second()
-    model.gradient_checkpointing_enable = enable_again
+    setattr(model, name, enable_again)
     return sum(bool(layer.gradient_checkpointing) for layer in layers)
 
 
