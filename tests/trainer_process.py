@@ -139,6 +139,11 @@ def start_with_slow_rank(run_dir: Path, model: Path, data: Path | str, **setting
     return _start(run_dir, model, data, [str(PROGRAMS / "slow_rank_train.py")], settings)
 
 
+def start_with_slow_save(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
+    """The same; rank 0 writes the result for longer than a collective may last (programs/slow_save_train.py)."""
+    return _start(run_dir, model, data, [str(PROGRAMS / "slow_save_train.py")], settings)
+
+
 def start_held(run_dir: Path, model: Path, data: Path | str, hold: int, **settings: Any) -> Trained:
     """The same; it waits after step `hold` until the file `go` is in the run's folder (programs/held_train.py)."""
     run_dir.mkdir(exist_ok=True)

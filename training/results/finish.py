@@ -18,7 +18,7 @@ from training.errors import StopRequested
 from training.models.loading import DTYPES
 from training.models.lora_init import export_plain_lora
 from training.ranks import sequence_parallel
-from training.ranks.distributed import local_machine
+from training.ranks.distributed import local_machine, main_rank_works
 from training.ranks.stopping import StopSignal
 from training.reports.report import Report, peak_bytes, used_bytes
 from training.results.answers import compare, write_records
@@ -219,16 +219,15 @@ def save_result(trainer: ReportingTrainer, config: RunConfig, run_dir: Path) -> 
         refuse(target.name, f"has {len(broken)} parameters with NaN or infinity, such as {broken[0]}.")
     if trainer.is_fsdp_enabled:  # checkpoints are sharded, the result is not
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-    trainer.save_model(str(partial))  # gathers the shards of ZeRO-3 and FSDP; only rank 0 writes
-    trainer.accelerator.wait_for_everyone()
-    if trainer.is_world_process_zero():
-        shutil.rmtree(partial / "ref", ignore_errors=True)  # trl's reference adapter
-        (partial / "training_args.bin").unlink(missing_ok=True)  # an unused pickle
-        check_result(partial, trainer.accelerator.unwrap_model(trainer.model))
-        export_plain_lora(partial, run_dir)
-        shutil.rmtree(target, ignore_errors=True)
-        partial.rename(target)
-    trainer.accelerator.wait_for_everyone()
+    with main_rank_works("result") as writes:  # hundreds of gigabytes take longer than a collective may
+        trainer.save_model(str(partial))  # gathers the shards of ZeRO-3 and FSDP; only rank 0 writes
+        if writes:
+            shutil.rmtree(partial / "ref", ignore_errors=True)  # trl's reference adapter
+            (partial / "training_args.bin").unlink(missing_ok=True)  # an unused pickle
+            check_result(partial, trainer.accelerator.unwrap_model(trainer.model))
+            export_plain_lora(partial, run_dir)
+            shutil.rmtree(target, ignore_errors=True)
+            partial.rename(target)
     return target
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 from trained import Recipe, copy_of, trained
-from trainer_process import Trained, start_with_shuffled_gather, start_without_collection
+from trainer_process import Trained, start_with_shuffled_gather, start_with_slow_save, start_without_collection
 
 from training.run_folder.checkpoint_layout import Layout
 
@@ -121,6 +121,13 @@ def test_each_save_under_zero_3_frees_the_weights_that_it_gathered(tmp_path: Pat
     assert [run.finish() for run in runs] == [0, 0], runs[-1].log()
     peaks = [max(run.summary["memory"]["peak_bytes"]) for run in runs]
     assert peaks[0] == pytest.approx(peaks[1], rel=0.01)
+
+
+def test_a_result_may_take_longer_to_write_than_a_collective(tmp_path: Path, inputs: tuple[Path, Path]) -> None:
+    settings = {**TWO, "strategy": "ddp", "max_steps": 1, "eval_steps": 0}
+    run = start_with_slow_save(tmp_path, *inputs, **settings)
+    assert run.finish() == 0, run.log()
+    assert run.summary["parity"]["equal"]
 
 
 @pytest.mark.parametrize("strategy", ["zero3", "fsdp"])
