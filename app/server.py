@@ -1,6 +1,7 @@
 """The web server: our middleware around Gradio's pages and our own routes."""
 
 import asyncio
+import gc
 import os
 import shutil
 import socket
@@ -21,6 +22,8 @@ from worker.settings import Settings, get_settings
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from app.web.connections import Limits
 
 Result = TypeVar("Result")
 
@@ -85,6 +88,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
     app.add_middleware(security.Hosts, rules=rules)
     app.add_middleware(security.BrowserRules)
+    app.add_middleware(serving.Turns)
     with warnings.catch_warnings():
         # Gradio warns for every app with several pages, even with ssr_mode=False.
         warnings.filterwarnings("ignore", "SSR mode is not supported", UserWarning)
@@ -133,8 +137,8 @@ def signed_in(_: Request) -> str | None:
 
 def main() -> None:
     """Serves until it is stopped."""
-    from app.web.connections import allow_many_sockets
-    from app.web.serving import Server
+    from app.web.connections import Limits, allow_many_sockets
+    from app.web.listening import Server
     from worker.store import database
 
     change_output(printable)  # tracebacks contain what a request has sent
@@ -143,20 +147,24 @@ def main() -> None:
     database.migrate()
     allow_many_sockets()
     app = create_app(settings)
-    Server(_server_config(app, settings), app.state.leaving).run()
+    gc.collect()
+    gc.freeze()  # else a collection of Gradio's and pydantic's objects stops every answer for half a second
+    limits = Limits(settings.request_seconds, max(settings.connections // 2, 1), settings.connections)
+    Server(_server_config(app, settings, limits), app.state.leaving, limits).run()
 
 
-def _server_config(app: FastAPI, settings: Settings) -> "uvicorn.Config":
+def _server_config(app: FastAPI, settings: Settings, limits: "Limits") -> "uvicorn.Config":
     """The configuration of uvicorn. The authentication reads a proxy's headers, not uvicorn."""
     import uvicorn
 
-    from app.web.connections import Connection, Limits
+    from app.web.connections import Connection
 
-    limits = Limits(settings.request_seconds, max(settings.connections // 2, 1), settings.connections)
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
+        backlog=socket.SOMAXCONN,  # while the queue is full, clients try again after one, three and seven seconds
+        loop="asyncio",  # uvloop does not call Listener.accept
         http=cast("type[asyncio.Protocol]", partial(Connection, limits=limits)),
         ws="none",
         proxy_headers=False,

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import struct
+from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -41,9 +42,10 @@ def uid_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
         uid = _owner(near, far)
     except (OSError, AttributeError, struct.error):  # no such question on this system
         return None
-    return None if uid == _overflow_uid() else uid
+    return None if uid == _overflow_uid(_OVERFLOW) else uid
 
 
+@lru_cache
 def plain(host: str) -> Address | None:
     """The address in a text, with IPv4-mapped IPv6 as IPv4; None if it is not an address."""
     try:
@@ -103,9 +105,10 @@ def _padded(address: Address) -> bytes:
     return address.packed.ljust(16, b"\0")
 
 
-def _overflow_uid() -> int | None:
+@cache
+def _overflow_uid(file: Path) -> int | None:
     """The id that stands for all users of other user namespaces."""
     try:
-        return int(_OVERFLOW.read_text(encoding="ascii"))
+        return int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None

@@ -17,10 +17,20 @@ from app.web.security import HEADERS
 from app.web.serving import too_many
 
 MANY_FILES = 65_536
-_HEALTH = b"GET /healthz "
+HEALTH = b"GET /healthz "
 
+_Address = tuple[Any, ...]  # of a socket: host and port; with IPv6, two numbers more
 Peer = int | str
 """Who opened a connection: a user of this machine by the id, or an address."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """The other end of a connection: its user id, None if unknown, and the response to its requests if there are too many."""
+
+    uid: int | None
+    peer: Peer
+    refusal: bytes
 
 
 @dataclass
@@ -41,9 +51,14 @@ class Limits:
     waiting: "dict[Peer, dict[Connection, None]]" = field(default_factory=dict)
     open: Counter[Peer] = field(default_factory=Counter)
 
-    def connect(self, peer: Peer) -> bytes:
-        """Counts a new connection. Returns the response to its requests if there are too many, else nothing."""
+    def connect(self, address: _Address, server: _Address) -> Client:
+        """Counts a new connection from this address."""
+        uid = uid_of((address[0], address[1]), (server[0], server[1]))
+        peer = address[0] if uid is None else uid
         self.open[peer] += 1
+        return Client(uid, peer, self._refused(peer))
+
+    def _refused(self, peer: Peer) -> bytes:
         if self.open[peer] > self.connections:
             return _refusal(429, "Close some of your pages and connections.")
         if self.open.total() > 2 * self.connections:
@@ -89,15 +104,13 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # Read at once: after the client closes its end, its user is unknown.
-        uid = _uid(self.client, self.server)
-        self.app_state = {**self.app_state, PEER_UID: uid}
-        self.peer = uid if uid is not None else (self.client or ("",))[0]
-        self._refused = self._limits.connect(self.peer)
+        client: Client = transport.get_extra_info("peername")  # what Listener.accept returns
+        self.app_state = {**self.app_state, PEER_UID: client.uid}
+        self.peer, self._refused = client.peer, client.refusal
         self._timer = self.loop.call_later(self._limits.grace, self._grace_ended)
 
     def data_received(self, data: bytes) -> None:
-        if self._refused and not data.startswith(_HEALTH):
+        if self._refused and not data.startswith(HEALTH):
             self.transport.write(self._refused)
             self._settle()
             self.transport.close()
@@ -158,12 +171,6 @@ def _refusal(status: int, fix: str) -> bytes:
     answer.headers.update(HEADERS | {"Connection": "close"})
     head = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers)
     return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, HTTPStatus(status).phrase.encode(), head, bytes(answer.body))
-
-
-def _uid(client: tuple[str, int] | None, server: tuple[str, int | None] | None) -> int | None:
-    if client is None or server is None or server[1] is None:
-        return None
-    return uid_of(client, (server[0], server[1]))
 
 
 def allow_many_sockets() -> None:

@@ -1,17 +1,17 @@
-"""The uvicorn server: it ends the endless responses of open pages when it stops, and limits the requests at a time."""
+"""Middleware: ends the endless responses of open pages when the server stops, and limits how many requests run or start at once."""
 
 import asyncio
 import re
 from collections import Counter
-from types import FrameType
 
-import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access import callers
 from app.web.authentication import OPEN_PATHS
 from app.web.security import error
+
+_IN_A_TURN = 8  # requests; each takes a millisecond until it waits for something
 
 _ENDLESS = re.compile(r"/gradio_api/(heartbeat/|queue/data).*|/api/runs/[^/]+/live")
 
@@ -71,26 +71,28 @@ class RequestLimits:
             self.open += Counter()  # drops counts of 0
 
 
+class Turns:
+    """Starts a few requests in each turn of the event loop, so that /healthz does not wait for hundreds that arrive with it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._started = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            while self._started >= _IN_A_TURN:
+                await asyncio.sleep(0)
+            if not self._started:
+                asyncio.get_running_loop().call_soon(self._begin)
+            self._started += 1
+        await self.app(scope, receive, send)
+
+    def _begin(self) -> None:
+        self._started = 0
+
+
 def too_many(status: int, fix: str) -> JSONResponse:
     """The response to a request beyond a limit."""
     answer = error(status, "requests", None, "are too many at a time.", fix)
     answer.headers["Retry-After"] = "5"
     return answer
-
-
-class Server(uvicorn.Server):
-    """uvicorn's server, which sets `leaving` on a signal to stop."""
-
-    def __init__(self, config: uvicorn.Config, leaving: asyncio.Event) -> None:
-        super().__init__(config)
-        self._leaving = leaving
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)  # type: ignore[arg-type]
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._leaving.set)

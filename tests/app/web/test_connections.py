@@ -1,6 +1,7 @@
 """The server closes connections with incomplete requests; tested with real sockets and a real server."""
 
 import asyncio
+import socket
 import sys
 from contextlib import ExitStack
 
@@ -14,7 +15,8 @@ from uvicorn.server import ServerState
 from app.access import callers
 from app.access.callers import Caller
 from app.web.connections import Connection, Limits
-from app.web.serving import RequestLimits
+from app.web.listening import listeners
+from app.web.serving import RequestLimits, Turns
 
 pytestmark = pytest.mark.slow
 
@@ -179,6 +181,12 @@ class Watched(Connection):
         self.received += len(data)
 
 
+async def listening(connection, limits):
+    """A server on a free port of this machine."""
+    (listener,) = await listeners("127.0.0.1", 0, limits)
+    return await asyncio.get_running_loop().create_server(connection, sock=listener)
+
+
 async def timers(*sent):
     """The time limit of a connection after each of these pieces of a request has come; None where there is none."""
     created = []
@@ -190,13 +198,13 @@ async def timers(*sent):
     config = uvicorn.Config(app, log_level="critical", lifespan="off")
     config.load()
 
+    limits = Limits(3600, 10, 100, grace=3600)
+
     def connection():
-        created.append(
-            Watched(config=config, server_state=ServerState(), app_state={}, limits=Limits(3600, 10, 100, grace=3600))
-        )
+        created.append(Watched(config=config, server_state=ServerState(), app_state={}, limits=limits))
         return created[-1]
 
-    listener = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+    listener = await listening(connection, limits)
     _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
     result, seen = [], 0
     for piece in sent:
@@ -213,18 +221,23 @@ async def timers(*sent):
 
 def test_connections_are_limited_for_each_peer_and_for_all():
     limits = Limits(3600, 10, 2)
-    assert [limits.connect(peer) for peer in ("a", "a", "b", "b")] == [b""] * 4
-    refused = limits.connect("a")
+
+    def connect(peer):
+        return limits.connect((peer, 50_000), ("10.0.0.1", 7860)).refusal
+
+    assert [connect(peer) for peer in ("a", "a", "b", "b")] == [b""] * 4
+    refused = connect("a")
     assert refused.startswith(b"HTTP/1.1 429 Too Many Requests\r\n") and b"Close some of your pages" in refused
     limits.disconnect("a")
-    assert limits.connect("c").startswith(b"HTTP/1.1 503 ")
+    assert connect("c").startswith(b"HTTP/1.1 503 ")
     for peer in ("a", "a", "b", "b", "c"):
         limits.disconnect(peer)
-    assert not limits.open and limits.connect("c") == b""
+    assert not limits.open and connect("c") == b""
 
 
-def test_beyond_the_limit_only_healthz_reaches_the_application():
-    reached = []
+@pytest.mark.parametrize("silent", [False, True], ids=["refused on arrival", "refused once its request is here"])
+def test_beyond_the_limit_only_healthz_reaches_the_application(silent):
+    reached, created = [], []
 
     async def app(scope, _receive, send):
         reached.append(scope["path"])
@@ -235,19 +248,23 @@ def test_beyond_the_limit_only_healthz_reaches_the_application():
         config = uvicorn.Config(app, log_level="critical", lifespan="off")
         config.load()
         state, limits = ServerState(), Limits(3600, 10, 1)
-        listener = await asyncio.get_running_loop().create_server(
-            lambda: Connection(config=config, server_state=state, app_state={}, limits=limits), "127.0.0.1", 0
-        )
+
+        def connection():
+            created.append(Connection(config=config, server_state=state, app_state={}, limits=limits))
+            return created[-1]
+
+        listener = await listening(connection, limits)
         address = listener.sockets[0].getsockname()
         _, first = await asyncio.open_connection(*address)
-        while not limits.open:
-            await asyncio.sleep(0.001)
         answers = []
         for path in (b"/api/runs", b"/healthz"):
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path)
-            answers.append(await reader.read())
-            writer.close()
+            with socket.create_connection(address) as client:
+                while silent and limits.open.total() < 2:
+                    await asyncio.sleep(0.001)
+                client.sendall(b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path)
+                answers.append(await asyncio.to_thread(rest, client))
+            while limits.open.total() > 1:
+                await asyncio.sleep(0.001)
         first.close()
         while limits.open:
             await asyncio.sleep(0.001)
@@ -257,6 +274,22 @@ def test_beyond_the_limit_only_healthz_reaches_the_application():
     refused, health = asyncio.run(scenario())
     assert refused.startswith(b"HTTP/1.1 429") and b"retry-after: 5" in refused and b'"field":"requests"' in refused
     assert health.startswith(b"HTTP/1.1 200") and reached == ["/healthz"]
+    assert len(created) == (3 if silent else 2)
+
+
+def test_healthz_does_not_wait_for_the_requests_that_arrive_with_it():
+    reached = []
+
+    async def app(scope, _receive, _send):
+        reached.append(scope["path"])
+
+    async def scenario():
+        turns = Turns(app)
+        scopes = [{"type": "http", "path": path} for path in ("/api/runs",) * 100 + ("/healthz",)]
+        await asyncio.gather(*(turns(scope, None, None) for scope in scopes))
+
+    asyncio.run(scenario())
+    assert reached.index("/healthz") < 10 and reached.count("/api/runs") == 100
 
 
 def test_the_limit_on_open_files_is_raised():
