@@ -78,7 +78,12 @@ def submit(
         return first
     try:
         run = _queued(config, parent_id, reach, owner, submission)
-    except IntegrityError:  # another request with this data was refused meanwhile, and has deleted it
+    except (ConfigError, IntegrityError) as error:
+        if submission and (first := _first(submission)):  # stored meanwhile, perhaps in the last place of the quota
+            return first
+        if isinstance(error, ConfigError):
+            raise
+        # Another request with this data was refused meanwhile, and has deleted it.
         run = _queued(config, parent_id, reach, owner, submission)
     notify(run.id)
     return run

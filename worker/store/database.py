@@ -33,6 +33,8 @@ UNREACHABLE = (OperationalError, InterfaceError, InternalError)
 _FULL = ("database or disk is full", "No space left on device")
 
 BUSY_TIMEOUT_MS = 15_000
+_POOL = {"pool_size": 10, "max_overflow": 50}
+"""More connections than the web server has threads (40): a thread with a session may need a second one, which sees everything."""
 _MIGRATION_LOCK = 0x1A7E  # an arbitrary key for PostgreSQL's advisory lock during migrations
 
 _engines: dict[str, Engine] = {}
@@ -194,10 +196,12 @@ def _create(url: str) -> Engine:
         # If the server's machine fails, a query would wait for two hours without these.
         timeouts = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
         arguments = {"application_name": "lathe", "tcp_user_timeout": 25_000} | timeouts
-        created = sqlalchemy.create_engine(url, pool_pre_ping=True, json_serializer=to_json, connect_args=arguments)
+        created = sqlalchemy.create_engine(
+            url, pool_pre_ping=True, json_serializer=to_json, connect_args=arguments, **_POOL
+        )
         event.listen(created, "connect", schema.checked(created.dialect))
         return created
-    created = sqlalchemy.create_engine(url, pool_size=10, max_overflow=50, json_serializer=to_json)
+    created = sqlalchemy.create_engine(url, json_serializer=to_json, **_POOL)
     event.listen(created, "connect", _sqlite_connect)
     event.listen(created, "connect", schema.checked(created.dialect))
     event.listen(created, "begin", _sqlite_begin)

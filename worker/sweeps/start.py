@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+from training.config.fields import ConfigError
 from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.runs import submit
@@ -29,6 +30,15 @@ def start(
     """
     if submission and (known := _known(submission)):
         return known
+    try:
+        return _started(spec, reach, owner, submission)
+    except ConfigError:
+        if submission and (known := _known(submission)):  # stored meanwhile, perhaps in the last places of the quota
+            return known
+        raise
+
+
+def _started(spec: SweepSpec, reach: AllowedPaths, owner: str, submission: Submission | None) -> Sweep:
     plan = make_plan(spec, reach, owner)
     refuse_empty(plan)
     with ExitStack() as stack, disk_quota.measured_once():

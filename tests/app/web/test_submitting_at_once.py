@@ -1,6 +1,8 @@
-"""Twenty clients at once against a server: with one key, and while the broker is killed."""
+"""Twenty clients at once against two web servers: with one key, beyond a quota, and while the broker is killed."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import cycle, repeat
 
 import httpx
 import pytest
@@ -11,6 +13,7 @@ from web import account
 
 from worker.queue import local_broker
 from worker.settings import get_settings
+from worker.store import accounts
 from worker.store import database as db
 from worker.store.listed import run_list
 from worker.store.tables import IdempotencyKey
@@ -18,6 +21,7 @@ from worker.store.tables import IdempotencyKey
 pytestmark = pytest.mark.slow
 
 CLIENTS = 20
+STARTER = {"model": "static/starter", "data": "static/starter/train.jsonl", "max_steps": 1}
 ROW = '{"prompt": "one", "completion": "two"}\n'
 
 
@@ -31,8 +35,8 @@ def body(database, tmp_path):
 def served(body):
     settings = get_settings()
     url = {"DATABASE_URL": settings.database_url} if settings.database_url else {}
-    with server(settings.data_dir, CHECK_TEMPLATES="false", **url) as started:
-        yield started
+    with ExitStack() as held:
+        yield [held.enter_context(server(settings.data_dir, CHECK_TEMPLATES="false", **url)) for _ in range(2)]
 
 
 def all_ids():
@@ -40,16 +44,16 @@ def all_ids():
         return {run.id for run in run_list.listing(session=session, limit=1000)}
 
 
-def at_once(served, requests):
-    """The answers to POST /api/runs of as many clients; each request is (headers, query, body)."""
+def at_once(served, requests, paths=()):
+    """The answers to a POST of as many clients, which use the servers in turn; each request is (headers, query, body)."""
 
-    def post(request):
+    def post(server, request, path):
         headers, query, body = request
-        with httpx.Client(base_url=served.address, timeout=None, trust_env=False) as web:
-            return web.post("/api/runs", headers=headers, params=query, json=body)
+        with httpx.Client(base_url=server.address, timeout=None, trust_env=False) as web:
+            return web.post(path, headers=headers, params=query, json=body)
 
     with ThreadPoolExecutor(len(requests)) as pool:
-        return list(pool.map(post, requests))
+        return list(pool.map(post, cycle(served), requests, paths or repeat("/api/runs")))
 
 
 def test_clients_with_one_key_queue_one_run(served, body):
@@ -72,10 +76,9 @@ def test_of_clients_with_one_key_and_several_bodies_those_with_the_first_body_ge
             assert first in answer.json()["error"]["message"]
 
 
-def test_accounts_with_one_key_queue_a_run_each(served, body):
+def test_accounts_with_one_key_queue_a_run_each(served):
     tokens = [account(f"user{number}") for number in range(4)]
-    body = {"model": "static/starter", "data": "static/starter/train.jsonl", "max_steps": 1}
-    requests = [(token | {"Idempotency-Key": "a"}, {}, body) for token in tokens] * (CLIENTS // 4)
+    requests = [(token | {"Idempotency-Key": "a"}, {}, STARTER) for token in tokens] * (CLIENTS // 4)
     answers = at_once(served, requests)
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.json()["id"] for answer in answers}) == 4 == len(all_ids())
@@ -84,6 +87,45 @@ def test_accounts_with_one_key_queue_a_run_each(served, body):
     }
     with db.read() as session:
         assert len(session.exec(select(IdempotencyKey)).all()) == 4
+
+
+@pytest.fixture
+def alice(database):
+    """An account that may have five waiting runs; the headers of its requests."""
+    token = account("alice")
+    with db.write() as session:
+        accounts.limit(session=session, name="alice", limits={"max_waiting": 5})
+    return token
+
+
+def refused(answer):
+    return answer.status_code == 422 and answer.json()["error"]["field"] == "owner"
+
+
+def test_an_account_queues_no_more_runs_at_once_than_it_may_have_waiting(served, alice):
+    answers = at_once(served, [(alice, {}, STARTER | {"seed": number}) for number in range(CLIENTS)])
+    queued = {answer.json()["id"] for answer in answers if answer.status_code == 201}
+    assert queued == all_ids() and len(queued) == 5
+    assert sum(map(refused, answers)) == CLIENTS - 5
+
+
+def test_runs_resumed_at_once_count_too(served, alice):
+    stopped = [answer.json()["id"] for answer in at_once(served, [(alice, {}, STARTER)] * 5)]
+    with httpx.Client(base_url=served[0].address, headers=alice, trust_env=False) as web:
+        for run_id in stopped:
+            assert web.post(f"/api/runs/{run_id}/stop").status_code == 200
+    at_once(served, [(alice, {}, STARTER)] * 3)
+    answers = at_once(served, [(alice, {}, {})] * 5, [f"/api/runs/{run_id}/resume" for run_id in stopped])
+    assert (sum(answer.status_code == 200 for answer in answers), sum(map(refused, answers))) == (2, 3)
+
+
+def test_a_key_gets_one_answer_from_all_servers_when_the_quota_is_used_up_meanwhile(served, alice):
+    requests = [(alice | {"Idempotency-Key": str(number // 4)}, {}, STARTER) for number in range(10 * 4)]
+    answers = at_once(served, requests)
+    outcomes = [{answer.json().get("id") for answer in answers[first : first + 4]} for first in range(0, 40, 4)]
+    assert all(len(outcome) == 1 for outcome in outcomes), outcomes
+    assert all(answer.status_code == 201 or refused(answer) for answer in answers)
+    assert set().union(*outcomes) - {None} == all_ids() and len(all_ids()) == 5
 
 
 def test_the_same_body_as_a_clone_is_another_request(served, body):

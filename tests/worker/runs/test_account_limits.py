@@ -58,6 +58,33 @@ def test_a_repeated_request_is_not_refused(alice, config):
     assert submit.submit(config(), owner="alice", submission=key).id == run.id
 
 
+@pytest.mark.parametrize("kind", ["run", "sweep"])
+def test_a_request_gets_what_its_key_queued_in_the_last_place_while_it_was_checked(alice, config, kind, monkeypatch):
+    key = Submission("a", "alice", "digest")
+    spec = parse_sweep({"config": config().model_dump(mode="json"), "include_unfit": True, "space": {"lora_r": [2, 4]}})
+    first = []
+
+    def ask():
+        queue = submit.submit if kind == "run" else start.start
+        return queue(config() if kind == "run" else spec, owner="alice", submission=key).id
+
+    def check_later(module, name):
+        check = getattr(module, name)
+
+        def late(*given, **named):
+            monkeypatch.setattr(module, name, check)
+            if kind == "run":
+                submit.submit(config(seed=1), owner="alice")
+            first.append(ask())
+            return check(*given, **named)
+
+        monkeypatch.setattr(module, name, late)
+
+    check_later(*((submit, "with_files") if kind == "run" else (start, "make_plan")))
+    assert [ask()] == first
+    assert stored()[0] == 2
+
+
 def test_a_sweep_is_queued_whole_or_not_at_all(alice, config):
     spec = {"config": config().model_dump(mode="json"), "include_unfit": True}
     problem = problem_of(lambda: start.start(parse_sweep(spec | {"space": {"lora_r": [2, 4, 8]}}), owner="alice"))
