@@ -73,7 +73,7 @@ class EvaluationRequest(BaseModel):
     `source` is result, base (the model before training) or checkpoint-N. `path`, `columns` and `name` are those of the data set;
     `rows` is the number of its first rows that are answered, None for all. `metrics` are built-in ones, judge, and functions as
     FILE.py:FUNCTION, whose code `own` has by file name. With `lm_eval` its tasks are evaluated instead; with `prompts` those of
-    the prompt set `prompt_set` are answered, without scores.
+    the prompt set `prompt_set` are answered, without scores. `compares`: the rows are searched for in the training rows.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -83,6 +83,7 @@ class EvaluationRequest(BaseModel):
     name: str = ""
     sha256: str = ""
     columns: str | None = None
+    compares: bool = True
     rows: int | None = Field(None, ge=1)
     metrics: tuple[str, ...] = Field(DEFAULT_METRICS, max_length=20)
     max_new_tokens: int | None = Field(None, ge=1, le=32_768)

@@ -18,7 +18,7 @@ from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
 from worker.evaluations import judge
 from worker.runs import fetching
-from worker.runs.admission import admitted
+from worker.runs.admission import admitted, as_both_see
 from worker.runs.submit import notify
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
@@ -40,7 +40,7 @@ def submit(
     """
     with database.read() as session:
         run = runs.get(session=session, run_id=run_id)
-    admitted(run)
+    config = admitted(run)
     values = _with_defaults(run, values)
     request, problems = _parsed(values)
     problems += _run_problems(run, request)
@@ -53,6 +53,9 @@ def submit(
         raise ConfigError(problems)
     if not request.lm_eval:
         request = _with_data(request, run, data, reach, owner)
+        # The row may come from an archive and name what neither of them sees: to count its rows would tell what is in it.
+        unseen = [problem for _ in as_both_see(run.owner) for problem in run_data.unseen(config)]
+        request = request.model_copy(update={"compares": not unseen})
     with database.write() as session:
         document = request.model_dump(mode="json")
         item = evaluations.create(session=session, run_id=run.id, request=document, owner=owner)

@@ -97,6 +97,8 @@ def work(
 
 def _overlap(config: RunConfig, request: EvaluationRequest) -> dict[str, Any] | None:
     """The overlap; None with the reason as `problem` if the training data is no longer here."""
+    if not request.compares:
+        return {"problem": "The training data was deleted, or is not shared with the run's owner."}
     try:
         with database.read() as session:
             training = resolve(config, session)

@@ -13,6 +13,7 @@ from training.config.run_config import RunConfig
 from training.errors import Problem
 from worker.allowed_paths import EVERYTHING, AllowedPaths, allowed
 from worker.datasets.run_data import DATASET_ID, sources_of
+from worker.store import accounts, database, sight
 from worker.store.tables import LOCAL, Run
 
 _CLONE_FIX = "Clone the run, which checks its settings again."
@@ -31,6 +32,15 @@ def admitted(run: Run, *, reach: AllowedPaths = EVERYTHING) -> RunConfig:
         if problems := list(_problems(config, limits)):
             raise ConfigError(problems)
     return config
+
+
+def as_both_see(owner: str) -> Iterator[None]:
+    """Runs the body of a loop once with the caller's view of the database and, if it differs, once with that of a run's owner."""
+    with database.read() as session:
+        views = {sight.user(), accounts.view_of(session=session, name=owner)}
+    for user in views:
+        with sight.seen_by(user):
+            yield
 
 
 def reach_of(owner: str) -> AllowedPaths:

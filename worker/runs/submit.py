@@ -25,13 +25,13 @@ from worker import disk_quota
 from worker.allowed_paths import EVERYTHING, AllowedPaths, find_path, with_model_path
 from worker.datasets import run_data, template_checking
 from worker.datasets.run_data import RunData, resolve
-from worker.runs.admission import admitted
+from worker.runs.admission import admitted, as_both_see
 from worker.runs.config_files import with_files
 from worker.runs.initial_adapter import adapter_problems, with_adapter_targets
 from worker.runs.model_fit import model_problems
 from worker.runs.resharding import sharding_changes
 from worker.settings import get_settings, hub_token
-from worker.store import accounts, database, quotas, runs, sight, submissions
+from worker.store import database, quotas, runs, submissions
 from worker.store.runs import SweepPlace
 from worker.store.submissions import Repeated, Submission
 from worker.store.tables import LOCAL, Run
@@ -233,9 +233,8 @@ def resume(
         config = admitted(run, reach=reach)
         problems: list[Problem] = []
         # The row may come from an archive and name what neither of them sees.
-        for user in {sight.user(), accounts.view_of(session=session, name=owner)}:
-            with sight.seen_by(user):
-                problems = problems or [*run_data.unseen(config), *adapter_problems(config)]
+        for _ in as_both_see(owner):
+            problems = problems or [*run_data.unseen(config), *adapter_problems(config)]
         if not problems:
             resolve(config, session)
         problems += _quota_problems(session, config, owner, more=0)

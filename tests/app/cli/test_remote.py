@@ -13,10 +13,13 @@ from environment import use
 from forked_server import server
 from played_run import model_folder
 from prepared import copied
+from sqlmodel import update
 
 from app.cli.__main__ import main
 from app.cli.sources import server as source
+from worker.runs.lineage import ROLES
 from worker.store import database
+from worker.store.tables import Dataset, Run
 
 pytestmark = pytest.mark.slow
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
@@ -196,6 +199,44 @@ def test_a_user_changes_only_their_own_runs(served, remote, monkeypatch):
     monkeypatch.setenv("LATHE_TOKEN", served["token"])
     [problem] = answer("stop", served["WAITING"], exit_code=1)["error"]
     assert "belongs to the user who runs the server" in problem["message"]
+
+
+def test_the_result_of_another_account_s_run_trains_on_nothing_that_is_not_shared(tmp_path, monkeypatch):
+    """`lathe run --like` with a copy of the result."""
+    made = copied(tmp_path / "home")
+    use(monkeypatch, DATA_DIR=str(made.home))
+    with database.write() as session:
+        for table in (Run, Dataset):
+            session.exec(update(table).values(owner="alice"))
+        digest = session.get(Dataset, made.dataset).sha256
+    settings = {"model": "static/starter", "data": made.dataset, "max_steps": 1}
+    database.dispose()
+    with server(made.home, VISIBILITY="own", CHECK_TEMPLATES="false") as started:
+        use(monkeypatch, DATA_DIR=str(tmp_path / "nowhere"), SERVER=started.address)
+
+        def as_(account, *command):
+            monkeypatch.setenv("LATHE_TOKEN", made.tokens[account])
+            return lathe(*command)
+
+        def like(account, *options, **further):
+            data = [{"role": ROLES["data"], "name": "rows.jsonl", "sha256": digest}]
+            record = {"version": 1, "settings": settings | further, "model": {"local": False}, "data": data}
+            (tmp_path / "lathe.json").write_text(json.dumps(record))
+            return as_(account, "run", "--like", tmp_path, *options)
+
+        refused = like("bob")
+        assert refused.exit_code != 0 and digest[:16] in refused.stderr, refused.output
+        assert as_("bob", "show", made.finished).stderr == as_("bob", "show", "no-such-run").stderr.replace(
+            "no-such-run", made.finished
+        )
+        assert as_("alice", "share", "run", made.finished, "bob").exit_code == 0
+        assert as_("bob", "show", made.finished).exit_code == 0
+        assert like("bob").stderr == refused.stderr
+        assert as_("alice", "share", "dataset", made.dataset, "bob").exit_code == 0
+        assert like("bob").exit_code == 0
+        adapter = like("bob", init_adapter=made.failed)
+        assert adapter.exit_code != 0 and "is neither the folder of an adapter nor a run with one" in adapter.stderr
+        assert like("alice").exit_code == 0
 
 
 def test_a_wrong_token_is_named(remote, monkeypatch):

@@ -8,7 +8,7 @@ from zipfile import ZipFile
 
 import gradio as gr
 import pytest
-from played_run import PlayedRun
+from played_run import SUMMARY, PlayedRun
 from prepared import prepared_installation  # noqa: F401
 from sqlmodel import SQLModel, select, update
 from web import client
@@ -21,7 +21,7 @@ from app.pages.runs import page as runs_page
 from app.web.addresses import PAGES
 from app.web.streams import live
 from worker.settings import get_settings
-from worker.store import database, shares, sight
+from worker.store import database, evaluations, shares, sight
 from worker.store.playground import prompt_sets
 from worker.store.runs import RunNotFound
 from worker.store.tables import Dataset, DeviceLease, Evaluation, PromptSet, Run, ServedModel, Sweep
@@ -207,23 +207,84 @@ def test_what_is_shared_is_seen_but_not_changed(api, prepared, own):
 def test_the_archive_of_a_shared_run_opens_no_data_set_that_is_not_shared(api, prepared, own):
     alice, bob, carol = (as_(prepared, name) for name in ("alice", "bob", "carol"))
     api.put(f"/api/runs/{own['run_id']}/shares", json={"users": ["bob"]}, headers=alice)
-    archive = io.BytesIO(api.get(f"/api/runs/{own['run_id']}/archive.zip", headers=bob).content)
-    with ZipFile(archive) as packed:
-        document = json.loads(packed.read("lathe-run.json"))
-        others = [(name, packed.read(name)) for name in packed.namelist() if name != "lathe-run.json"]
-    document["run"] |= {"status": "stopped", "name": "taken"}
-    with ZipFile(archive := io.BytesIO(), "w") as forged:
-        for name, content in [("lathe-run.json", json.dumps(document)), *others]:
-            forged.writestr(name, content)
-    taken = f"/api/runs/{api.post('/api/archives', content=archive.getvalue(), headers=bob).json()['id']}"
+    taken = restored(api, own, bob)
     with database.read() as session:
         assert session.get(Run, taken.rpartition("/")[2]).dataset_id is None
     for user in (bob, carol):  # an admin does not resume it by mistake for them either
         refused = api.post(f"{taken}/resume", headers=user)
         assert (refused.status_code, refused.json()["error"]["field"]) == (422, "data"), refused.text
+    rows = api.post("/api/datasets?name=own.jsonl", content=b'{"prompt": "a", "completion": "b"}\n' * 3, headers=bob)
+
+    def compares():
+        asked = {"data": rows.json()["id"], "source": "base"}
+        evaluated = api.post(f"{taken}/evaluations", json=asked, headers=bob).json()
+        with database.read() as session:
+            return evaluations.get(session=session, evaluation_id=evaluated["id"]).request["compares"]
+
+    assert not compares()  # the overlap would tell what is in the data set
     api.put(f"/api/datasets/{own['dataset_id']}/shares", json={"users": ["bob"]}, headers=alice)
+    assert compares()
     resumed = api.post(f"{taken}/resume", headers=bob)
     assert resumed.status_code == 200, resumed.text
+
+
+def restored(api, own, user, **config):
+    """The address of a stopped run that a user has restored from the archive of one that they see, with other settings."""
+    archive = io.BytesIO(api.get(f"/api/runs/{own['run_id']}/archive.zip", headers=user).content)
+    with ZipFile(archive) as packed:
+        document = json.loads(packed.read("lathe-run.json"))
+        others = [(name, packed.read(name)) for name in packed.namelist() if name != "lathe-run.json"]
+    document["run"] |= {"status": "stopped", "name": "taken"}
+    document["run"]["config"] |= config
+    with ZipFile(archive := io.BytesIO(), "w") as forged:
+        for name, content in [("lathe-run.json", json.dumps(document)), *others]:
+            forged.writestr(name, content)
+    return f"/api/runs/{api.post('/api/archives', content=archive.getvalue(), headers=user).json()['id']}"
+
+
+def test_the_adapter_of_a_run_that_is_not_shared_comes_in_by_no_archive(api, prepared, own):
+    alice, bob, carol = (as_(prepared, name) for name in ("alice", "bob", "carol"))
+    secret = restored(api, own, alice).rpartition("/")[2]
+    adapter = get_settings().runs_dir / secret / "adapter"
+    adapter.mkdir(exist_ok=True)
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    api.put(f"/api/runs/{own['run_id']}/shares", json={"users": ["bob"]}, headers=alice)
+    api.put(f"/api/datasets/{own['dataset_id']}/shares", json={"users": ["bob"]}, headers=alice)
+    taken, mine = (restored(api, own, user, init_adapter=secret) for user in (bob, alice))
+    config = api.get(taken, headers=bob).json()["config"]
+
+    def asked(user, run=taken):
+        clone = f"/api/runs?parent={run.rpartition('/')[2]}"
+        sweep = {"config": config, "space": {"seed": [1, 2]}}
+        yield f"{run}/resume", api.post(f"{run}/resume", headers=user)
+        yield clone, api.post(clone, json=config, headers=user)
+        yield "/api/sweeps", api.post("/api/sweeps", json=sweep, headers=user)
+
+    for path, refused in asked(bob):
+        assert refused.status_code == 422, (path, refused.text)
+        assert "init_adapter" in {problem["field"].rpartition(".")[2] for problem in refused.json()["problems"]}, path
+        assert "is neither the folder of an adapter nor a run with one" in refused.text
+    assert next(asked(carol))[1].status_code == 422  # an admin does not resume it by mistake for bob either
+    for path, granted in asked(alice, mine):
+        assert granted.status_code in (200, 201), (path, granted.text)
+    served = api.post("/v1/chat/completions", json={"model": secret, "messages": []}, headers=bob)
+    evaluated = api.post(f"/api/runs/{secret}/evaluations", json={"data": own["dataset_id"]}, headers=bob)
+    assert (served.status_code, evaluated.status_code) == (404, 404)
+
+
+def test_the_prompts_for_every_result_are_asked_of_runs_that_their_owner_sees(api, prepared, own):
+    alice, bob = as_(prepared, "alice"), as_(prepared, "bob")
+    kept = api.post("/api/prompt-sets", json={"name": "mine", "prompts": [{"user": "Say all."}]}, headers=bob).json()
+    api.put(f"/api/prompt-sets/{kept['id']}/every-result", json={"every_result": True}, headers=bob)
+    ended = [PlayedRun(name).claim(f"host/cpu{name}") for name in ("hidden", "shared")]
+    with database.write() as session:
+        session.exec(update(Run).values(owner="alice"))
+    api.put(f"/api/runs/{ended[1].id}/shares", json={"users": ["bob"]}, headers=alice)
+    for run in ended:
+        run.end(summary=SUMMARY)
+    with database.read_everything() as session:
+        asked = session.exec(select(Evaluation.run_id).where(Evaluation.owner == "bob")).all()
+    assert asked == [ended[1].id]
 
 
 def test_a_shared_sweep_shows_its_runs_and_everybody_may_be_meant(api, prepared, own):
