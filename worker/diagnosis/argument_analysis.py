@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 from worker.diagnosis.cause import Detail, Known
-from worker.diagnosis.log_text import Log
+from worker.diagnosis.log import Log
 from worker.diagnosis.parsing.frames import raised_by_package
 
 _NAMES = tomllib.loads(Path(__file__).with_name("argument_names.toml").read_text(encoding="utf-8"))

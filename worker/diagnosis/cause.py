@@ -7,7 +7,8 @@ from enum import IntEnum
 from typing import Any
 
 from training.model_info.dimensions import Dimensions
-from worker.diagnosis.log_text import Line, Log
+from worker.diagnosis.log import Log
+from worker.diagnosis.log_text import Line
 
 
 class Kind(IntEnum):

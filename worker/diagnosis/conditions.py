@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from worker.diagnosis.cause import When
-from worker.diagnosis.log_text import Log
+from worker.diagnosis.log import Log
 from worker.diagnosis.parsing.frames import Frame, raised_by_package
 
 
@@ -67,7 +67,7 @@ def outside(code: str) -> When:
 
 def without_exception(log: Log, _: int) -> bool:
     """True if the log shows no exception that ended the run."""
-    return not log.endings
+    return not log.timeline.endings
 
 
 def mentions(text: str) -> When:

@@ -13,8 +13,9 @@ from training.model_info.dimensions import Dimensions
 from training.redaction import redact_all
 from worker.diagnosis.cause import Detail, Kind, Known
 from worker.diagnosis.causes import CAUSES
+from worker.diagnosis.log import Log
 from worker.diagnosis.log_file import Excerpt
-from worker.diagnosis.log_text import Line, Log
+from worker.diagnosis.log_text import Line
 from worker.diagnosis.matches import Match, ending, explaining_matches, is_of_root
 from worker.diagnosis.nearest import nearest
 from worker.diagnosis.parsing.tracebacks import Traceback
@@ -72,7 +73,7 @@ def diagnose(
     if not read.text.strip():
         return Diagnosis(UNKNOWN, "The log is empty.", 0.0, "It contains no text.", fix=(_ASK,))
     matches = explaining_matches(read, CAUSES)
-    if not matches or (matches[0].continued and not read.failed) or _is_unknown_of_root(read, matches[0]):
+    if not matches or (matches[0].continued and not read.timeline.failed) or _is_unknown_of_root(read, matches[0]):
         return _unnamed(read)
     return _known(read, matches, Known(dimensions, micro_batch, config or {}))
 
@@ -90,7 +91,12 @@ def _known(log: Log, matches: list[Match], known: Known) -> Diagnosis:
     words = {name: word for match in reversed(own) for name, word in match.words.items()}
     more = detail.explanation or _filled(cause.explanation, words)
     changes = cause.changes if detail.changes is None else detail.changes
-    ranks = (detail.rank, log.lines[best.place].rank, log.root_rank, *(log.lines[match.place].rank for match in own))
+    ranks = (
+        detail.rank,
+        log.lines[best.place].rank,
+        log.timeline.root_rank,
+        *(log.lines[match.place].rank for match in own),
+    )
     rank = next((rank for rank in ranks if rank is not None), None)
     return Diagnosis(
         cause=cause.name,
@@ -117,7 +123,9 @@ def _confidence(log: Log, best: Match, matches: list[Match]) -> float:
     sure = max(match.sign.confidence for match in alike if match.cause is best.cause)
     others = [match for match in alike if match.cause is not best.cause and match.sign.confidence > sure - _MUCH]
     rivals = bool(others) and best.kind is Kind.ERROR
-    first = any(one.handled and one.contains(best.place) and best.place < one.links[-1].first for one in log.endings)
+    first = any(
+        one.handled and one.contains(best.place) and best.place < one.links[-1].first for one in log.timeline.endings
+    )
     return round(sure * (0.6 if best.continued else 1.0) * (0.9 if rivals else 1.0) * (0.9 if first else 1.0), 2)
 
 
@@ -139,11 +147,11 @@ def _unnamed(log: Log) -> Diagnosis:
     """The diagnosis if no cause matches: an error that is unknown, a line that mentions one, or no failure at all."""
     ended = ending(log)
     error = ended.links[-1] if ended else None
-    if error is None and log.failed:
+    if error is None and log.timeline.failed:
         error = next(iter(log.tracebacks), None)
     if error:
         return _unknown(log, log.lines[error.last], error, "It ended with" if ended else "The first error is")
-    line = log.first_error or (None if log.shows_training else log.first_mention)
+    line = log.timeline.first_error or (None if log.timeline.shows_training else log.timeline.first_mention)
     return _unknown(log, line, None, "The first line that mentions an error is") if line else _no_failure(log)
 
 
@@ -170,7 +178,7 @@ def _unknown(log: Log, line: Line, error: Traceback | None, lead: str) -> Diagno
         0.0,
         f"No known cause matches this log. {lead}: {line.text.strip()}{where}{near}",
         evidence=(line,),
-        first_failed_rank=log.root_rank if line.rank is None else line.rank,
+        first_failed_rank=log.timeline.root_rank if line.rank is None else line.rank,
         fix=(_READ,) if error else (_ASK,),
         inferred={"nearest": like.name} if like else {},
     )

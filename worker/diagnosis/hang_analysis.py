@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 
 from worker.diagnosis.cause import Detail, Known
-from worker.diagnosis.log_text import Line, Log
+from worker.diagnosis.log import Log
+from worker.diagnosis.log_text import Line
 
 _WAITED = re.compile(
     r"[Rr]ank (\d{1,5})\].*?Watchdog caught collective operation timeout: .*?SeqNum=(\d{1,18}), OpType=(\w+)"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from worker.diagnosis.cause import Cause, Kind, Sign
-from worker.diagnosis.log_text import Log
+from worker.diagnosis.log import Log
 from worker.diagnosis.parsing.chains import Chain
 from worker.diagnosis.parsing.frames import raised_by_package
 from worker.diagnosis.parsing.roles import Role, is_conditional
@@ -63,19 +63,19 @@ def explaining_matches(log: Log, causes: Iterable[Cause]) -> list[Match]:
 
 def is_of_root(log: Log) -> bool:
     """True if the rank that failed first, according to the launcher, printed an exception that ended it."""
-    return any(log.lines[one.links[0].first].rank == log.root_rank is not None for one in log.endings)
+    return any(log.lines[one.links[0].first].rank == log.timeline.root_rank is not None for one in log.timeline.endings)
 
 
 def ending(log: Log) -> Chain | None:
     """The exception that ended the rank that failed first; of any rank if that has none."""
-    of_root = [one for one in log.endings if log.lines[one.links[0].first].rank == log.root_rank]
-    return min(of_root or log.endings, key=lambda one: one.links[0].first, default=None)
+    of_root = [one for one in log.timeline.endings if log.lines[one.links[0].first].rank == log.timeline.root_rank]
+    return min(of_root or log.timeline.endings, key=lambda one: one.links[0].first, default=None)
 
 
 def _with_deciding(log: Log, matches: list[Match]) -> list[Match]:
     """The matches, with those marked that are in the last exception of an ending that has any."""
     deciding: set[int] = set()
-    for chain in log.endings:
+    for chain in log.timeline.endings:
         for link in reversed(chain.links):
             own = {
                 match.cause.name: match.place
@@ -96,7 +96,7 @@ def _explaining(log: Log, matches: list[Match]) -> list[Match]:
     """
     ended = ending(log)
     if ended is None:
-        failed, diverged = log.failed, log.ends_not_finite
+        failed, diverged = log.timeline.failed, log.ends_not_finite
         return [one for one in matches if one.kind is not Kind.SYMPTOM or failed or (one.sign.lasting and diverged)]
     final = log.lines[ended.links[-1].last].text
     reports = not _BY_USER.match(final) and (bool(_REPORT.match(final)) or _is_consequence(matches, log))
@@ -113,7 +113,7 @@ def _explaining(log: Log, matches: list[Match]) -> list[Match]:
 
 def _is_of_ending(match: Match, log: Log) -> bool:
     """True if the match is in an exception that ended a rank or in one of its causes, or was printed afterwards."""
-    for chain in log.endings:
+    for chain in log.timeline.endings:
         if chain.contains(match.place):
             earlier = match.place < chain.links[-1].first
             return not (
@@ -133,7 +133,7 @@ def _is_mistake(chain: Chain, log: Log) -> bool:
 def _is_consequence(matches: list[Match], log: Log) -> bool:
     """True if an exception that ended a rank is known as one that follows another rank's or device's failure."""
     places = [match.place for match in matches if match.kind is Kind.CONSEQUENCE]
-    return any(chain.contains(place) for chain in log.endings for place in places)
+    return any(chain.contains(place) for chain in log.timeline.endings for place in places)
 
 
 def _matches(cause: Cause, log: Log) -> list[Match]:
@@ -176,6 +176,6 @@ def _match(cause: Cause, one: Sign, log: Log, place: int, match: re.Match[str]) 
     words = {name: word for name, word in match.groupdict().items() if word}
     kind = Kind.SYMPTOM if role is Role.NOTICE and not one.notice else one.kind
     survived = kind is not Kind.SYMPTOM and (
-        log.training_continued_after(place) or (role is Role.TEXT and log.trained_after(place))
+        log.timeline.continued_after(place) or (role is Role.TEXT and log.timeline.trained_after(place))
     )
-    return Match(cause, one, kind, place, words, role, survived, log.is_elsewhere(place))
+    return Match(cause, one, kind, place, words, role, survived, log.timeline.is_elsewhere(place))

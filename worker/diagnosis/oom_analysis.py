@@ -10,7 +10,7 @@ from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.units import byte_size
 from worker.diagnosis.cause import Detail, Known
-from worker.diagnosis.log_text import Log
+from worker.diagnosis.log import Log
 from worker.diagnosis.oom_numbers import Numbers, read_numbers
 from worker.diagnosis.parsing.tracebacks import Traceback
 from worker.diagnosis.tensor_guess import ACTIVATION, ATTENTION, KINDS, LOGITS, Guess, exact, guess

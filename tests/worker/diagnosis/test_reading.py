@@ -23,6 +23,7 @@ ACCEPTED = (
     "Installed CUDA version 11.3 does not match the version torch was compiled with 11.7 but since the APIs are "
     "compatible, accepting this combination\n"
 )
+START = "2026-01-04 17:18:04,389 - INFO - Starting the fine-tuning process\n"
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
 
 
@@ -56,6 +57,8 @@ def test_source_code_in_a_traceback_is_not_the_cause():
         "{'loss': 1.5, 'grad_norm': 'nan'}\n{'loss': 1.4, 'grad_norm': '1.0'}\n",
         "bitsandbytes: The installed version of bitsandbytes was compiled without GPU support.\n{'loss': 1.5}\n",
         ended("ModuleNotFoundError: No module named 'wandb'") + "***** Running training *****\n",
+        "step:1 - actor/pg_loss:np.float64(0.0131) - response/aborted_ratio:0.0\n",
+        START + "2026-01-04 17:18:06,410 - ERROR - Can't load tokenizer for 'a/b'\n" + START,
     ],
 )
 def test_a_log_without_a_failure_has_no_cause(log):

@@ -1,0 +1,206 @@
+"""The events of a log in time: starts, steps, exceptions, processes that exited, and other reports of errors.
+
+A diagnosis looks for the end of the run in them, and walks back to its first cause.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cached_property
+
+from worker.diagnosis.log_text import Line, LogText, Source
+from worker.diagnosis.parsing.chains import Chain, chains
+from worker.diagnosis.parsing.roles import Role, is_conditional
+
+_STEPS = 3  # logged after an error, they show that training continued
+_SEVERAL = re.compile(
+    r"torch[./]distributed[./](?:elastic|run|launcher)|deepspeed[./]launcher|\b(?:torchrun|mpirun|srun) "
+)
+_MENTION = re.compile(
+    r"error(?! (?:traces?|reports?|rates?)\b)|exception|traceback|fatal|abort|failed|killed|cannot|denied"
+    r"|(?::|\b(?:command|file|folder|module|package|library|model|dataset)) not found",
+    re.I,
+)
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d{1,5})", re.S | re.M)
+_EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
+_LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
+_OF_STEP = re.compile(r"\b(?:[Ss]teps?|[Ii]ter|[Ii]teration|[Ee]poch)\b|\d(?:it/s|s/it)\b")
+_LOSS_OF_STEP = re.compile(r"[Ll]oss['\"]?\s{0,3}[:=]\s{0,3}(?:[\w.]{1,20}\()?-?\d+\.\d")
+_STARTED = re.compile(
+    r"^(?:.*\*{5} Running training \*{5}|\S*[$#] *(?:\w+=\S+ )*(?:accelerate|torchrun|deepspeed|python3?|llamafactory-cli|axolotl) "
+    r")|'train_runtime': |Setting OMP_NUM_THREADS environment variable for each process|will restart worker group"
+    r"|^(?!Traceback)\S[^\n]*\n+(?=  File \"[^\"\n]+\", line \d+\n(?:[^\n]*\n){1,7}?[^\n]*(?:Syntax|Indentation|Tab)Error)",
+    re.M,
+)
+"""Training began or ended, or a launcher started.
+
+A script that Python cannot parse, shown without the header of a traceback, ends before it begins.
+"""
+_DIGITS = re.compile(r"\d+")
+_SHORTEST_START = 20  # letters of a line that tells the start of a program from other lines
+
+
+class EventKind(Enum):
+    """What happened."""
+
+    START = auto()  # a launcher or training started, or training ended by itself
+    STEP = auto()  # the loss of a step was logged
+    EXCEPTION = auto()  # with those that it was raised because of
+    EXIT = auto()  # a launcher reports a process that failed
+    REPORT = auto()  # another line that reports an error: of a library, a watchdog, a scheduler, the kernel
+
+
+_ERRORS = (EventKind.EXCEPTION, EventKind.EXIT, EventKind.REPORT)
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event at the index `place` of a log's lines: for an exception, that of the last one's message.
+
+    `chain` are the exceptions; `rank` is that of the process that exited.
+    """
+
+    kind: EventKind
+    place: int
+    chain: Chain | None = None
+    rank: int | None = None
+
+
+class Timeline:
+    """The events of a log, in order."""
+
+    def __init__(self, log: LogText) -> None:
+        self._log = log
+        found = [*_starts(log), *_steps(log), *_exceptions(log), *_exits(log), *_reports(log)]
+        self.events = sorted(found, key=lambda event: event.place)
+        self._steps = [event.place for event in self.events if event.kind is EventKind.STEP]
+        self._last_start = max((event.place for event in self.events if event.kind is EventKind.START), default=-1)
+
+    @property
+    def shows_training(self) -> bool:
+        """True if the loss of a step was logged."""
+        return bool(self._steps)
+
+    def trained_after(self, place: int) -> bool:
+        """True if a loss was logged after the line."""
+        return bool(self._steps) and self._steps[-1] > place
+
+    def continued_after(self, place: int) -> bool:
+        """True if at least three losses were logged after the line, or training began or ended after it."""
+        return self._last_start > place or len(self._steps) - bisect_right(self._steps, place) >= _STEPS
+
+    @property
+    def failed(self) -> bool:
+        """True if the log shows an error after which training did not continue."""
+        return self.first_error is not None
+
+    @cached_property
+    def first_error(self) -> Line | None:
+        """The first line with an error after which training did not continue."""
+        places = (event.place for event in self.events if event.kind in _ERRORS)
+        return next((self._log.lines[place] for place in places if not self.continued_after(place)), None)
+
+    @cached_property
+    def first_mention(self) -> Line | None:
+        """The first line that mentions an error, outside of notices, code and advice, after which training did not continue."""
+        for place, (line, role) in enumerate(zip(self._log.lines, self._log.roles, strict=True)):
+            word = _MENTION.search(line.text) if role in (Role.ERROR, Role.TEXT) else None
+            if word and not is_conditional(line.text[: word.start()]) and not self.continued_after(place):
+                return line
+        return None
+
+    @cached_property
+    def endings(self) -> list[Chain]:
+        """For each rank and child process the exception that ended it, with its causes.
+
+        If the lines do not show which of several ranks printed them, every exception is one.
+        """
+        by_source: dict[Source, list[Chain]] = {}
+        for event in self.events:
+            if event.chain and not self.continued_after(event.place):
+                by_source.setdefault(self._log.lines[event.place].source, []).append(event.chain)
+        found = [one for source, joined in by_source.items() for one in self._fatal(source, joined)]
+        return [one for one in found if not one.beside] or found
+
+    def _fatal(self, source: Source, joined: Sequence[Chain]) -> list[Chain]:
+        """Of the exceptions of one source those that ended a process."""
+        fatal = [one for one in joined if not one.beside] or joined
+        unmarked = source[1] is None and (self._log.ranks > 1 or _SEVERAL.search(self._log.text) is not None)
+        return [one for one in fatal if unmarked or one.child or one is fatal[-1]]
+
+    @cached_property
+    def root_rank(self) -> int | None:
+        """The rank that failed first, according to the launcher."""
+        exits = [event for event in self.events if event.kind is EventKind.EXIT]
+        summary = _ROOT_CAUSE.search(self._log.text)
+        return int(summary[1]) if summary else exits[0].rank if exits else None
+
+    @cached_property
+    def root_node(self) -> int | None:
+        """The node whose launcher was the first to report a rank that failed."""
+        exits = [event.place for event in self.events if event.kind is EventKind.EXIT]
+        summary = _ROOT_CAUSE.search(self._log.text)
+        places = exits or ([self._log.place(summary.start())] if summary else [])
+        return self._log.lines[places[0]].node if places else None
+
+    def is_elsewhere(self, place: int) -> bool:
+        """True if another rank or node printed the line than the one that failed first, according to the launcher."""
+        line = self._log.lines[place]
+        return (None not in (self.root_rank, line.rank) and line.rank != self.root_rank) or (
+            None not in (self.root_node, line.node) and line.node != self.root_node
+        )
+
+
+def _starts(log: LogText) -> Iterator[Event]:
+    for found in _STARTED.finditer(log.text):
+        yield Event(EventKind.START, log.place(found.end()))
+    yield from _restarts(log)
+
+
+def _restarts(log: LogText) -> Iterator[Event]:
+    """Where the first line of the log returns right after an error: the program was started again."""
+    first = next((place for place, line in enumerate(log.lines) if line.text.strip()), None)
+    if first is None or log.roles[first] in (Role.ERROR, Role.CODE) or len(_words(log, first)) < _SHORTEST_START:
+        return
+    after_error = False
+    for place in range(first + 1, len(log.lines)):
+        if (
+            after_error
+            and _words(log, place) == _words(log, first)
+            and log.lines[place].source == log.lines[first].source
+        ):
+            yield Event(EventKind.START, place)
+        if log.lines[place].text.strip():
+            after_error = log.roles[place] is Role.ERROR
+
+
+def _words(log: LogText, place: int) -> str:
+    return _DIGITS.sub("", log.lines[place].text)
+
+
+def _steps(log: LogText) -> Iterator[Event]:
+    for place, text in enumerate(log.searched):
+        if "oss" in text and (_LOSS.search(text) or (_LOSS_OF_STEP.search(text) and _OF_STEP.search(text))):
+            yield Event(EventKind.STEP, place)
+
+
+def _exceptions(log: LogText) -> Iterator[Event]:
+    texts = [line.text for line in log.lines]
+    for source, places in log.places_by_source.items():
+        own = [one for one in log.tracebacks if log.lines[one.first].source == source]
+        for chain in chains(texts, places, own):
+            yield Event(EventKind.EXCEPTION, chain.links[-1].last, chain=chain)
+
+
+def _exits(log: LogText) -> Iterator[Event]:
+    for found in _EXIT.finditer(log.text):
+        yield Event(EventKind.EXIT, log.place(found.start()), rank=int(found[1]))
+
+
+def _reports(log: LogText) -> Iterator[Event]:
+    raised = {place for one in log.tracebacks for place in range(one.last, one.end + 1)}
+    for place, role in enumerate(log.roles):
+        if role is Role.ERROR and place not in raised and not _EXIT.search(log.lines[place].text):
+            yield Event(EventKind.REPORT, place)
