@@ -14,7 +14,7 @@ from training.redaction import ESCAPES
 from worker.diagnosis.log_file import Excerpt
 from worker.diagnosis.parsing import prefixes
 from worker.diagnosis.parsing.needles import Haystack
-from worker.diagnosis.parsing.roles import Role, roles
+from worker.diagnosis.parsing.roles import NOTICE_LEVELS, Role, roles
 from worker.diagnosis.parsing.tracebacks import Traceback, tracebacks, wrapped_messages
 
 LONGEST_LINE = 4000  # characters
@@ -131,7 +131,7 @@ class LogText:
     def _all_tracebacks(self) -> list[Traceback]:
         texts = [line.text for line in self.lines]
         found = [one for places in self.places_by_source.values() for one in tracebacks(texts, places)]
-        return sorted(found, key=lambda one: one.first)
+        return sorted((one for one in found if not self._is_notice(one)), key=lambda one: one.first)
 
     @cached_property
     def places_by_source(self) -> dict[Source, list[int]]:
@@ -140,6 +140,10 @@ class LogText:
         for place, line in enumerate(self.lines):
             by_source.setdefault(line.source, []).append(place)
         return by_source
+
+    def _is_notice(self, one: Traceback) -> bool:
+        """True if a logger printed it as a warning: the program went on."""
+        return self.lines[one.first].level in NOTICE_LEVELS
 
     def _of_launcher(self, one: Traceback) -> bool:
         """True if the launcher raised it, which only means that a rank failed."""

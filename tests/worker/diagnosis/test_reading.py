@@ -58,6 +58,10 @@ def test_source_code_in_a_traceback_is_not_the_cause():
         "bitsandbytes: The installed version of bitsandbytes was compiled without GPU support.\n{'loss': 1.5}\n",
         ended("ModuleNotFoundError: No module named 'wandb'") + "***** Running training *****\n",
         "step:1 - actor/pg_loss:np.float64(0.0131) - response/aborted_ratio:0.0\n",
+        "".join(f"WARNING 06-25 16:32:09 [utils.py:4] {line}\n" for line in ended("ImportError: libx.so").split("\n"))
+        + "INFO 06-25 16:32:19 [core.py:306] ready\n",
+        "ERROR:2026-03-02 11:56:34,332:git root error: Cmd('git') failed due to: exit code(128)\n"
+        "  stderr: 'fatal: detected dubious ownership in repository at '/work/a'\n",
         START + "2026-01-04 17:18:06,410 - ERROR - Can't load tokenizer for 'a/b'\n" + START,
     ],
 )

@@ -2,7 +2,8 @@
 
 To add a cause, add a table to its subject's file and a log to tests/logs. The fields of a table are those of `Cause`, and
 those of a sign those of `Sign`. A sign's condition is `when = "NAME"`, a function of worker/diagnosis/conditions.py,
-or `NAME = 'PATTERN'` for one that takes a pattern. `{{name}}` stands for the text of that name in the file's `fragments`.
+or `NAME = 'PATTERN'` for one that takes a pattern. `{{name}}` stands for the text of that name in the file's `fragments`, or
+in fragments.toml.
 """
 
 import re
@@ -29,10 +30,14 @@ _CONDITIONS: dict[str, When] = {
 }
 
 
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
+
+
 def _read(subject: str) -> Iterator[Cause]:
     """The causes of a subject's file."""
-    causes = tomllib.loads((Path(__file__).parent / f"{subject}.toml").read_text(encoding="utf-8"))
-    fragments = causes.pop("fragments", {})
+    causes = _table(subject)
+    fragments = _table("fragments") | causes.pop("fragments", {})
     for name, cause in causes.items():
         yield _cause(name, **_complete(cause, fragments))
 

@@ -180,7 +180,7 @@ def _of_tracebacks(read: list[Read], found: Sequence[re.Match[str] | None]) -> l
     """The lines in runs of the same prefix that contain a traceback."""
     runs: list[list[int]] = []
     for index, match in enumerate(found):
-        if match is None or match["level"].startswith(("WARN", "DEBUG")):
+        if match is None:
             continue
         if runs and runs[-1][-1] == index - 1:
             runs[-1].append(index)

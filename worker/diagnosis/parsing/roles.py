@@ -17,7 +17,7 @@ class Role(IntEnum):
     CODE = 3
 
 
-_NOTICE_LEVELS = ("DEBUG", "INFO", "WARN", "WARNING")
+NOTICE_LEVELS = ("DEBUG", "INFO", "WARN", "WARNING")
 _CODE = re.compile(
     r"\s*frame #\d+:|\s+(?:raise|return|assert|warnings\.warn|logger\.\w+|warn)\b|\s*\d+ +[│|] |│|\s*❱"
     r"|\s*(?:from [\w.]+ import \w|import [\w.]+$|except\b.*:$)"
@@ -27,7 +27,7 @@ _NOTICE = re.compile(
     r"|accepting this combination|but since the APIs are compatible"
     r"|[Ff]alling back to|^\s*warnings\.warn"
     r"|\b[Rr]etry(?:ing)? (?:in\b|\d+/\d+)|Trying to resume|thrown while requesting|external/local_(?:xla|tsl)/|\btensorflow/"
-    r"|^Using the latest cached version of the "
+    r"|^Using the latest cached version of the |fatal: (?:not a git repository|detected dubious ownership)|git root error: "
     r"|^(?:You are attempting to use )?Flash ?Attention [\d.]+ (?:only supports|without|with a model not)",
 )
 _ERROR = re.compile(
@@ -72,6 +72,6 @@ def roles(lines: Sequence[Printed], found: Iterable[tuple[Traceback, bool]]) -> 
 def _role(line: Printed) -> Role:
     if _CODE.match(line.text):
         return Role.CODE
-    if line.level in _NOTICE_LEVELS or _NOTICE.search(line.text):
+    if line.level in NOTICE_LEVELS or _NOTICE.search(line.text):
         return Role.NOTICE
     return Role.ERROR if line.level or _ERROR.match(line.text) else Role.TEXT
