@@ -105,6 +105,11 @@ class LogText:
         return [one for one in self._all_tracebacks if not self._of_launcher(one)]
 
     @cached_property
+    def of_launcher(self) -> list[Traceback]:
+        """The launcher's own tracebacks, which only report that a rank failed."""
+        return [one for one in self._all_tracebacks if self._of_launcher(one)]
+
+    @cached_property
     def roles(self) -> list[Role]:
         """The role of each line."""
         found = [(one, self._of_launcher(one)) for one in self._all_tracebacks]

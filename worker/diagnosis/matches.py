@@ -96,8 +96,7 @@ def _explaining(log: Log, matches: list[Match]) -> list[Match]:
     """
     ended = ending(log)
     if ended is None:
-        failed, diverged = log.timeline.failed, log.ends_not_finite
-        return [one for one in matches if one.kind is not Kind.SYMPTOM or failed or (one.sign.lasting and diverged)]
+        return [one for one in matches if _ends_without_exception(one, log)]
     final = log.lines[ended.links[-1].last].text
     reports = not _BY_USER.match(final) and (bool(_REPORT.match(final)) or _is_consequence(matches, log))
     return [
@@ -109,6 +108,15 @@ def _explaining(log: Log, matches: list[Match]) -> list[Match]:
             else (reports and one.role is Role.ERROR) or _is_of_ending(one, log)
         )
     ]
+
+
+def _ends_without_exception(match: Match, log: Log) -> bool:
+    """True if the match may show how a run without an exception ended: by an error, or by one of its last lines."""
+    if log.timeline.failed:
+        return True
+    if match.kind is Kind.SYMPTOM:
+        return match.sign.lasting and log.ends_not_finite
+    return match.role is not Role.TEXT or log.timeline.is_last(match.place)
 
 
 def _is_of_ending(match: Match, log: Log) -> bool:

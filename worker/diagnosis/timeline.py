@@ -9,20 +9,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
+from itertools import islice
 
 from worker.diagnosis.log_text import Line, LogText, Source
 from worker.diagnosis.parsing.chains import Chain, chains
 from worker.diagnosis.parsing.roles import Role, is_conditional
 
+_LAST = 30  # lines that may follow the one that says why a program ended
 _STEPS = 3  # logged after an error, they show that training continued
 _SEVERAL = re.compile(
     r"torch[./]distributed[./](?:elastic|run|launcher)|deepspeed[./]launcher|\b(?:torchrun|mpirun|srun) "
 )
 _MENTION = re.compile(
-    r"error(?! (?:traces?|reports?|rates?)\b)|exception|traceback|fatal|abort|failed|killed|cannot|denied"
+    r"error(?! (?:traces?|reports?|rates?)\b)|(?<!add an )exception|traceback|fatal|abort|failed|killed|cannot|denied"
     r"|(?::|\b(?:command|file|folder|module|package|library|model|dataset)) not found",
     re.I,
 )
+_ROW = re.compile(r"\s*\[?\{")  # of data or metrics: it may contain any word
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?^\s*rank\s*: (\d{1,5})", re.S | re.M)
 _EXIT = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d{1,5})")
 _LOSS = re.compile(r"['\"]loss['\"]: '?[\d.naif]+")
@@ -59,7 +62,7 @@ _ERRORS = (EventKind.EXCEPTION, EventKind.EXIT, EventKind.REPORT)
 class Event:
     """An event at the index `place` of a log's lines: for an exception, that of the last one's message.
 
-    `chain` are the exceptions; `rank` is that of the process that exited.
+    `chain` are the exceptions; `rank` is that of the process that exited, if the launcher names it.
     """
 
     kind: EventKind
@@ -106,10 +109,16 @@ class Timeline:
     def first_mention(self) -> Line | None:
         """The first line that mentions an error, outside of notices, code and advice, after which training did not continue."""
         for place, (line, role) in enumerate(zip(self._log.lines, self._log.roles, strict=True)):
-            word = _MENTION.search(line.text) if role in (Role.ERROR, Role.TEXT) else None
+            printed = role in (Role.ERROR, Role.TEXT) and not _ROW.match(line.text)
+            word = _MENTION.search(line.text) if printed else None
             if word and not is_conditional(line.text[: word.start()]) and not self.continued_after(place):
                 return line
         return None
+
+    def is_last(self, place: int) -> bool:
+        """True if the program printed little after the line."""
+        written = (line for line in self._log.lines[place + 1 :] if line.text.strip())
+        return next(islice(written, _LAST, None), None) is None
 
     @cached_property
     def endings(self) -> list[Chain]:
@@ -133,14 +142,14 @@ class Timeline:
     @cached_property
     def root_rank(self) -> int | None:
         """The rank that failed first, according to the launcher."""
-        exits = [event for event in self.events if event.kind is EventKind.EXIT]
         summary = _ROOT_CAUSE.search(self._log.text)
-        return int(summary[1]) if summary else exits[0].rank if exits else None
+        ranks = (event.rank for event in self.events if event.rank is not None)
+        return int(summary[1]) if summary else next(ranks, None)
 
     @cached_property
     def root_node(self) -> int | None:
         """The node whose launcher was the first to report a rank that failed."""
-        exits = [event.place for event in self.events if event.kind is EventKind.EXIT]
+        exits = [event.place for event in self.events if event.rank is not None]
         summary = _ROOT_CAUSE.search(self._log.text)
         places = exits or ([self._log.place(summary.start())] if summary else [])
         return self._log.lines[places[0]].node if places else None
@@ -162,7 +171,9 @@ def _starts(log: LogText) -> Iterator[Event]:
 def _restarts(log: LogText) -> Iterator[Event]:
     """Where the first line of the log returns right after an error: the program was started again."""
     first = next((place for place, line in enumerate(log.lines) if line.text.strip()), None)
-    if first is None or log.roles[first] in (Role.ERROR, Role.CODE) or len(_words(log, first)) < _SHORTEST_START:
+    if first is None or log.roles[first] in (Role.ERROR, Role.CODE):
+        return
+    if len(_words(log, first)) < _SHORTEST_START or "warn" in log.lines[first].text.lower():
         return
     after_error = False
     for place in range(first + 1, len(log.lines)):
@@ -195,6 +206,8 @@ def _exceptions(log: LogText) -> Iterator[Event]:
 
 
 def _exits(log: LogText) -> Iterator[Event]:
+    for one in log.of_launcher:
+        yield Event(EventKind.EXIT, one.last)
     for found in _EXIT.finditer(log.text):
         yield Event(EventKind.EXIT, log.place(found.start()), rank=int(found[1]))
 

@@ -62,6 +62,10 @@ def test_source_code_in_a_traceback_is_not_the_cause():
         + "INFO 06-25 16:32:19 [core.py:306] ready\n",
         "ERROR:2026-03-02 11:56:34,332:git root error: Cmd('git') failed due to: exit code(128)\n"
         "  stderr: 'fatal: detected dubious ownership in repository at '/work/a'\n",
+        "The repository for a/b contains custom code which must be executed to correctly load the model.\n"
+        + "Loading and generating\n" * 40,
+        '{"OUTPUT": "I cannot answer that: the device failed."}\n' * 3,
+        "A matching Triton is not available\nError caught was: No module named 'triton'\n",
         START + "2026-01-04 17:18:06,410 - ERROR - Can't load tokenizer for 'a/b'\n" + START,
     ],
 )
@@ -188,6 +192,12 @@ def test_prefixes_of_log_collectors_do_not_hide_the_traceback(prefix):
     text = ended("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", code="loss.backward()")
     diagnosis = diagnose("".join(prefix + line + "\n" for line in text.splitlines()))
     assert (diagnosis.cause, diagnosis.inferred["phase"]) == ("cuda_out_of_memory", "backward")
+
+
+def test_a_log_with_only_the_launchers_report_is_a_failure_of_a_rank():
+    raised = ended("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:")
+    assert diagnose(raised).cause == "rank_failed"
+    assert diagnose("".join(f"        | {line}\n" for line in raised.splitlines())).cause == "rank_failed"
 
 
 def test_an_error_between_many_lines_of_metrics_is_found():

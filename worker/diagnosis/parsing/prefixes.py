@@ -39,6 +39,7 @@ _EVERY_LINE = (
     *_DISTINCT,
     _prefix(r"[A-Za-z0-9][\w.-]*(?:\[\w+\])? +\| "),  # docker compose, foreman
     _prefix(r"[a-z][\w.-]{0,63}: "),  # pdsh and DeepSpeed's launcher: the host
+    _prefix(r" *\| "),  # programs that indent another's output
     _prefix(r"\[\d+\] "),  # line counters
     _prefix(r"> ?"),  # quoted in an e-mail or an issue
     _prefix(r"    "),
