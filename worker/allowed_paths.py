@@ -22,7 +22,7 @@ STARTER = ROOT / "static" / "starter"
 _MODEL_FIX = "Give a hub id such as Qwen/Qwen3-0.6B, or a model in a folder of LATHE_MODEL_FOLDERS."
 _WHO = "may only be set by the user who runs the server."
 _OWN_FIX = "Leave it out, or ask the user who runs the server to queue the run."
-# Keys of a DeepSpeed JSON that name files or folders, at any depth.
+# Keys that name files or folders, at any depth.
 _PATH_KEYS = re.compile(r".*(path|file|folder|dir|directory)")
 
 
@@ -119,17 +119,17 @@ def _within(path: Path, folders: tuple[Path, ...] | None) -> bool:
 def _written(config: RunConfig) -> Iterator[Problem]:
     if config.nvme_path:
         yield Problem("nvme_path", config.nvme_path, _WHO, _OWN_FIX)
-    for key, value in _paths(given(config) or {}):
+    for key, value in named_paths(given(config) or {}):
         yield Problem("deepspeed_config", f"{key}: {json.dumps(value)}", _WHO, _OWN_FIX)
 
 
-def _paths(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """The keys of a DeepSpeed JSON that name a file or folder, and strings that look like paths."""
+def named_paths(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys of a JSON object, such as DeepSpeed's, that name a file or folder, and strings that look like paths."""
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from _paths(inner, str(name))
+            yield from named_paths(inner, str(name))
     elif isinstance(value, list):
         for inner in value:
-            yield from _paths(inner, key)
+            yield from named_paths(inner, key)
     elif isinstance(value, str) and value and (_PATH_KEYS.fullmatch(key) or "/" in value or value[0] in "~."):
         yield key, value

@@ -110,6 +110,11 @@ class Method(StrEnum):
         """True if the settings of LoRA apply."""
         return self in (Method.LORA, Method.QLORA)
 
+    @property
+    def in_peft(self) -> str:
+        """PEFT's name of the adapter, in lower case."""
+        return (Method.LORA if self.is_lora else self).value
+
 
 class LoraInit(StrEnum):
     DEFAULT = "default"

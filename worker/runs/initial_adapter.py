@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from training.config.choices import LoraInit, Method
+from training.config.choices import LoraInit
 from training.config.run_config import RunConfig
 from training.errors import Problem
 from training.model_info.folder import ADAPTER_CONFIG
@@ -62,8 +62,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _differences(config: RunConfig, values: dict[str, Any]) -> Iterator[Problem]:
     kind = str(values.get("peft_type") or "").lower()
-    own = Method.LORA.value if config.method.is_lora else config.method.value
-    if kind != own:
+    if kind != config.method.in_peft:
         message = f"is an adapter of {kind or 'an unknown method'}, and method is {config.method.value}."
         yield Problem(_FIELD, config.init_adapter, message, "Choose its method.")
         return

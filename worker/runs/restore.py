@@ -27,7 +27,7 @@ from training.units import byte_size
 from worker import disk_quota
 from worker.disk_quota import DiskQuota
 from worker.machine.sizes import size_of
-from worker.runs import archive, archived_evaluations
+from worker.runs import archive, archived_adapter, archived_evaluations
 from worker.runs.run_archive import FILES, LOOSE_FILES, RESULT_ENDINGS, ROW_FILE, RUN_FIELDS, SCHEMA, TABLES
 from worker.settings import get_settings
 from worker.store import database, runs
@@ -61,6 +61,8 @@ def restore(path: Path, *, owner: str = LOCAL) -> Run:
         with ZipFile(path) as source:
             members = _checked_members(path, source, quota)
             run = _run(path, source, owner)
+            for fault in archived_adapter.faults(source, members, parse(run.config)):
+                raise BadArchive("FILE", str(path), fault, _FIX)
             _extract(source, members, part)
             return _store(path, source, run, part, quota)
     except (BadZipFile, NotImplementedError, EOFError, RuntimeError, zlib.error, struct.error) as error:

@@ -127,6 +127,32 @@ def test_a_row_that_lists_cannot_show_is_refused_and_every_list_stays_whole(api,
         assert api.get(path).status_code == 200
 
 
+ADAPTER = {"peft_type": "LORA", "base_model_name_or_path": "/models/base", "target_modules": r".*\.(q|v)_proj", "r": 8}
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "values"),
+    [
+        ("full", "model/adapter_config.json", {}),  # transformers would load the model that it names
+        ("full", "adapter/adapter_config.json", {}),
+        ("lora", "model/adapter_config.json", {}),
+        ("lora", "adapter/more/adapter_config.json", {}),
+        ("lora", "adapter/adapter_config.json", {"peft_type": "XLORA", "adapters": {"0": "/etc"}}),
+        ("lora", "adapter/adapter_config.json", {"corda_config": {"cache_file": "/etc/passwd"}}),
+        ("lora", "adapter/adapter_config.json", {"lora_ga_config": {"cache_file": "secret"}}),
+        ("lora", "adapter/adapter_config.json", {"megatron_config": {}, "megatron_core": "antigravity"}),
+        ("prompt_tuning", "adapter/adapter_config.json", {"peft_type": "PREFIX_TUNING"}),
+    ],
+    ids=str,
+)
+def test_an_adapter_that_names_what_is_not_in_the_archive_is_refused(api, archive, method, name, values):
+    files = {f"files/{name}": json.dumps(ADAPTER | values)}
+    answer = restored(api, forged(archive | files, config={"method": method}))
+    assert answer.status_code == 422 and "has an adapter" in answer.json()["error"]["message"], answer.text
+    fine = {"files/adapter/adapter_config.json": json.dumps(ADAPTER)}
+    assert restored(api, forged(archive | fine)).status_code == 201
+
+
 def test_an_archive_that_becomes_many_times_as_large_is_refused(api, archive):
     target = io.BytesIO()
     with ZipFile(target, "w", compression=8) as packed:
