@@ -1,7 +1,7 @@
 """Conditions of signs: whose code raised the exception, and what else the log mentions."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from worker.diagnosis.cause import When
 from worker.diagnosis.log import Log
@@ -80,6 +80,13 @@ def unless(text: str) -> When:
     """True if the log contains no text that matches."""
     pattern = re.compile(text)
     return lambda log, _: pattern.search(log.text) is None
+
+
+def all_of(given: Sequence[When]) -> When | None:
+    """True if all conditions hold; None without any."""
+    if len(given) < 2:
+        return next(iter(given), None)
+    return lambda log, place: all(one(log, place) for one in given)
 
 
 _HTTP = re.compile(

@@ -116,7 +116,7 @@ def _ends_without_exception(match: Match, log: Log) -> bool:
         return True
     if match.kind is Kind.SYMPTOM:
         return match.sign.lasting and log.ends_not_finite
-    return match.role is not Role.TEXT or log.timeline.is_last(match.place)
+    return log.timeline.is_last(match.place)
 
 
 def _is_of_ending(match: Match, log: Log) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
-from itertools import islice
 
 from worker.diagnosis.log_text import Line, LogText, Source
 from worker.diagnosis.parsing.chains import Chain, chains
@@ -55,6 +54,7 @@ class EventKind(Enum):
     REPORT = auto()  # another line that reports an error: of a library, a watchdog, a scheduler, the kernel
 
 
+_OTHER = (Role.TEXT, Role.NOTICE)
 _ERRORS = (EventKind.EXCEPTION, EventKind.EXIT, EventKind.REPORT)
 
 
@@ -78,6 +78,9 @@ class Timeline:
         self._log = log
         found = [*_starts(log), *_steps(log), *_exceptions(log), *_exits(log), *_reports(log)]
         self.events = sorted(found, key=lambda event: event.place)
+        self._written = [
+            place for place, role in enumerate(log.roles) if role in _OTHER and log.lines[place].text.strip()
+        ]
         self._steps = [event.place for event in self.events if event.kind is EventKind.STEP]
         self._last_start = max((event.place for event in self.events if event.kind is EventKind.START), default=-1)
 
@@ -101,24 +104,28 @@ class Timeline:
 
     @cached_property
     def first_error(self) -> Line | None:
-        """The first line with an error after which training did not continue."""
-        places = (event.place for event in self.events if event.kind in _ERRORS)
-        return next((self._log.lines[place] for place in places if not self.continued_after(place)), None)
+        """The first line with an exception, or near the end with a report, after which training did not continue."""
+        found = (event for event in self.events if event.kind in _ERRORS and not self.continued_after(event.place))
+        places = (one.place for one in found if one.kind is not EventKind.REPORT or self.is_last(one.place))
+        return next((self._log.lines[place] for place in places), None)
 
     @cached_property
     def first_mention(self) -> Line | None:
-        """The first line that mentions an error, outside of notices, code and advice, after which training did not continue."""
+        """The first line near the end that mentions an error, outside of notices, code and advice."""
         for place, (line, role) in enumerate(zip(self._log.lines, self._log.roles, strict=True)):
             printed = role in (Role.ERROR, Role.TEXT) and not _ROW.match(line.text)
             word = _MENTION.search(line.text) if printed else None
-            if word and not is_conditional(line.text[: word.start()]) and not self.continued_after(place):
+            if word and self._is_end(place) and not is_conditional(line.text[: word.start()]):
                 return line
         return None
 
+    def _is_end(self, place: int) -> bool:
+        """True if the run may have ended at the line."""
+        return self.is_last(place) and not self.continued_after(place)
+
     def is_last(self, place: int) -> bool:
-        """True if the program printed little after the line."""
-        written = (line for line in self._log.lines[place + 1 :] if line.text.strip())
-        return next(islice(written, _LAST, None), None) is None
+        """True if the program printed little else after the line than errors and code."""
+        return len(self._written) - bisect_right(self._written, place) <= _LAST
 
     @cached_property
     def endings(self) -> list[Chain]:

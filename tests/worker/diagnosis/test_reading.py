@@ -66,6 +66,11 @@ def test_source_code_in_a_traceback_is_not_the_cause():
         + "Loading and generating\n" * 40,
         '{"OUTPUT": "I cannot answer that: the device failed."}\n' * 3,
         "A matching Triton is not available\nError caught was: No module named 'triton'\n",
+        "[2026-02-26 21:57:44,754][jax._src][INFO] - Unable to initialize backend 'tpu': Failed to open libtpu.so\n"
+        * 3,
+        "[2026-04-14 15:15:11,403] ERROR: Exception in a request: FlashAttention only support fp16 and bf16 data type\n"
+        + "[2026-04-14 15:15:28,187] INFO: answered\n" * 40,
+        "Failed to detect the name of this notebook, you can set it manually\nwandb: W&B syncing failed, retrying\n",
         START + "2026-01-04 17:18:06,410 - ERROR - Can't load tokenizer for 'a/b'\n" + START,
     ],
 )

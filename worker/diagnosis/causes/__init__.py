@@ -57,11 +57,12 @@ def _cause(name: str, *, signs: list[dict[str, Any]], fix: list[str], analyze: s
 
 
 def _sign(*, pattern: str, kind: str = "error", inside: str = "", when: str = "", **fields: Any) -> Sign:
-    condition = _CONDITIONS[when] if when else None
-    for name in fields.keys() & conditions.OF_PATTERN.keys():
-        condition = conditions.OF_PATTERN[name](fields.pop(name))
+    given = [_CONDITIONS[when]] if when else []
+    given += [conditions.OF_PATTERN[name](fields.pop(name)) for name in fields.keys() & conditions.OF_PATTERN.keys()]
     frame = re.compile(inside) if inside else None
-    return Sign(re.compile(pattern, re.M), kind=Kind[kind.upper()], inside=frame, when=condition, **fields)
+    return Sign(
+        re.compile(pattern, re.M), kind=Kind[kind.upper()], inside=frame, when=conditions.all_of(given), **fields
+    )
 
 
 _SUBJECTS = {

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from worker.diagnosis.parsing.roles import NOTICE_LEVELS
 from worker.diagnosis.parsing.wrapping import joined
 
 # What launchers put before each line: torch's own hook, torchrun --tee, Lightning, mpirun (SageMaker's too).
@@ -28,7 +29,7 @@ def _prefix(pattern: str, flags: int = 0) -> re.Pattern[str]:
 
 _DISTINCT = (
     _prefix(
-        r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*(?:[ \t]|$)(?:std(?:out|err) [FP](?: |$))?"
+        r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+Z-]*\]?(?:[ \t]|$)(?:std(?:out|err) [FP](?: |$))?"
     ),  # Kubernetes, docker logs -t
     _prefix(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [^\s:\[]+(?:\[\d+\])?: "),  # journald, syslog
     _prefix(r"\[pod/[^\]]+\] "),  # kubectl logs --prefix
@@ -64,6 +65,7 @@ _LOGGER = tuple(
         rf"(?:{_TIME}) \[{_LEVEL}\] (?:{_WHERE}) ?(?:\[PID:\d+\] )?",  # DeepSpeed
         rf"\[{_LEVEL}\|[\w.]+:\d+\](?: (?:{_TIME}))? >> ",  # transformers
         rf"(?:{_TIME}) \[{_LEVEL}\] ",
+        rf"(?:{_TIME})\[[\w./-]+\]\[{_LEVEL}\] - ",  # Hydra
         rf"{_LEVEL}:[\w.]+:",  # logging.basicConfig
         rf"\[{_LEVEL}\] ?",
     )
@@ -166,15 +168,18 @@ def _without_loggers(read: list[Read]) -> list[Read]:
             continue
         levels = Counter(match["level"] for match in found if match)
         every = _mostly(prefix, [one.text for one in read], 1)
-        same = (
-            every and len(levels) == 1 and levels.total() >= _SEVERAL
-        )  # a collector's: it says nothing about the line
+        same = every and _is_collectors(levels, raised=bool(_of_tracebacks(read, found)))
         for index in range(len(read)) if every else _of_tracebacks(read, found):
             if match := found[index]:
                 level = read[index].level if same else match["level"]
                 read[index] = replace(read[index], text=read[index].text[match.end() :], level=level)
                 leveled[index] = bool(_LEVELED.search(read[index].text[:_LONGEST]))
     return read
+
+
+def _is_collectors(levels: Counter[str], *, raised: bool) -> bool:
+    """True if a collector gave every line the same level, which then says nothing about the line."""
+    return len(levels) == 1 and levels.total() >= _SEVERAL and (raised or not NOTICE_LEVELS & levels.keys())
 
 
 def _of_tracebacks(read: list[Read], found: Sequence[re.Match[str] | None]) -> list[int]:
