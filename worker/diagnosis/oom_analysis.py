@@ -170,10 +170,7 @@ def _fixes(
                 f"Process {pid} uses {byte_size(taken)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
             )
     if numbers.unused > max(numbers.requested or 0, 2**30) // 2:
-        unused = byte_size(numbers.unused)
-        fixes.append(
-            f"{unused} are reserved but fragmented: start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-        )
+        fixes.append(f"{_fragmented(numbers)}: start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
     tensor = guesses[0].tensor if guesses else None
     if tensor == ATTENTION:
         fixes.append("Set attention to sdpa or flash_attention_2, which never store the attention matrix.")
@@ -191,6 +188,15 @@ def _fixes(
     least = config.get("micro_batch_size") == 1, config.get("gradient_checkpointing") in ("full", "offloaded")
     left = [one for one, done in zip(_FITS, least, strict=True) if not done]
     return (*fixes, *left, "If that is not enough, shard more (zero2, zero3); offload last, since it is the slowest.")
+
+
+def _fragmented(numbers: Numbers) -> str:
+    """How much memory is fragmented, in the numbers that the message has."""
+    sizes = numbers.sizes or {}
+    if "unused_bytes" in sizes:
+        return f"{byte_size(sizes['unused_bytes'])} are reserved but fragmented"
+    reserved, allocated = byte_size(sizes["reserved_bytes"]), byte_size(sizes["allocated_bytes"])
+    return f"{reserved} are reserved, of which tensors use {allocated}; the rest is fragmented"
 
 
 def _changes(config: dict[str, Any], phase: str | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _NOTICE = re.compile(
     r"|[Ff]alling back to|^\s*warnings\.warn"
     r"|\b[Rr]etry(?:ing)? (?:in\b|\d+/\d+)|Trying to resume|thrown while requesting|external/local_(?:xla|tsl)/|\btensorflow/"
     r"|^Using the latest cached version of the |fatal: (?:not a git repository|detected dubious ownership)|git root error: "
-    r"|^Error caught was: |^wandb: (?!ERROR)|Failed to detect the name of this notebook"
+    r"|^Error caught was: |^wandb: (?!ERROR)|Failed to detect the name of this notebook|^zip error: "
     r"|^(?:You are attempting to use )?Flash ?Attention [\d.]+ (?:only supports|without|with a model not)",
 )
 _ERROR = re.compile(
