@@ -13,8 +13,9 @@ from paths import ROOT
 from patience import run
 
 from benchmarks.reference.cells import GLOBAL_BATCH, cells
-from benchmarks.reference.command import Finding, compare, summary
+from benchmarks.reference.command import LIMITS, Finding, compare, summary
 from benchmarks.reference.inputs import make_inputs
+from benchmarks.reference.random_cells import random_cells
 from benchmarks.reference.rows import IGNORED, rows_of
 from training.config.choices import Strategy, Task
 from training.config.machine import Machine
@@ -29,7 +30,7 @@ TRIED = (
 
 
 def good(**figures: float) -> Finding:
-    return Finding("cell", **({"loss": 0.0, "gradient": 0.0, "evaluation": 0.0, "weights": 0.0} | figures))
+    return Finding("cell", **(dict.fromkeys(LIMITS, 0.0) | figures))
 
 
 def test_the_cells_cover_every_task_and_strategy_with_the_same_global_batch() -> None:
@@ -71,7 +72,8 @@ def test_only_answers_and_their_end_tokens_carry_loss_in_every_turn(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("figure", "size"), [("loss", 2e-6), ("gradient", 2e-4), ("evaluation", 2e-6), ("weights", 2e-4)]
+    ("figure", "size"),
+    [("loss", 2e-6), ("gradient", 2e-4), ("evaluation", 2e-6), ("weights", 2e-4), ("reloaded", 2e-6)],
 )
 def test_a_figure_beyond_its_limit_is_a_disagreement(figure: str, size: float) -> None:
     assert good().agrees and not good(**{figure: size}).agrees
@@ -104,7 +106,7 @@ def test_rows_unknown_to_the_reference_are_a_mismatch(tmp_path: Path) -> None:
 
     (cell,) = [cell for cell in CELLS if cell.name.startswith("sft padded, 8x1x1")]
     batches = tmp_path / "batches-0.jsonl"
-    batches.write_text(json.dumps({"step": 1, "rows": [[5, 6], [7]]}) + "\n")
+    batches.write_text(json.dumps({"process": 1, "step": 1, "rows": [[5, 6], [7]]}) + "\n")
     assert _steps(tmp_path, cell, [[7], [5, 6]]) == [[[[1, 0]]]]
     with pytest.raises(MismatchError, match="other tokens"):
         _steps(tmp_path, cell, [[7], [5, 9]])
@@ -114,7 +116,7 @@ def test_a_row_that_trains_twice_in_an_epoch_is_a_mismatch(tmp_path: Path) -> No
     from benchmarks.reference.run import MismatchError, _steps
 
     (cell,) = [cell for cell in CELLS if cell.name.startswith("sft padded, 8x1x1")]
-    lines = [{"step": step, "rows": [[5, 6], [7]]} for step in (1, 2)]
+    lines = [{"process": 1, "step": step, "rows": [[5, 6], [7]]} for step in (1, 2)]
     (tmp_path / "batches-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert _steps(tmp_path, cell, [[7], [5, 6]]) == [[[[1, 0]]], [[[1, 0]]]]  # two epochs
     with pytest.raises(MismatchError, match="2 of 3 rows"):
@@ -126,8 +128,25 @@ def test_a_rank_without_rows_at_the_end_of_an_epoch_does_not_count(tmp_path: Pat
 
     cell = next(cell for cell in CELLS if cell.name.startswith("sft padded, 4x1x2"))
     for rank, rows in enumerate(([[5], [6]], [[5]])):
-        (tmp_path / f"batches-{rank}.jsonl").write_text(json.dumps({"step": 1, "rows": rows}) + "\n")
+        (tmp_path / f"batches-{rank}.jsonl").write_text(json.dumps({"process": 1, "step": 1, "rows": rows}) + "\n")
     assert _steps(tmp_path, cell, [[5], [6]]) == [[[[0, 1], []]]]
+
+
+def test_of_a_step_that_was_taken_again_after_a_kill_the_last_rows_count(tmp_path: Path) -> None:
+    from benchmarks.reference.run import _steps
+
+    cell = next(cell for cell in CELLS if cell.name.startswith("sft padded, 8x1x1"))
+    taken = [(1, 1, [[5], [6]]), (1, 2, [[7], [8]]), (2, 2, [[8], [7]])]
+    lines = [{"process": process, "step": step, "rows": rows} for process, step, rows in taken]
+    (tmp_path / "batches-0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert _steps(tmp_path, cell, [[5], [6], [7], [8]]) == [[[[0, 1]]], [[[3, 2]]]]
+
+
+def test_random_cells_are_those_of_their_seed_and_no_rule_refuses_them(tmp_path: Path) -> None:
+    drawn = random_cells(30, tmp_path, 7)
+    assert [cell.name for cell in drawn] == [cell.name for cell in random_cells(30, tmp_path, 7)]
+    assert len({cell.name for cell in drawn}) == 30
+    assert {cell.killed_at > 0 for cell in drawn} == {True, False}
 
 
 def test_cells_that_agreed_in_the_log_are_not_run_again(tmp_path: Path) -> None:
