@@ -76,7 +76,9 @@ class Timeline:
 
     def __init__(self, log: LogText) -> None:
         self._log = log
-        found = [*_starts(log), *_steps(log), *_exceptions(log), *_exits(log), *_reports(log)]
+        steps = list(_steps(log))
+        raised = [one for one in _exceptions(log) if not (one.chain and one.chain.ignored and steps)]
+        found = [*_starts(log), *steps, *raised, *_exits(log), *_reports(log)]
         self.events = sorted(found, key=lambda event: event.place)
         self._written = [
             place for place, role in enumerate(log.roles) if role in _OTHER and log.lines[place].text.strip()

@@ -70,6 +70,10 @@ def test_source_code_in_a_traceback_is_not_the_cause():
         * 3,
         "[2026-04-14 15:15:11,403] ERROR: Exception in a request: FlashAttention only support fp16 and bf16 data type\n"
         + "[2026-04-14 15:15:28,187] INFO: answered\n" * 40,
+        "{'loss': 1.5, 'epoch': 1.0}\n"
+        + ended(
+            "AttributeError: no _workers_status", before="Exception ignored in: <function Iterator.__del__ at 0x7f>\n"
+        ),
         "Failed to detect the name of this notebook, you can set it manually\nwandb: W&B syncing failed, retrying\n",
         START + "2026-01-04 17:18:06,410 - ERROR - Can't load tokenizer for 'a/b'\n" + START,
     ],

@@ -10,7 +10,8 @@ from worker.diagnosis.parsing.tracebacks import Traceback
 _HANDLED = re.compile(r"During handling of the above exception, another exception occurred")
 _LINK = re.compile(rf"The above exception was the direct cause of|{_HANDLED.pattern}|^\s*Original Traceback ")
 _CHILD = re.compile(r"Process \S+:$")
-_BESIDE = re.compile(r"Exception (?:ignored )?in|Error in (?:atexit|sys\.)|-{3} Logging error -{3}|Exception caught in")
+_IGNORED = re.compile(r"Exception ignored in|-{3} Logging error -{3}")
+_BESIDE = re.compile(rf"{_IGNORED.pattern}|Exception in|Error in (?:atexit|sys\.)|Exception caught in")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Chain:
     """True if the last exception was raised while another one was handled, without naming it as its cause."""
     beside: bool = False
     child: bool = False
+    ignored: bool = False
+    """True if Python ignored it, in a destructor or in logging."""
 
     def raised_at(self, place: int) -> bool:
         """True if the line is in the message of one of the exceptions."""
@@ -48,8 +51,8 @@ def chains(texts: Sequence[str], places: Sequence[int], found: Sequence[Tracebac
             joined[-1] = Chain((*previous.links, one), handled, previous.beside, previous.child)
         else:
             above = _above(between)
-            beside, child = (any(mark.match(text) for text in above) for mark in (_BESIDE, _CHILD))
-            joined.append(Chain((one,), beside=beside, child=child))
+            beside, child, ignored = (any(map(mark.match, above)) for mark in (_BESIDE, _CHILD, _IGNORED))
+            joined.append(Chain((one,), beside=beside, child=child, ignored=ignored))
     return joined
 
 
