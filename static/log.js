@@ -69,7 +69,9 @@
       try {
         const { lines } = await this.ask("log-window", { limit: PAGE });
         this.begun = lines.length < PAGE;
-        this.lines = lines.map((line) => this.parsed(line));
+        const last = lines.at(-1)?.[0] ?? 0;
+        const meanwhile = this.lines.filter(({ id }) => id > last); // the stream has added them since the question was asked
+        this.lines = [...lines.map((line) => this.parsed(line)), ...meanwhile];
         this.draw();
       } catch (error) {
         console.warn(error);

@@ -184,6 +184,19 @@ def test_new_points_arrive_during_training_and_the_zoom_is_kept(page):
     assert page.evaluate("lathe.plotsOfRun().range[0]") == 5
 
 
+def test_a_line_that_arrives_while_the_log_is_loaded_is_kept(page):
+    run = trained("sums").prints("an early line")
+    held = []
+    page.route("**/log-window*", lambda route: held.append((route, route.fetch())), times=1)
+    page.goto(f"/run?id={run.id}")
+    wait_for_points(page, 40)
+    run.prints("a late line")
+    says(page, ".log", "a late line")
+    ((route, response),) = held
+    route.fulfill(response=response)
+    says(page, ".log", "an early line", "a late line")
+
+
 def test_stop_asks_for_confirmation_and_reaches_the_run(page):
     run = trained("sums")
     page.goto(f"/run?id={run.id}")
