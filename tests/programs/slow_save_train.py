@@ -8,8 +8,19 @@ import torch.distributed as dist
 
 from training import train
 from training.results import finish
+from training.trainer.reporting_trainer import ReportingTrainer
 
-check_result, save_result = finish.check_result, finish.save_result
+check_result, save_result, save_model = finish.check_result, finish.save_result, ReportingTrainer.save_model
+
+
+def limit_collectives(limit: timedelta) -> None:
+    dist.distributed_c10d._set_pg_timeout(limit)  # type: ignore[attr-defined]
+
+
+def limited(self: ReportingTrainer, folder: str) -> None:
+    """The ranks of DDP meet in no collective from here to the end of the save."""
+    limit_collectives(timedelta(seconds=0.1))
+    save_model(self, folder)
 
 
 def slow(*arguments: Any) -> None:
@@ -17,14 +28,13 @@ def slow(*arguments: Any) -> None:
     check_result(*arguments)
 
 
-def limited(*arguments: Any) -> Any:
-    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.1))  # type: ignore[attr-defined]
-    try:
-        return save_result(*arguments)
-    finally:
-        dist.distributed_c10d._set_pg_timeout(timedelta(minutes=10))  # type: ignore[attr-defined]
+def unlimited_afterwards(*arguments: Any) -> Any:
+    result = save_result(*arguments)
+    limit_collectives(timedelta(hours=1))
+    return result
 
 
 if __name__ == "__main__":
-    finish.check_result, finish.save_result = slow, limited
+    finish.check_result, finish.save_result = slow, unlimited_afterwards
+    ReportingTrainer.save_model = limited
     train.main()

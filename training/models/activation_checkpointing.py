@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 from torch.autograd.graph import save_on_cpu
+from transformers import TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from training.config.choices import Checkpointing
 
-# The name since transformers 5.23, and before.
-_ENABLING = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+# What transformers calls it: the first since 5.23.
+NAME = next(name for name in ("activation_checkpointing", "gradient_checkpointing") if hasattr(TrainingArguments, name))
 
 
 def checkpoint_every_second_layer(model: Any) -> int:
@@ -19,7 +20,7 @@ def checkpoint_every_second_layer(model: Any) -> int:
     It stays off in them when checkpointing is enabled again, as trl does after each forward pass of a reference model.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    name = next(name for name in _ENABLING if hasattr(model, name))
+    name = f"{NAME}_enable"
     enable = getattr(model, name)
 
     def spare_every_second() -> None:

@@ -155,7 +155,7 @@ def describe(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def keep_gradient_norm(model: torch.nn.Module) -> None:
-    """Has a DeepSpeed engine without ZeRO, in fp32, keep the gradient's norm: it computes it only to clip, and forgets it."""
+    """Makes a DeepSpeed engine without ZeRO keep the gradient norm in fp32, which it computes only for clipping."""
     engine: Any = model
     if not hasattr(engine, "clip_fp32_gradients") or hasattr(engine.optimizer, "_global_grad_norm"):
         return

@@ -102,9 +102,9 @@ def shared_mean(loss: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def gradient_factor(engine: Any, size: int) -> int:
-    """Returns by what the gradients of the processes that share a sequence are multiplied, so that DeepSpeed's reduction sums them.
+    """Returns the factor of the gradient with which DeepSpeed sums it over the `size` processes that share a sequence.
 
-    It sums them under ZeRO 1 and 2. Under ZeRO-3 it averages them where it reduces and scatters at once, which is set here.
+    ZeRO 1 and 2 sum. ZeRO-3 averages if it reduces and scatters in one operation, which is set here.
     """
     if size > 1 and engine.zero_optimization_stage() == _ZERO_3:
         engine.optimizer.reduce_scatter = True

@@ -86,9 +86,8 @@ def _nothing_trains(first_trained: Integers, max_length: int, name: str) -> Data
     if (first_trained >= 0).any():
         message = f"has no row with answer tokens within max_length {max_length}."
         return DataError(message, "Raise max_length.", file=name, field="max_length")
-    return DataError(
-        "has no row with loss.", "See loss_on and weight_field, and look at the data set's rows.", file=name
-    )
+    fix = "Check weight_field, loss_on, and the roles of the turns."
+    return DataError("has no row that carries loss.", fix, file=name)
 
 
 def sliced_rows(data_slice: str | None, rows: int) -> int:

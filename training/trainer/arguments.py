@@ -9,16 +9,12 @@ from training.config.choices import Interval, Precision, Strategy
 from training.config.machine import Machine
 from training.config.run_config import RunConfig
 from training.config.sharding import deepspeed_config, fsdp_config
+from training.models.activation_checkpointing import NAME
 from training.ranks.distributed import set_fsdp_policies
 from training.ranks.sequence_parallel import parallelism
 from training.run_folder.paths import checkpoints_dir
 from training.trainer.objectives import Objective
 from training.trainer.optimizers import optimizer_arguments, scheduler_arguments, scheduler_name
-
-# Its name since transformers 5.23, and before.
-_CHECKPOINTING = next(
-    name for name in ("activation_checkpointing", "gradient_checkpointing") if hasattr(TrainingArguments, name)
-)
 
 
 def training_arguments(
@@ -82,8 +78,8 @@ def _computation(config: RunConfig, machine: Machine, precision: Precision) -> d
         "bf16": precision is Precision.BF16,
         "fp16": precision is Precision.FP16,
         "tf32": True if config.tf32 and machine.kind == "cuda" else None,
-        _CHECKPOINTING: config.recomputes and config.strategy is not Strategy.FSDP,
-        f"{_CHECKPOINTING}_kwargs": {"use_reentrant": False} if config.recomputes else None,
+        NAME: config.recomputes and config.strategy is not Strategy.FSDP,
+        f"{NAME}_kwargs": {"use_reentrant": False} if config.recomputes else None,
         "torch_compile": config.torch_compile,
         "use_cpu": machine.kind == "cpu",
         "dataloader_pin_memory": machine.kind == "cuda",

@@ -163,12 +163,11 @@ def _inferred(numbers: Numbers, phase: str | None, guesses: list[Guess]) -> dict
 def _fixes(
     numbers: Numbers, phase: str | None, guesses: list[Guess], config: dict[str, Any], changes: dict[str, Any]
 ) -> tuple[str, ...]:
-    fixes: list[str] = []
-    for pid, taken in numbers.others:
-        if taken > 2**29:
-            fixes.append(
-                f"Process {pid} uses {byte_size(taken)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
-            )
+    fixes = [
+        f"Process {pid} uses {byte_size(taken)} of the same GPU: end it, or choose another GPU with CUDA_VISIBLE_DEVICES."
+        for pid, taken in numbers.others
+        if taken > 2**29
+    ]
     if numbers.unused > max(numbers.requested or 0, 2**30) // 2:
         fixes.append(f"{_fragmented(numbers)}: start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
     tensor = guesses[0].tensor if guesses else None

@@ -11,11 +11,8 @@ from worker.allowed_paths import named_paths
 from worker.runs.run_archive import FILES
 
 MOST_BYTES = 2**20
-_NEVER_LOADED = {
-    "base_model_name_or_path",
-    "tokenizer_name_or_path",
-    "revision",
-}  # by what Lathe calls: it gives PEFT the model
+# Lathe gives PEFT the model, so that nothing loads what these name.
+_NEVER_LOADED = {"base_model_name_or_path", "tokenizer_name_or_path", "revision"}
 _OF_MODULES = {"target_modules", "exclude_modules", "target_parameters"}  # patterns, which may look like a path
 
 

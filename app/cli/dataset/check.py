@@ -166,12 +166,12 @@ def _rows_without_loss(options: Options, values: dict[str, Any], store: "TokenSt
     cut = (store.lengths > 0) & ~trains(store.first_trained, options.max_length) & ~never
     level = ERROR if (never | cut).sum() == values["rows"] - values["empty_rows"] else WARNING
     at = f"at {options.max_length:,} tokens: the answer is truncated."
-    raise_it, look = (
-        "Raise --max-length, or shorten the prompts.",
-        "Look at the row's turns: which ones are the answers?",
+    kinds = (
+        (never, "at any length: no turn carries loss.", "Check that the answers have the role assistant."),
+        (cut, at, "Raise --max-length, or shorten the prompts."),
     )
     problems = []
-    for rows, why, fix in ((never, "at any length: no turn carries loss.", look), (cut, at, raise_it)):
+    for rows, why, fix in kinds:
         if count := int(rows.sum()):
             have = "row has" if count == 1 else "rows have"
             message = f"{count:,} of {len(rows):,} {have} no loss tokens {why}"

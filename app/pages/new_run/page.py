@@ -219,7 +219,7 @@ def picked(data: Any, held_out: Any) -> list[Any]:
     """The chosen data, of which samples are stored as data sets."""
     values = [str(data or ""), str(held_out or "")]
     stored = values
-    with suppress(*UNREACHABLE):  # the form stays usable
+    with suppress(*UNREACHABLE, DataError):  # the form stays usable, and Start says what is wrong
         stored = [data_chooser.sample_stored(value) for value in values]
     if stored == values:
         return [gr.skip()] * 2
@@ -243,7 +243,7 @@ def starter_example() -> list[Any]:
     config = read_config(EXAMPLE)
     paths = {name: _absolute(getattr(config, name) or "") or None for name in ("model", "data", "validation_data")}
     config = config.model_copy(update=paths)
-    with suppress(*UNREACHABLE):  # the form stays usable
+    with suppress(*UNREACHABLE, DataError):  # the form stays usable, and Start says what is wrong
         config = data_chooser.with_samples_stored(config)
     return [*_filled(Draft(form.from_config(config.model_dump(mode="json")))), "", ""]
 

@@ -36,7 +36,7 @@ def test_rows_without_loss_tokens_at_the_maximum_length_are_skipped_and_counted(
     assert select(lengths, first, max_length=31, seed=1).train.tolist() == [0, 1, 2]
     with pytest.raises(DataError, match=r"max_length 2.*Raise max_length"):
         select(lengths, first, max_length=2, seed=1)
-    with pytest.raises(DataError, match=r"has no row with loss.*weight_field"):
+    with pytest.raises(DataError, match=r"has no row that carries loss.*weight_field"):
         select(lengths[3:], first[3:], max_length=100, seed=1)
 
 

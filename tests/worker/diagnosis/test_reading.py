@@ -61,7 +61,7 @@ def test_source_code_in_a_traceback_is_not_the_cause():
         "".join(f"WARNING 06-25 16:32:09 [utils.py:4] {line}\n" for line in ended("ImportError: libx.so").split("\n"))
         + "INFO 06-25 16:32:19 [core.py:306] ready\n",
         "ERROR:2026-03-02 11:56:34,332:git root error: Cmd('git') failed due to: exit code(128)\n"
-        "  stderr: 'fatal: detected dubious ownership in repository at '/work/a'\n",
+        "  stderr: 'fatal: detected dubious ownership in repository at '/home/me/code'\n",
         "The repository for a/b contains custom code which must be executed to correctly load the model.\n"
         + "Loading and generating\n" * 40,
         '{"OUTPUT": "I cannot answer that: the device failed."}\n' * 3,

@@ -132,18 +132,20 @@ def perplexity(losses: Sequence[float | None]) -> float | None:
 def _told(row: Row, decode: Any, classes: Sequence[str]) -> dict[str, Any]:
     """The first row that differs: where, and the texts, or the classes, on both sides."""
     what, trained, here = "answer", row.prompt.answer, row.answer
-    if row.ids_equal and classes:
-        decode = lambda numbers: ", ".join(classes[number] for number in numbers)  # noqa: E731
     if not row.ids_equal:
         what, trained, here = "prompt", row.prompt.prompt_ids, row.ids
+
+    def text(numbers: list[int]) -> str:
+        return ", ".join(classes[number] for number in numbers) if classes and what == "answer" else decode(numbers)
+
     pairs = zip(trained, here, strict=False)
     place = next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(trained), len(here)))
     return {
         "row": row.prompt.row,
         "what": what,
         "token": place,
-        "trained": decode(trained[place : place + 12]),
-        "here": decode(here[place : place + 12]),
+        "trained": text(trained[place : place + 12]),
+        "here": text(here[place : place + 12]),
         "trained_tokens": len(trained),
         "tokens_here": len(here),
     }
