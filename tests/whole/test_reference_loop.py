@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,22 @@ def test_runs_on_one_and_two_ranks_agree_with_a_plain_loop(tmp_path: Path, monke
     findings = compare([cell for cell in cells(tmp_path) if re.search(TRIED, cell.name)], tmp_path)
     assert len(findings) == TRIED.count("|") + 1
     assert [finding for finding in findings if not finding.agrees] == []
+
+
+@pytest.mark.nightly
+@pytest.mark.train
+@pytest.mark.filterwarnings("ignore")  # of PEFT
+def test_dora_under_zero_3_whose_layers_are_computed_again_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm.use_python(monkeypatch)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    (cell,) = (cell for cell in cells(tmp_path) if cell.name.startswith("chats flat, 4x1x2, zero3, lora"))
+    settings = {"use_dora": True, "gradient_checkpointing": "full", "packing": "none", "sequence_parallel_size": 2}
+    config = cell.config | settings | {"micro_batch_size": 4, "num_processes": 4, "save_steps": 1}
+    killed = replace(cell, split=(4, 1, 4), config=config, killed_at=4)
+    (finding,) = compare([killed], tmp_path)
+    assert finding.agrees, finding
 
 
 @pytest.mark.nightly

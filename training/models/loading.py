@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel
+from peft.tuners.lora import LoraLayer
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -78,12 +79,28 @@ def load_trainable(
     adapted = add_adapter(model, config, peft_task(config.task), initial)
     if config.init_adapter:
         continue_adapter(adapted, Path(config.init_adapter))
+    if config.strategy is Strategy.ZERO3:
+        _declare_reads_of_dora(adapted)
     cast_fixed(adapted, config, DTYPES[precision])
     freeze_modules(adapted, unused)
     if config.method.is_lora and config.lora_init is LoraInit.LOFTQ:
         unquantized = config.model_copy(update={"method": Method.LORA, "quantization": Quantization.NONE})
         apply_loftq(adapted, load_model(unquantized, DTYPES[precision], len(tokenizer), classes))
     return adapted
+
+
+def _declare_reads_of_dora(model: PeftModel) -> None:
+    """Tells ZeRO-3 that DoRA's modules read the shape of a matrix of their LoRA layer, which must be whole then.
+
+    DeepSpeed finds that out in a forward pass only, not where activation checkpointing computes it again.
+    """
+    from deepspeed.runtime.zero import register_external_parameter
+
+    for layer in model.modules():
+        if isinstance(layer, LoraLayer):
+            for adapter, dora in layer.lora_magnitude_vector.items():
+                if adapter in layer.lora_A:
+                    register_external_parameter(dora, layer.lora_A[adapter].weight)
 
 
 def model_class(task: Task) -> Any:
