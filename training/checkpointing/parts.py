@@ -1,5 +1,6 @@
 """The part of each trained parameter, and of its optimizer state, that this rank holds."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -59,6 +60,10 @@ def parts(model: torch.nn.Module, optimizer: Any) -> Iterator[Part]:
     elif hasattr(zero, "fp32_groups_flat_partition"):  # stage 1 in bf16
         ranks = [dist.get_rank(group=group) for group in zero.real_dp_process_group]
         yield from _of_flats(zero, names, zero.bf16_groups, zero.fp32_groups_flat_partition, ranks)
+    elif hasattr(zero, "fp32_groups_flat"):  # stage 0 in 16 bits: every rank has whole copies in fp32
+        yield from _of_flats(zero, names, zero.fp16_groups, zero.fp32_groups_flat, itertools.repeat(0))
+    elif hasattr(zero, "fp32_groups"):  # the same, for an optimizer that is not fused
+        yield from _of_copies(zero, names)
     else:
         yield from _of_parameters(zero, names)
 
@@ -98,7 +103,7 @@ def _of_flats(
     zero: Any, names: dict[int, str], groups: list[Any], flats: list[torch.Tensor], ranks: Iterable[int]
 ) -> Iterator[Part]:
     """Each group of parameters is one flat tensor, of which a rank holds an equal part."""
-    for parameters, flat, rank in zip(groups, flats, ranks, strict=True):
+    for parameters, flat, rank in zip(groups, flats, ranks, strict=False):
         start, at = rank * flat.numel(), 0
         for parameter in parameters:
             low, high = max(at, start), min(at + parameter.numel(), start + flat.numel())
@@ -108,6 +113,13 @@ def _of_flats(
                     names[id(parameter)], low - at, own, flat.detach(), zero.optimizer.state.get(flat, {})
                 )
             at += parameter.numel()
+
+
+def _of_copies(zero: Any, names: dict[int, str]) -> Iterator[Part]:
+    """Each parameter has a copy in fp32 of its own."""
+    for parameters, copies in zip(zero.fp16_groups, zero.fp32_groups, strict=True):
+        for parameter, copy in zip(parameters, copies, strict=True):
+            yield from _with_states(names[id(parameter)], 0, copy.detach(), zero.optimizer.state.get(copy, {}))
 
 
 def _of_zero_3(zero: Any, names: dict[int, str]) -> Iterator[Part]:

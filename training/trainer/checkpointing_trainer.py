@@ -124,11 +124,12 @@ class CheckpointingTrainer(GlobalBatchTrainer):
         return digest
 
     def digest(self) -> Digest | None:
-        """The digest of what is trained; None with ZeRO stage 0, which trains flat copies, and NVMe offloading. A collective."""
+        """The digest of what is trained; None with NVMe offloading. A collective."""
         config = self.context.config
-        if config.strategy is Strategy.ZERO0 or Offload.NVME in (config.offload_optimizer, config.offload_param):
+        if Offload.NVME in (config.offload_optimizer, config.offload_param):
             return None
-        return Digest.of(self._unwrapped, self.optimizer, divided=not self._has_copies)
+        divided = not self._has_copies and config.strategy is not Strategy.ZERO0
+        return Digest.of(self._unwrapped, self.optimizer, divided=divided)
 
     def _check_loaded(self, checkpoint: str | Path, *, weights_only: bool = False) -> None:
         """Checks that what a checkpoint was loaded into is what was saved. A collective.

@@ -1,6 +1,7 @@
 """What is saved is exactly what is trained: every parameter, finite, the same after a resume."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,6 +88,25 @@ def test_a_digest_tells_every_change_of_weights_and_optimizer_state(lora: PeftMo
     assert not of(lora, optimizer).differences(before, converted=False, weights_only=True)
     next(iter(optimizer.param_groups[0]["params"])).data[0, 0] = float("nan")
     assert of(lora, optimizer).not_finite == [name]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_fp32_copies_of_zero_0_have_the_digest_of_their_parameters(lora: PeftModel, fused: bool) -> None:
+    trained = [parameter for parameter in lora.parameters() if parameter.requires_grad]
+    copies = [parameter.detach().clone() for parameter in trained]
+    held = [torch.cat([copy.flatten() for copy in copies])] if fused else copies
+    for copy in held:
+        copy.grad = torch.ones_like(copy)
+    optimizer = torch.optim.AdamW(held)
+    optimizer.step()
+    groups: dict[str, Any] = {"fp32_groups_flat": held} if fused else {"fp32_groups": [held]}
+    zero = SimpleNamespace(fp16_groups=[trained], optimizer=optimizer, **groups)
+    found = Digest.of(lora, SimpleNamespace(optimizer=zero), divided=False)
+    for parameter in trained:
+        parameter.grad = torch.ones_like(parameter)
+    plain = torch.optim.AdamW(trained)
+    plain.step()
+    assert found == Digest.of(lora, plain, divided=False)
 
 
 def test_a_parameter_that_no_optimizer_has_is_incomplete(lora: PeftModel) -> None:
