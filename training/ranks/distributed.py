@@ -56,6 +56,7 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
     if config.strategy.zero_stage is not None:
         reuse_operators(report)
         check_nvme(config)
+        _begin_at_step_one()
     if machine.kind == "cuda":
         _record_collectives(report.run_dir)
         return PartialState()
@@ -69,6 +70,19 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         state.distributed_type = DistributedType.DEEPSPEED
     return state
+
+
+def _begin_at_step_one() -> None:
+    """Keeps DeepSpeed from a step with zero gradients before training, which it takes with stage 0 in 16 bits.
+
+    The step creates the optimizer's state, but also decays the weights, and makes Adam correct its means as if they were those of one
+    step more: the first update would be too small by a quarter.
+    """
+    from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
+    from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+
+    for optimizer in (FP16_Optimizer, FP16_UnfusedOptimizer):
+        optimizer.initialize_optimizer_states = lambda _: None
 
 
 def _connect_over_loopback() -> None:
