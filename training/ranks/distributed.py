@@ -75,8 +75,8 @@ def start(config: RunConfig, machine: Machine, report: Report) -> PartialState:
 def _begin_at_step_one() -> None:
     """Keeps DeepSpeed from a step with zero gradients before training, which it takes with stage 0 in 16 bits.
 
-    The step creates the optimizer's state, but also decays the weights, and makes Adam correct its means as if they were those of one
-    step more: the first update would be too small by a quarter.
+    The step creates the optimizer's state, but also decays the weights, and makes Adam correct its means as if they were those of
+    one step more: the first update would be too small by a quarter.
     """
     from deepspeed.runtime.fp16.fused_optimizer import FP16_Optimizer
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
