@@ -6,6 +6,7 @@ load-balancing loss as the mean over the micro batches, AdaLoRA's orthogonality 
 mean over the held-out rows, without auxiliary losses.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,29 +49,22 @@ class Learner(Protocol):
         """Evaluates this model from now on."""
 
 
-def run(
-    learner: Learner,
-    steps: list[Step],
-    optimizer: str,
-    learning_rate: float,
-    largest_norm: float = 1.0,
-    momentum: float = 0.0,
-) -> Curve:
-    """Trains on `steps` with a learning rate that decays linearly to 0, and gradients clipped to `largest_norm`."""
+def run(learner: Learner, steps: list[Step], settings: dict[str, Any]) -> Curve:
+    """Trains on `steps` with the optimizer, schedule and clipping of a run's `settings`."""
     trained = [weight for weight in learner.model.parameters() if weight.requires_grad]
-    kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
-    more = {"momentum": momentum} if optimizer == "sgd" else {"weight_decay": 0.0}
-    stepper = kinds[optimizer](trained, lr=learning_rate, **more)
+    stepper = _optimizer(learner.model, settings)
     curve = Curve()
     learner.model.train()
     for number, step in enumerate(steps):
-        stepper.param_groups[0]["lr"] = learning_rate * (1 - number / len(steps))
+        for group in stepper.param_groups:
+            group["lr"] = settings["learning_rate"] * _share_of_rate(number, len(steps), settings)
         loss = 0.0
         for part in learner.parts(step):
             part.backward()
             loss += part.item()
         curve.losses.append(loss)
-        curve.gradients.append(torch.nn.utils.clip_grad_norm_(trained, largest_norm).item())
+        norm = torch.nn.utils.clip_grad_norm_(trained, settings.get("max_grad_norm", 1.0))
+        curve.gradients.append(norm.item())
         stepper.step()
         learner.after_step(number + 1)
         stepper.zero_grad()
@@ -78,6 +72,39 @@ def run(
     with torch.no_grad():
         curve.evaluation = learner.evaluate()
     return curve
+
+
+def _optimizer(model: Any, settings: dict[str, Any]) -> torch.optim.Optimizer:
+    """SGD or AdamW; biases and the weights of norms do not decay."""
+    decaying: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            fixed = name.endswith("bias") or "norm" in name.lower() or ".ln_" in name
+            (others if fixed else decaying).append(weight)
+    groups = [
+        {"params": decaying, "weight_decay": settings.get("weight_decay", 0.0)},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if settings["optimizer"] == "sgd":
+        return torch.optim.SGD(groups, lr=settings["learning_rate"], momentum=settings["momentum"])
+    betas = (0.9, settings.get("adam_beta2", 0.999))
+    return torch.optim.AdamW(groups, lr=settings["learning_rate"], betas=betas)
+
+
+def _share_of_rate(number: int, steps: int, settings: dict[str, Any]) -> float:
+    """The learning rate of step `number` (from 0) as a share of the highest."""
+    warmup = settings["warmup"]
+    if number < warmup:
+        return float(number / warmup)
+    rest = (number - warmup) / (steps - warmup)
+    match settings.get("lr_scheduler", "linear"):
+        case "linear":
+            return float(1 - rest)
+        case "cosine":
+            return (1 + math.cos(math.pi * rest)) / 2
+    return 1.0
 
 
 def load(kind: str, folder: Path, initial: Path, adapter: Any = None, **head: Any) -> Any:

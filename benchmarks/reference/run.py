@@ -43,9 +43,7 @@ def differences(cell: Cell, folder: Path) -> dict[str, float]:
     steps = _steps(folder, cell, tokens)
     before, after = folder / "reference-before", folder / "reference-after"
     learner.model.save_pretrained(before)
-    config = cell.config
-    rates = {"learning_rate": config["learning_rate"], "largest_norm": config.get("max_grad_norm", 1.0)}
-    expected = run(learner, steps, config["optimizer"], momentum=config["momentum"], **rates)
+    expected = run(learner, steps, cell.config)
     learner.model.save_pretrained(after)
     reported = _curve(folder)
     if len(reported.losses) != STEPS or len(reported.gradients) != STEPS:
