@@ -36,6 +36,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
+    from app import pages
     from app.web import api, authentication, downloads, gradio_calls, model_endpoint, order, security, serving
     from app.web.rest import (
         before_run,
@@ -68,6 +69,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     models = (model_endpoint, playground)
     for part in (*runs_and_queue, *before, *models, sharing, system, users, settings_routes, notifications, reference):
         app.include_router(part.router, responses=ERRORS)
+    for view in pages.VIEWS:
+        app.include_router(view.router())
     app.include_router(sharing.links)
     app.include_router(api.rest)
     api.install_error_handlers(app)

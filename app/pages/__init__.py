@@ -1,4 +1,4 @@
-"""The pages. To add one, write its `build(demo)`, and add it below and in app/web/addresses.py."""
+"""The pages. One that is filled in has a `build(demo)`, one that is read a `view`; each is below and in app/web/addresses.py."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,12 +34,13 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/start": tour.build,
     "/import": import_file.build,
     "/run": run.build,
-    "/sweeps": sweeps.build,
     "/sweep": sweep.build,
     "/new-sweep": new_sweep.build,
     "/compare": compare.build,
     "/dataset": dataset.build,
 }
+
+VIEWS = (sweeps.view,)
 
 _CLEANUP_SECONDS, _UPLOAD_SECONDS = 600, 3600  # Gradio deletes an upload that was not imported after an hour
 
@@ -50,7 +51,7 @@ def build() -> gr.Blocks:
         title="Lathe", fill_width=True, analytics_enabled=False, delete_cache=(_CLEANUP_SECONDS, _UPLOAD_SECONDS)
     )
     with _configured_once(demo):
-        for page in PAGES:
+        for page in (page for page in PAGES if not page.is_read):
             with demo if page.path == "/" else demo.route(page.name, page.path):
                 Navbar(visible=False)  # our own is in the frame (app/web/theme.py)
                 before = set(demo.fns)

@@ -5,18 +5,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Address:
-    """A page: its path and its name; `in_header` if the header links to it."""
+    """A page: its path and its name; `in_header` if the header links to it, `is_read` if it is a template, without Gradio."""
 
     path: str
     name: str
     in_header: bool = True
+    is_read: bool = False
 
 
 PAGES = (
     Address("/", "Runs"),
     Address("/datasets", "Data sets"),
     Address("/new", "New run"),
-    Address("/sweeps", "Sweeps"),
+    Address("/sweeps", "Sweeps", is_read=True),
     Address("/playground", "Playground"),
     Address("/diagnose", "Diagnose"),
     Address("/system", "System"),

@@ -52,8 +52,9 @@ _BY_PAGE = {
     "/start": Files(("settings.css",)),
 }
 _IMAGES = ("logo.svg", "favicon.svg")
+_VIEW = Files((), ("view.js",))
 _REFERENCE = Files(("api.css",))
-_ALL = (_COMMON, *_BY_PAGE.values(), _REFERENCE)
+_ALL = (_COMMON, *_BY_PAGE.values(), _VIEW, _REFERENCE)
 _UPLOT = _folder("uplot") / "static"
 SERVED = {
     name: (_UPLOT if name.startswith("uPlot") else STATIC) / name
@@ -89,6 +90,15 @@ def head(path: str) -> Markup:
     meta = Markup('<meta name="color-scheme" content="light dark"><meta name="lathe-plotly" content="{}">')
     sheets = [style.format(static_url(name)) for name in (*_COMMON.styles, *page.styles)]
     return Markup("").join([*sheets, icon, meta.format(plotly_url())])
+
+
+def view_head(path: str) -> Markup:
+    """The style sheets, scripts and icon of a page that is read."""
+    files = _COMMON + _BY_PAGE.get(path, Files()) + _VIEW
+    sheets = [Markup('<link rel="stylesheet" href="{}">').format(static_url(name)) for name in files.styles]
+    deferred = [Markup('<script src="{}" defer></script>').format(static_url(name)) for name in files.scripts]
+    icon = Markup('<link rel="icon" type="image/svg+xml" href="{}">').format(static_url("favicon.svg"))
+    return Markup("").join([*sheets, icon, Markup('<meta name="color-scheme" content="light dark">'), *deferred])
 
 
 @cache

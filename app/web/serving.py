@@ -13,7 +13,7 @@ from app.web.security import error
 
 _IN_A_TURN = 8  # requests; each takes a millisecond until it waits for something
 
-_ENDLESS = re.compile(r"/gradio_api/(heartbeat/|queue/data).*|/api/runs/[^/]+/live")
+_ENDLESS = re.compile(r"/gradio_api/(heartbeat/|queue/data).*|/api/runs/[^/]+/live|/api/pages/.*")
 
 
 def _is_endless(scope: Scope) -> bool:

@@ -5,17 +5,12 @@ from urllib.parse import quote
 
 import pytest
 from browser import IN_BROWSER, becomes_live, chromium
-from paths import ROOT
 from web import client, html
 
 from app.web.addresses import PAGES
 from app.web.first_drawing import gradio_files, parts
 from training.config.run_config import RunConfig
 from worker.store import database, runs
-from worker.sweeps import start
-from worker.sweeps.spec import parse_sweep
-
-STARTER = ROOT / "static" / "starter"
 
 HELD = """let lathe; window.held = true;
 Object.defineProperty(window, "lathe", { get: () => lathe, set(value) {
@@ -34,7 +29,8 @@ SETTLED = f"before => JSON.stringify(({PLACES})()) === JSON.stringify(before)"
 DOUBLED = (
     "[...document.querySelectorAll('[id]')].map((one) => one.id).filter((id, at, all) => id && all.indexOf(id) !== at)"
 )
-STEADY = tuple(page.path for page in PAGES if page.path not in ("/run", "/dataset"))  # these need an id
+FILLED = tuple(page.path for page in PAGES if not page.is_read)
+STEADY = tuple(path for path in FILLED if path not in ("/run", "/dataset"))  # these need an id
 
 
 def stored(name, **settings):
@@ -57,12 +53,12 @@ def test_it_is_of_the_address(home):
 
 
 def test_every_page_has_one_and_every_control_in_it_is_inert(home):
-    for page in PAGES:
-        drawn = html(client(), page.path)
-        assert "<h1" in drawn or "<h2>" in drawn, page.path  # h2: "Run not found"
+    for path in FILLED:
+        drawn = html(client(), path)
+        assert "<h1" in drawn or "<h2>" in drawn, path  # h2: "Run not found"
         for control in ("<button", "<textarea", "<select"):
             for tag in drawn.split(control)[1:]:
-                assert "inert" in tag.partition(">")[0], (page.path, tag[:200])
+                assert "inert" in tag.partition(">")[0], (path, tag[:200])
 
 
 def test_the_form_shows_the_draft_that_the_browser_keeps(home):
@@ -116,17 +112,6 @@ class TestInABrowser:
                 assert opened.locator("#first-drawing").count() == 0
                 assert opened.evaluate(DOUBLED) == []
         assert opened.faults == []
-
-    def test_a_list_of_sweeps_takes_its_place_without_a_shift(self, opened):
-        """The page has no column of its own, so that nothing else asks for the style of one."""
-        config = {"model": str(STARTER), "data": str(STARTER / "train.jsonl")}
-        start.start(parse_sweep({"config": config, "space": {"lora_r": [4, 8]}}))
-        opened.goto("/sweeps")
-        before = opened.evaluate(PLACES)
-        assert any("TABLE" in place for place in before)
-        opened.evaluate("window.held = false")
-        becomes_live(opened)
-        opened.wait_for_function(SETTLED, arg=before)
 
     def test_a_click_that_begins_in_it_is_not_lost(self, opened):
         opened.goto("/")

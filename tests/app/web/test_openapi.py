@@ -6,11 +6,12 @@ import pytest
 from fastapi.routing import APIRoute
 from web import client
 
+from app.pages import VIEWS
 from app.web.rest.openapi import TAGS, operations
 from training.config.fields import settings
 
 _OF_A_RUN = {f"/api/runs/{{run_id}}/{end}" for end in ("plots", "live", "log-window")}
-PRIVATE = {"/api/docs", "/api/{path}"} | _OF_A_RUN
+PRIVATE = {"/api/docs", "/api/{path}", *(f"/api/pages{view.path}" for view in VIEWS)} | _OF_A_RUN
 
 
 @pytest.fixture

@@ -1,0 +1,128 @@
+"""Pages that are read: a template filled for each request, whose parts are sent again as they change.
+
+A template (app/pages/templates/) extends page.html. Each of its blocks, apart from `main`, is a part: it stands in an element with
+the block's name as `data-part`, which static/view.js fills again with what the server sends.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import HTMLResponse
+from fastapi.sse import EventSourceResponse, format_sse_event
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
+
+from app.pages.common.cache import TimedCache
+from app.pages.common.html import ago, database_unreachable
+from app.web import assets
+from app.web.theme import header
+from worker.store.database import UNREACHABLE
+
+Context = dict[str, Any]
+Parts = dict[str, str]
+
+LIVE = "/api/pages"
+"""The address of a page's changes is its own, after this."""
+_MAIN = "main"
+_PING_SECONDS, _RETRY_MS = 15.0, 2000
+# Without Gradio no script compiles code, and none is in the page itself.
+_POLICY = (
+    "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_TEMPLATES = Environment(
+    loader=PackageLoader("app.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+_TEMPLATES.globals |= {"ago": ago}
+
+
+@dataclass(frozen=True)
+class View:
+    """The page at `path`: `context` makes what its template shows for a query. It is made again every `seconds`, if somebody looks.
+
+    `context` may raise what is in UNREACHABLE: the page then says so, and shows its parts when the database answers.
+    """
+
+    path: str
+    template: str
+    context: Callable[[QueryParams], Context]
+    seconds: float = 5.0
+    _latest: TimedCache[str, Parts | None] = field(default_factory=lambda: TimedCache(seconds=2.0))
+
+    def router(self) -> APIRouter:
+        """The routes of the page and of its changes."""
+        router = APIRouter(include_in_schema=False)
+        router.add_api_route(self.path, self.page, methods=["GET", "HEAD"], response_model=None)
+        router.add_api_route(f"{LIVE}{self.path}", self.changes, methods=["GET"], response_model=None)
+        return router
+
+    def page(self, request: Request) -> Response:
+        """The whole page."""
+        parts = self._parts(request.query_params)
+        values = {
+            "head": assets.view_head(self.path),
+            "header": header(self.path),
+            "live": f"{LIVE}{self.path}",
+            "version": _version(parts) if parts else "",
+        }
+        if parts is None:
+            text = _TEMPLATES.get_template("unreachable.html").render(values, alert=database_unreachable())
+        else:
+            text = _TEMPLATES.get_template(self.template).render(values, **self.context(request.query_params))
+        return HTMLResponse(text, headers={"Content-Security-Policy": _POLICY})
+
+    async def changes(
+        self, request: Request, shown: str = "", last_event_id: Annotated[str, Header()] = ""
+    ) -> Response:
+        """What changes in the page, as server-sent events: HTML by part. `shown` is the version that the page has."""
+        query = QueryParams([(name, value) for name, value in request.query_params.multi_items() if name != "shown"])
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return EventSourceResponse(self._stream(query, last_event_id or shown), headers=headers)
+
+    async def _stream(self, query: QueryParams, sent: str) -> AsyncIterator[bytes]:
+        yield format_sse_event(retry=_RETRY_MS, comment="follows the page")
+        before: Parts = {}
+        reachable, silent = True, 0.0
+        while True:
+            parts = await run_in_threadpool(self._parts, query)
+            message: dict[str, Any] | None = None
+            if parts is None:
+                message = {"unreachable": True} if reachable else None
+            elif not reachable or _version(parts) != sent:
+                message = {"parts": {name: text for name, text in parts.items() if before.get(name) != text}}
+            if parts is not None:
+                before, sent = parts, _version(parts)
+            reachable = parts is not None
+            if message is not None or silent >= _PING_SECONDS:
+                yield _event(message, sent)
+                silent = 0.0
+            await asyncio.sleep(self.seconds)
+            silent += self.seconds
+
+    def _parts(self, query: QueryParams) -> Parts | None:
+        """The HTML of the parts by name, the same for all viewers for a moment; None if the database is unreachable."""
+        return self._latest.get(str(query), lambda: self._rendered(query))
+
+    def _rendered(self, query: QueryParams) -> Parts | None:
+        template = _TEMPLATES.get_template(self.template)
+        try:
+            values = template.new_context(self.context(query))
+        except UNREACHABLE:
+            return None
+        return {name: "".join(block(values)) for name, block in template.blocks.items() if name != _MAIN}
+
+
+def _event(message: dict[str, Any] | None, version: str) -> bytes:
+    if message is None:
+        return format_sse_event(comment="ping")
+    return format_sse_event(data_str=json.dumps(message, separators=(",", ":"), ensure_ascii=False), id=version)
+
+
+def _version(parts: Parts) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
