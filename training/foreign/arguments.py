@@ -38,6 +38,8 @@ def read(words: Sequence[str], switches: frozenset[str] = frozenset()) -> Argume
             name = "" if equals or name in switches else name
         elif (match := _OVERRIDE.fullmatch(text)) is not None and (not name or arguments.flags[name] is not True):
             arguments.flags[match.group(1)] = scalar(_as(word, match.group(2)))
+        elif name and isinstance(word, Unresolved) and arguments.flags[name] is not True:
+            arguments.positional.append(word)  # perhaps further flags: a value that is given stays
         elif name:
             arguments.flags[name] = _more(arguments.flags[name], scalar(word))
         elif text.strip():

@@ -1,5 +1,6 @@
 """Keys of axolotl's YAML (0.12 and later)."""
 
+import math
 from typing import Any
 
 from training.config.trackers import TRACKERS
@@ -10,6 +11,7 @@ from training.foreign.tasks import known_task
 from training.foreign.trainer_keys import ATTENTION, OPTIMIZERS, SCHEDULERS, TRAINER, checkpointing
 
 _TASKS = {"dpo": "dpo", "ipo": "dpo", "kto": "kto", "orpo": "orpo"}
+_MESH = ("dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size")
 DEFAULTS: Values = {
     "adapter": None, "sequence_len": 512, "micro_batch_size": 1, "num_epochs": 1, "val_set_size": 0, "lr_scheduler": "cosine",
 }  # fmt: skip
@@ -81,6 +83,13 @@ def _targets(value: Any, _: Values) -> Answer:
     return Answer({"target_modules": names(value)})
 
 
+def _shards(_: Any, values: Values) -> Answer:
+    """dp_shard_size: with the other sizes of the mesh it gives the number of processes."""
+    sizes = [values.get(name) or 1 for name in _MESH]
+    whole = all(isinstance(size, int) and size > 0 for size in sizes) and values.get("dp_shard_size")
+    return Answer({"num_processes": math.prod(sizes)}, f"{' x '.join(_MESH)}.") if whole else Answer({}, "is empty.")
+
+
 def _packing(value: Any, _: Values) -> Answer:
     return Answer({"packing": "packed" if is_on(value) else "none"})
 
@@ -108,6 +117,7 @@ TABLE: Table = {
     "cosine_min_lr_ratio": lambda value, _: Answer(
         {} if is_off(value) else {"lr_scheduler": "cosine_with_min_lr", "min_lr_ratio": value}
     ),
+    "dp_shard_size": _shards,
     "sample_packing": _packing,
     "lora_target_modules": _targets,
     "lora_target_linear": _linear,

@@ -8,7 +8,7 @@ from typing import Any
 from training.config import yaml_text
 from training.errors import UserError
 from training.foreign import arguments, not_read, python_text
-from training.foreign.entries import Entry, Outcome, Values
+from training.foreign.entries import Entry, Outcome, Values, is_on
 from training.foreign.launchers import Launch, launches
 from training.foreign.nearby import Nearby
 from training.foreign.nested import flat
@@ -17,6 +17,7 @@ from training.foreign.programs import (
     BY_ITSELF,
     COMMANDS,
     LAUNCHERS,
+    LLAMAFACTORY,
     ONE_PROCESS,
     PROGRAMS,
     SCRIPT,
@@ -29,6 +30,7 @@ from training.foreign.programs import (
 from training.foreign.shell_text import read as read_script
 from training.foreign.shell_values import Unresolved
 from training.foreign.shell_words import ShellTextError
+from training.foreign.tasks import named_task
 from training.foreign.trainer_keys import COMMAND, FILE
 
 _CONFIG_FLAGS = ("config", "c", "config_file", "config_path")
@@ -38,9 +40,15 @@ _NO_TRAINING = re.compile(
     r"download|serve|deploy|quantize|tokenize|upload)(?:[_./-]|$)"
 )
 """Names of scripts that do something else than training."""
+_EXAMPLE = re.compile(r"(^|/)run_(clm|fim|glue|classification|xnli|summarization|translation|seq2seq\w*)\.py$")
+"""Examples of transformers."""
 _OTHER_TRAINING = "is another training of the script. Import its command by itself."
 _NOT_HERE = "is not here. Import that file too."
 _LEFT = "stands outside of a command: a comment or a blank behind a backslash ends the command before it."
+
+
+class NoTraining(UserError):  # noqa: N818
+    """A command or file that only evaluates or predicts."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,7 @@ def given(text: str, folder: Path | None, name: str) -> Given:
             return _script(notebook[0], name)
     if values is not None and (program := recognized(values)) is not None:
         not_read.check("", values, name)
+        _check_trains(program, values, name)
         if program is TRL and name:
             values = {FILE: name} | values
         return Given(program, flat(values, program.table) if program.nested else values, nearby=nearby)
@@ -100,7 +109,8 @@ def _script(text: str, name: str) -> Given:
         values = python_text.read(text)
     except ValueError as error:
         raise UserError("file", name, f"is not read: {error}.", "Correct it, or give the run's arguments.") from None
-    return Given(UNSLOTH if "Unsloth" in values[COMMAND] else SCRIPT, values)
+    of_file = {FILE: name} if name else {}
+    return Given(UNSLOTH if "Unsloth" in values[COMMAND] else SCRIPT, of_file | values)
 
 
 def _mapping(text: str) -> tuple[Values | None, str]:
@@ -119,9 +129,13 @@ def _command(text: str, nearby: Nearby) -> Given | None:
     script = read_script(text)
     nearby = replace(nearby, written=script.files)
     trainings: list[Given] = []
+    refusals: list[NoTraining] = []
     for launch in launches(script, COMMANDS):
         try:
             one = _given(launch, nearby)
+        except NoTraining as error:
+            refusals.append(error)
+            continue
         except UserError:  # a program that is not read
             if not trainings:
                 raise
@@ -131,6 +145,8 @@ def _command(text: str, nearby: Nearby) -> Given | None:
     if not trainings:
         flags = arguments.read(left[0]).flags if left else {}
         program = recognized(flags)
+        if program is None and refusals:
+            raise refusals[0]
         return Given(program, flags, nearby=nearby) if program else None
     first, *others = trainings
     entries = [Entry(str(one.values.get(COMMAND)), None, Outcome.UNSUPPORTED, note=_OTHER_TRAINING) for one in others]
@@ -158,8 +174,11 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
     }
     program = of_command(command) or (None if launch.target in COMMANDS else _by_flags(of_files | flags))
     not_read.check(command, of_files | flags, command)
+    if program is None and entries and named_task(launch.target.rpartition("/")[2]):
+        program = TRL  # its arguments are in the file that is not here
     if program is None or _NO_TRAINING.search(launch.target):
         return None
+    _check_trains(program, {COMMAND: command} | of_files | flags, command)
     values = (flat(of_files, program.table) if program.nested else of_files) | flags
     entries += [
         Entry(word, None, Outcome.UNSUPPORTED, note=_reason(word))
@@ -172,6 +191,19 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
         options = {name: value for name, value in options.items() if name.islower() or name == "CUDA_VISIBLE_DEVICES"}
         options = _config_of_launcher(options, nearby)
     return Given(program, {COMMAND: command} | values, launcher, options, tuple(entries), nearby)
+
+
+def _check_trains(program: Program, values: Values, given: str) -> None:
+    """Checks that a program that trains only with do_train is asked to, if it is asked for something else.
+
+    Raises:
+        NoTraining: it is not.
+    """
+    needs_it = program is LLAMAFACTORY or _EXAMPLE.search(str(values.get(COMMAND)))
+    asked = next((name for name in ("do_predict", "do_eval") if is_on(values.get(name))), None)
+    if needs_it and asked and not is_on(values.get("do_train")):
+        message = f"trains nothing: {asked} is on, do_train is not."
+        raise NoTraining("file", given, message, "Give the file or command of the training.")
 
 
 def _by_flags(values: Values) -> Program | None:

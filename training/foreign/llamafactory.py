@@ -6,8 +6,9 @@ from training.config.choices import Method
 from training.foreign.chat_keys import enable_thinking, template_name
 from training.foreign.entries import Answer, Table, Values, choice, is_off, is_on, names
 from training.foreign.key_files import read
-from training.foreign.tasks import known_task
-from training.foreign.trainer_keys import ATTENTION, LIGER, TRAINER, lengths
+from training.foreign.launch_keys import SHARED
+from training.foreign.tasks import known_task, refuse
+from training.foreign.trainer_keys import ATTENTION, COMMAND, LIGER, TRAINER, lengths
 
 _STAGES = {"sft": "sft", "pt": "pretraining", "dpo": "dpo", "kto": "kto", "rm": "reward"}
 _LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo"}
@@ -18,15 +19,19 @@ DEFAULTS: Values = {
 }  # fmt: skip
 
 
-def defaults(_: Values) -> Values:
-    """What LLaMA-Factory uses if a key is missing, where Lathe's default is another."""
-    return DEFAULTS
+def defaults(values: Values) -> Values:
+    """What LLaMA-Factory uses if a key is missing, where Lathe's default is another; its script before 0.7 has other lengths."""
+    command = str(values.get(COMMAND, ""))
+    own = DEFAULTS | ({"cutoff_len": 1024} if "train_bash" in command else {})
+    starts = command.startswith(("llamafactory-cli", "lmf"))  # which start a process on each device
+    return own | ({"num_processes": None} if starts and "num_processes" not in values else {})
 
 
 def _stage(value: Any, values: Values) -> Answer:
     task = known_task(value, _STAGES, "stage")
-    if str(value) == "dpo" and str(values.get("pref_loss")) == "orpo":
-        task = "orpo"
+    if task == "dpo":
+        refuse(str(values.get("pref_loss")), f"pref_loss: {values.get('pref_loss')}")
+        task = "orpo" if str(values.get("pref_loss")) == "orpo" else task
     return Answer({"task": task})
 
 
@@ -145,6 +150,8 @@ _KEYS, PREFIXES = read("llamafactory")
 TABLE: Table = {
     **TRAINER,
     **_KEYS,
+    "num_processes": SHARED["num_processes"],
+    "ray_num_workers": lambda value, _: Answer({"num_processes": value} if isinstance(value, int) else {}),
     "peft_config": _peft,
     "dist_config": _distributed,
     "quant_config": _quantized,

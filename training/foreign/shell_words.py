@@ -10,6 +10,7 @@ LONGEST_EXPANDED = 1_000_000
 DEEPEST = 30
 ENDS = frozenset("\n;&|()")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_LOOKS_UP = re.compile(r"(?:which|command -v|type -p)\s+([\w.-]+)")
 _BRACED = re.compile(r"[A-Za-z_]\w*|[0-9@*]")
 
 
@@ -103,13 +104,13 @@ class WordReader:
         if self.peek() == "`":
             end = self.text.find("`", start + 1)
             self.at = len(self.text) if end < 0 else end + 1
-            return [self._unresolved(start, "is what a command prints")]
+            return [self._printed(start, self.text[start + 1 : end])]
         self.at += 1
         if self.text.startswith("((", self.at):
             return [self._arithmetic(start)]
         if self.peek() == "(":
             self.skip_parentheses()
-            return [self._unresolved(start, "is what a command prints")]
+            return [self._printed(start, self.text[start + 2 : self.at - 1])]
         return self._braces(start) if self.peek() == "{" else self._plain(start)
 
     def _plain(self, start: int) -> list[str]:
@@ -202,6 +203,14 @@ class WordReader:
             depth += {"(": 1, ")": -1}.get(character, 0)
             if not depth:
                 return
+
+    def _printed(self, start: int, command: str) -> str:
+        """What a command prints, of those that say so themselves: `expr FORMULA`, `which PROGRAM`."""
+        name, _, rest = command.strip().partition(" ")
+        if name == "expr" and (value := arithmetic(rest.replace("\\*", "*"), self.variables)) is not None:
+            return value
+        program = _LOOKS_UP.fullmatch(command.strip())
+        return program.group(1) if program else self._unresolved(start, "is what a command prints")
 
     def _arithmetic(self, start: int) -> str:
         end = self.text.find("))", self.at)

@@ -31,6 +31,10 @@ OWN_KEYS = (
     "truncation_strategy",
     "model_id_or_path",
 )
+_SECOND = frozenset(
+    ("sft_type", "model_id_or_path", "template_type", "batch_size", "dataset_test_ratio", "custom_train_dataset_path")
+)
+"""Arguments of ms-swift 2, whose defaults are others."""
 _WHOLE_BATCH = 16
 """Rows of a global batch from which ms-swift accumulates no more by itself."""
 
@@ -129,6 +133,10 @@ def defaults(values: Values) -> Values:
     }  # fmt: skip
     if not set(_TYPE_KEYS) & values.keys():
         own["tuner_type"] = "lora"
+    if _SECOND & values.keys():
+        own |= {"max_length": 2048, "warmup_ratio": 0.05} | (
+            {} if values.get("val_dataset") else {"split_dataset_ratio": 0.01}
+        )
     if _kind(values) == "lora":
         own |= {"lora_rank": 8, "lora_alpha": 32, "lora_dropout": 0.05, "target_modules": "all-linear"}
     return own
@@ -150,6 +158,7 @@ TABLE: Table = {
     "task_type": _task,
     **dict.fromkeys(_TYPE_KEYS, _method),
     "torch_dtype": DTYPE,
+    "dtype": DTYPE,
     "attn_impl": choice("attention", ATTENTION | {"flash_attn": "flash_attention_2"}, "auto"),
     "split_dataset_ratio": lambda value, _: Answer({"eval_split": value or 0}),
     "dataset_test_ratio": lambda value, _: Answer({"eval_split": value or 0}),

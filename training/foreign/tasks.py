@@ -21,6 +21,9 @@ _OTHERS = {
     **dict.fromkeys(("simpo", "cpo", "bco", "prm", "steerlm", "spin"), "task {0}; dpo and orpo are the nearest"),
     **dict.fromkeys(("mlm", "plm"), "masked language models ({0})"),
     **dict.fromkeys(("embedding", "reranker", "colbert"), "models for retrieval ({0})"),
+    "run_qa": "extractive question answering",
+    "run_ner": "token classification",
+    "run_swag": "multiple choice",
     **dict.fromkeys(("dreambooth", "controlnet", "inversion"), "models of images ({0})"),
 }
 
@@ -32,7 +35,7 @@ def named_task(name: str) -> str | None:
         UserError: it names one that Lathe does not train.
     """
     words = [word for word in re.split(r"[^a-z0-9]+", name.lower().removesuffix(".py")) if word]
-    for word in words:
+    for word in (*words, "_".join(words[:2])):
         refuse(word, name)
     tasks = [_TASKS[word] for word in words if word in _TASKS]
     return next((task for task in tasks if task not in _COMMON), next(iter(sorted(tasks, reverse=True)), None))

@@ -1,5 +1,6 @@
 """Keys of torchtune's YAML (0.4 to 0.6), with dotted names: `optimizer.lr`."""
 
+import re
 from typing import Any
 
 from training.foreign.entries import Answer, Rule, Table, Values, is_off, is_on, to
@@ -85,6 +86,18 @@ def _data(_: Any, values: Values) -> Answer:
     return Answer({"task": task_of(values)}, "Lathe renders rows by the chat template.")
 
 
+def _split(value: Any, values: Values) -> Answer:
+    """dataset.split: of `train[:95%]` beside a validation set of the rest, that rest is held out; other parts are not read."""
+    first, rest = (re.fullmatch(r"\w+(\[.*\])?", str(name)) for name in (value, values.get("dataset_val.split")))
+    part = first.group(1) if first else None
+    if not part:
+        return Answer({}, "belongs to dataset.source.")
+    share = re.fullmatch(r"\[:(\d{1,2})%\]", part)
+    if share and rest and rest.group(1) == f"[{share.group(1)}%:]":
+        return Answer({"eval_split": (100 - int(share.group(1))) / 100}, "dataset_val has the other rows.")
+    return Answer(None, f"trains on the part {part} of the rows; set data_slice or max_samples.")
+
+
 def _length(value: Any, _: Values) -> Answer:
     return Answer({"max_length": value}) if value else Answer(None, NO_LENGTH)
 
@@ -131,6 +144,7 @@ TABLE: Table = {
     "checkpointer.checkpoint_dir": to("model", "the folder with the model."),
     "tokenizer.max_seq_len": _length,
     f"dataset.{_COMPONENT}": _data,
+    "dataset.split": _split,
     "max_steps_per_epoch": _steps,
     f"optimizer.{_COMPONENT}": _choice("optimizer", "optimizer", _OPTIMIZERS),
     f"lr_scheduler.{_COMPONENT}": _scheduler,

@@ -67,7 +67,7 @@ def import_text(text: str, folder: Path | None, name: str = "") -> Imported:
         launcher = _entries(source.launcher, source.options, source)
         launcher += _defaults(source.launcher, source.options, source, _composed(launcher))
     own = _entries(source.program, source.values, source)
-    known = {"num_processes": _composed(launcher).get("num_processes", 1)}
+    known = {name: value for name, value in _composed(launcher).items() if name == "num_processes"}
     defaults = _defaults(source.program, source.values, source, _composed(own), known) if source.complete else []
     return _checked(source.program, [*source.entries, *launcher, *own, *defaults])
 

@@ -60,18 +60,25 @@ def task_of(values: Values) -> str:
         name = str(loss[0] if isinstance(loss, list) and loss else loss)
         own = {"kto": "kto", "apo_zero_unpaired": "kto"}.get(name, "dpo" if name in LOSSES and task is None else None)
         keyed = next((of for key, of in _OF_A_TASK if key in values), None) if task is None else None
-        named = _task_of_file(str(values.get(FILE, ""))) if {keyed, own} <= {"dpo", None} else None
+        path = str(values.get(FILE, "")) if task is None else ""
+        named = _task_of_file(path, preferences=keyed == "dpo") if {keyed, own} <= {"dpo", None} else None
         task = named or own or keyed or task
     return task or "sft"
 
 
-def _task_of_file(path: str) -> str | None:
-    """The task that the name of a file or of its folder says, where the keys do not decide."""
+def _task_of_file(path: str, *, preferences: bool) -> str | None:
+    """The task that the name of a file or of its folder says, where the keys do not decide.
+
+    Raises:
+        UserError: the keys are of training on preferences, and the name says one that Lathe does not have.
+    """
     for part in reversed(path.split("/")[-2:]):
         try:
             task = named_task(part.rpartition(".")[0] or part)
-        except UserError:  # a name decides nothing alone
-            continue
+        except UserError:
+            if preferences:
+                raise
+            continue  # a name decides nothing alone
         if task in ("sft", "pretraining", "dpo", "orpo", "kto", "reward"):
             return task
     return None

@@ -38,6 +38,8 @@ def of(text, name):
         (f"python swift/cli/rlhf.py --rlhf_type orpo {SWIFT}", "orpo"),
         ("llamafactory-cli train --stage dpo --model_name_or_path m --finetuning_type lora --pref_loss orpo", "orpo"),
         ("llamafactory-cli train --stage rm --model_name_or_path m --finetuning_type lora", "reward"),
+        ("srun accelerate launch --num_processes 2 scripts/run_dpo.py elsewhere.yaml", "dpo"),
+        (f"torchrun --nproc_per_node 2 $(which swift) rlhf {SWIFT}", "dpo"),
     ],
 )
 def test_the_task_is_what_the_command_says(command, task):
@@ -56,6 +58,9 @@ def test_the_task_is_what_the_command_says(command, task):
         f"swift rlhf --rlhf_type simpo {SWIFT}",
         f"swift sft --task_type embedding {SWIFT}",
         "llamafactory-cli train --stage ppo --model_name_or_path m --finetuning_type lora",
+        "llamafactory-cli train --stage dpo --pref_loss simpo --model_name_or_path m --finetuning_type lora",
+        f"python run_qa.py {FLAGS} --do_train",
+        "accelerate launch scripts/run_cpo.py elsewhere.yaml",
         "base_model: m\nrl: grpo\n",
         "model_name_or_path: m\nnum_generations: 4\nmax_completion_length: 64\n",
     ],
@@ -63,6 +68,26 @@ def test_the_task_is_what_the_command_says(command, task):
 def test_a_task_that_lathe_does_not_train_is_refused(command):
     with pytest.raises(UserError, match="Lathe has no"):
         import_text(command, None)
+
+
+@table(
+    "text",
+    [
+        "llamafactory-cli train --stage sft --do_predict --finetuning_type lora --model_name_or_path m",
+        "model_name_or_path: m\nstage: sft\ntemplate: x\ncutoff_len: 64\ndo_predict: true\n",
+        f"python run_clm.py {FLAGS} --do_eval",
+    ],
+)
+def test_what_only_evaluates_is_refused(text):
+    with pytest.raises(UserError, match="trains nothing"):
+        import_text(text, None)
+    trains = text.replace("--do_", "--do_train --do_").replace("do_predict:", "do_train: true\ndo_predict:")
+    assert import_text(trains, None).config().model == "m"
+
+
+def test_a_script_that_evaluates_and_trains_is_its_training():
+    text = f"python run_clm.py {FLAGS} --do_eval\npython run_clm.py {FLAGS} --do_train --seed 3\n"
+    assert import_text(text, None).config().seed == 3
 
 
 @table(
@@ -83,6 +108,14 @@ def test_a_task_that_lathe_does_not_train_is_refused(command):
         (f"export CUDA_VISIBLE_DEVICES=4,5\npython train.py {FLAGS}", 2, 1, "ddp"),
         (f"nohup bash -c 'torchrun --nproc_per_node 2 train.py {FLAGS}' > log 2>&1 &", 2, 1, "ddp"),
         (f"CUDA_VISIBLE_DEVICES=0 NPROC_PER_NODE=4 swift sft {SWIFT} --deepspeed zero3_offload", 4, 1, "zero3"),
+        (f"CUDA_VISIBLE_DEVICES=0,1 trl sft {FLAGS}", 2, 1, "ddp"),
+        (
+            "CUDA_VISIBLE_DEVICES=0,1 llamafactory-cli train --stage sft --finetuning_type lora --model_name_or_path m",
+            2,
+            1,
+            "ddp",
+        ),
+        ("base_model: m\ndp_shard_size: 4\ndp_replicate_size: 2\nfsdp_config: {offload_params: false}\n", 8, 1, "fsdp"),
         (f"trl sft --num_processes 4 --accelerate_config zero2 {FLAGS}", 4, 1, "zero2"),
         ("N=2\nNNODES=1\ntorchrun --nproc_per_node $N --nnodes $NNODES train.py " + FLAGS, 2, 1, "ddp"),
     ],
@@ -97,6 +130,7 @@ def test_the_launchers_processes_are_those_of_the_run(command, processes, machin
     [
         (f"accelerate launch train.py {FLAGS}", "num_processes"),
         (f"trl sft {FLAGS}", "num_processes"),
+        ("llamafactory-cli train --stage sft --finetuning_type lora --model_name_or_path m", "num_processes"),
         (f"deepspeed train.py {FLAGS}", "num_gpus"),
         (f"torchrun --nproc_per_node gpu train.py {FLAGS}", "nproc_per_node"),
         (f"torchrun --nproc_per_node $GPUS train.py {FLAGS}", "nproc_per_node"),
@@ -137,6 +171,11 @@ def test_the_method_is_what_the_program_would_train(command, method):
         ("python train.py --model_name_or_path m", {"learning_rate": 5e-5, "gradient_checkpointing": "none", "logging_steps": 500}),
         (f"python train.py {FLAGS} --validation_split_percentage 5", {"eval_split": 0.05}),
         (f"swift sft {SWIFT}", {"learning_rate": 1e-4, "gradient_accumulation_steps": 16, "lora_r": 8, "eval_split": 0}),
+        ("swift sft --model_id_or_path m --dataset d.jsonl --batch_size 3", {"micro_batch_size": 3, "max_length": 2048,
+         "gradient_accumulation_steps": 16, "eval_split": 0.01, "warmup": 0.05}),
+        ("swift sft --model_id_or_path m --dataset d.jsonl --dataset_test_ratio 0", {"eval_split": 0}),
+        ("python src/train_bash.py --model_name_or_path m --finetuning_type lora --checkpoint_dir old",
+         {"max_length": 1024, "init_adapter": "old"}),
         (f"NPROC_PER_NODE=4 swift sft {SWIFT} --train_type full", {"learning_rate": 1e-5, "gradient_accumulation_steps": 4}),
         ("python supervised_finetuning.py --model_name_or_path m --train_file_dir d --tool_format x",
          {"max_length": 512, "lora_r": 8, "lora_alpha": 32, "target_modules": "all-linear", "eval_split": 0.01}),
@@ -195,6 +234,13 @@ def test_values_of_the_script_are_used_and_unknown_ones_named():
     assert "differs in each round" in of(text, "learning_rate").note
     assert "needs SEED" in of(text, "seed").note
     assert "learning_rate" not in result.settings or result.settings["learning_rate"] == 5e-5
+
+
+def test_words_that_are_not_known_change_no_value_before_them():
+    result = import_text(f"for m in a b; do E=(); if [ $m = a ]; then E+=(--beta 0.1); fi\npython train_dpo.py {FLAGS} "
+                         '--gradient_accumulation_steps 2 "${E[@]}"; done', None)  # fmt: skip
+    assert result.config().gradient_accumulation_steps == 2
+    assert any("condition" in one.note for one in result.entries)
 
 
 @table(
@@ -304,6 +350,11 @@ def test_scripts_of_other_projects_keep_their_meaning(text, program, expected):
 )
 def test_the_name_of_a_file_says_the_task_where_its_keys_do_not(name, text, task):
     assert import_text(text, None, name).config().task == task
+
+
+def test_a_name_of_a_file_of_preferences_refuses_what_lathe_does_not_train():
+    with pytest.raises(UserError, match="CPO"):
+        import_text("model_name_or_path: m\nbeta: 0.1\n", None, "recipes/cpo/config.yaml")
 
 
 def test_simpo_is_refused_by_its_own_keys():

@@ -80,6 +80,22 @@ def test_components_of_torchtune_say_method_task_and_optimizer(change, expected)
     assert {name: getattr(config, name) for name in expected} == expected
 
 
+@table(
+    ("train", "rest", "share"),
+    [
+        ("train[:95%]", "train[95%:]", 0.05),
+        ("train", "test", 0),
+        ("train[:95%]", "test", None),
+        ("train[:1%]", "x", None),
+    ],
+)
+def test_a_part_of_the_rows_is_held_out_or_named(train, rest, share):
+    text = TORCHTUNE.replace("dataset: {", f"dataset_val: {{split: '{rest}'}}\ndataset: {{split: '{train}', ")
+    result = import_text(text, None)
+    assert result.config().eval_split == (share or 0)
+    assert (outcomes(result)["dataset.split"] is Outcome.UNSUPPORTED) == (share is None)
+
+
 def test_tune_run_gives_processes_and_overrides(tmp_path):
     (tmp_path / "c.yaml").write_text(TORCHTUNE)
     script = tmp_path / "run.sh"

@@ -122,6 +122,12 @@ def test_a_script_whose_arguments_are_given_at_its_start_has_no_defaults():
     assert "learning_rate" not in import_text(TRL.replace("beta=0.3", "**more"), None).settings
 
 
+def test_the_name_of_a_script_says_the_task_where_its_calls_do_not():
+    text = "from transformers import Trainer\nTrainer(model=AutoModelForCausalLM.from_pretrained('m'))\n"
+    assert import_text(text, None, "examples/run_clm.py").config().task == "pretraining"
+    assert import_text(text.replace("Trainer(", "SFTTrainer("), None, "run_clm.py").config().task == "sft"
+
+
 def test_a_module_that_only_defines_a_trainer_is_refused():
     with pytest.raises(UserError, match="makes no trainer"):
         import_text("from transformers import Trainer\nclass Mine(Trainer):\n    pass\n", None)

@@ -27,6 +27,7 @@ def words(text):
         ("A=1 B=2 train --a x 2>&1 | cat", ["cat"]),
         ("train $EMPTY_LIST \"$@\"", ["train", "$EMPTY_LIST"]),
         ("N=a.b.c; train ${N%%.*} ${N%.*} ${N#*.} ${N/b/d} ${N:2:1} ${N^^}", ["train", "a", "a.b", "b.c", "a.d.c", "b", "A.B.C"]),
+        ("N=4; train $(expr 32 / $N / 2) `expr 3 \\* $N` $(which tool) \"$(command -v t-1)\"", ["train", "4", "12", "tool", "t-1"]),
         ("#SBATCH --nodes=2\n#SBATCH --gres=gpu:a100:8\ntrain $SLURM_NNODES $SLURM_GPUS_ON_NODE", ["train", "2", "8"]),
     ],
 )  # fmt: skip
@@ -40,6 +41,7 @@ def test_words_are_those_that_the_shell_would_pass(text, expected):
         ("train $X", "needs X, which the text does not set"),
         ("train $1", "is an argument of the script"),
         ("train $(rm -rf /)", "is what a command prints"),
+        ("train $(expr $X / 2)", "is what a command prints"),
         ("train `date`", "is what a command prints"),
         ("for x in 1 2; do train $x; done", "differs in each round of a loop"),
         ("if [ -n \"$A\" ]; then x=1; else x=2; fi; train $x", "depends on a condition of the script"),
