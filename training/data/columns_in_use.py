@@ -6,7 +6,7 @@ from functools import lru_cache
 from training.data.example import Example, Message, Row
 from training.data.mapping import parse_mapping
 from training.data.to_examples import CONVERSATION_COLUMNS
-from training.data.usual_columns import USUAL_NAMES
+from training.data.usual_columns import names_in_use
 
 _TOOLS = ("tools", "functions")
 _PAIR = ("prompt", "completion", "system", *_TOOLS)
@@ -38,9 +38,8 @@ def _unused(names: tuple[str, ...], formats: tuple[str, ...], mapping: str | Non
         paths = parse_mapping(mapping).values()
         read = {path if path in names else path.partition(".")[0] for path in paths}
     else:
-        read = {name for row_format in formats for name in _READ.get(row_format, names)}
-        if not any(name in read for name in names):
-            read |= {name for row_format in formats for name in USUAL_NAMES.get(row_format, ())}
+        usual = {row_format: names_in_use(names, row_format) for row_format in formats}
+        read = {name for row_format in formats for name in usual[row_format] or _READ.get(row_format, names)}
         chats = [name for name in CONVERSATION_COLUMNS if name in names]
         read -= set(chats[1:])  # only the first of them is read
     return tuple(name for name in names if name not in read)

@@ -128,10 +128,10 @@ def _preference(row: Row) -> DetectedFormat | None:
     for name, detected in _ANSWERS.items():
         if name in row:
             return detected
-    if "prompt" in row:
-        return _EXPLICIT
-    if "instruction" in row:
-        return _INSTRUCTION
+    if "prompt" in row or "instruction" in row:
+        return _EXPLICIT if "prompt" in row else _INSTRUCTION
+    if usual_columns(row):  # which name the question
+        return None
     return _CONVERSATIONS if isinstance(from_json(row["chosen"]), list) else _TEXTS
 
 

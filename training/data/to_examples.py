@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from training.data.conversations import conversation, from_json, tools, turns
 from training.data.example import EmptyRow, Example, Message, Row, filled, kind_of, text
-from training.data.mapping import apply
+from training.data.mapping import apply, in_file
 from training.data.media import refuse_media_columns, refuse_placeholders
 from training.data.preferences import label, read_pair
 from training.data.trees import best_path, root_of
@@ -22,7 +22,12 @@ def to_example(row: Row, row_format: str) -> Example:
     """
     refuse_media_columns(row)
     roles = in_roles(row, row_format)
-    example = _READERS[row_format](apply(roles, row) if roles else row)
+    try:
+        example = _READERS[row_format](apply(roles, row) if roles else row)
+    except DataError as error:
+        if not roles:
+            raise
+        raise type(error)(error.message, error.fix, field=in_file(roles, error.field)) from None
     refuse_placeholders(example)
     return example
 

@@ -1,34 +1,85 @@
 """Columns with other names than those of a row format, whose meaning is certain all the same: they are read without a mapping."""
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from training.data.example import Row
 
 LANGUAGE = re.compile(r"[a-z]{2}(_[A-Z]{2})?")
-_USUAL: tuple[tuple[str, dict[str, str]], ...] = (
-    ("preference", {"prompt": "question", "chosen": "response_j", "rejected": "response_k"}),
-    ("alpaca", {"instruction": "question", "input": "context", "output": "sql"}),
-    ("alpaca", {"instruction": "question", "output": "sql"}),
-)
-_OWN = {"preference": ("chosen", "output"), "alpaca": ("output",), "source/target": ("source",)}
+_ASKED = ("question", "query", "instruction", "problem", "prompt", "user", "human", "request", "input", "context")
+_ANSWERED = (
+    "answer", "response", "output", "completion", "reply", "solution", "assistant", "bot", "gpt", "target", "sql",
+)  # fmt: skip
+_GIVEN = ("input", "context", "passage", "document")
+_SYSTEM = ("system", "system_prompt")
+_ANSWER_PAIRS = (("chosen", "rejected"), ("response_j", "response_k"))
+_COMPETING = frozenset({
+    *_ASKED, *_ANSWERED, *_GIVEN, *(name for pair in _ANSWER_PAIRS for name in pair), "answers", "text", "code", "summary",
+    "article", "paragraph", "story", "label", "history", "tools", "functions", "messages", "conversations", "conversation",
+    "choices", "options", "candidates", "reasoning", "rationale", "explanation", "thinking", "thought", "cot",
+    "chain_of_thought",
+})  # fmt: skip
+"""Columns that might be meant too: with one of them beside a pair the meaning is not certain."""
+_NUMBERED = re.compile(rf"({'|'.join((*_ASKED, *_ANSWERED))})[ _]?(\d+|[a-d])")
+_OWN = {"preference": (("prompt", "chosen"), ("instruction", "output")), "alpaca": (("instruction", "output"),),
+        "prompt/completion": (("prompt", "completion"),),
+        "source/target": (("source", "target"),)}  # fmt: skip
 
 
 def usual_columns(row: Row) -> tuple[str, dict[str, str]] | None:
-    """The format of a row, and the path in it of each role; None if its columns are not among those known."""
-    for row_format, roles in _USUAL:
-        if all(isinstance(row.get(column), str) for column in roles.values()):
-            return row_format, roles
+    """The format of a row, and the path in it of each role; None if its columns are not certain, or a value is no text."""
+    found = _by_names(tuple(row))
+    if found is not None:
+        texts = [row[column] for column in found[1].values()]
+        if all(isinstance(text, str) or text is None for text in texts) and any(texts):
+            return found
     codes = _languages(row.get("translation"))
     return ("source/target", dict(zip(("source", "target"), codes, strict=True))) if codes else None
 
 
 def in_roles(row: Row, row_format: str) -> dict[str, str] | None:
-    """The path of each role of a row of that format that has none of the format's own columns."""
-    if row_format not in _OWN or any(name in row for name in _OWN[row_format]):
+    """The path of each role of a row of that format that does not have the format's own columns."""
+    if row_format not in _OWN or any(all(name in row for name in own) for own in _OWN[row_format]):
         return None
     usual = usual_columns(row)
     return usual[1] if usual and usual[0] == row_format else None
+
+
+def names_in_use(names: tuple[str, ...], row_format: str) -> set[str] | None:
+    """The columns that rows with these columns and of that format use in the place of the format's own; None if they have those."""
+    if row_format not in _OWN or any(all(name in names for name in own) for own in _OWN[row_format]):
+        return None
+    if row_format == "source/target":
+        return {"translation"}
+    found = _by_names(names)
+    return set(found[1].values()) if found and found[0] == row_format else None
+
+
+@lru_cache(maxsize=1024)  # rows mostly have the same columns
+def _by_names(names: tuple[str, ...]) -> tuple[str, dict[str, str]] | None:
+    """The format and the column of each role, if the names leave no doubt: one question, one answer or two to compare."""
+    known = {name.lower(): name for name in names}
+    asked = next((name for name in _ASKED if name in known), None)
+    pair = next((pair for pair in _ANSWER_PAIRS if {*pair} <= known.keys()), None)
+    answered = None if pair else next((name for name in _ANSWERED if name in known and name != asked), None)
+    if asked is None or not (pair or answered) or len(known) < len(names):
+        return None
+    more = {
+        role: next((name for name in usual if name in known and name != asked), None)
+        for role, usual in (("input", _GIVEN), ("system", _SYSTEM))
+    }
+    plain = asked == "prompt"  # as in rows of prompt and completion
+    if plain and (pair or more["input"]):
+        return None
+    roles = {"prompt" if plain else "instruction": asked} | {role: name for role, name in more.items() if name}
+    roles |= dict(zip(("chosen", "rejected"), pair, strict=True)) if pair else {}
+    roles |= {"completion" if plain else "output": answered} if answered else {}
+    others = known.keys() - roles.values()
+    if others & _COMPETING or any(_NUMBERED.fullmatch(name) for name in others):
+        return None
+    row_format = "preference" if pair else "prompt/completion" if plain else "alpaca"
+    return row_format, {role: known[name] for role, name in roles.items()}
 
 
 def _languages(value: Any) -> list[str]:
@@ -38,10 +89,3 @@ def _languages(value: Any) -> list[str]:
         f"translation.{code}" for code, text in texts.items() if LANGUAGE.fullmatch(code) and isinstance(text, str)
     ]
     return codes if len(codes) == len(texts) == 2 else []
-
-
-USUAL_NAMES = {
-    row_format: {column for known, roles in _USUAL if known == row_format for column in roles.values()}
-    for row_format, _ in _USUAL
-} | {"source/target": {"translation"}}
-"""The columns that rows of a format may have in the place of its own."""

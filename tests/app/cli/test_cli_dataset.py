@@ -193,7 +193,7 @@ def test_check_refuses_images_and_suggests_a_mapping(tmp_path):
     assert (done.exit_code, result["trainable"]) == (1, False)
     assert (result["problems"][0]["field"], "Lathe trains on text" in result["problems"][0]["fix"]) == ("image", True)
     questions = tmp_path / "questions.jsonl"
-    questions.write_text('{"question": "a", "answer": "b"}\n')
+    questions.write_text('{"question": "a", "answer": "b", "solution": "c"}\n')
     assert "--columns 'prompt=question, completion=answer'" in lathe("dataset", "check", str(questions)).stdout
 
 

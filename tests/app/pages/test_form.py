@@ -239,7 +239,7 @@ class TestReview:
     def test_unknown_columns_have_a_mapping_as_a_button(self, review, tmp_path):
         from app.pages.new_run.review import problems_html
 
-        unknown = self.stored(tmp_path, {"question": "a", "answer": "b"})
+        unknown = self.stored(tmp_path, {"question": "a", "answer": "b", "solution": "c"})
         checked = review(data=unknown)
         assert not checked.ready
         assert checked.problems[0].changes == {"columns": "prompt=question, completion=answer"}

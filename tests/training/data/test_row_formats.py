@@ -176,7 +176,21 @@ EXAMPLES = [  # a row, its format, and its example
     (
         {"question": "a", "response_j": "b", "response_k": "c"},
         "preference",
-        Example(prompt="a", answer="b", rejected="c"),
+        Example([user("a"), assistant("b")], rejected=[assistant("c")]),
+    ),
+    ({"question": "a", "answer": "b"}, "alpaca", Example([user("a"), assistant("b")])),
+    ({"Input": "a", "Output": "b", "id": 1}, "alpaca", Example([user("a"), assistant("b")])),
+    (
+        {"system": "s", "question": "a", "context": "c", "answer": "b"},
+        "alpaca",
+        Example([system("s"), user("a\n\nc"), assistant("b")]),
+    ),
+    ({"instruction": "a", "input": "c", "response": "b"}, "alpaca", Example([user("a\n\nc"), assistant("b")])),
+    ({"prompt": "a", "response": "b"}, "prompt/completion", Example(prompt="a", answer="b")),
+    (
+        {"system": "s", "question": "a", "chosen": "b", "rejected": "c"},
+        "preference",
+        Example([system("s"), user("a"), assistant("b")], rejected=[assistant("c")]),
     ),
     ({"translation": {"en": "a", "de": "b"}}, "source/target", Example(prompt="a", answer="b")),
     (TREE, "message tree", Example([user("a"), assistant("best"), user("c"), assistant("d")])),
@@ -217,7 +231,14 @@ def test_there_is_an_example_of_every_format():
 @table(
     "row",
     [
-        {"question": "a", "answer": "b"},
+        {"question": "a", "answer": 5},
+        {"question": "a", "answer": "b", "solution": "c"},
+        {"prompt": "a", "question": "a", "answer": "b"},
+        {"question": "a", "choices": ["b", "c"], "answer": "b"},
+        {"question": "a", "reasoning": "c", "answer": "b"},
+        {"question": "a", "answer_1": "c", "answer": "b"},
+        {"question": "a", "Question": "c", "answer": "b"},
+        {"prompt": "a", "context": "c", "response": "b"},
         {"prompt": "a", "completion": {"text": "b"}},
         {"text": {"de": "a", "en": "b"}},
         {"messages": [["user", "a"]]},
@@ -272,6 +293,9 @@ def test_one_message_of_a_conversation_is_no_row(row):
         ({"q": {"text": "a", "lang": "en"}, "a": "b", "c": "d"}, "prompt=q.text, completion=a", ["c"]),
         ({"prompt": "a", "chosen": "b", "rejected": "c", "text": "x"}, None, ["text"]),
         ({"question": "a", "sql": "b", "db": "x"}, None, ["db"]),
+        ({"question": "a", "output": "b", "topic": "x"}, None, ["topic"]),
+        ({"Human": "a", "Assistant": "b", "level": "x", "system_prompt": "s"}, None, ["level"]),
+        ({"question": "a", "chosen": "b", "rejected": "c", "score": "x"}, None, ["score"]),
         ({"id": 1, "translation": {"en": "a", "de": "b"}}, None, ["id"]),
     ],
 )
@@ -310,6 +334,9 @@ def test_other_replies_of_a_tree_are_counted(tmp_path):
         ({"chosen": [user("a"), assistant("")], "rejected": [user("a"), assistant("b")]}, "chosen"),
         ({"text": "\n"}, "text"),
         ({"source": "", "target": "a"}, "source"),
+        ({"question": "a", "answer": None}, "answer"),
+        ({"Input": " ", "Output": "a"}, "Input"),
+        ({"question": "a", "chosen": "", "rejected": "b"}, "chosen"),
     ],
 )
 def test_rows_without_loss_tokens_are_distinguished_from_invalid_rows(row, field):

@@ -170,8 +170,8 @@ def test_each_question_of_squad_is_a_row_and_gets_a_mapping(tmp_path: Path) -> N
 @table(
     ("row", "mapping"),
     [
-        ({"question": "a", "answer": "b", "id": 1}, "prompt=question, completion=answer"),
-        ({"query": "a", "response": "b"}, "prompt=query, completion=response"),
+        ({"question": "a", "answer": "b", "solution": "c"}, "prompt=question, completion=answer"),
+        ({"Prompt": "a", "Response": "b", "history": "c"}, "prompt=Prompt, completion=Response"),
         ({"article": "a", "highlights": "b"}, "source=article, target=highlights"),
         ({"review": "a", "sentiment": "good"}, "text=review, label=sentiment"),
         ({"content": "a", "url": "b"}, "text=content"),
@@ -180,8 +180,6 @@ def test_each_question_of_squad_is_a_row_and_gets_a_mapping(tmp_path: Path) -> N
             {"query": "a", "chosen_response": "b", "rejected_response": "c"},
             "prompt=query, chosen=chosen_response, rejected=rejected_response",
         ),
-        ({"instruction": "a", "input": "b", "response": "c"}, "instruction=instruction, input=input, output=response"),
-        ({"prompt": "a", "response": "b", "system": "c"}, "prompt=prompt, completion=response, system=system"),
         (
             {"instruction": "a", "response": "b", "history": [["c", "d"]]},
             "instruction=instruction, output=response, history=history",
@@ -190,7 +188,6 @@ def test_each_question_of_squad_is_a_row_and_gets_a_mapping(tmp_path: Path) -> N
             {"instruction": "a", "instances": [{"input": "b", "output": "c"}]},
             "instruction=instruction, input=instances.0.input, output=instances.0.output",
         ),
-        ({"Question": "a", "Answer": "b"}, "prompt=Question, completion=Answer"),
         ({"en": "a", "de": "b", "id": 1}, "source=en, target=de"),
         ({"frage": "a", "antwort": "b"}, ""),
         ({"question": "a", "answer": 5}, ""),
