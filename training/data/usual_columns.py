@@ -12,16 +12,16 @@ _ANSWERED = (
     "answer", "response", "output", "completion", "reply", "solution", "assistant", "bot", "gpt", "target", "sql",
 )  # fmt: skip
 _GIVEN = ("input", "context", "passage", "document")
-_SYSTEM = ("system", "system_prompt")
+_MORE = {"input": _GIVEN, "system": ("system", "system_prompt"), "history": ("history",)}
 _ANSWER_PAIRS = (("chosen", "rejected"), ("response_j", "response_k"))
 _COMPETING = frozenset({
     *_ASKED, *_ANSWERED, *_GIVEN, *(name for pair in _ANSWER_PAIRS for name in pair), "answers", "text", "code", "summary",
-    "article", "paragraph", "story", "label", "history", "tools", "functions", "messages", "conversations", "conversation",
+    "article", "paragraph", "story", "label", "tools", "functions", "messages", "conversations", "conversation",
     "choices", "options", "candidates", "reasoning", "rationale", "explanation", "thinking", "thought", "cot",
     "chain_of_thought",
 })  # fmt: skip
 """Columns that might be meant too: with one of them beside a pair the meaning is not certain."""
-_NUMBERED = re.compile(rf"({'|'.join((*_ASKED, *_ANSWERED))})[ _]?(\d+|[a-d])")
+_NUMBERED = re.compile(rf"({'|'.join((*_ASKED, *_ANSWERED))}|option|choice|opt|op)[ _]?(\d+|[a-e])|[a-e]")
 _OWN = {"preference": (("prompt", "chosen"), ("instruction", "output")), "alpaca": (("instruction", "output"),),
         "prompt/completion": (("prompt", "completion"),),
         "source/target": (("source", "target"),)}  # fmt: skip
@@ -31,8 +31,10 @@ def usual_columns(row: Row) -> tuple[str, dict[str, str]] | None:
     """The format of a row, and the path in it of each role; None if its columns are not certain, or a value is no text."""
     found = _by_names(tuple(row))
     if found is not None:
-        texts = [row[column] for column in found[1].values()]
-        if all(isinstance(text, str) or text is None for text in texts) and any(texts):
+        values = {role: row[column] for role, column in found[1].items()}
+        turns = values.pop("history", None)
+        texts = all(isinstance(value, str) or value is None for value in values.values())
+        if texts and any(values.values()) and (not turns or isinstance(turns, list)):
             return found
     codes = _languages(row.get("translation"))
     return ("source/target", dict(zip(("source", "target"), codes, strict=True))) if codes else None
@@ -66,11 +68,10 @@ def _by_names(names: tuple[str, ...]) -> tuple[str, dict[str, str]] | None:
     if asked is None or not (pair or answered) or len(known) < len(names):
         return None
     more = {
-        role: next((name for name in usual if name in known and name != asked), None)
-        for role, usual in (("input", _GIVEN), ("system", _SYSTEM))
+        role: next((name for name in usual if name in known and name != asked), None) for role, usual in _MORE.items()
     }
     plain = asked == "prompt"  # as in rows of prompt and completion
-    if plain and (pair or more["input"]):
+    if plain and (pair or more["input"] or more["history"]):
         return None
     roles = {"prompt" if plain else "instruction": asked} | {role: name for role, name in more.items() if name}
     roles |= dict(zip(("chosen", "rejected"), pair, strict=True)) if pair else {}

@@ -186,6 +186,11 @@ EXAMPLES = [  # a row, its format, and its example
         Example([system("s"), user("a\n\nc"), assistant("b")]),
     ),
     ({"instruction": "a", "input": "c", "response": "b"}, "alpaca", Example([user("a\n\nc"), assistant("b")])),
+    (
+        {"query": "a", "response": "b", "history": [["c", "d"]]},
+        "alpaca",
+        Example([user("c"), assistant("d"), user("a"), assistant("b")]),
+    ),
     ({"prompt": "a", "response": "b"}, "prompt/completion", Example(prompt="a", answer="b")),
     (
         {"system": "s", "question": "a", "chosen": "b", "rejected": "c"},
@@ -235,6 +240,9 @@ def test_there_is_an_example_of_every_format():
         {"question": "a", "answer": "b", "solution": "c"},
         {"prompt": "a", "question": "a", "answer": "b"},
         {"question": "a", "choices": ["b", "c"], "answer": "b"},
+        {"question": "a", "A": "b", "B": "c", "answer": "A"},
+        {"question": "a", "option_a": "b", "answer": "b"},
+        {"query": "a", "response": "b", "history": "c"},
         {"question": "a", "reasoning": "c", "answer": "b"},
         {"question": "a", "answer_1": "c", "answer": "b"},
         {"question": "a", "Question": "c", "answer": "b"},

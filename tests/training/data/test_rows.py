@@ -181,8 +181,8 @@ def test_each_question_of_squad_is_a_row_and_gets_a_mapping(tmp_path: Path) -> N
             "prompt=query, chosen=chosen_response, rejected=rejected_response",
         ),
         (
-            {"instruction": "a", "response": "b", "history": [["c", "d"]]},
-            "instruction=instruction, output=response, history=history",
+            {"prompt": "a", "response": "b", "history": [["c", "d"]]},
+            "instruction=prompt, output=response, history=history",
         ),
         (
             {"instruction": "a", "instances": [{"input": "b", "output": "c"}]},
@@ -278,6 +278,6 @@ def test_typed_parts_are_text_reasoning_and_tool_calls(tmp_path: Path) -> None:
 
 
 def test_a_suggestion_keeps_the_columns_that_some_rows_lack(tmp_path: Path) -> None:
-    more = {"query": "a", "response": "b", "system": "s", "history": [["c", "d"]]}
-    found = inspect(jsonl(tmp_path / "rows.jsonl", more, {"query": "a", "response": "b"}))
-    assert found.suggestion == "instruction=query, output=response, system=system, history=history"
+    more = {"prompt": "a", "response": "b", "system": "s", "history": [["c", "d"]]}
+    found = inspect(jsonl(tmp_path / "rows.jsonl", more, {"prompt": "a", "response": "b"}))
+    assert found.suggestion == "instruction=prompt, output=response, system=system, history=history"
