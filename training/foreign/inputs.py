@@ -21,6 +21,7 @@ from training.foreign.programs import (
     ONE_PROCESS,
     PROGRAMS,
     SCRIPT,
+    SWIFT,
     TRL,
     UNSLOTH,
     Program,
@@ -32,6 +33,7 @@ from training.foreign.shell_values import Unresolved
 from training.foreign.shell_words import ShellTextError
 from training.foreign.tasks import named_task
 from training.foreign.trainer_keys import COMMAND, FILE
+from training.foreign.trl_meaning import is_own
 
 _CONFIG_FLAGS = ("config", "c", "config_file", "config_path")
 _ENDINGS = (".yaml", ".yml", ".json")
@@ -61,6 +63,8 @@ class Given:
     options: Values = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
     nearby: Nearby = field(default_factory=Nearby)
+    unseen: str = ""
+    """A script of its own that is not here, so that its defaults are not known."""
 
     @property
     def complete(self) -> bool:
@@ -172,14 +176,26 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
     flags = {
         name: value for name, value in read.flags.items() if name not in _CONFIG_FLAGS or not isinstance(value, str)
     }
-    program = of_command(command) or (None if launch.target in COMMANDS else _by_flags(of_files | flags))
-    not_read.check(command, of_files | flags, command)
-    if program is None and entries and named_task(launch.target.rpartition("/")[2]):
-        program = TRL  # its arguments are in the file that is not here
+    given = of_files | flags
+    named = of_command(command)
+    program = named or (None if launch.target in COMMANDS else _by_flags(given))
+    not_read.check(command, given, command)
+    made = None
+    if (program in (None, TRL) or (named is None and program in (LLAMAFACTORY, SWIFT))) and launch.target.endswith(
+        ".py"
+    ):
+        made = python_text.of_command(nearby.text(launch.target), given, TRL.table)
+    if made or (program is None and entries and named_task(launch.target.rpartition("/")[2])):
+        program = TRL  # its arguments are the script's, or in the file that is not here
     if program is None or _NO_TRAINING.search(launch.target):
         return None
-    _check_trains(program, {COMMAND: command} | of_files | flags, command)
+    _check_trains(program, {COMMAND: command} | given, command)
     values = (flat(of_files, program.table) if program.nested else of_files) | flags
+    own = made or _EXAMPLE.search(command) or is_own({COMMAND: command})
+    unseen = launch.target if program is TRL and launch.target.endswith(".py") and not own else ""
+    if made:
+        program, values = (SCRIPT if made.get("use_peft") is True else TRL), made
+        command = f"{command} {made[COMMAND]}"
     entries += [
         Entry(word, None, Outcome.UNSUPPORTED, note=_reason(word))
         for word in read.positional
@@ -190,7 +206,7 @@ def _given(launch: Launch, nearby: Nearby) -> Given | None:
     if launch.launcher in LAUNCHERS:
         options = {name: value for name, value in options.items() if name.islower() or name == "CUDA_VISIBLE_DEVICES"}
         options = _config_of_launcher(options, nearby)
-    return Given(program, {COMMAND: command} | values, launcher, options, tuple(entries), nearby)
+    return Given(program, values | {COMMAND: command}, launcher, options, tuple(entries), nearby, unseen)
 
 
 def _check_trains(program: Program, values: Values, given: str) -> None:

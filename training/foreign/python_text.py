@@ -1,13 +1,15 @@
 """Reads Python scripts and notebooks that train with Unsloth, trl or transformers: the arguments of their calls. Executes nothing.
 
-Values are constants, names of constants, and arithmetic of numbers; others are `Unresolved`.
+Values are constants, names of constants, arguments of the script, and arithmetic of numbers; others are `Unresolved`. Calls
+behind a condition that does not hold with these arguments are left out.
 """
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
+from training.foreign import own_arguments
 from training.foreign.entries import Values
 from training.foreign.shell_values import Unresolved
 from training.foreign.trainer_keys import COMMAND
@@ -67,6 +69,11 @@ def read(text: str) -> Values:
     Raises:
         ValueError: the text is no valid Python, makes no trainer, or exceeds a limit; with the reason.
     """
+    return _read(text, {})[0]
+
+
+def _read(text: str, given: Values) -> tuple[Values, Values]:
+    """The arguments of the calls with those of the start, and the defaults of the script's own arguments."""
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"it has {len(text):,} characters; at most {LONGEST_TEXT:,} are possible")
     try:
@@ -76,17 +83,51 @@ def read(text: str) -> Values:
     except (RecursionError, MemoryError, ValueError):  # ValueError: null bytes
         raise ValueError("it is nested too deeply, or no text") from None
     nodes = [node for node, _ in zip(ast.walk(tree), range(_MOST_NODES), strict=False)]
-    return _Script(nodes).values(unsloth=bool(re.search(r"^[ \t]*(?:from|import)[ \t]+unsloth\b", text, re.MULTILINE)))
+    script = _Script(nodes, given)
+    unsloth = re.search(r"^[ \t]*(?:from|import)[ \t]+unsloth\b", text, re.MULTILINE)
+    return script.values(unsloth=bool(unsloth)), script.defaults
+
+
+def of_command(text: str | None, flags: Values, names: Collection[str]) -> Values | None:
+    """What a script that is here makes of the flags of its command: the arguments of its calls, the flags, and its parser's
+    defaults with one of `names`. None if the text is no script, or makes no trainer."""
+    if text is None or not is_script(text):
+        return None
+    try:
+        values, defaults = _read(text, flags)
+    except ValueError:
+        return None
+    made = {name: value for name, value in values.items() if name != ARGUMENTS and not isinstance(value, Unresolved)}
+    own = {name: value for name, value in defaults.items() if name in names and not isinstance(value, Unresolved)}
+    if "train_file" not in flags:  # a data set of the hub has its own validation rows
+        own.pop("validation_split_percentage", None)
+    return own | flags | made
 
 
 class _Script:
-    def __init__(self, nodes: list[ast.AST]) -> None:
+    def __init__(self, nodes: list[ast.AST], given: Values) -> None:
         self._constants: dict[str, ast.expr | None] = {}
-        self._calls = sorted((node for node in nodes if isinstance(node, ast.Call)), key=lambda call: call.lineno)
+        self._given: Values = {}
+        self._evaluated = 0
+        self._holders = own_arguments.holders(nodes)
+        self._names = [node.id for node in nodes if isinstance(node, ast.Name)]
         for node in nodes:
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 name = node.targets[0].id
                 self._constants[name] = node.value if name not in self._constants else None  # set twice: not known
+        defaults = own_arguments.defaults(nodes, self._value)
+        self.defaults = {name: value for name, value in defaults.items() if value is not None}
+        self._given = self.defaults | given
+        left_out = {id(node) for one in nodes if isinstance(one, ast.If) for node in self._not_run(one)}
+        made = (node for node in nodes if isinstance(node, ast.Call) and id(node) not in left_out)
+        self._calls = sorted(made, key=lambda call: call.lineno)
+
+    def _not_run(self, branch: ast.If) -> Iterator[ast.AST]:
+        """The nodes of a branch that is not taken with the script's arguments."""
+        holds = self._value(branch.test)
+        if isinstance(holds, bool):
+            for line in branch.orelse if holds else branch.body:
+                yield from ast.walk(line)
 
     def values(self, *, unsloth: bool) -> Values:
         """The arguments, with the command that says trainer, configuration and library."""
@@ -96,7 +137,7 @@ class _Script:
         trainer = next(filter(None, trainers), "")
         if trainer == "Seq2Seq" and not self._has("Seq2SeqLM", "ConditionalGeneration"):
             trainer = ""  # which also trains models that continue a text
-        config = next((_name(call) for call in self._calls if _CONFIG.fullmatch(_name(call))), "TrainingArguments")
+        config = next(filter(_CONFIG.fullmatch, [*map(_name, self._calls), *self._names]), "TrainingArguments")
         task = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", trainer) or (
             "classification" if self._has("SequenceClassification") else "Trainer"
         )
@@ -141,14 +182,18 @@ class _Script:
 
     def _value(self, node: ast.expr, depth: int = 0) -> Any:
         """The value of an expression, `Unresolved` if only running the script would say it."""
-        if depth > _DEEPEST:
+        self._evaluated += 1
+        if depth > _DEEPEST or self._evaluated > _MOST_NODES:  # `b = a * a` doubles
             return Unresolved("...", _COMPUTED)
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name) and (constant := self._constants.get(node.id)) is not None:
             return self._value(constant, depth + 1)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
-            return node.attr
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "torch":
+                return node.attr
+            if node.value.id in self._holders and node.attr in self._given:
+                return self._given[node.attr]
         return (
             self._collection(node, depth)
             if isinstance(node, (ast.List, ast.Tuple, ast.Dict))
@@ -162,23 +207,35 @@ class _Script:
         return [self._value(one, depth + 1) for one in node.elts]
 
     def _computed(self, node: ast.expr, depth: int) -> Any:
-        """The value of a formula of numbers, or of the question whether the GPU has bf16."""
-        if isinstance(node, ast.UnaryOp):
-            operand = self._value(node.operand, depth + 1)
-            if isinstance(node.op, ast.Not) and operand == "auto":
-                return None
-            if isinstance(node.op, ast.USub) and isinstance(operand, (int, float)):
-                return -operand
+        """The value of a formula of numbers, a comparison, or the question whether the GPU has bf16."""
         if isinstance(node, ast.Call) and _name(node) in ("is_bfloat16_supported", "is_bf16_supported"):
             return "auto"
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
-            left, right = self._value(node.left, depth + 1), self._value(node.right, depth + 1)
-            if all(isinstance(one, (int, float)) and 0 < abs(one) < _LARGEST for one in (left, right)):
-                return left * right if isinstance(node.op, ast.Mult) else left / right
+        operands = ast.iter_child_nodes(node) if isinstance(node, (ast.UnaryOp, ast.BinOp, ast.Compare)) else ()
+        parts = [self._value(one, depth + 1) for one in operands if isinstance(one, ast.expr)]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and parts == ["auto"]:
+            return None
+        value = None if any(isinstance(one, Unresolved) for one in parts) else _result(node, parts)
+        if value is not None:
+            return value
         try:
             return Unresolved(ast.unparse(node)[:200] if depth == 0 else "...", _COMPUTED)
         except RecursionError:
             return Unresolved("...", _COMPUTED)
+
+
+def _result(node: ast.expr, parts: list[Any]) -> Any:
+    """What an operator makes of known values; None if it is not read."""
+    numbers = all(isinstance(one, (int, float)) and abs(one) < _LARGEST for one in parts)
+    match node:
+        case ast.Compare(ops=[ast.Eq() | ast.NotEq() as operator]):
+            return (parts[0] == parts[1]) == isinstance(operator, ast.Eq)
+        case ast.UnaryOp(op=ast.Not()) if isinstance(parts[0], bool):
+            return not parts[0]
+        case ast.UnaryOp(op=ast.USub()) if numbers:
+            return -parts[0]
+        case ast.BinOp(op=ast.Mult() | ast.Div() as operator) if numbers and all(parts):
+            return parts[0] * parts[1] if isinstance(operator, ast.Mult) else parts[0] / parts[1]
+    return None
 
 
 def _makes_arguments(call: ast.Call) -> bool:

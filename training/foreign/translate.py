@@ -20,6 +20,7 @@ from training.foreign.shell_values import Unresolved
 
 _STAND_INS = {"model": "MODEL", "data": "DATA"}
 _NOT_GIVEN = "is not given: {0}'s default."
+_UNSEEN = " {0} is not here, and may have its own: import the command from its folder."
 _UNKNOWN = "Lathe does not know this key of {0}."
 
 
@@ -169,6 +170,7 @@ def _defaults(
 ) -> list[Entry]:
     """The program's defaults for keys that are missing and that Lathe would fill otherwise, unless other keys give the settings."""
     note = _NOT_GIVEN.format(program.name)
+    note += _UNSEEN.format(source.unseen) if source.unseen and program is source.program else ""
     filled = program.defaults(values | (known or {}))
     absent = {key: value for key, value in filled.items() if key not in values}
     entries = []

@@ -1,5 +1,6 @@
 """Arguments of trl, and of scripts that use transformers' Trainer: their keys, tasks and defaults."""
 
+import re
 from typing import Any
 
 from training.foreign.chat_keys import template_kwargs
@@ -21,6 +22,8 @@ from training.foreign.trl_meaning import (
 _LENGTHS = (
     "max_length", "max_seq_length", "model_max_length", "max_seq_len", "block_size", "cutoff_len", "max_sequence_length",
 )  # fmt: skip
+_HOLDS_OUT = re.compile(r"(^|/)run_(clm|fim|mlm|plm)\w*\.py\b")
+"""transformers' examples that hold out rows without being asked."""
 _SETS = "these are data sets of the hub: import them on the page Data sets, then pick them."
 
 
@@ -148,6 +151,8 @@ def defaults(values: Values) -> Values:
         "test_split_size": 0,
         "save_steps": 500,
     }
+    if values.get("train_file") and not values.get("validation_file") and _HOLDS_OUT.search(str(values.get(COMMAND))):
+        common["validation_split_percentage"] = 5
     if str(values.get(COMMAND)).startswith("trl "):  # which starts accelerate
         common["num_processes"] = None
     of_transformers = task in ("sft", "pretraining", "seq2seq", "classification") or "with Training" in str(
