@@ -36,6 +36,7 @@ from training.foreign.trainer_keys import COMMAND, FILE
 from training.foreign.trl_meaning import is_own
 
 _CONFIG_FLAGS = ("config", "c", "config_file", "config_path")
+_SHELL_ENDINGS = (".sh", ".bash", ".slurm", ".sbatch")
 _ENDINGS = (".yaml", ".yml", ".json")
 _NO_TRAINING = re.compile(
     r"(?:^|[_./-])(?:merge|convert|export|eval|evaluate|evaluation|infer|inference|generate|generation|predict|preprocess|prepare|"
@@ -99,9 +100,12 @@ def given(text: str, folder: Path | None, name: str) -> Given:
     if command is not None:
         return command
     not_read.check("", values or {}, name)
+    names = ", ".join(program.name for program in PROGRAMS)
+    if text.startswith("#!") or name.endswith(_SHELL_ENDINGS):
+        message = f"starts no training of {names}, or only with arguments of its own."
+        raise UserError("file", name, message, "Give the command of the training with its values.")
     if problem and not values:
         raise UserError("file", name, f"is not valid YAML or JSON: {problem}", "Correct it, or give a command.")
-    names = ", ".join(program.name for program in PROGRAMS)
     raise UserError(
         "file", name, f"is not a configuration of {names}.", "Give one of theirs, or the flags of a command."
     )

@@ -85,6 +85,12 @@ def test_what_only_evaluates_is_refused(text):
     assert import_text(trains, None).config().model == "m"
 
 
+@table("text", ["#!/bin/bash\naccelerate launch src/$1.py --config $2\n", "echo 'a: b: c'\n. env.sh\n"])
+def test_a_shell_script_without_a_training_is_called_so(text):
+    with pytest.raises(UserError, match="starts no training"):
+        import_text(text, None, "run.sh")
+
+
 def test_a_script_that_evaluates_and_trains_is_its_training():
     text = f"python run_clm.py {FLAGS} --do_eval\npython run_clm.py {FLAGS} --do_train --seed 3\n"
     assert import_text(text, None).config().seed == 3
