@@ -90,12 +90,12 @@ def _shards(_: Any, values: Values) -> Answer:
     return Answer({"num_processes": math.prod(sizes)}, f"{' x '.join(_MESH)}.") if whole else Answer({}, "is empty.")
 
 
+def _one(value: Any, _: Values) -> Answer:
+    return Answer({}, "is off.") if value in (None, 1) else Answer(None, "ZeRO-3 or FSDP is the nearest.")
+
+
 def _packing(value: Any, _: Values) -> Answer:
     return Answer({"packing": "packed" if is_on(value) else "none"})
-
-
-def _linear(value: Any, _: Values) -> Answer:
-    return Answer({"target_modules": "all-linear"}) if is_on(value) else Answer({}, "is off.")
 
 
 _KEYS, PREFIXES = read("axolotl")
@@ -120,19 +120,13 @@ TABLE: Table = {
     "dp_shard_size": _shards,
     "sample_packing": _packing,
     "lora_target_modules": _targets,
-    "lora_target_linear": _linear,
     "evals_per_epoch": _per_epoch("eval"),
     "saves_per_epoch": _per_epoch("save"),
     "gradient_checkpointing": checkpointing,
     "attn_implementation": choice("attention", ATTENTION, "auto"),
     "chat_template": template_name,
     "chat_template_kwargs": template_kwargs,
-    "tensor_parallel_size": lambda value, _: (
-        Answer({}, "is off.") if value in (None, 1) else Answer(None, "ZeRO-3 or FSDP is the nearest.")
-    ),
-    "expert_parallel_size": lambda value, _: (
-        Answer({}, "is off.") if value in (None, 1) else Answer(None, "ZeRO-3 or FSDP is the nearest.")
-    ),
+    **dict.fromkeys(("tensor_parallel_size", "expert_parallel_size"), _one),
     "process_reward_model": lambda value, _: (
         Answer({}, "is off.") if is_off(value) else Answer({"task": known_task("prm", _TASKS, "process_reward_model")})
     ),

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, ignored, is_off, is_on
+from training.foreign.entries import Answer, Rule, Table, Values, choice, flag, ignored, is_off, is_on, refused
 from training.foreign.sharding_files import from_fsdp, from_name, from_zero
 from training.foreign.shell_values import Unresolved
 from training.foreign.trainer_keys import IN_LATHE
@@ -155,8 +155,8 @@ ACCELERATE: Table = {
     "gpu_ids": ignored("the worker decides on which devices a run trains."),
     "CUDA_VISIBLE_DEVICES": ignored("the worker decides on which devices a run trains."),
     "enable_cpu_affinity": ignored(IN_LATHE),
-    "use_megatron_lm": lambda value, _: Answer({}, "is off.") if is_off(value) else Answer(None, "ZeRO-3 or FSDP is the nearest."),
-    "tpu": lambda value, _: Answer({}, "is off.") if is_off(value) else Answer(None, "Lathe does not train on TPUs."),
+    "use_megatron_lm": refused("ZeRO-3 or FSDP is the nearest."),
+    "tpu": refused("Lathe does not train on TPUs."),
     **{
         name: ignored(_BY_LAUNCHER)
         for name in ("compute_environment", "debug", "downcast_bf16", "machine_rank", "main_training_function", "rdzv_backend",

@@ -83,14 +83,6 @@ def _loss(value: Any, values: Values) -> Answer:
     return choice("dpo_loss", _LOSSES, "sigmoid")(value, values)
 
 
-def _flash(value: Any, values: Values) -> Answer:
-    return choice("attention", ATTENTION, "auto")(value, values)
-
-
-def _pure(value: Any, _: Values) -> Answer:
-    return Answer({"precision": "bf16", "weights_precision": "bf16"}) if is_on(value) else Answer({}, "is off.")
-
-
 def _no_checkpointing(value: Any, _: Values) -> Answer:
     return Answer({"gradient_checkpointing": "none" if is_on(value) else "full"})
 
@@ -168,10 +160,9 @@ TABLE: Table = {
     "packing": _packing,
     "template": template_name,
     "enable_thinking": enable_thinking,
-    "flash_attn": _flash,
+    "flash_attn": choice("attention", ATTENTION, "auto"),
     "enable_liger_kernel": LIGER,
     "disable_gradient_checkpointing": _no_checkpointing,
-    "pure_bf16": _pure,
     "pref_loss": _loss,
     "predict_with_generate": _predict,
 }

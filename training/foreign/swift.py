@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from training.foreign.chat_keys import template_name
-from training.foreign.entries import Answer, Table, Values, choice, is_off, is_on, names
+from training.foreign.entries import Answer, Table, Values, choice, is_off, names
 from training.foreign.key_files import read
 from training.foreign.tasks import known_task
 from training.foreign.trainer_keys import ATTENTION, COMMAND, DTYPE, LIGER, TRAINER
@@ -177,5 +177,4 @@ TABLE: Table = {
     "loss_type": _loss,
     "adapters": _adapters,
     "optimizer": choice("optimizer", {"muon": "muon"}, "adamw"),
-    "freeze_llm": lambda value, _: Answer(None, "Lathe trains the language model.") if is_on(value) else Answer({}, "is off."),
 }  # fmt: skip
