@@ -13,7 +13,7 @@ from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_availa
 
 from benchmarks.gpu.bench import Bench
 from training.batches.collators import Collator
-from training.batches.padding_free import FlatCollator
+from training.batches.padding_free import FlatCollator, takes_row_bounds
 from training.batches.views import Tokens
 from training.models.attention import attend_row_by_row
 
@@ -146,8 +146,11 @@ def kernel(case: Case) -> Iterator[str]:
 
 def run(model: LlamaForCausalLM, layout: str, rows: list[Tokens], device: str) -> Result:
     """Runs a forward and a backward pass of the mean loss over all tokens."""
-    collate: Any = FlatCollator(labeled_only=False) if layout == "flat" else Collator(0)
-    batch = {name: tensor.to(device) for name, tensor in collate([dict(row) for row in rows]).items()}
+    collate: Any = FlatCollator(labeled_only=False, bounds=takes_row_bounds(model)) if layout == "flat" else Collator(0)
+    batch = {
+        name: value.to(device) if isinstance(value, torch.Tensor) else value
+        for name, value in collate([dict(row) for row in rows]).items()
+    }
     if layout == "equal":
         del batch["attention_mask"]
     output = model(**batch)

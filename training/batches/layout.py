@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from training.batches.collators import Collator
-from training.batches.padding_free import FlatCollator, base_of, takes_logits_to_keep, why_not_flat
+from training.batches.padding_free import FlatCollator, base_of, takes_logits_to_keep, takes_row_bounds, why_not_flat
 from training.batches.samplers import TokenDataset
 from training.batches.sets import item_sets, sets_of, tokens_after_first
 from training.batches.streaming import Stream
@@ -38,7 +38,7 @@ class RunCollator:
         """Switches to padded batches."""
         self._flat = None
 
-    def __call__(self, rows: list[Tokens]) -> dict[str, torch.Tensor]:
+    def __call__(self, rows: list[Tokens]) -> dict[str, Any]:
         batch = self._flat(rows) if self._flat else self._padded(rows)
         return batch | item_sets(rows, tokens_after_first)
 
@@ -73,7 +73,7 @@ def choose_layout(config: RunConfig, model: torch.nn.Module, pad_token_id: int) 
     base = base_of(model)
     flat = None
     if packing is not Packing.NONE:
-        flat = FlatCollator(labeled_only=takes_logits_to_keep(model))
+        flat = FlatCollator(labeled_only=takes_logits_to_keep(model), bounds=takes_row_bounds(model))
         if base.config._attn_implementation == "sdpa" and not config.torch_compile:
             attend_row_by_row(base)
     return Layout(packing, reason, str(base.config._attn_implementation), RunCollator(Collator(pad_token_id), flat))

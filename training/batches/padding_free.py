@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from peft import PeftModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.generic import is_flash_attention_requested
 
 from training.batches.views import IGNORED, WEIGHTS, Tokens
 
@@ -20,13 +21,13 @@ class FlatCollator:
 
     There is no attention mask: without one, transformers derives from the positions a mask that keeps rows apart. With
     `labeled_only` the head computes logits only where the next token carries loss. WEIGHTS, if rows have them, have the shape of
-    the labels that are predicted.
+    the labels that are predicted. With `bounds` the batch has transformers' four arguments for flash kernels.
     """
 
-    def __init__(self, *, labeled_only: bool) -> None:
-        self._labeled_only = labeled_only
+    def __init__(self, *, labeled_only: bool, bounds: bool = False) -> None:
+        self._labeled_only, self._bounds = labeled_only, bounds
 
-    def __call__(self, items: list[Tokens] | list[list[Tokens]]) -> dict[str, torch.Tensor]:
+    def __call__(self, items: list[Tokens] | list[list[Tokens]]) -> dict[str, Any]:
         rows: list[Tokens] = [row for item in items for row in (item if isinstance(item, list) else [item])]
         tokens = np.concatenate([row["input_ids"] for row in rows], dtype=np.int64)
         labels = np.concatenate([row["labels"] for row in rows], dtype=np.int64)
@@ -42,7 +43,18 @@ class FlatCollator:
             batch |= {} if weights is None else {WEIGHTS: weights[places + 1]}
         elif weights is not None:
             batch[WEIGHTS] = weights[None]
-        return {name: torch.from_numpy(values) for name, values in batch.items()}
+        tensors = {name: torch.from_numpy(values) for name, values in batch.items()}
+        return tensors | flash_arguments(lengths) if self._bounds else tensors
+
+
+def flash_arguments(lengths: np.ndarray) -> dict[str, Any]:
+    """Returns transformers' `FlashAttentionKwargs` of concatenated rows: where they begin and end, and the longest.
+
+    Without them, transformers derives them from the positions in each layer, and waits for the GPU each time.
+    """
+    ends = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    longest = int(lengths.max())
+    return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
 
 
 def count_flat(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,6 +92,12 @@ def takes_logits_to_keep(model: torch.nn.Module) -> bool:
     names = inspect.signature(base.forward).parameters
     plain = getattr(base.loss_function, "__name__", "") == "ForCausalLMLoss"
     return plain and "logits_to_keep" in names and "kwargs" in names and "self.loss_function(" in _source(base.forward)
+
+
+def takes_row_bounds(model: torch.nn.Module) -> bool:
+    """True if the model computes attention with a flash kernel and passes further arguments on to it."""
+    base = base_of(model)
+    return is_flash_attention_requested(base.config) and "kwargs" in inspect.signature(base.forward).parameters
 
 
 def cross_row_influence(model: torch.nn.Module, vocabulary: int, device: torch.device, precision: str) -> float:
