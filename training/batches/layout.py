@@ -74,7 +74,7 @@ def choose_layout(config: RunConfig, model: torch.nn.Module, pad_token_id: int) 
     flat = None
     if packing is not Packing.NONE:
         flat = FlatCollator(labeled_only=takes_logits_to_keep(model), bounds=takes_row_bounds(model))
-        if base.config._attn_implementation == "sdpa" and not config.torch_compile:
+        if base.config._attn_implementation == "sdpa":
             attend_row_by_row(base)
     return Layout(packing, reason, str(base.config._attn_implementation), RunCollator(Collator(pad_token_id), flat))
 

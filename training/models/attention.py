@@ -54,9 +54,12 @@ def runs_on(kernel: Attention, card: tuple[int, int]) -> bool:
 
 
 def attend_row_by_row(model: PreTrainedModel) -> None:
-    """Makes a model that uses SDPA compute attention within each row of a flat batch."""
-    AttentionInterface.register(ROW_BY_ROW, row_by_row)
-    AttentionMaskInterface.register(ROW_BY_ROW, rows_from_mask)
+    """Makes a model that uses SDPA compute attention within each row of a flat batch.
+
+    torch.compile leaves it out: the lengths of rows are numbers, and a graph would be compiled for each set of them.
+    """
+    AttentionInterface.register(ROW_BY_ROW, torch.compiler.disable(row_by_row))  # type: ignore[no-untyped-call]
+    AttentionMaskInterface.register(ROW_BY_ROW, torch.compiler.disable(rows_from_mask))  # type: ignore[no-untyped-call]
     model.set_attn_implementation(ROW_BY_ROW)
 
 
