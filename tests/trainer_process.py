@@ -139,6 +139,11 @@ def start_with_slow_rank(run_dir: Path, model: Path, data: Path | str, **setting
     return _start(run_dir, model, data, [str(PROGRAMS / "slow_rank_train.py")], settings)
 
 
+def start_with_measured_loading(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
+    """The same; each rank writes what memory the loaded model takes (programs/measured_loading_train.py)."""
+    return _start(run_dir, model, data, [str(PROGRAMS / "measured_loading_train.py")], settings)
+
+
 def start_with_slow_save(run_dir: Path, model: Path, data: Path | str, **settings: Any) -> Trained:
     """The same; rank 0 writes the result for longer than a collective may last (programs/slow_save_train.py)."""
     return _start(run_dir, model, data, [str(PROGRAMS / "slow_save_train.py")], settings)

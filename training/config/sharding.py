@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from training.config.choices import Offload, Precision, Strategy
+from training.config.choices import LoraInit, Method, Offload, Precision, Strategy
 from training.config.own_deepspeed import read, resolve
 from training.config.run_config import RunConfig
 
@@ -118,5 +118,23 @@ def fsdp_config(config: RunConfig) -> dict[str, Any] | None:
         "state_dict_type": "SHARDED_STATE_DICT",
         # transformers' layers recompute themselves; torch's wrappers would hide an adapter from PEFT, which then saves nothing.
         "activation_checkpointing": False,
-        "cpu_ram_efficient_loading": False,
+        "cpu_ram_efficient_loading": loads_on_one_rank(
+            config
+        ),  # training/models/placement.py turns it off for some models
     }
+
+
+def loads_on_one_rank(config: RunConfig) -> bool:
+    """True if one rank of a machine reads the weights, and sends each rank its shard when FSDP divides the model."""
+    return config.strategy is Strategy.FSDP and _begins_with_files(config)
+
+
+def loads_on_devices(config: RunConfig) -> bool:
+    """True if each rank reads the weights directly onto its GPU, which trains them whole."""
+    return config.strategy not in (Strategy.FSDP, Strategy.ZERO3) and _begins_with_files(config)
+
+
+def _begins_with_files(config: RunConfig) -> bool:
+    """True if nothing is computed from the weights before training: quantized ones, and some adapters' first matrices."""
+    plain_lora = config.method is Method.LORA and config.lora_init is LoraInit.DEFAULT and not config.use_dora
+    return config.method is Method.FULL or plain_lora

@@ -10,11 +10,12 @@ from training.config.choices import Offload, Strategy, Task
 from training.config.run_config import RunConfig
 from training.forecast.card_share import communication_bytes, context_bytes
 from training.forecast.formula.activations import Batch
+from training.forecast.formula.host import HOST_MOMENTS, PROCESS_BYTES, host_moments, offloaded
 from training.forecast.formula.less_memory import freed_in_backward
 from training.forecast.formula.moments import MOMENTS, NOT_IN_STEPS, moments
-from training.forecast.formula.sizes import Sizes, sizes_of
+from training.forecast.formula.sizes import Sizes, loaded_bytes, resolved, sizes_of
 from training.forecast.formula.task_memory import task_shape
-from training.forecast.gpus import GIB, Card
+from training.forecast.gpus import Card
 from training.model_info.shape import ModelShape
 from training.units import byte_size
 
@@ -25,8 +26,6 @@ DOUBT = 0.12
 (`python -m benchmarks.forecast --random`)."""
 STEP_MARGIN = 0.05
 """A share of the simulated peak that a limit on CPU has to allow beyond it. About 99 of 100 random configurations need no more."""
-PROCESS_BYTES = int(3.0 * GIB)
-"""Host memory of a training process without offloaded state: Python, torch, CUDA's libraries."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,9 @@ class Forecast:
     """The estimated memory of a run on each rank, in bytes. `parts` is the peak by kind; it sums up to `peak_bytes`.
 
     `moments` has the sum of each moment. `allocated_bytes` is the peak without context and slack, as torch counts it.
-    `host_bytes` is the host memory of all ranks of a machine, `copies_bytes` the part of it for asynchronous checkpoints (0 if
-    they do not fit, and training waits for the disk), `nvme_bytes` their disk space. Limits are None if unknown.
+    `host_bytes` is the most host memory that all ranks of a machine need, `host_moments` that of each moment, `copies_bytes` the
+    part in training for asynchronous checkpoints (0 if they do not fit, and training waits for the disk), `nvme_bytes` their disk
+    space. Limits are None if unknown.
     `unknown` is why the formula cannot say whether it fits: then the parts lack what its layers save for the backward pass.
     """
 
@@ -51,6 +51,11 @@ class Forecast:
     copies_bytes: int = 0
     reasons: list[str] = field(default_factory=list)
     unknown: str = ""
+    host_moments: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def host_moment(self) -> str:
+        return max(self.host_moments, key=lambda name: self.host_moments[name])
 
     @property
     def peak_bytes(self) -> int:
@@ -119,19 +124,25 @@ def forecast(
     if card or config.memory_limit:
         moving = sum(amount for name, amount in worst.items() if name not in ("weights", "optimizer"))
         parts["slack"] = int(slack * moving)
-    host, nvme = _off_device(config, sizes)
+    ranks = config.processes_per_machine
     if card and card.unified:  # processes and what they offload are in the same memory
-        parts["context"] += host // config.num_processes
-    if card is None:  # the device is the host
-        host += config.num_processes * sum(parts.values())
+        parts["context"] += PROCESS_BYTES + int(offloaded(config, sizes, Offload.CPU))
     copies = checkpoint_copies(config, sizes) if config.async_save else 0
-    if host_limit_bytes is None or host + copies <= host_limit_bytes:
-        host += copies
-    else:  # the ranks write such a checkpoint while training waits
-        copies = 0
+    devices = 0 if card else ranks * sum(parts.values())  # without a GPU, the device is the host
+
+    def on_host(copies: int) -> dict[str, int]:
+        loaded = loaded_bytes(config, resolved(config.precision, card))
+        at_host = host_moments(config, shape, sizes, loaded, copies, on_cuda=card is not None)
+        return {name: amount + devices for name, amount in at_host.items()}
+
+    if host_limit_bytes is not None and on_host(copies)["training"] > host_limit_bytes:
+        copies = 0  # the ranks write such a checkpoint while training waits
+    host = on_host(copies)
+    nvme = int(ranks * offloaded(config, sizes, Offload.NVME))
     expected = Forecast(
-        parts, {name: int(sum(sizes_.values())) for name, sizes_ in at.items()}, host, nvme,
-        _limit(config, card, host_limit_bytes), host_limit_bytes, sizes.trained, sizes.total, batch, copies,
+        parts, {name: int(sum(sizes_.values())) for name, sizes_ in at.items()},
+        max(host.values()), nvme,
+        _limit(config, card, host_limit_bytes), host_limit_bytes, sizes.trained, sizes.total, batch, copies, host_moments=host,
     )  # fmt: skip
     expected.reasons.extend(_reasons(expected, card))
     if shape.unknown and not expected.reasons:
@@ -163,7 +174,8 @@ def _reasons(expected: Forecast, card: Card | None) -> list[str]:
         )
     if expected.host_limit_bytes is not None and expected.host_bytes > expected.host_limit_bytes:
         reasons.append(
-            f"Needs {byte_size(expected.host_bytes)} of host memory; the machine has {byte_size(expected.host_limit_bytes)}. "
+            f"Needs {byte_size(expected.host_bytes)} of host memory {HOST_MOMENTS[expected.host_moment]}; the machine has "
+            f"{byte_size(expected.host_limit_bytes)}. "
             "The system would kill the training processes."
         )
     return reasons
@@ -180,16 +192,3 @@ def checkpoint_copies(config: RunConfig, sizes: Sizes) -> int:
     state = ranks * (sizes.optimizer + sizes.off_state)
     weights = sizes.trained * sizes.gradient_format
     return int(state + weights * (2 if zero is not None and not config.method.adapts else 1))
-
-
-def _off_device(config: RunConfig, sizes: Sizes) -> tuple[int, int]:
-    """Bytes in the machine's host memory and on its NVMe disk, for all processes."""
-    ranks = config.num_processes
-    parts = [(config.offload_optimizer, sizes.off_state), (config.offload_param, sizes.off_weights)]
-    if config.strategy is Strategy.FSDP:
-        parts = [(config.offload_param, sizes.off_state + sizes.off_weights)]
-    elif config.optimizer.paged and config.offload_optimizer is Offload.NONE:
-        parts.append((Offload.CPU, sizes.off_state))
-    host = int(sum(amount for place, amount in parts if place is Offload.CPU))
-    disk = int(sum(amount for place, amount in parts if place is Offload.NVME))
-    return ranks * (host + PROCESS_BYTES), ranks * disk

@@ -30,6 +30,11 @@ class Card:
     unified: bool = False
     note: str = ""
 
+    @property
+    def flash(self) -> bool:
+        """Whether PyTorch has FlashAttention kernels for it, in 16 bits: on NVIDIA's cards from Ampere on."""
+        return self.generation not in ("volta", "turing")
+
 
 def _card(
     name: str, label: str, generation: str, gib: float, tflops: float, memory_gbs: float, link_gbs: float

@@ -53,6 +53,20 @@ def runs_on(kernel: Attention, card: tuple[int, int]) -> bool:
     return card[0] == 9 if kernel is Attention.FLASH_3 else card >= (8, 0)
 
 
+def has_flash_kernels(precision: Precision) -> bool:
+    """Whether SDPA has FlashAttention for what this process computes: 16 bits, from Ampere on. On CPU it has its own kernel."""
+    return not torch.cuda.is_available() or (
+        precision is not Precision.FP32 and torch.cuda.get_device_capability() >= (8, 0)
+    )
+
+
+def attend_without_groups(model: Any, config: RunConfig) -> None:
+    """Makes a model that uses SDPA without FlashAttention repeat keys for grouped heads, with padded rows too: torch's other
+    kernels compute groups with the matrix of all pairs."""
+    if model.config._attn_implementation == "sdpa" and config.sequence_parallel_size == 1:
+        attend_row_by_row(model)
+
+
 def attend_row_by_row(model: PreTrainedModel) -> None:
     """Makes a model that uses SDPA compute attention within each row of a flat batch.
 
@@ -76,6 +90,8 @@ def row_by_row(
     `query`, `key` and `value` have the shape (1, heads, tokens, size), the result (1, tokens, heads, size).
     """
     if not isinstance(attention_mask, FlatRows):
+        if lacks_flash(query):
+            module, key, value = _without_groups(module, query, key, value)
         output: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output
     if varlen.takes(query, value, attention_mask, options):

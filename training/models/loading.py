@@ -23,8 +23,9 @@ from training.config.name_values import as_names
 from training.config.run_config import RunConfig
 from training.errors import UserError
 from training.model_info.config_json import CONFIG_FILE, HIDDEN, positive, read_config, text_config
+from training.models import placement
 from training.models.adapters import add_adapter, cast_fixed, check_modules
-from training.models.attention import implementation
+from training.models.attention import attend_without_groups, has_flash_kernels, implementation
 from training.models.freezing import freeze_modules, modules_without_text, train_last_layers
 from training.models.lora_init import apply_loftq, continue_adapter
 
@@ -64,7 +65,9 @@ def load_trainable(
         UserError: as `load_model`, `add_adapter` and `train_last_layers`.
     """
     dtype = weights_dtype(config, precision)
-    model = load_model(config, dtype, len(tokenizer), classes, compute=DTYPES[precision])
+    model = load_model(config, dtype, len(tokenizer), classes, compute=DTYPES[precision], trains=True)
+    if not has_flash_kernels(precision):
+        attend_without_groups(model, config)
     if not config.task.generates:  # the score is that of the last token that is not padding
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     unused = modules_without_text(model)
@@ -126,26 +129,38 @@ def load_model(
     tokens: int = 0,
     classes: Sequence[str] = (),
     compute: torch.dtype | None = None,
+    *,
+    trains: bool = False,
 ) -> PreTrainedModel:
     """Loads the model of the task with weights of `dtype`, from safetensors only and without remote code.
 
     Quantized weights are multiplied in `compute` (default: `dtype`). If the tokenizer has more `tokens` than the model has
-    embeddings, the embeddings are resized.
+    embeddings, the embeddings are resized. A model that `trains` is read directly onto the GPU where it stays.
 
     Raises:
         UserError: the folder or hub id has no loadable model.
     """
-    try:
-        model = model_class(config.task).from_pretrained(
+
+    def read_onto(device: placement.DeviceMap) -> PreTrainedModel:
+        model: PreTrainedModel = model_class(config.task).from_pretrained(
             config.model,
             **head_arguments(config.task, classes),
             revision=config.revision or "main",
             **_attention(config),
             dtype=dtype,
+            device_map=device,
             quantization_config=quantization(config, dtype, compute or dtype),
             trust_remote_code=False,
             use_safetensors=True,
         )
+        if device == placement.NO_VALUES:
+            placement.reserve(model)
+        if tokens > model.get_input_embeddings().num_embeddings:
+            model.resize_token_embeddings(tokens, mean_resizing=device != placement.NO_VALUES)
+        return model
+
+    try:
+        model = placement.read(config, read_onto, trains=trains)
     except UserError:
         raise
     except (OSError, ValueError) as error:
@@ -154,8 +169,6 @@ def load_model(
             raise UserError("attention", config.attention.value, message, "Set attention to auto.") from error
         raise _load_error(config, "model", error) from error
     keep_four_bit_format(model)
-    if tokens > model.get_input_embeddings().num_embeddings:
-        model.resize_token_embeddings(tokens)
     model.config.use_cache = False
     return model
 

@@ -45,6 +45,8 @@ class Request:
     workspace_bytes: int = 0
     """cuBLAS's workspaces on the card (training/forecast/card_share.py)."""
     expandable_segments: bool = False
+    flash: bool = True
+    """Whether the card has FlashAttention kernels, for 16 bits: from Ampere on."""
 
 
 def collator(model: torch.nn.Module, request: Request) -> Any:

@@ -41,13 +41,20 @@ def _in_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def cuda_kernels() -> Iterator[None]:
-    """Within it, attention saves its output and log-sum-exp, dropout a byte mask; autocast is that of CUDA."""
+def cuda_kernels(*, flash: bool = True) -> Iterator[None]:
+    """Within it, attention saves its output and log-sum-exp, dropout a byte mask; autocast is that of CUDA.
+
+    Without `flash`, as on cards before Ampere, and in fp32, attention is PyTorch's memory-efficient kernel.
+    """
     enabled = torch.is_autocast_enabled
+
+    def has_flash(dtype: torch.dtype) -> bool:
+        return flash and dtype is not torch.float32
+
     with (
         patch.object(functional, "scaled_dot_product_attention", fused_attention),
-        patch.object(varlen, "runs_on", lambda _, dtype: dtype is not torch.float32),
-        patch.object(attention, "lacks_flash", lambda query: varlen.dtype(query) is torch.float32),
+        patch.object(varlen, "runs_on", lambda _, dtype: has_flash(dtype)),
+        patch.object(attention, "lacks_flash", lambda query: not has_flash(varlen.dtype(query))),
         patch.object(varlen, "varlen_attn", fused_rows),
         patch.object(functional, "dropout", dropout),
         patch.object(torch, "is_autocast_enabled", lambda device="cpu": enabled(device)),  # the default is CUDA

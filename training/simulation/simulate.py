@@ -15,7 +15,10 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter
 
+from training.batches.padding_free import base_of
+from training.config.choices import Precision
 from training.errors import UserError
+from training.models.attention import attend_without_groups
 from training.simulation.batches import Request, collator, rows_of
 from training.simulation.caching_allocator import least_limit, replay
 from training.simulation.fake_model import (
@@ -77,6 +80,10 @@ def recorded_steps(request: Request, *, last: bool = False) -> Timeline:
         raise UserError("task", config.task.value, "cannot be simulated with a sharded reference model.", fix)
     model = meta_trainable(config, request.precision, request.tokenizer_size, [str(n) for n in range(request.classes)])
     reference = meta_reference(config, request.precision, request.tokenizer_size) if needs_reference(config) else None
+    if request.device == "cuda" and (not request.flash or request.precision is Precision.FP32):
+        for one in (model, reference):
+            if one is not None:
+                attend_without_groups(base_of(one), config)
     recompute(model, config)
     collate = collator(model, request)
     model.train()

@@ -47,7 +47,7 @@ def kernels(request: Request) -> Iterator[None]:
 
             stack.enter_context(linear_layers())
         if request.device == "cuda":
-            stack.enter_context(cuda_kernels())
+            stack.enter_context(cuda_kernels(flash=request.flash))
             if request.config.task in (Task.DPO, Task.KTO):
                 stack.enter_context(head_on_cuda())
         yield

@@ -16,8 +16,10 @@ from training.batches.streaming import Stream
 from training.config.choices import Precision, Task
 from training.config.run_config import RunConfig
 from training.models.adapters import targeted_modules, untrained_head
+from training.models.attention import attend_without_groups, has_flash_kernels
 from training.models.freezing import modules_without_text
 from training.models.loading import load_model, parameter_counts, weights_dtype
+from training.models.placement import divide
 from training.ranks.sequence_parallel import prepare_attention
 from training.ranks.stopping import StopSignal
 from training.reports.experiment_trackers import ExperimentTrackers
@@ -50,6 +52,7 @@ def make_trainer(
         UserError: as `prepare_attention` and `choose_layout`.
     """
     prepare_attention(model, config)
+    divide(arguments, model)
     if unused := modules_without_text(base_of(model)):
         message = f"Multimodal model: modules that process no text are frozen ({', '.join(unused)})."
         report.for_run(Note(message=message))
@@ -68,6 +71,8 @@ def make_trainer(
         # With an adapter, the reference is the model with the adapter disabled. Autocast would keep 16-bit copies of weights
         # that require gradients until the end of the reference's forward pass.
         loaded = load_model(config, weights_dtype(config, precision), len(tokenizer))
+        if not has_flash_kernels(precision):
+            attend_without_groups(loaded, config)
         reference["ref_model"] = loaded.requires_grad_(False)
     rows = dataset(config, data.train, data.files)
     plan |= {"sets": _training_sets(rows, data), "eval_sets": _held_out_sets(held_out_sets)}

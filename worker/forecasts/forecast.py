@@ -191,6 +191,7 @@ def numbers(found: Forecast) -> dict[str, Any]:
         "parts": found.parts,
         "moments": found.moments,
         "host_bytes": found.host_bytes,
+        "host_moments": found.host_moments,
         "copies_bytes": found.copies_bytes,
         "nvme_bytes": found.nvme_bytes,
         "limit_bytes": found.limit_bytes,
@@ -218,7 +219,7 @@ def simulated(config: RunConfig, found: Found, card: Card | None) -> dict[str, A
     buffers, what the allocator reserves but cannot use, and what saving takes beyond a step.
     """
     device = "cuda" if card else "cpu"
-    given: dict[str, Any] = simulated_batch(config, found) | allocator_of(card)
+    given: dict[str, Any] = simulated_batch(config, found) | card_facts(card)
     done = simulating.simulate(config, resolved(config.precision, card), device=device, **given)
     forecast, limit = found.forecast, found.forecast.limit_bytes
     if "problem" in done or limit is None:
@@ -228,10 +229,11 @@ def simulated(config: RunConfig, found: Found, card: Card | None) -> dict[str, A
     return done | {"besides_bytes": needed - done["peak_bytes"], "fits": needed <= limit}
 
 
-def allocator_of(card: Card | None) -> dict[str, Any]:
-    """What a simulation has to know of the allocator: cuBLAS's workspaces, and whether segments can grow."""
+def card_facts(card: Card | None) -> dict[str, Any]:
+    """What a simulation has to know of the card and the allocator: whether it has FlashAttention kernels, cuBLAS's workspaces, and
+    whether segments can grow."""
     grow = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    return {"workspace_bytes": workspace_bytes(card), "expandable_segments": grow}
+    return {"flash": card is None or card.flash, "workspace_bytes": workspace_bytes(card), "expandable_segments": grow}
 
 
 def simulated_batch(config: RunConfig, found: Found) -> dict[str, Any]:

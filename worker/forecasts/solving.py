@@ -15,7 +15,7 @@ from training.forecast.solve import Solution, Wanted
 from training.model_info.shape import ModelShape
 from worker.allowed_paths import with_model_path
 from worker.forecasts import calibration, prices
-from worker.forecasts.forecast import allocator_of, forecast_only
+from worker.forecasts.forecast import card_facts, forecast_only
 from worker.forecasts.prices import Prices
 from worker.forecasts.worst_batch import RowLengths
 from worker.machine import programs
@@ -126,7 +126,7 @@ def _request(problem: Problem, found: Solution) -> dict[str, Any]:
     return {
         "config": with_model_path(config).model_dump(mode="json"), "lengths": lengths, "targets": answers,
         "labeled": [] if answers else lengths, "device": "cuda" if problem.card else "cpu",
-        "precision": resolved(config.precision, problem.card).value, **allocator_of(problem.card),
+        "precision": resolved(config.precision, problem.card).value, **card_facts(problem.card),
     }  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from app.pages.common.html import each
 from app.words import forecast as words
 from app.words.forecast import QUESTIONS, memory_text, speed_rows, value_text
 from training.forecast.advice import Advice
+from training.forecast.forecast import Forecast
+from training.forecast.formula.host import HOST_MOMENTS
 from training.forecast.formula.moments import MOMENTS
 from training.forecast.gpus import GIB, Card
 from training.forecast.solve import Solution, Wanted
@@ -56,7 +58,8 @@ def parts_html(found: Found) -> Markup:
         '<div><dt><i class="part part-{}"></i>{}</dt><dd>{}</dd></div>',
         [(name, name.capitalize(), byte_size(amount)) for name, amount in forecast.parts.items()],
     )
-    more = [("Host RAM", forecast.host_bytes, forecast.host_limit_bytes), ("NVMe", forecast.nvme_bytes, None)]
+    at_host = f"Host RAM {HOST_MOMENTS[forecast.host_moment]}"
+    more = [(at_host, forecast.host_bytes, forecast.host_limit_bytes), ("NVMe", forecast.nvme_bytes, None)]
     rows += each(
         "<div><dt>{}</dt><dd>{}{}</dd></div>",
         [(name, byte_size(size), f" of {byte_size(limit)}" if limit else "") for name, size, limit in more if size],
@@ -64,11 +67,16 @@ def parts_html(found: Found) -> Markup:
     return bar + Markup('<dl class="legend">{}</dl>').format(rows)
 
 
+def host_text(forecast: Forecast) -> str:
+    """The host memory, and the moment that needs the most."""
+    return f"Host RAM: {byte_size(forecast.host_bytes)} {HOST_MOMENTS[forecast.host_moment]}."
+
+
 def cell_html(rung: Combination) -> Markup:
     """A combination of strategy and method as a cell of a table, with a button."""
     if rung.forecast is None:
         return Markup('<td class="muted" title="{}">-</td>').format(rung.refused)
-    verdict = " ".join(rung.forecast.reasons) or f"Fits. Host RAM: {byte_size(rung.forecast.host_bytes)}."
+    verdict = " ".join(rung.forecast.reasons) or f"Fits. {host_text(rung.forecast)}"
     return Markup('<td class="{}"><button type="button" data-send="{}" title="{}">{}</button></td>').format(
         "good" if rung.forecast.fits else "bad",
         json.dumps({"changes": rung.changes}),

@@ -95,8 +95,11 @@ class ForecastAnswer(Answer):
         description="true if the limit is within the error of the formula, so that a simulated step decides"
     )
     moments: dict[str, int]
-    host_bytes: int
-    copies_bytes: int = Field(description="the part of host_bytes for asynchronous checkpoints")
+    host_bytes: int = Field(description="the most host memory that the ranks of a machine need")
+    host_moments: dict[str, int] = Field(
+        description="the same while the weights are loaded, in training, and while a result is saved or a checkpoint loaded"
+    )
+    copies_bytes: int = Field(description="the part of host_bytes in training for asynchronous checkpoints")
     nvme_bytes: int
     limit_bytes: int | None = Field(description="of the GPU; null without one")
     host_limit_bytes: int | None

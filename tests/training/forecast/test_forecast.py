@@ -162,7 +162,7 @@ def test_a_reported_fsdp_offload_run_fits_the_gpu_and_exceeds_host_memory():
     estimate = forecast(asked, shape_of(LLAMA_2_7B), card=V100, host_limit_bytes=63 * GIB)
     assert 16 * GIB < estimate.allocated_bytes < 18 * GIB  # 17 GiB were measured
     assert len(estimate.reasons) == 1
-    assert "host memory; the machine has 63.0 GiB" in estimate.reasons[0]
+    assert "of host memory while the result is saved; the machine has 63.0 GiB" in estimate.reasons[0]
 
 
 def test_sgd_under_fsdp_takes_the_reported_memory():

@@ -50,7 +50,8 @@ class Formats:
     it trains scales only, of fixed matrices (VeRA). `adapts_experts` is True if fused experts have an adapter, `copies_weights`
     if an adapter multiplies its dropped inputs with a copy of the weight (DoRA). An adapter that `upcasts` has fp32 weights and
     copies its 16-bit inputs to that format; one with `whole_products` multiplies its inputs with the product of its matrices,
-    which has the size of the weight (LoHa). One that `rotates` its inputs does so in blocks of this size (OFT).
+    which has the size of the weight (LoHa). One that `rotates` its inputs does so in blocks of this size (OFT). Without `flash`
+    kernels, keys and values are repeated for each query head.
     """
 
     stream: int
@@ -72,6 +73,7 @@ class Formats:
     copies_weights: bool = False
     upcasts: bool = False
     autocast: bool = False
+    flash: bool = True
 
     @property
     def adapter(self) -> int:
@@ -215,7 +217,7 @@ def _attention(
         normed = tokens * factor * (queries + keys)
     else:
         normed = 0
-    without_flash = formats.on_cuda and c == 4 and batch.flat
+    without_flash = formats.on_cuda and not formats.flash
     # Repeated for each query head.
     saved_keys = queries if (formats.eager and shape.encoder is None) or without_flash else keys
     # Dropout on CPU leads to a kernel that computes in fp32.

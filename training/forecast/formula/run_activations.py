@@ -22,7 +22,7 @@ def formats_of(config: RunConfig, shape: ModelShape, sizes: Sizes) -> Formats:
         stream=sizes.stream, compute=sizes.compute, casts=casts, autocast=sizes.casts, trains=not config.method.adapts,
         adapts=sizes.adapts, rank=adapter_rank(config),
         adapter_dropout=config.lora_dropout > 0 and config.method.is_lora and not compares_answers(config),
-        on_cuda=sizes.on_cuda,
+        on_cuda=sizes.on_cuda, flash=sizes.flash,
         # The families that cap scores have no other kernel without flash attention (transformers/models/gemma2), BLOOM none at all.
         eager=config.attention is Attention.EAGER or (capped and not config.attention.flash) or shape.model_type == _BLOOM,
         softcaps=capped,

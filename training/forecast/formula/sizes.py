@@ -28,8 +28,9 @@ class Sizes:
     bytes offloaded to host or disk; `loading` is what all takes while the weights are loaded; `master` is the part of `optimizer`
     that exists before the first step.
 
-    `compute` and `stream` are bytes per element in matrix products and between layers, `gradient_format` per gradient; `casts`
-    is True if autocast copies the inputs of each product; `adapts` names the modules with an adapter.
+    `flash` is True if attention has FlashAttention kernels. `compute` and `stream` are bytes per element in matrix products and
+    between layers, `gradient_format` per gradient; `casts` is True if autocast copies the inputs of each product; `adapts` names
+    the modules with an adapter.
     """
 
     total: int
@@ -51,6 +52,7 @@ class Sizes:
     off_state: float = 0.0
     loading: float = 0.0
     master: float = 0.0
+    flash: bool = True
 
 
 def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
@@ -66,7 +68,7 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
     casts = plain and precision is not Precision.FP32
     format_ = compute if zero is not None else 4 if config.method.adapts else stored
     # accelerate converts only what trains.
-    kept = _loaded_bytes(config, precision) if config.trainable_layers else stored
+    kept = loaded_bytes(config, precision) if config.trainable_layers else stored
     held, ranks = _frozen_bytes(config, shape, frozen, kept), config.num_processes
     sharded = fsdp or zero == 3
     weights = (held + trained * format_) / (ranks if sharded else 1) + (
@@ -98,6 +100,7 @@ def sizes_of(config: RunConfig, shape: ModelShape, card: Card | None) -> Sizes:
         stream=4 if stored == 4 and plain else compute,
         casts=casts, adapts=trainable.adapted(config, shape), on_cuda=card is not None, off_weights=off_weights,
         off_state=off_state, loading=loading, master=min(state, 4.0 * trained / ranks) if zero is not None else 0.0,
+        flash=card is None or (card.flash and compute != 4),
     )  # fmt: skip
 
 
@@ -112,10 +115,10 @@ def weight_bytes(config: RunConfig, precision: Precision) -> int:
     """Bytes of a stored weight that trains, without quantization."""
     if config.strategy is Strategy.FSDP and precision is not Precision.FP32 and config.method is Method.FULL:
         return 4  # accelerate converts weights that train to fp32 if it computes in 16 bits
-    return _loaded_bytes(config, precision)
+    return loaded_bytes(config, precision)
 
 
-def _loaded_bytes(config: RunConfig, precision: Precision) -> int:
+def loaded_bytes(config: RunConfig, precision: Precision) -> int:
     """Bytes of a weight, without quantization, as training/models/loading.py loads it."""
     plain = 4 if precision is Precision.FP32 else 2
     if config.strategy.zero_stage is not None:
