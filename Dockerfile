@@ -1,7 +1,9 @@
-# Two images from one file: `web` has the pages and the command line and no torch, `worker` trains on NVIDIA GPUs.
+# Three images from one file: `web` has the pages and the command line and no torch, `worker` trains on NVIDIA GPUs, `worker-cpu`
+# on CPUs.
 #   docker build --target web .
 #   docker build --target worker .
-# Both run as the user lathe (10001), so that the data volume has one owner, and keep everything in /data.
+#   docker build --target worker-cpu .
+# All run as the user lathe (10001), so that the data volume has one owner, and keep everything in /data.
 
 FROM scratch AS source
 COPY pyproject.toml constraints.txt README.md LICENSE /
@@ -32,11 +34,36 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
 CMD ["lathe", "web"]
 
 
+# Its torch is the one for CPUs, which lacks 3 GB of CUDA libraries. g++ compiles DeepSpeed's operators at first use; libaio reads
+# and writes what is offloaded to NVMe disks.
+FROM python:3.12-slim-bookworm AS worker-cpu
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ libaio-dev \
+    && rm -rf /var/lib/apt/lists/*
+RUN useradd --create-home --uid 10001 lathe && install --directory --owner lathe --mode 700 /data /cache
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+RUN mkdir app worker training migrations static \
+    && python -m venv /opt/lathe \
+    && /opt/lathe/bin/pip install --no-cache-dir --constraint constraints.txt \
+    --extra-index-url https://download.pytorch.org/whl/cpu ".[train]"
+COPY --from=source / ./
+RUN /opt/lathe/bin/pip install --no-cache-dir --no-deps --force-reinstall . && rm -rf /src
+ENV PATH=/opt/lathe/bin:$PATH PYTHONUNBUFFERED=1 LATHE_DATA_DIR=/data \
+    HF_HOME=/cache/huggingface TORCH_EXTENSIONS_DIR=/cache/torch_extensions
+USER lathe
+WORKDIR /data
+VOLUME ["/data", "/cache"]
+HEALTHCHECK --interval=30s --timeout=15s --start-period=60s --retries=3 \
+    CMD celery --app worker.queue.tasks inspect ping --destination celery@$HOSTNAME --timeout 10
+CMD ["lathe", "worker", "--drain"]
+
+
 # The CUDA release is that of the torch pinned in constraints.txt. The image with the compiler is needed: DeepSpeed
-# compiles its optimizers at first use (nvcc, g++, Python's headers) and keeps them in TORCH_EXTENSIONS_DIR.
+# compiles its operators at first use (nvcc, g++, Python's headers) and keeps them in TORCH_EXTENSIONS_DIR.
 FROM nvidia/cuda:13.0.2-devel-ubuntu24.04 AS worker
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends g++ python3 python3-dev python3-venv \
+    && apt-get install --yes --no-install-recommends g++ libaio-dev python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home --uid 10001 lathe && install --directory --owner lathe --mode 700 /data /cache
 WORKDIR /src

@@ -10,6 +10,18 @@ import yaml
 from paths import ROOT
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+RESET = object()
+"""What Compose's tag `!reset` stands for: the entry of the earlier file is left out."""
+
+
+class ComposeLoader(yaml.SafeLoader):
+    """Reads YAML with Compose's own tags."""
+
+
+ComposeLoader.add_constructor("!reset", lambda *_: RESET)
+CPU_COMPOSE: dict[str, Any] = yaml.load(
+    (ROOT / "docker-compose.cpu.yml").read_text(encoding="utf-8"), Loader=ComposeLoader
+)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = ("web", "worker", "migrate")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([?-])([^}]*))?\}")

@@ -29,10 +29,19 @@ def main(arguments: list[str]) -> None:
         "torch": torch.__version__,
         "cuda": torch.version.cuda or torch.version.hip,
         "gpus": gpus,
+        "accelerator": accelerator(),
         "devices": [tried(device) for device in devices],
         "links": [asdict(link) for link in links(processes)] if processes > 1 else [],
     }
     print(json.dumps(answer))
+
+
+def accelerator() -> str:
+    """What torch computes on besides the CPU, by its own interface: cuda, rocm (AMD's), mps (Apple's), ...; "" if on nothing."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None:
+        return ""
+    return "rocm" if found.type == "cuda" and torch.version.hip else found.type
 
 
 def tried(device: torch.device) -> dict[str, Any]:

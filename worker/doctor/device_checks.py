@@ -15,6 +15,11 @@ from worker.machine.gpus import Gpu, driver_problem, handle_of, used_by_others
 from worker.settings import SettingsError
 
 _SLOW_FACTOR = 3.0
+_NOT_USED = {
+    "rocm": "AMD GPUs (ROCm): untested, and Lathe finds GPUs by NVIDIA's driver",
+    "mps": "Apple's GPU (MPS): neither DeepSpeed nor NCCL runs there",
+}
+"""Accelerators by torch's names, besides CUDA's."""
 
 
 def driver() -> Iterator[Finding]:
@@ -86,6 +91,7 @@ def kernels() -> Iterator[Finding]:
         yield Finding("torch", State.FAILED, f"cannot be tried: {error}", fix)
         return
     yield _torch(answer, sum("/cuda:" in device for device in own))
+    yield from _other_accelerator(answer["accelerator"])
     for name, device in zip(own, answer["devices"], strict=False):
         yield _kernels(name.rpartition("/")[2], device)
     yield from _links(answer["links"])
@@ -95,6 +101,15 @@ def _torch(answer: dict[str, Any], leased: int) -> Finding:
     return judged(
         "torch", device_trial.seen(answer, leased), failed=answer["gpus"] < leased, cure=device_trial.cure(answer)
     )
+
+
+def _other_accelerator(kind: str) -> Iterator[Finding]:
+    """An accelerator that Lathe does not use, and why."""
+    if kind and kind != "cuda":
+        cure = "Train on a machine with NVIDIA GPUs, or on the CPU."
+        yield Finding(
+            "accelerator", State.WARNING, f"{_NOT_USED.get(kind, f'{kind}: untested')}; runs do not use it", cure
+        )
 
 
 def _kernels(name: str, device: dict[str, Any]) -> Finding:

@@ -44,7 +44,7 @@ def test_gpus_that_torch_does_not_see_are_an_error_with_its_cure(four_gpus, monk
     monkeypatch.setattr(
         device_trial,
         "tried",
-        lambda leased, **_: {"torch": "2.13", "cuda": "13.0", "gpus": 0, "devices": [], "links": []},
+        lambda leased, **_: {"torch": "2.13", "cuda": "13.0", "gpus": 0, "accelerator": "", "devices": [], "links": []},
     )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     result = lathe("doctor")
@@ -104,6 +104,13 @@ def test_a_link_that_is_much_slower_than_the_others_is_named():
     (fine,), (bad,) = device_checks._links(links), device_checks._links([*links, slow])
     assert (fine.state, bad.state) == (State.OK, State.WARNING)
     assert "2-3" in bad.said and "nvlink" in bad.cure
+
+
+def test_an_accelerator_that_lathe_does_not_use_is_named_with_the_reason():
+    assert [list(device_checks._other_accelerator(kind)) for kind in ("", "cuda")] == [[], []]
+    for kind, reason in (("rocm", "AMD GPUs (ROCm): untested"), ("mps", "neither DeepSpeed nor NCCL"), ("xpu", "xpu")):
+        (found,) = device_checks._other_accelerator(kind)
+        assert found.state is State.WARNING and reason in found.said and found.cure
 
 
 def test_a_missing_package_is_an_error(monkeypatch):

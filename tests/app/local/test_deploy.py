@@ -6,7 +6,7 @@ import re
 import tomllib
 
 import pytest
-from deploy_files import COMPOSE, OURS, SERVICES, commands, environment, stages, variables
+from deploy_files import COMPOSE, CPU_COMPOSE, OURS, RESET, SERVICES, commands, environment, stages, variables
 from paths import ROOT
 
 from app.cli.__main__ import main
@@ -72,7 +72,7 @@ def test_every_copied_path_exists_and_is_not_ignored():
 def test_the_build_copies_every_package_of_the_wheel():
     copied = {rest.split()[0] for rest in stages()["source"].all("COPY")}
     assert copied >= PACKAGES
-    for name in ("web", "worker"):
+    for name in ("web", "worker", "worker-cpu"):
         created = next(rest for rest in stages()[name].all("RUN") if "mkdir" in rest)
         assert set(re.search(r"mkdir ([\w ]+?) &&", created)[1].split()) == PACKAGES
 
@@ -122,7 +122,27 @@ def test_only_the_worker_image_has_the_training_packages_a_compiler_and_gpus():
     assert "shm_size" in SERVICES["worker"]
 
 
-@pytest.mark.parametrize("image", ["web", "worker"])
+def test_the_worker_on_cpus_differs_from_the_other_only_in_torch_and_gpus():
+    for_gpus, for_cpus = stages()["worker"], stages()["worker-cpu"]
+    for name in ("COPY", "USER", "WORKDIR", "VOLUME", "HEALTHCHECK", "CMD"):
+        assert for_cpus.all(name) == for_gpus.all(name)
+    assert for_cpus.environment == {key: for_gpus.environment[key] for key in for_cpus.environment}
+    installs = " ".join(for_cpus.all("RUN"))
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in installs and '".[train]"' in installs
+    changed = CPU_COMPOSE["services"]
+    assert set(changed) == {"worker"}
+    assert changed["worker"]["build"] == {"target": "worker-cpu"}
+    assert changed["worker"]["deploy"] is RESET
+    assert set(changed["worker"]) - {"environment"} <= set(SERVICES["worker"])
+    assert set(changed["worker"]["environment"]) <= set(SERVICES["worker"]["environment"])
+
+
+@pytest.mark.parametrize("image", ["worker", "worker-cpu"])
+def test_the_workers_image_has_what_deepspeed_compiles_its_operators_with(image):
+    assert {"g++", "libaio-dev"} <= set(" ".join(stages()[image].all("RUN")).split())
+
+
+@pytest.mark.parametrize("image", ["web", "worker", "worker-cpu"])
 def test_an_image_runs_as_an_unprivileged_user_who_owns_the_data_folder(image):
     stage = stages()[image]
     assert stage.last("USER") == "lathe"
