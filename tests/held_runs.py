@@ -5,6 +5,7 @@ from sqlmodel import col, select
 from worker.store import claims, history, runs
 from worker.store import database as db
 from worker.store.tables import Attempt, DeviceLease, Status
+from worker.store.work import RUN
 
 OWNER = "node1:100:5.0"
 GPU = "node1/cuda:0"
@@ -29,9 +30,7 @@ def requeue(run, **values):
 
 def renew(run, owner=OWNER, lease_seconds=60.0):
     with db.write() as session:
-        return claims.renew(
-            session=session, run_id=run.id, attempt=run.attempt, owner=owner, lease_seconds=lease_seconds
-        )
+        return RUN.renew(session, RUN.key_of(run), holder=owner, lease_seconds=lease_seconds).request
 
 
 def request_stop(run):

@@ -66,13 +66,13 @@ def nursery() -> Nursery:
 def expire(run_id: str) -> None:
     """Sets the end of the run's lease into the past."""
     with database.write() as session:
-        session.get_one(Run, run_id).lease_expires_at = 1.0
+        session.get_one(Run, run_id).expires_at = 1.0
 
 
 def freeze(run_id: str, holder: psutil.Process) -> None:
     """Freezes the supervisor and lets its lease expire, at a moment at which it does not lock the database."""
     with database.write() as session:
-        session.get_one(Run, run_id).lease_expires_at = 1.0
+        session.get_one(Run, run_id).expires_at = 1.0
         session.flush()
         holder.send_signal(signal.SIGSTOP)
         patience.eventually(lambda: holder.status() == psutil.STATUS_STOPPED)
@@ -104,7 +104,7 @@ class Supervised:
             return patience.eventually(lambda: condition(self.run))
         except AssertionError as error:
             run, log = self.run, (self.run_dir / SUPERVISOR_LOG).read_text()
-            state = f"{run.status}, attempt {run.attempt}, {run.phase}, step {run.step}, held by {run.lease_owner}"
+            state = f"{run.status}, attempt {run.attempt}, {run.phase}, step {run.step}, held by {run.holder}"
             error.add_note(f"{state}\n{self.told()}\n{log}")
             raise
 

@@ -4,11 +4,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from worker.machine import processes
-from worker.machine.process_identity import Identity, hostname
+from worker.machine.process_identity import hostname
 from worker.store import claims, database, runs
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Run, Status
+from worker.supervision import holders
 
 WAIT_SECONDS = 90.0  # a supervisor ends its training within 60 s
 _POLL_SECONDS = 0.3
@@ -19,7 +19,7 @@ def in_progress() -> list[Run]:
     """The runs that are running on this machine."""
     with database.read() as session:
         running = runs.with_status(session=session, status=Status.RUNNING)
-    return [run for run in running if (run.lease_owner or "").partition(":")[0] == hostname()]
+    return [run for run in running if holders.host_of(run) == hostname()]
 
 
 def describe(run: Run) -> str:
@@ -65,7 +65,6 @@ def _still_running(waiting: dict[str, Run], say: Say) -> dict[str, Run]:
 
 def _kill(waiting: dict[str, Run], say: Say) -> None:
     for run in waiting.values():
-        supervisor = Identity.parse(run.lease_owner) if claims.adopted(run) else None
-        if supervisor and supervisor.here and supervisor.alive:
-            processes.kill_tree(supervisor.pid)
+        if claims.adopted(run):
+            holders.end_holder(run)
         say(f"  {run.id}  killed; it continues from its last checkpoint at the next start")

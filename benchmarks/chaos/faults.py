@@ -158,7 +158,7 @@ def _chosen(fault: Fault) -> Run | None:
 def _of_run(run: Run, fault: Fault) -> list[psutil.Process]:
     """Returns the run's supervisor, its launcher, or one of its ranks, by the fault's target."""
     if fault.target == "supervisor":
-        owner = Identity.parse(run.lease_owner)
+        owner = Identity.parse(run.holder)
         # Right after the claim, the worker holds the run.
         in_job = owner is not None and run.job_id is not None and psutil.pid_exists(owner.pid)
         return [psutil.Process(owner.pid)] if owner and (in_job or owner.alive) and claims.adopted(run) else []

@@ -6,21 +6,12 @@ depend on it.
 """
 
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
 from training.config.choices import EngineName
 from worker.store.tables import Run
-
-
-class Holder(Enum):
-    """What an engine knows of the process that holds a running run."""
-
-    GONE = "it has certainly ended: the run may be requeued at once"
-    STARTING = "it is still starting: its lease is renewed for it"
-    ALIVE = "it is alive, even if its lease has expired"
-    UNKNOWN = "only the lease says whether it is alive"
+from worker.supervision.holders import Holder
 
 
 @dataclass(frozen=True)

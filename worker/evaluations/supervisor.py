@@ -8,8 +8,6 @@ import logging
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 from training import redaction
@@ -19,29 +17,27 @@ from training.evaluation.request import EvaluationRequest
 from worker.evaluations.submit import folder_of
 from worker.evaluations.work import State, work
 from worker.machine import devices, processes, programs
-from worker.machine.process_identity import me
 from worker.runs import fetching
 from worker.settings import get_settings
 from worker.store import database, evaluations, runs
-from worker.store.claims import LeaseLost
-from worker.store.database import UNREACHABLE
 from worker.store.tables import Evaluation, Run, Status
+from worker.store.work import EVALUATION, LeaseLost
 from worker.supervision.launcher import Launch
-from worker.supervision.lease import steady
+from worker.supervision.lease import Lease, LeaseUncertain
 from worker.supervision.training_process import end_left_behind, environment
 
 log = logging.getLogger(__name__)
 
-_STORE_SECONDS = 1.0
-_MARGIN = 0.1  # of the lease, as in worker/supervision/lease.py
+_LOOK_SECONDS = 0.2
 
 
 class Supervisor:
     """One attempt at one evaluation."""
 
     def __init__(self, evaluation_id: str, attempt: int) -> None:
-        self._id, self._attempt, self._owner = evaluation_id, attempt, str(me())
+        self._id, self._attempt = evaluation_id, attempt
         self._settings = get_settings()
+        self._lease = Lease(EVALUATION, (evaluation_id, attempt))
         self._state = State()
         self._summary: dict[str, Any] | None = None
         self._error: dict[str, Any] | None = None
@@ -49,24 +45,18 @@ class Supervisor:
     def run(self) -> int:
         """Runs the attempt to its end. Returns 0, or 1 if another supervisor may have the evaluation now."""
         processes.set_child_subreaper()
-        found = self._adopted()
-        if found is None:
-            return 0
-        worker = threading.Thread(target=self._work, args=found, name="work", daemon=True)
-        worker.start()
         try:
-            self._attend(worker)
-            self._finish()
-        except LeaseLost as error:
+            if self._lease.until_answered(self._lease.adopt, is_fenced=True):
+                self._attend(*self._lease.until_answered(self._load))
+                self._finish()
+        except (LeaseLost, LeaseUncertain) as error:
             log.error("%s", error)
             processes.kill_descendants()
             return 1
         return 0
 
-    def _adopted(self) -> tuple[Run, Evaluation] | None:
-        with database.write() as session:
-            if not evaluations.adopt(session=session, **self._held):
-                return None
+    def _load(self) -> tuple[Run, Evaluation]:
+        with database.read() as session:
             item = evaluations.get(session=session, evaluation_id=self._id)
             return runs.get(session=session, run_id=item.run_id), item
 
@@ -88,32 +78,24 @@ class Supervisor:
             message, fix = f"{type(error).__name__}: {error}", "The worker's log has the traceback."
             self._error = {"field": "evaluation", "value": self._id, "message": message, "fix": fix}
 
-    def _attend(self, worker: threading.Thread) -> None:
+    def _attend(self, run: Run, item: Evaluation) -> None:
         """Stores progress until the work has ended.
 
         Raises:
             LeaseLost: another process has the evaluation, or could have it.
         """
-        renewed, stored, shown = steady(), 0.0, None
-        while worker.is_alive():
-            worker.join(0.2)
-            values, now = self._state.values, steady()
-            due = now - renewed >= self._settings.renew_seconds
-            if (values == shown and not due) or now - stored < _STORE_SECONDS:
-                continue
-            stored = now
-            try:
-                self._store(values)
-                renewed, shown = now, values
-            except UNREACHABLE as error:
-                log.warning("the database is unreachable: %s", error)
-                if now - renewed > self._settings.lease_seconds * (1 - _MARGIN):
-                    raise LeaseLost(f"Evaluation {self._id}: the lease could not be renewed.") from error
+        worker = threading.Thread(target=self._work, args=(run, item), name="work", daemon=True)
+        worker.start()
+        self._lease.guard(processes.kill_descendants)
+        while worker.is_alive() and not self._lease.gave_up:
+            worker.join(_LOOK_SECONDS)
+            self._lease.try_once(self._beat)
+        if self._lease.gave_up:
+            raise LeaseLost(f"Evaluation {self._id}: the lease could not be renewed.")
 
-    def _store(self, values: dict[str, Any]) -> None:
-        with database.write() as session:
-            stopping = evaluations.renew(session=session, **self._held, **values)
-        if stopping and not self._state.stopping.is_set():
+    def _beat(self) -> None:
+        item = self._lease.keep(**self._state.values)
+        if item and item.stopping and not self._state.stopping.is_set():
             self._state.stopping.set()
             processes.kill_descendants()
 
@@ -125,27 +107,13 @@ class Supervisor:
         else:
             ended = {"status": Status.FINISHED, "summary": self._summary}
         values = self._state.values
-        self._until_answered(lambda: self._store(values))
-        if not self._until_answered(lambda: self._end(**ended)):
+        self._lease.until_answered(lambda: self._lease.renew(**values), is_fenced=True)
+        if not self._lease.until_answered(lambda: self._end(**ended), is_fenced=True):
             raise LeaseLost(f"Evaluation {self._id} has another holder.")
 
     def _end(self, **ended: Any) -> bool:
         with database.write() as session:
             return evaluations.finish(session=session, evaluation_id=self._id, attempt=self._attempt, **ended)
-
-    def _until_answered(self, action: Callable[[], Any]) -> Any:
-        """Retries while the database is unreachable; every action checks who holds the evaluation."""
-        while True:
-            try:
-                return action()
-            except UNREACHABLE as error:
-                log.warning("the database is unreachable: %s", error)
-                time.sleep(_STORE_SECONDS)
-
-    @property
-    def _held(self) -> dict[str, Any]:
-        seconds = self._settings.lease_seconds
-        return {"evaluation_id": self._id, "attempt": self._attempt, "owner": self._owner, "lease_seconds": seconds}
 
 
 def launched(run: Run, item: Evaluation) -> Launch:

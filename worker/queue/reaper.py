@@ -6,27 +6,26 @@ Celery messages only make it faster: without them, a waiting run is still found 
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from sqlmodel import Session
 
 from training.config.choices import EngineName
 from worker.disk import retention
-from worker.engines.engine import Holder
 from worker.engines.local import starting
 from worker.engines.registry import engine_of, engines
 from worker.evaluations import starting as evaluations
 from worker.machine import device_trial, overload
-from worker.machine.process_identity import me
 from worker.queue.reporting import Reporter
 from worker.serving import processes as serving
 from worker.settings import get_settings
-from worker.store import claims, database, logs, runs
+from worker.store import claims, database, logs
 from worker.store.database import UNREACHABLE
 from worker.store.system import aside
 from worker.store.tables import Request, Run, Status
-from worker.supervision import closing, outcome
-from worker.supervision.lease import steady
+from worker.store.work import RUN
+from worker.supervision import closing, holders, outcome
+from worker.supervision.holders import Holder
 from worker.supervision.outcome import Verdict
 from worker.supervision.report_reader import AttemptProgress
 from worker.sweeps import advance, delete
@@ -35,7 +34,6 @@ log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 5.0
 _ERROR_LINES = 60
-_RENEWALS = 3
 _CONTINUES = "It continues from its last complete checkpoint."
 
 
@@ -51,16 +49,16 @@ class Reaper(threading.Thread):
         trying = threading.Thread(target=_attempt, args=(lambda: try_devices(gauge),), name="device trial", daemon=True)
         trying.start()
         while not self._stopping.is_set():
-            starting.supervisor_ended.clear()
+            holders.ended.clear()
             for action in (run_round, serve_round, prepare, reporter.report_if_due, retention.apply_if_due):
                 _attempt(action)
-            gauge.sleep(starting.supervisor_ended, ROUND_SECONDS)
+            gauge.sleep(holders.ended, ROUND_SECONDS)
         _attempt(reporter.leave)
 
     def stop(self) -> None:
         """Ends the rounds; afterwards no run is started, except one that is already being started."""
         self._stopping.set()
-        starting.supervisor_ended.set()
+        holders.ended.set()
 
 
 def try_devices(gauge: overload.Gauge) -> None:
@@ -113,32 +111,7 @@ def serve_round() -> None:
 
 def lost_runs() -> list[Run]:
     """Running runs without a holder: the lease has expired, or its owner on this machine is dead."""
-    with database.read() as session:
-        expired = {run.id for run in claims.lost(session=session)}
-        running = runs.with_status(session=session, status=Status.RUNNING)
-    held = {run.id: engine_of(run).poll(run) for run in running}
-    silent = _silence.of(run for run in running if run.id in expired and held[run.id] is not Holder.STARTING)
-    return [run for run in running if run.id in silent or held[run.id] is Holder.GONE]
-
-
-class Silence:
-    """Measures with a monotonic clock for how long expired leases were not renewed.
-
-    If the database's clock is set forward, all leases expire at once; live holders then renew them within a moment.
-    """
-
-    def __init__(self) -> None:
-        self._since: dict[tuple[str, int, float | None], float] = {}
-
-    def of(self, expired: Iterable[Run]) -> set[str]:
-        """The ids of runs with an expired lease that missed several renewals."""
-        now, seconds = steady(), _RENEWALS * get_settings().renew_seconds
-        leases = {(run.id, run.attempt, run.lease_expires_at) for run in expired}
-        self._since = {lease: self._since.get(lease, now) for lease in leases}
-        return {lease[0] for lease, since in self._since.items() if now - since >= seconds}
-
-
-_silence = Silence()
+    return holders.lost(RUN, lambda run: engine_of(run).poll(run))
 
 
 def recover(run: Run) -> bool:
@@ -146,33 +119,26 @@ def recover(run: Run) -> bool:
     engine = engine_of(run)
     holder = engine.poll(run)
     expired, late = holder is not Holder.GONE, holder in (Holder.ALIVE, Holder.STARTING)
-    seconds = get_settings().lease_seconds
-    with database.write() as session:
-        # From here on the old holder cannot renew: its remaining processes can be killed.
-        if claims.seize(session=session, run=run, owner=str(me()), expired=expired, lease_seconds=seconds) is None:
-            return False
+    if not holders.seize(RUN, run, expired=expired):
+        return False
     engine.cancel(run)
     with database.write() as session:
-        current = runs.get(session=session, run_id=run.id)
-        if (current.attempt, current.status, current.lease_owner) != (run.attempt, Status.RUNNING, str(me())):
+        current = holders.seized(RUN, session, run)
+        if current is None:
             return False  # the supervisor finished the run before it was killed
         log.warning("run %s, attempt %d, is %s", run.id, run.attempt, "starved" if late else "lost")
         if late:
             reason = f"{_starved_reason(run)} {_CONTINUES}"
             return claims.requeue(session=session, run_id=run.id, attempt=run.attempt, reason=reason, outcome="starved")
-        verdict = _verdict(session, current, _host(run), expired)
+        verdict = _verdict(session, current, holders.host_of(run), expired)
         most = get_settings().max_attempts
         return closing.close(session=session, run=current, verdict=verdict, max_attempts=most, counted_as="lost")
-
-
-def _host(run: Run) -> str:
-    return (run.lease_owner or "").partition(":")[0]
 
 
 def _starved_reason(run: Run) -> str:
     holder = "supervisor" if claims.adopted(run) else "worker"
     late = f"did not renew its lease for {get_settings().lease_seconds:.0f} s although it was alive"
-    return f"Its {holder} on {_host(run)} {late}: the machine is overloaded or was suspended."
+    return f"Its {holder} on {holders.host_of(run)} {late}: the machine is overloaded or was suspended."
 
 
 def _verdict(session: Session, run: Run, host: str, expired: bool) -> Verdict:

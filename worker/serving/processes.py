@@ -19,7 +19,7 @@ from sqlmodel import Session, select
 
 from training.run_folder.paths import SUPERVISOR_VARIABLE
 from worker.machine import devices, free_devices, overload, processes, programs
-from worker.machine.process_identity import Identity, me
+from worker.machine.process_identity import me
 from worker.runs import results
 from worker.serving import memory, models
 from worker.settings import ROOT, get_settings
@@ -27,6 +27,10 @@ from worker.store import database, quotas
 from worker.store.database import UNREACHABLE
 from worker.store.playground import serving as store
 from worker.store.tables import DeviceLease, ServedModel, ServedState
+from worker.store.work import SERVED, LeaseLost
+from worker.supervision import holders
+from worker.supervision.holders import Holder
+from worker.supervision.lease import Lease
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +40,6 @@ _ENDING_SECONDS = 5.0
 _lock = threading.Lock()
 _threads: dict[str, threading.Thread] = {}
 _stopping = threading.Event()
-_on_end: list[Callable[[], object]] = []
 
 
 def program(planned: models.Plan) -> list[str]:
@@ -45,11 +48,6 @@ def program(planned: models.Plan) -> list[str]:
     idle = str(60 * settings.serve_idle)
     options = ["--host", settings.serve_host, "--idle", idle]
     return [sys.executable, "-m", programs.SERVING, *planned.arguments, *options]
-
-
-def after_each_end(action: Callable[[], object]) -> None:
-    """Calls `action` whenever a process has ended: its device may be free."""
-    _on_end.append(action)
 
 
 def start_waiting() -> None:
@@ -65,14 +63,8 @@ def start_waiting() -> None:
 
 def recover() -> None:
     """Ends the rows of processes whose worker is gone, and frees their devices."""
-    settings = get_settings()
-    with database.read() as session:
-        late = {served.id for served in store.silent(session=session, seconds=settings.lease_seconds)}
-        live = [served for served in store.live(session=session) if served.holder]
-    for served in live:
-        if served.id in late or _holder_is_dead(served) or _is_abandoned(served):
-            host = str(served.holder).partition(":")[0]
-            _finish(served.id, f"Its worker on {host} ended.")
+    for served in holders.lost(SERVED, _poll):
+        _finish(served.id, f"Its worker on {holders.host_of(served)} ended.")
 
 
 def stop() -> None:
@@ -98,7 +90,10 @@ def _start_or_note(served: ServedModel) -> None:
             planned = models.plan(session=session, names=served.models)
             device = _free_gpu(session) if devices.usable_gpus() else None
             memory.check(planned, device)
-            if not store.claim(session=session, served_id=served.id, holder=str(me()), device=device):
+            seconds, holder = get_settings().lease_seconds, str(me())
+            if not store.claim(
+                session=session, served_id=served.id, holder=holder, device=device, lease_seconds=seconds
+            ):
                 return
     except models.NotServed as error:
         _finish(served.id, str(error))
@@ -152,8 +147,7 @@ def _attend(served: ServedModel, planned: models.Plan, device: str | None) -> No
         _finish(served.id, reason)
         with _lock:
             _threads.pop(served.id, None)
-        for action in _on_end:
-            action()
+        holders.ended.set()
 
 
 def _started(
@@ -188,18 +182,32 @@ def _environment(served: ServedModel, device: str | None) -> dict[str, str]:
 
 def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Path, errors: Path) -> str:
     """Waits for the end of the process, and ends it on request. Returns why it ended."""
-    is_ready = False
-    while process.poll() is None:
-        processes.wait_for_end(process, _READY_SECONDS if is_ready else _STARTING_SECONDS)
-        requested = _beat(served.id)
-        if requested:
-            process.kill()
-            process.wait()
-            return requested
-        if not is_ready and (port := _last_line(output).get("port")):
-            is_ready = True
-            _note_ready(served.id, f"{_reachable_host()}:{port}")
-    return _reason(process.returncode, output, errors)
+    lease, is_ready = Lease(SERVED, (served.id,)), False
+    lease.guard(process.kill)
+    try:
+        while process.poll() is None:
+            processes.wait_for_end(process, _READY_SECONDS if is_ready else _STARTING_SECONDS)
+            if requested := _end_requested(lease):
+                process.kill()
+                process.wait()
+                return requested
+            if not is_ready and (port := _last_line(output).get("port")):
+                is_ready = True
+                _note_ready(served.id, f"{_reachable_host()}:{port}")
+    finally:
+        lease.release()
+    return "The database was unreachable." if lease.gave_up else _reason(process.returncode, output, errors)
+
+
+def _end_requested(lease: Lease[ServedModel]) -> str:
+    """Renews the lease when it is due; returns why the process should end, or ""."""
+    if _stopping.is_set():
+        return "Its worker stopped."
+    try:
+        served = lease.try_once(lease.keep)
+    except LeaseLost:
+        return "It was deleted."
+    return served.end_request if served else ""
 
 
 def _note_ready(served_id: str, address: str) -> None:
@@ -233,20 +241,6 @@ def _last_line(output: Path) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _beat(served_id: str) -> str:
-    """Stores that the process lives; returns why it should end, or ""."""
-    if _stopping.is_set():
-        return "Its worker stopped."
-    try:
-        with database.write() as session:
-            return store.beat(session=session, served_id=served_id)
-    except UNREACHABLE as error:
-        log.warning("the database is unreachable: %s", error)
-    except store.ServedNotFound:
-        return "It was deleted."
-    return ""
-
-
 def _note(served: ServedModel, reason: str) -> None:
     if served.reason != reason:
         _tell(lambda session: store.note(session=session, served_id=served.id, reason=reason))
@@ -265,12 +259,6 @@ def _tell(action: Callable[[Session], object]) -> None:
         log.warning("the database is unreachable: %s", error)
 
 
-def _holder_is_dead(served: ServedModel) -> bool:
-    holder = Identity.parse(served.holder)
-    return holder is not None and holder.provably_dead(only_machine=not get_settings().database_url)
-
-
-def _is_abandoned(served: ServedModel) -> bool:
-    """True if this worker holds it, and no thread of it does."""
+def _poll(served: ServedModel) -> Holder:
     with _lock:
-        return served.holder == str(me()) and served.id not in _threads
+        return holders.holder_of(served, attended=served.id in _threads)

@@ -7,12 +7,13 @@ from sqlmodel import Session, col, select
 from worker import celery_app
 from worker.runs.admission import admitted
 from worker.serving import models
+from worker.settings import get_settings
 from worker.store import database
 from worker.store.playground import serving as store
 from worker.store.tables import Run, ServedModel, ServedState, Status
 
 LOST_SECONDS = 30.0
-"""A process that its worker has not seen for this long is not asked any more."""
+"""A process whose worker has not renewed its lease for this long is not asked any more."""
 
 _MOST_RUNS = 200
 
@@ -82,7 +83,8 @@ def present(session: Session, owner: str | None = None) -> list[ServedModel]:
 
 
 def is_lost(session: Session, served: ServedModel) -> bool:
-    """True if its worker has not seen it lately: no worker runs, or the machine is gone."""
-    if served.state not in (ServedState.STARTING, ServedState.READY) or served.seen_at is None:
+    """True if its worker has not renewed its lease lately: no worker runs, or the machine is gone."""
+    if served.state not in (ServedState.STARTING, ServedState.READY) or served.expires_at is None:
         return False
-    return database.now(session=session) - served.seen_at > LOST_SECONDS
+    renewed = served.expires_at - get_settings().lease_seconds
+    return database.now(session=session) - renewed > LOST_SECONDS

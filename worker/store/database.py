@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, event, inspect
+from sqlalchemy import Connection, Engine, event, inspect, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import Pool
@@ -28,6 +28,8 @@ from worker.store import private_folder, schema, sight
 if TYPE_CHECKING:
     from alembic.config import Config
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
+
+T = TypeVar("T", bound=SQLModel)
 
 UNREACHABLE = (OperationalError, InterfaceError, InternalError)
 _FULL = ("database or disk is full", "No space left on device")
@@ -216,6 +218,19 @@ def _sqlite_connect(connection: Any, _: Any) -> None:
 
 def _sqlite_begin(connection: Connection) -> None:
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'DEFERRED')}")
+
+
+def change(session: Session, table: type[T], *condition: Any, **values: Any) -> T | None:
+    """Runs one conditional UPDATE; returns the new row, or None if the condition does not hold."""
+    return next(iter(change_all(session, table, *condition, **values)), None)
+
+
+def change_all(session: Session, table: type[T], *condition: Any, **values: Any) -> list[T]:
+    """As `change`, for all rows for which the condition holds."""
+    session.flush()
+    statement = update(table).where(*condition).values(**values).returning(table)
+    options = {"synchronize_session": False, "populate_existing": True}
+    return list(session.exec(statement, execution_options=options).scalars())
 
 
 def to_json(value: Any) -> str:

@@ -1,22 +1,20 @@
-"""Evaluations: create, find, claim with a device, hold by a lease, finish. As for runs, each change of holder is one UPDATE.
+"""Evaluations: create, find, claim, finish, requeue. Their holders keep them by a lease (worker/store/work.py).
 
 Every function takes a session, which the caller commits: `with database.write() as session: ...`.
 """
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, or_, update
+from sqlalchemy import or_
 from sqlmodel import Session, col, delete, select
 
 from training.errors import UserError
 from training.redaction import redact_all
 from worker.store import database, quotas, runs, waiting
-from worker.store.claims import LeaseLost
-from worker.store.tables import DeviceLease, Evaluation, Run, Status
+from worker.store.tables import Evaluation, Run, Status
+from worker.store.work import EVALUATION
 
-_FREE: dict[str, Any] = {
-    "lease_owner": None, "lease_expires_at": None, "device": "", "stopping": False, "phase": "", "done": 0, "total": 0,
-}  # fmt: skip
+_FREE: dict[str, Any] = {"device": "", "stopping": False, "phase": "", "done": 0, "total": 0}
 
 
 class EvaluationNotFound(UserError):  # noqa: N818
@@ -79,39 +77,15 @@ def claim(*, session: Session, evaluation_id: str, owner: str, device: str, leas
     """Claims a queued evaluation and its device, both or neither; None if it is not queued, its owner may use no more devices, or
     the device is in use.
     """
-    taken = {
-        "status": Status.RUNNING, "attempt": Evaluation.attempt + 1, "lease_owner": owner, "device": device, "error": None,
-        "lease_expires_at": database.clock() + lease_seconds, "started_at": database.clock(), "phase": "starting",
-    }  # fmt: skip
-    with session.begin_nested() as savepoint:
-        item = _change(session, col(Evaluation.id) == evaluation_id, col(Evaluation.status) == Status.QUEUED, **taken)
-        allowed = item is not None and quotas.keeps_devices(session=session, owner=item.owner)
-        if item is None or not allowed or not _lease(session, item, device):
-            savepoint.rollback()
-            return None
-    return item
-
-
-def adopt(*, session: Session, evaluation_id: str, attempt: int, owner: str, lease_seconds: float) -> bool:
-    """Hands the claim over to `owner`, the supervisor. False if the attempt is no longer the current one."""
-    taken = {"lease_owner": owner, "lease_expires_at": database.clock() + lease_seconds}
-    return _change(session, *_held(evaluation_id, attempt), **taken) is not None
-
-
-def renew(
-    *, session: Session, evaluation_id: str, attempt: int, owner: str, lease_seconds: float, **values: Any
-) -> bool:
-    """Extends the lease and stores progress (phase, done, total, overlap). Returns True if it is to stop.
-
-    Raises:
-        LeaseLost: `owner` no longer holds the evaluation.
-    """
-    expires = database.clock() + lease_seconds
-    condition = *_held(evaluation_id, attempt), col(Evaluation.lease_owner) == owner
-    item = _change(session, *condition, lease_expires_at=expires, **values)
-    if item is None:
-        raise LeaseLost(f"Evaluation {evaluation_id}, attempt {attempt}, is no longer held by {owner}.")
-    return item.stopping
+    queued = col(Evaluation.id) == evaluation_id, col(Evaluation.status) == Status.QUEUED
+    taken: dict[str, Any] = {
+        "status": Status.RUNNING,
+        "attempt": Evaluation.attempt + 1,
+        "device": device,
+        "error": None,
+    }
+    taken |= {"started_at": database.clock(), "phase": "starting"}
+    return EVALUATION.claim(session, *queued, holder=owner, lease_seconds=lease_seconds, leased=[device], **taken)
 
 
 def finish(
@@ -126,28 +100,14 @@ def finish(
     """Ends an evaluation and frees its device. False if the attempt is not current."""
     values = _FREE | {"status": status, "finished_at": database.clock(), "summary": summary}
     values |= {"error": redact_all(error) if error else None}
-    if _change(session, *_held(evaluation_id, attempt), **values) is None:
-        return False
-    _release(session, evaluation_id)
-    return True
+    return EVALUATION.end(session, (evaluation_id, attempt), **values) is not None
 
 
 def requeue(*, session: Session, item: Evaluation, reason: str) -> bool:
-    """Returns a lost evaluation to the queue, unless it has another holder by now. A stopping one is stopped."""
-    held = *_held(item.id, item.attempt), col(Evaluation.lease_owner) == item.lease_owner
+    """Returns a lost evaluation to the queue; a stopping one is stopped. False if the attempt is not current."""
     stopped = {"status": Status.STOPPED, "finished_at": database.clock()}
     after = stopped if item.stopping else {"status": Status.QUEUED, "reason": reason}
-    if _change(session, *held, **_FREE | after) is None:
-        return False
-    _release(session, item.id)
-    return True
-
-
-def running(*, session: Session) -> list[tuple[Evaluation, bool]]:
-    """The running evaluations, each with whether its lease has expired."""
-    expired = col(Evaluation.lease_expires_at) < database.clock()
-    rows = session.exec(select(Evaluation, expired).where(Evaluation.status == Status.RUNNING)).all()
-    return [(item, bool(late)) for item, late in rows]
+    return EVALUATION.end(session, EVALUATION.key_of(item), **_FREE | after) is not None
 
 
 def request_stop(*, session: Session, evaluation_id: str) -> Evaluation:
@@ -157,11 +117,12 @@ def request_stop(*, session: Session, evaluation_id: str) -> Evaluation:
         EvaluationEnded: it has ended.
     """
     item = get(session=session, evaluation_id=evaluation_id)
+    same = col(Evaluation.id) == item.id
     if item.status is Status.QUEUED:
         ended = {"status": Status.STOPPED, "finished_at": database.clock()}
-        if _change(session, col(Evaluation.id) == item.id, col(Evaluation.status) == Status.QUEUED, **ended):
+        if EVALUATION.change(session, same, col(Evaluation.status) == Status.QUEUED, **ended):
             return item
-    if _change(session, col(Evaluation.id) == item.id, col(Evaluation.status) == Status.RUNNING, stopping=True):
+    if EVALUATION.change(session, same, col(Evaluation.status) == Status.RUNNING, stopping=True):
         return item
     raise EvaluationEnded("evaluation", item.id, f"is {item.status.value}.", "Only a queued or running one is stopped.")
 
@@ -183,25 +144,3 @@ def remove(*, session: Session, evaluation_id: str) -> Evaluation:
 def names(*, session: Session, run_ids: list[str]) -> dict[str, str]:
     """The names of runs by id."""
     return dict(session.exec(select(Run.id, Run.name).where(col(Run.id).in_(run_ids))).all())
-
-
-def _held(evaluation_id: str, attempt: int) -> tuple[ColumnElement[bool], ...]:
-    current = col(Evaluation.attempt) == attempt, col(Evaluation.status) == Status.RUNNING
-    return (col(Evaluation.id) == evaluation_id, *current)
-
-
-def _change(session: Session, *condition: ColumnElement[bool], **values: Any) -> Evaluation | None:
-    session.flush()
-    statement = update(Evaluation).where(*condition).values(**values).returning(Evaluation)
-    options = {"synchronize_session": False, "populate_existing": True}
-    return session.exec(statement, execution_options=options).scalars().one_or_none()
-
-
-def _lease(session: Session, item: Evaluation, device: str) -> bool:
-    row = {"device": device, "run_id": item.run_id, "attempt": item.attempt, "evaluation_id": item.id}
-    statement = database.insert(session, DeviceLease).values([row]).on_conflict_do_nothing()
-    return len(session.exec(statement.returning(col(DeviceLease.device))).all()) == 1
-
-
-def _release(session: Session, evaluation_id: str) -> None:
-    session.exec(delete(DeviceLease).where(col(DeviceLease.evaluation_id) == evaluation_id))

@@ -6,16 +6,16 @@ submitted, `record` writes its id. A mark that was left behind is resolved by lo
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, or_, update
+from sqlalchemy import ColumnElement, or_
 from sqlmodel import Session, col, select
 
 from worker.store import database, history, quotas
 from worker.store.notifications import outbox
 from worker.store.tables import Event, Run, Status
+from worker.store.work import RUN
 
 _MARK = "submitting "
 _CANCELLED_HERE, _RESERVED_AT = "cancelled_here", "reserved_at"
-_READ_AGAIN = {"synchronize_session": False, "populate_existing": True}
 EXCLUDED = "excluded"
 """The nodes that the job of a run on several nodes must not get."""
 
@@ -31,9 +31,8 @@ def reserve(*, session: Session, run: Run, owner: str) -> Run | None:
     """
     mine = col(Run.id) == run.id, col(Run.attempt) == run.attempt, col(Run.job_id).is_(None)
     values = {"job_id": f"{_MARK}{owner}", "job": (run.job or {}) | {_RESERVED_AT: database.now(session=session)}}
-    statement = update(Run).where(*mine, col(Run.status) == Status.QUEUED).values(**values).returning(Run)
     with session.begin_nested() as savepoint:
-        reserved: Run | None = session.exec(statement, execution_options=_READ_AGAIN).scalars().one_or_none()
+        reserved = database.change(session, Run, *mine, col(Run.status) == Status.QUEUED, **values)
         if reserved is None or not quotas.keeps_devices(session=session, owner=reserved.owner):
             savepoint.rollback()
             return None
@@ -48,7 +47,7 @@ def reserved_for(*, session: Session, run: Run) -> float:
 def unreserve(*, session: Session, run_id: str, owner: str) -> None:
     """Removes the mark of `owner`: nothing was submitted."""
     mine = col(Run.id) == run_id, col(Run.job_id) == f"{_MARK}{owner}"
-    session.exec(update(Run).where(*mine).values(job_id=None))
+    database.change(session, Run, *mine, job_id=None)
 
 
 def reserved_by(run: Run) -> str | None:
@@ -63,8 +62,7 @@ def submitted_id(run: Run) -> str | None:
 
 def record(*, session: Session, run: Run, job_id: str, job: dict[str, Any]) -> None:
     """Writes the id of the job that was submitted for the run, and its state; a run that has a job already keeps it."""
-    statement = update(Run).where(col(Run.id) == run.id, open_for(job_id)).values(job_id=job_id, job=job)
-    if session.exec(statement.returning(col(Run.id))).first():
+    if database.change(session, Run, col(Run.id) == run.id, open_for(job_id), job_id=job_id, job=job):
         history.note(
             session=session, run_id=run.id, attempt=run.attempt, message=f"Submitted as Slurm job {job_id}.", kind="job"
         )
@@ -92,7 +90,7 @@ def cancelled_here(run: Run) -> bool:
 def cancelling(*, session: Session, run: Run) -> None:
     """Says that Lathe cancels the run's job."""
     mine = col(Run.id) == run.id, col(Run.job_id) == run.job_id
-    session.exec(update(Run).where(*mine).values(job=(run.job or {}) | {_CANCELLED_HERE: True}))
+    database.change(session, Run, *mine, job=(run.job or {}) | {_CANCELLED_HERE: True})
 
 
 def forget(*, session: Session, run_id: str, job_id: str, job: dict[str, Any] | None = None) -> bool:
@@ -101,7 +99,7 @@ def forget(*, session: Session, run_id: str, job_id: str, job: dict[str, Any] | 
     False if the run has started, has ended or has another job.
     """
     mine = col(Run.id) == run_id, col(Run.job_id) == job_id, col(Run.status) == Status.QUEUED
-    return session.exec(update(Run).where(*mine).values(job_id=None, job=job)).rowcount > 0
+    return database.change(session, Run, *mine, job_id=None, job=job) is not None
 
 
 def open_for(job_id: str) -> ColumnElement[bool]:
@@ -111,11 +109,9 @@ def open_for(job_id: str) -> ColumnElement[bool]:
 
 def end(*, session: Session, run: Run, status: Status, reason: str, error: dict[str, Any] | None = None) -> bool:
     """Ends a queued run as stopped or failed because of its job; False if it is no longer queued or no longer has this job."""
-    queued = col(Run.id) == run.id, col(Run.status) == Status.QUEUED, col(Run.attempt) == run.attempt
-    mine = *queued, col(Run.job_id) == run.job_id
+    queued = col(Run.status) == Status.QUEUED, col(Run.job_id) == run.job_id
     values: dict[str, Any] = {"status": status, "finished_at": database.clock()} | ({"error": error} if error else {})
-    ended = session.exec(update(Run).where(*mine).values(**values).returning(Run), execution_options=_READ_AGAIN)
-    changed = ended.scalars().one_or_none()
+    changed = database.change(session, Run, *RUN.named(RUN.key_of(run)), *queued, **values)
     if changed is not None:
         level = "error" if status is Status.FAILED else "warning"
         message = f"{status.value.capitalize()}. {reason}"

@@ -7,19 +7,16 @@ run cannot be claimed again (`unfinished`) and its devices are not free (`device
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, exists, update
+from sqlalchemy import ColumnElement, exists
 from sqlmodel import Session, col, select
 
 from training.redaction import redact
 from worker.store import database
-from worker.store.tables import Run, RunNode, Status
+from worker.store.tables import RunNode
+from worker.store.work import NODE
 
 STOP, KILL = "stop", "kill"
 """Requests: the ranks save and exit; the ranks are killed."""
-
-
-class NodeLost(RuntimeError):  # noqa: N818
-    """The attempt has ended or has another holder on this machine: kill its ranks here."""
 
 
 def place(*, session: Session, run_id: str, attempt: int, devices_of: dict[str, list[str]]) -> None:
@@ -36,8 +33,8 @@ def of_attempt(*, session: Session, run_id: str, attempt: int) -> list[RunNode]:
 
 def unclaimed(*, session: Session, host: str) -> list[RunNode]:
     """The parts of current attempts that a worker on `host` should start."""
-    open_ = col(RunNode.holder).is_(None), col(RunNode.ended_at).is_(None), RunNode.request == ""
-    return list(session.exec(select(RunNode).where(RunNode.host == host, *open_, _current())))
+    unclaimed = col(RunNode.holder).is_(None), RunNode.request == "", NODE.held
+    return list(session.exec(select(RunNode).where(RunNode.host == host, *unclaimed)))
 
 
 def held_on(*, session: Session, host: str) -> list[RunNode]:
@@ -48,33 +45,20 @@ def held_on(*, session: Session, host: str) -> list[RunNode]:
 
 def claim(*, session: Session, node: RunNode, owner: str, lease_seconds: float) -> bool:
     """Makes `owner` the holder; False if another process was faster, or the attempt has ended."""
-    free = col(RunNode.holder).is_(None), col(RunNode.ended_at).is_(None), _current()
-    values = {"holder": owner, "expires_at": database.clock() + lease_seconds}
-    return _change(session, node.key, *free, **values)
-
-
-def renew(*, session: Session, node: RunNode, owner: str, lease_seconds: float) -> str:
-    """Extends the lease and returns the request: STOP, KILL or empty.
-
-    Raises:
-        NodeLost: `owner` no longer holds it, or the attempt has ended.
-    """
-    mine = col(RunNode.holder) == owner, col(RunNode.ended_at).is_(None), _current()
-    if not _change(session, node.key, *mine, expires_at=database.clock() + lease_seconds):
-        raise NodeLost(f"Run {node.run_id}, attempt {node.attempt}: machine {node.rank} is no longer held by {owner}.")
-    return session.exec(select(RunNode.request).where(*_is(node.key))).one()
+    free = *NODE.current(node.key), col(RunNode.holder).is_(None)
+    return NODE.claim(session, *free, holder=owner, lease_seconds=lease_seconds) is not None
 
 
 def ask(*, session: Session, run_id: str, attempt: int, request: str) -> None:
     """Asks all holders of the attempt's parts for something; KILL is not taken back."""
     mine = col(RunNode.run_id) == run_id, col(RunNode.attempt) == attempt, col(RunNode.request) != KILL
-    session.exec(update(RunNode).where(*mine).values(request=request))
+    database.change_all(session, RunNode, *mine, request=request)
 
 
 def end(*, session: Session, node: RunNode, exit_code: int | None, problem: str = "") -> None:
     """Stores that nothing of the part trains any more."""
     values = {"ended_at": database.clock(), "exit_code": exit_code, "problem": redact(problem)}
-    _change(session, node.key, col(RunNode.ended_at).is_(None), **values)
+    NODE.change(session, *NODE.named(node.key), col(RunNode.ended_at).is_(None), **values)
 
 
 def unfinished(run_id: Any) -> ColumnElement[bool]:
@@ -102,21 +86,3 @@ def silent(nodes: Iterable[RunNode], now: float) -> list[RunNode]:
 
 def _flat(lists: Iterable[Sequence[str]]) -> set[str]:
     return {device for devices in lists for device in devices}
-
-
-def _is(key: tuple[Any, Any, Any]) -> tuple[ColumnElement[bool], ...]:
-    columns = col(RunNode.run_id), col(RunNode.attempt), col(RunNode.rank)
-    return tuple(column == value for column, value in zip(columns, key, strict=True))
-
-
-def _current() -> ColumnElement[bool]:
-    """True if the row's attempt is the one that trains now."""
-    same = and_(col(Run.id) == RunNode.run_id, col(Run.attempt) == RunNode.attempt)
-    return exists().where(same, col(Run.status) == Status.RUNNING)
-
-
-def _change(session: Session, key: tuple[Any, Any, Any], *condition: ColumnElement[bool], **values: Any) -> bool:
-    session.flush()
-    statement = update(RunNode).where(*_is(key), *condition).values(**values).returning(col(RunNode.rank))
-    options = {"synchronize_session": False}
-    return session.exec(statement, execution_options=options).first() is not None

@@ -158,14 +158,8 @@ def request_stop(*, session: Session, run_id: str) -> Run:
 def request_requeue_all(*, session: Session, host: str) -> list[Run]:
     """Requests every run on that host to save, exit and return to the queue; earlier stop requests remain."""
     here = select(Attempt.run_id).where(Attempt.run_id == Run.id, Attempt.number == Run.attempt, Attempt.host == host)
-    statement = (
-        update(Run)
-        .where(col(Run.status) == Status.RUNNING, col(Run.request).is_distinct_from(Request.STOP), here.exists())
-        .values(request=Request.REQUEUE)
-        .returning(Run)
-    )
-    options = {"synchronize_session": False, "populate_existing": True}
-    return list(session.exec(statement, execution_options=options).scalars())
+    weaker = col(Run.status) == Status.RUNNING, col(Run.request).is_distinct_from(Request.STOP)
+    return database.change_all(session, Run, *weaker, here.exists(), request=Request.REQUEUE)
 
 
 def resume(*, session: Session, run_id: str, step_down: bool = False, changes: Changes | None = None) -> Run:

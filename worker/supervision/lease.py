@@ -1,17 +1,20 @@
-"""Holds a run by a lease: by the database's clock, and by a monotonic clock while the database is unreachable."""
+"""Holds work by a lease: by the database's clock, and by a monotonic clock while the database is unreachable."""
 
 import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
+
+from sqlmodel import SQLModel
 
 from worker.machine.process_identity import me
-from worker.settings import Settings
-from worker.store import claims, database
+from worker.settings import get_settings
+from worker.store import database
 from worker.store.database import UNREACHABLE, says_full
-from worker.store.tables import Request, Run, Status
+from worker.store.work import Key, Kind
 
+Row = TypeVar("Row", bound=SQLModel)
 T = TypeVar("T")
 _RETRY_SECONDS = 1.0
 _MOST_SECONDS = 86_400.0  # waiting costs nothing, and a waiting supervisor is not mistaken for a crashed one
@@ -19,7 +22,7 @@ _MOST_SECONDS = 86_400.0  # waiting costs nothing, and a waiting supervisor is n
 log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 1.0
-_MARGIN = 0.1  # of the lease: time to kill the training before another process may start it
+_MARGIN = 0.1  # of the lease: time to kill the work before another process may start it
 
 
 def steady() -> float:
@@ -27,62 +30,64 @@ def steady() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-class Lease:
-    """A supervisor's lease on its run."""
+class LeaseUncertain(RuntimeError):  # noqa: N818
+    """The lease may have expired while the database was unreachable."""
 
-    def __init__(self, run_id: str, attempt: int, settings: Settings) -> None:
-        self.run_id = run_id
-        self.attempt = attempt
-        self.owner = str(me())
-        self.seconds = settings.lease_seconds
-        self._renew_seconds = settings.renew_seconds
+
+class Lease(Generic[Row]):
+    """This process's lease on an attempt at some work, and its database calls, which are tried again while the lease holds.
+
+    `on_full` is called if the database's disk is full; it frees space.
+    """
+
+    def __init__(self, kind: Kind[Row], key: Key, on_full: Callable[[], object] = lambda: None) -> None:
+        settings = get_settings()
+        self._kind, self._key, self._on_full = kind, key, on_full
+        self._holder = str(me())
+        self._seconds, self._renew_seconds = settings.lease_seconds, settings.renew_seconds
         self._renewed = self._asked = steady()
+        self._stored: dict[str, Any] = {}
         self._over = threading.Event()
-        self.ended_training = False
+        self._unreachable_until = 0.0
+        self.gave_up = False
 
-    def adopt(self) -> bool:
-        """Takes over the claim from the worker. False if the attempt is no longer the current one."""
+    def adopt(self, **values: Any) -> bool:
+        """Takes over the claim from the worker and stores values. False if the attempt is no longer the current one."""
         began = steady()
         with database.write() as session:
-            held = claims.adopt(
-                session=session, run_id=self.run_id, attempt=self.attempt, owner=self.owner, lease_seconds=self.seconds
-            )
+            held = self._kind.adopt(session, self._key, holder=self._holder, lease_seconds=self._seconds, **values)
         self._renewed = began
         return held
 
-    def keep(self) -> Request | None:
-        """Renews the lease when due and returns the current request, at most about a second old. Call it often.
+    def keep(self, **values: Any) -> Row | None:
+        """Renews the lease when it is due or values have changed, and returns the row with what is requested, about a second old;
+        None if it was read within this second. Call it often.
 
         Raises:
-            LeaseLost: another process holds the run, or it has ended.
+            LeaseLost: another process holds the work, or it has ended.
             sqlalchemy.exc.DBAPIError: the database is unreachable; the lease holds while `certain`.
         """
         began = steady()
-        if began - self._renewed >= self._renew_seconds:
-            return self.renew()
-        if began - self._asked >= _ASK_SECONDS:
-            return self._ask(began)
-        return None
+        asks = began - self._asked >= _ASK_SECONDS
+        if began - self._renewed >= self._renew_seconds or (asks and values != self._stored):
+            return self.renew(**values)
+        return self._ask(began) if asks else None
 
-    def renew(self) -> Request | None:
-        """Renews the lease and returns the current request. Raises as `keep`."""
+    def renew(self, **values: Any) -> Row:
+        """Renews the lease, stores values, and returns the row. Raises as `keep`."""
         began = steady()
         with database.write() as session:
-            request = claims.renew(
-                session=session, run_id=self.run_id, attempt=self.attempt, owner=self.owner, lease_seconds=self.seconds
-            )
+            row = self._kind.renew(session, self._key, holder=self._holder, lease_seconds=self._seconds, **values)
         # Counted from before the query: the database's lease starts no earlier.
         self._renewed = self._asked = began
-        return request
+        self._stored = values
+        return row
 
-    def _ask(self, began: float) -> Request | None:
+    def _ask(self, began: float) -> Row:
         with database.read() as session:
-            run = session.get(Run, self.run_id)
-        ours = (self.attempt, Status.RUNNING, self.owner)
-        if run is None or (run.attempt, run.status, run.lease_owner) != ours:
-            raise claims.LeaseLost(f"Run {self.run_id}, attempt {self.attempt}, is no longer held by {self.owner}.")
+            row = self._kind.check(session, self._key, holder=self._holder)
         self._asked = began
-        return run.request
+        return row
 
     @property
     def certain(self) -> bool:
@@ -91,10 +96,10 @@ class Lease:
 
     @property
     def _certain_until(self) -> float:
-        return self._renewed + self.seconds * (1 - _MARGIN)
+        return self._renewed + self._seconds * (1 - _MARGIN)
 
     def guard(self, kill: Callable[[], object]) -> None:
-        """Starts a thread that calls `kill` when the lease could have expired, until `release`.
+        """Starts a thread that calls `kill` and sets `gave_up` when the lease could have expired, until `release`.
 
         The main thread may hang in a database call.
         """
@@ -102,12 +107,11 @@ class Lease:
 
     def _guard(self, kill: Callable[[], object]) -> None:
         # Sleeps until the lease could expire: waking earlier would take CPU time from the training.
-        while not self._over.wait(max(self._certain_until - steady(), self.seconds / 300)):
+        while not self._over.wait(max(self._certain_until - steady(), self._seconds / 300)):
             if not self.certain:
-                log.error(
-                    "the database has been unreachable for %.0f s: stopping the training", self.seconds * (1 - _MARGIN)
-                )
-                self.ended_training = True
+                seconds = self._seconds * (1 - _MARGIN)
+                log.error("%s: the database has been unreachable for %.0f s", self._kind.title(self._key), seconds)
+                self.gave_up = True
                 kill()
                 return
 
@@ -115,55 +119,31 @@ class Lease:
         """Stops the guard thread."""
         self._over.set()
 
-
-class LeaseUncertain(RuntimeError):  # noqa: N818
-    """The lease may have expired while the database was unreachable."""
-
-
-class DatabaseRetry:
-    """Retries database calls for as long as the lease holds.
-
-    `on_full` is called if the database's disk is full; it frees space.
-    """
-
-    def __init__(self, lease: Lease, on_full: Callable[[], object] = lambda: None) -> None:
-        self._lease = lease
-        self._on_full = on_full
-        self._unreachable_until = 0.0
-
-    def try_once(self, action: Callable[[], object]) -> None:
+    def try_once(self, action: Callable[[], T]) -> T | None:
         """Runs `action` once; an unreachable database is logged, and for a second no other call is tried."""
         if steady() < self._unreachable_until:
-            return
+            return None
         try:
-            action()
+            return action()
         except UNREACHABLE as error:
             self._unreachable_until = steady() + _RETRY_SECONDS
             self._log(error)
-
-    def renew_after_training(self) -> None:
-        """Renews the lease after the training has ended, if no other process has taken the run.
-
-        Raises:
-            LeaseLost: another process has the run.
-            LeaseUncertain: the database was unreachable for a day.
-        """
-        self.until_answered(self._lease.renew, is_fenced=True)
+        return None
 
     def until_answered(self, action: Callable[[], T], *, is_fenced: bool = False) -> T:
         """Runs `action` until the database answers, for up to a day; for use while nothing trains.
 
-        Renews the lease first if it may have expired; with `is_fenced` the action itself checks who holds the run.
+        Renews the lease first if it may have expired; with `is_fenced` the action itself checks who holds the work.
 
         Raises:
-            LeaseLost: another process holds the run.
+            LeaseLost: another process holds the work.
             LeaseUncertain: the database was unreachable for a day.
         """
         deadline = steady() + _MOST_SECONDS
         while steady() < deadline:
             try:
-                if not is_fenced and not self._lease.certain:
-                    self._lease.renew()
+                if not is_fenced and not self.certain:
+                    self.renew()
                 return action()
             except UNREACHABLE as error:
                 self._log(error)

@@ -22,8 +22,9 @@ from training.run_folder.events import (
     decode,
 )
 from training.run_folder.paths import EVENTS_FILE, LOG_FILE, checkpoint_step, events_file
-from worker.store import claims, database, history, logs
+from worker.store import database, history, logs
 from worker.store.tables import Run
+from worker.store.work import LeaseLost
 
 _READ_BYTES = 2**20
 _LOG_BACKLOG_BYTES = 16 * 2**20
@@ -222,7 +223,7 @@ class Reports:
                 )
                 and logs.append(session=session, run_id=run_id, attempt=attempt, lines=lines, new_offset=reached[1])
             ):
-                raise claims.LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
+                raise LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
         self._stored = reached
         self._new_events, self._new_lines = [], []
 

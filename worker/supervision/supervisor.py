@@ -27,13 +27,14 @@ from worker.machine import processes
 from worker.runs import archive
 from worker.runs.lineage import lineage_of
 from worker.settings import get_settings
-from worker.store import claims, database, runs, waiting
+from worker.store import claims, database, runs, waiting, work
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Request, Run, Status
+from worker.store.work import LeaseLost
 from worker.supervision import closing, launcher, outcome, run_diagnosis, standby
 from worker.supervision.disk_space import RunDisk
 from worker.supervision.launcher import Launch
-from worker.supervision.lease import DatabaseRetry, Lease, LeaseUncertain, steady
+from worker.supervision.lease import Lease, LeaseUncertain, steady
 from worker.supervision.outcome import Ending, Verdict
 from worker.supervision.report_reader import AttemptProgress, Reports, finished_record
 from worker.supervision.training_process import TrainingProcess, end_left_behind, environment
@@ -70,12 +71,11 @@ class Supervisor:
         self._settings = get_settings()
         self._graces = graces or Graces()
         self._run_dir = self._settings.runs_dir / run_id
-        self._lease = Lease(run_id, attempt, self._settings)
         self._reports: Reports | None = None
         self._asked: Request | None = None
         self._disk = RunDisk(self._run_dir, self._settings)
         self._files = RunFiles(self._run_dir)
-        self._database = DatabaseRetry(self._lease, self._disk.database_full)
+        self._lease = Lease(work.RUN, (run_id, attempt), self._disk.database_full)
 
     def run(self) -> int:
         """Runs the attempt to its end. Returns 0, or 1 if another supervisor may have the run now."""
@@ -84,12 +84,12 @@ class Supervisor:
             signal.signal(number, self._on_terminate)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
-            if self._database.until_answered(self._lease.adopt, is_fenced=True):
+            if self._lease.until_answered(lambda: self._lease.adopt(phase="starting"), is_fenced=True):
                 self._close(self._outcome())
             else:
                 self._mark_starved()
             return 0
-        except (claims.LeaseLost, LeaseUncertain) as error:
+        except (LeaseLost, LeaseUncertain) as error:
             log.error("%s This supervisor gives up the run.", error)
             processes.kill_descendants()
             self._mark_starved()
@@ -108,7 +108,7 @@ class Supervisor:
         """The verdict on the attempt; unexpected errors end here."""
         try:
             return self._run_attempt()
-        except (claims.LeaseLost, LeaseUncertain):
+        except (LeaseLost, LeaseUncertain):
             raise
         except Exception as error:
             log.exception("the attempt failed")
@@ -121,36 +121,36 @@ class Supervisor:
 
     def _run_attempt(self) -> Verdict:
         """Runs the attempt and returns its verdict."""
-        run = self._database.until_answered(self._load)
+        run = self._lease.until_answered(self._load)
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if run.attempt > 1:
             end_left_behind(run.id)
-        self._files.fetch((run.event_offset, run.log_offset), lambda: self._database.try_once(self._beat))
+        self._files.fetch((run.event_offset, run.log_offset), lambda: self._lease.try_once(self._beat))
         reports = self._reports = Reports(run, self._run_dir)
-        self._database.until_answered(lambda: reports.store_leftovers(self._beat))
+        self._lease.until_answered(lambda: reports.store_leftovers(self._beat))
         done = finished_record(self._run_dir)
         if done and done.outcome == "finished" and saved_result(self._run_dir):
             return self._packed(Verdict(Status.FINISHED, summary=done.summary))
         if done and done.outcome == PAUSED and done.step == run.pause_at:
             return outcome.at_rung(done)
-        config = self._database.until_answered(lambda: self._config(run))
-        self._database.until_answered(lambda: self._lineage(run)).write(self._run_dir)
+        config = self._lease.until_answered(lambda: self._config(run))
+        self._lease.until_answered(lambda: self._lineage(run)).write(self._run_dir)
         return self._packed(self._train(run, config, reports))
 
     def _train(self, run: Run, config: RunConfig, reports: Reports) -> Verdict:
         killed_before = processes.memory_kills()
         output = self._run_dir / LOG_FILE
         printed_before = output.stat().st_size if output.exists() else 0
-        self._database.try_once(self._beat)  # on a busy machine each part of the start may take as long as a lease
+        self._lease.try_once(self._beat)  # on a busy machine each part of the start may take as long as a lease
         trainer = self._start(run, config)
-        self._database.try_once(self._beat)
+        self._lease.try_once(self._beat)
         self._store_forecast()
         watch = Watchdog(trainer, reports.seen, self._graces, self._run_dir)
         self._lease.guard(trainer.kill)
         code = self._follow(trainer, watch, reports)
         self._disk.look_back()
         self._drain(reports)
-        if self._lease.ended_training and not reports.seen.finished and not self._disk.full:
+        if self._lease.gave_up and not reports.seen.finished and not self._disk.full:
             reason = "The database was unreachable for so long that the training was stopped."
             return Verdict(Status.QUEUED, f"{reason} {outcome.goes_on(reports.seen)}", exit_code=code)
         if trainer.lost and not reports.seen.finished:
@@ -234,8 +234,8 @@ class Supervisor:
         began = steady()
         while (code := trainer.exit_code()) is None:
             reports.read()
-            self._database.try_once(self._beat)
-            self._database.try_once(reports.store)
+            self._lease.try_once(self._beat)
+            self._lease.try_once(reports.store)
             if self._disk.full and not self._disk.has_room:
                 trainer.kill()  # saving now would take the space for the last log lines
             watch.check(self._asked or (Request.REQUEUE if self._disk.full else None))
@@ -243,19 +243,19 @@ class Supervisor:
             trainer.wait(_EARLY_LOOK_SECONDS if early else _LOOK_SECONDS)
         trainer.kill()
         if not self._lease.certain and not self._disk.full:
-            self._database.renew_after_training()
+            self._lease.until_answered(self._lease.renew, is_fenced=True)
         return code
 
     def _drain(self, reports: Reports) -> None:
         """Stores all remaining reports."""
-        self._database.until_answered(reports.store, is_fenced=True)
+        self._lease.until_answered(reports.store, is_fenced=True)
         while reports.read(to_end=True):
-            self._database.until_answered(reports.store, is_fenced=True)
+            self._lease.until_answered(reports.store, is_fenced=True)
 
     def _packed(self, verdict: Verdict) -> Verdict:
         """Packs the result of a finished or diverged run, so that it can be downloaded."""
         if verdict.summary is not None and saved_result(self._run_dir):
-            archive.pack_results(self._run_dir, lambda: self._database.try_once(self._beat))
+            archive.pack_results(self._run_dir, lambda: self._lease.try_once(self._beat))
         return verdict
 
     def _close(self, verdict: Verdict) -> None:
@@ -266,9 +266,9 @@ class Supervisor:
         """
         log.info("attempt %d of run %s: %s. %s", self._attempt, self._run_id, verdict.status.value, verdict.reason)
         self._disk.end()
-        self._files.finish(lambda: self._database.try_once(self._beat))
-        if not self._database.until_answered(lambda: self._write_end(verdict), is_fenced=True):
-            raise claims.LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
+        self._files.finish(lambda: self._lease.try_once(self._beat))
+        if not self._lease.until_answered(lambda: self._write_end(verdict), is_fenced=True):
+            raise LeaseLost(f"Run {self._run_id} is past attempt {self._attempt}.")
 
     def _write_end(self, verdict: Verdict) -> bool:
         with database.write() as session:
@@ -278,7 +278,8 @@ class Supervisor:
             return closing.close(session=session, run=run, verdict=verdict, max_attempts=self._settings.max_attempts)
 
     def _beat(self) -> None:
-        self._asked = self._lease.keep() or self._asked
+        run = self._lease.keep()
+        self._asked = (run and run.request) or self._asked
 
     def _mark_starved(self) -> None:
         """If another process declared the attempt lost while this one was alive, it does not count as a failed attempt."""

@@ -44,7 +44,7 @@ class Snapshot:
     @property
     def version(self) -> str:
         """A text that changes with anything on the page except relative times."""
-        row = self.run.model_dump(mode="json", exclude={"lease_expires_at", "lease_owner", "config"})
+        row = self.run.model_dump(mode="json", exclude={"expires_at", "holder", "config"})
         return json.dumps([row, self.queue, str(self.cursor)])
 
 

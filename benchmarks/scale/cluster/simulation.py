@@ -30,6 +30,7 @@ from worker.queue import reaper
 from worker.settings import PREFIX, get_settings
 from worker.store import database, runs
 from worker.store.tables import Run, Status
+from worker.supervision import holders
 
 _MOST_DAYS = 5.0  # times `days`: until then all runs have ended
 _LOOK_SECONDS = 1800.0  # a round at least this often; others follow each change
@@ -225,7 +226,7 @@ def _installation(parameters: Parameters) -> Iterator[None]:
         variables = kept | {PREFIX + name: value for name, value in settings.items()}
         stack.enter_context(mock.patch.dict(os.environ, variables, clear=True))
         stack.enter_context(mock.patch.dict(registry._ALL, {EngineName.SLURM: SlurmEngine()}))
-        stack.enter_context(mock.patch.object(reaper, "_silence", reaper.Silence()))
+        stack.enter_context(mock.patch.dict(holders._silences, clear=True))
         stack.callback(get_settings.cache_clear)
         stack.callback(database.dispose)
         get_settings.cache_clear()

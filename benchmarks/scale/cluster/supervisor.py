@@ -18,8 +18,9 @@ from training.run_folder.paths import checkpoint_dir, checkpoint_step
 from worker.engines.job_side import claiming
 from worker.machine.process_identity import Identity
 from worker.settings import get_settings
-from worker.store import claims, database, history
+from worker.store import database, history
 from worker.store.tables import Request, Run
+from worker.store.work import RUN
 from worker.supervision import closing, outcome
 from worker.supervision.outcome import Ending
 from worker.supervision.report_reader import AttemptProgress
@@ -95,7 +96,7 @@ class Supervisor:
             return
         with database.write() as session:
             attempt, owner = self._run.attempt, str(self._me)
-            held = claims.adopt(session=session, run_id=self.run_id, attempt=attempt, owner=owner, lease_seconds=_HELD)
+            held = RUN.adopt(session, (self.run_id, attempt), holder=owner, lease_seconds=_HELD, phase="starting")
             assert held
         self._report(events.PhaseStarted(phase="loading model", time=self._timeline.now))
         self._timeline.after(self._shared.parameters.load_seconds, self._train)
@@ -151,7 +152,7 @@ class Supervisor:
             left = self._shared.parameters.lease_seconds - since
             with database.write() as session:
                 attempt, owner = self._run.attempt, str(self._me)
-                claims.renew(session=session, run_id=self.run_id, attempt=attempt, owner=owner, lease_seconds=left)
+                RUN.renew(session, (self.run_id, attempt), holder=owner, lease_seconds=left)
             self._shared.changed(self._timeline.now + left)
 
     def killed(self) -> None:

@@ -57,7 +57,7 @@ def virtual_clocks(timeline: Timeline) -> Iterator[None]:
     read_clock = lambda: timeline.now  # noqa: E731
     with (
         mock.patch("worker.engines.slurm.cluster.steady", read_clock),
-        mock.patch("worker.queue.reaper.steady", read_clock),
+        mock.patch("worker.supervision.holders.steady", read_clock),
     ):
         try:
             yield

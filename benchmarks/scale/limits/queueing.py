@@ -104,7 +104,7 @@ def claimed_at_once(processes: int, count: int) -> tuple[float, int]:
     lost = set(ids) - set(taken)
     assert not lost, f"{len(lost)} runs were not claimed by anybody"
     with database.write() as session:
-        values = claims.NOT_HELD | {"status": Status.QUEUED, "attempt": 0}
+        values = claims.NOT_HELD | {"status": Status.QUEUED, "attempt": 0, "holder": None}
         session.exec(delete(Attempt).where(col(Attempt.run_id).in_(ids)))
         session.exec(update(Run).where(col(Run.id).in_(ids)).values(**values))
     return len(ids) / seconds, doubled

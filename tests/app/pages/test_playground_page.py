@@ -72,7 +72,7 @@ def training(worker):
     with database.write() as session:
         run_id = runs.create(session=session, config=config, dataset_id=None).id
     yield run_id
-    for supervisor in list(starting._supervisors.values()):
+    for supervisor in list(starting.supervisors.started.values()):
         process.kill_tree(supervisor.pid)
     process.end(process.marked(RUN_VARIABLE, run_id))
 

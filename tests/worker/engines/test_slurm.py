@@ -41,7 +41,7 @@ def ranks(run_id: str) -> list[psutil.Process]:
 
 
 def supervisor(run: Run) -> psutil.Process:
-    owner = Identity.parse(run.lease_owner)
+    owner = Identity.parse(run.holder)
     assert owner is not None
     return psutil.Process(owner.pid)
 

@@ -4,9 +4,10 @@ from machines import gpu, machine
 from played_run import PlayedRun
 from sqlmodel import update
 
-from worker.engines.local import starting
+from worker.engines.local import node_starting, starting
+from worker.machine import processes
 from worker.machine.process_identity import hostname
-from worker.store import accounts, database
+from worker.store import accounts, database, nodes
 from worker.store.tables import Run
 
 
@@ -31,7 +32,7 @@ def test_a_run_whose_owner_may_use_no_more_devices_is_passed_over(home):
     limit(1)
     run, chosen = starting._candidate()
     assert (run.id, chosen) == (other.id, [f"{hostname()}/cpu"])
-    assert starting._claim(run, chosen).lease_owner
+    assert starting._claim(run, chosen).holder
     other.attempt = 1
     other.end()
     assert starting._candidate() is None  # a run that is offered and not claimed would be offered again and again
@@ -47,3 +48,19 @@ def test_what_a_run_takes_is_counted_on_the_machine_that_starts_it(home):
     run, chosen = starting._candidate()
     assert (run.id, chosen) == (many.id, [f"{hostname()}/cpu"])
     assert starting._claim(run, chosen)
+
+
+def test_a_part_whose_process_cannot_be_started_ends_with_the_reason(home, monkeypatch):
+    run = run_of("bob", num_processes=2, num_machines=2, strategy="ddp").claim("elsewhere/cpu", f"{hostname()}/cpu")
+    with database.write() as session:
+        nodes.place(session=session, run_id=run.id, attempt=1, devices_of={hostname(): [f"{hostname()}/cpu"]})
+
+    def cannot_start(*_, **__):
+        raise OSError
+
+    monkeypatch.setattr(processes, "start_detached", cannot_start)
+    for _ in range(2):
+        node_starting.start_nodes()
+    with database.read() as session:
+        (node,) = nodes.of_attempt(session=session, run_id=run.id, attempt=1)
+    assert (node.ended_at is not None, node.problem) == (True, "Its process ended unexpectedly.")

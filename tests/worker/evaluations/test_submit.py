@@ -12,7 +12,8 @@ from worker.evaluations.submit import folder_of, remove, submit
 from worker.settings import get_settings
 from worker.store import claims, database, evaluations
 from worker.store.evaluations import EvaluationActive, EvaluationEnded
-from worker.store.tables import DeviceLease, Status
+from worker.store.tables import DeviceLease, Run, Status
+from worker.store.work import EVALUATION, LeaseLost
 
 CODE = "def score(prompt, answer, expected): return 1"
 
@@ -112,22 +113,23 @@ def test_the_end_of_a_resumed_run_does_not_free_the_device_of_its_evaluation(hom
     item = submit(run, {}, data=rows)
     claimed(item)
     with database.write() as session:
-        claims._release(session, run, 99, outcome="finished", reason="")
+        session.get_one(Run, run).status = Status.RUNNING
+        assert claims.finish(session=session, run_id=run, attempt=1, status=Status.FINISHED)
     assert leases() == ["host/cpu"]
 
 
 def test_only_the_holder_renews_and_a_stop_reaches_it(home, rows):
     item = submit(ended(), {}, data=rows)
     claimed(item)
-    held = {"evaluation_id": item.id, "attempt": 1, "lease_seconds": 60}
+    held = {"key": (item.id, 1), "lease_seconds": 60}
     with database.write() as session:
-        assert evaluations.adopt(session=session, owner="host:2:2", **held)
-        assert not evaluations.renew(session=session, owner="host:2:2", phase="answering", done=1, total=4, **held)
-    with pytest.raises(claims.LeaseLost), database.write() as session:
-        evaluations.renew(session=session, owner="host:1:1", **held)
+        assert EVALUATION.adopt(session, holder="host:2:2", **held)
+        assert not EVALUATION.renew(session, holder="host:2:2", phase="answering", done=1, total=4, **held).stopping
+    with pytest.raises(LeaseLost), database.write() as session:
+        EVALUATION.renew(session, holder="host:1:1", **held)
     with database.write() as session:
         evaluations.request_stop(session=session, evaluation_id=item.id)
-        assert evaluations.renew(session=session, owner="host:2:2", **held)
+        assert EVALUATION.renew(session, holder="host:2:2", **held).stopping
     assert (get(item).phase, get(item).done) == ("answering", 1)
 
 

@@ -48,7 +48,7 @@ def get(item):
 
 def supervised(item):
     """The supervisor that has taken the evaluation over."""
-    owner = Identity.parse(get(item).lease_owner)
+    owner = Identity.parse(get(item).holder)
     return psutil.Process(owner.pid) if owner and owner.pid != os.getpid() else None
 
 

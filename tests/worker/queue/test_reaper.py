@@ -34,6 +34,7 @@ from worker.settings import get_settings
 from worker.store import claims, runs
 from worker.store import database as db
 from worker.store.tables import Request, Run, Status
+from worker.store.work import RUN
 from worker.supervision.standby import FLAG, Standby
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("home")]
@@ -64,16 +65,14 @@ def standing_ready() -> list[psutil.Process]:
 
 
 def holder(run_id: str) -> psutil.Process:
-    owner = Identity.parse(get(run_id).lease_owner)
+    owner = Identity.parse(get(run_id).holder)
     assert owner
     return psutil.Process(owner.pid)
 
 
 def adopt(run: Run, *, owner: str, lease_seconds: float) -> None:
     with db.write() as session:
-        assert claims.adopt(
-            session=session, run_id=run.id, attempt=run.attempt, owner=owner, lease_seconds=lease_seconds
-        )
+        assert RUN.adopt(session, RUN.key_of(run), holder=owner, lease_seconds=lease_seconds, phase="starting")
 
 
 def outcomes(run_id: str) -> list[str]:
@@ -171,7 +170,7 @@ def test_a_supervisor_that_starts_slower_than_its_lease_costs_no_attempt(monkeyp
     for _ in range(2):
         expire(run_id)
         reaper.run_round()
-        eventually(lambda: (get(run_id).lease_expires_at or 0) > 1)
+        eventually(lambda: (get(run_id).expires_at or 0) > 1)
     frozen[0].send_signal(signal.SIGCONT)
     ended = eventually(lambda: (run := get(run_id)).status.ended and run)
     assert (ended.status, ended.attempt) == (Status.FINISHED, 1)
@@ -253,7 +252,7 @@ def test_killing_runs_does_not_count_as_attempts(database: str) -> None:
 def test_a_run_with_a_new_owner_is_not_recovered(database: str) -> None:
     run = claimed(DEAD)
     with db.write() as session:
-        claims.adopt(session=session, run_id=run.id, attempt=run.attempt, owner=str(me()), lease_seconds=100)
+        RUN.adopt(session, RUN.key_of(run), holder=str(me()), lease_seconds=100, phase="starting")
     assert not reaper.recover(run)
     assert get(run.id).status is Status.RUNNING
 

@@ -23,6 +23,7 @@ from worker.serving import memory, models, processes
 from worker.store import claims, database, evaluations
 from worker.store.playground import serving
 from worker.store.tables import DeviceLease, ServedModel, ServedState, Status
+from worker.supervision import lease
 
 pytestmark = pytest.mark.slow
 STARTER = ROOT / "static" / "starter"
@@ -37,6 +38,7 @@ def installation(home, monkeypatch):
     )
     monkeypatch.setattr(devices, "all_gpus", lambda: tuple(Gpu(n, f"GPU-{n}", "H", 8, (9, 0)) for n in range(2)))
     monkeypatch.setattr(starting, "_supervise", lambda run: None)
+    monkeypatch.setattr(lease, "_ASK_SECONDS", 0.05)
     monkeypatch.setattr(processes, "_READY_SECONDS", 0.05)
     monkeypatch.setattr(processes, "_STARTING_SECONDS", 0.05)
     yield home
@@ -69,7 +71,7 @@ def is_in(state, served_id):
 
 def leased():
     with database.read() as session:
-        return {lease.device: lease.run_id or lease.served_id for lease in session.exec(select(DeviceLease))}
+        return {one.device: one.run_id or one.served_id for one in session.exec(select(DeviceLease))}
 
 
 def base(model="models/tiny"):
@@ -93,6 +95,15 @@ def test_a_killed_process_frees_its_device_and_says_which_signal(installation):
     ended = is_in(ServedState.ENDED, ready.id)
     assert ended.reason == "It was killed by signal 9 (SIGKILL)."
     assert leased() == {}
+
+
+def test_a_process_ends_when_another_worker_has_ended_its_row(installation):
+    """Otherwise two would use the device."""
+    ready = served()
+    with database.write() as session:
+        assert serving.finish(session=session, served_id=ready.id, reason="Its worker on host ended.")
+    eventually(lambda: not psutil.pid_exists(ready.pid))
+    assert (get(ready.id).reason, leased()) == ("Its worker on host ended.", {})
 
 
 def test_an_idle_process_and_one_that_fails_say_why_they_ended(installation):
@@ -120,7 +131,7 @@ def test_a_queued_run_on_two_machines_ends_what_the_other_one_serves(installatio
     machine("b", devices=there)
     found = ask(base())
     with database.write() as session:
-        assert serving.claim(session=session, served_id=found, holder="b:1:1", device="b/cuda:1")
+        assert serving.claim(session=session, served_id=found, holder="b:1:1", device="b/cuda:1", lease_seconds=9)
     run = PlayedRun(num_processes=4, num_machines=2, strategy="ddp")
     assert starting.start_waiting() == []
     assert get(found).end_request == f"Run {run.id} needs its device."
@@ -234,9 +245,9 @@ def test_after_kill_9_of_the_worker_the_process_dies_and_the_next_worker_frees_t
 def test_a_claim_is_for_one_worker_and_takes_the_device_too(home):
     found = ask("1:base")
     with database.write() as session:
-        assert serving.claim(session=session, served_id=found, holder=str(me()), device=FIRST)
+        assert serving.claim(session=session, served_id=found, holder=str(me()), device=FIRST, lease_seconds=9)
     with database.write() as session:
-        assert not serving.claim(session=session, served_id=found, holder="other:1:1", device=SECOND)
+        assert not serving.claim(session=session, served_id=found, holder="other:1:1", device=SECOND, lease_seconds=9)
     other = PlayedRun()
     with database.write() as session:
         assert claims.claim(session=session, run_id=other.id, owner=str(me()), devices=[FIRST], lease_seconds=9) is None

@@ -13,8 +13,8 @@ from sqlmodel import select
 
 from worker.store import claims
 from worker.store import database as db
-from worker.store.claims import LeaseLost
 from worker.store.tables import Attempt, Run, Status
+from worker.store.work import RUN, LeaseLost
 
 # Claiming
 
@@ -23,8 +23,8 @@ def test_a_claim_takes_the_run_and_its_devices(database, new_run):
     run = new_run()
     claimed = claim(run.id, devices=["node1/cuda:1", GPU])
     assert claimed is not None
-    assert (claimed.status, claimed.attempt, claimed.lease_owner) == (Status.RUNNING, 1, OWNER)
-    assert claimed.started_at is not None and claimed.lease_expires_at > claimed.started_at + 50
+    assert (claimed.status, claimed.attempt, claimed.holder) == (Status.RUNNING, 1, OWNER)
+    assert claimed.started_at is not None and claimed.expires_at > claimed.started_at + 50
     assert leased() == [GPU, "node1/cuda:1"]
     (attempt,) = attempts_of(run)
     assert (attempt.number, attempt.host, attempt.devices) == (1, "node1", ["node1/cuda:1", GPU])
@@ -69,7 +69,7 @@ def test_only_one_of_eight_workers_claims_a_run(database, new_run):
         attempts = session.exec(select(Attempt)).all()
     assert [run.attempt for run in rows] == [1, 1]
     assert Counter(attempt.run_id for attempt in attempts) == dict.fromkeys(waiting, 1)
-    assert leased() == sorted(f"{run.lease_owner.split(':')[0]}/cpu-{run.id}" for run in rows)
+    assert leased() == sorted(f"{run.holder.split(':')[0]}/cpu-{run.id}" for run in rows)
 
 
 def _take(barrier: Barrier, run_id: str) -> None:
@@ -98,7 +98,7 @@ def test_only_one_of_several_runs_gets_a_device(database, new_run):
 def test_a_supervisor_takes_over_the_claim_of_its_worker(database, new_run):
     run = claim(new_run().id, owner="node1:1:1")
     with db.write() as session:
-        assert claims.adopt(session=session, run_id=run.id, attempt=1, owner=OWNER, lease_seconds=60)
+        assert RUN.adopt(session, (run.id, 1), holder=OWNER, lease_seconds=60)
     assert renew(run) is None
     with pytest.raises(LeaseLost):
         renew(run, owner="node1:1:1")
@@ -108,13 +108,13 @@ def test_an_ended_attempt_cannot_be_taken_over(database, new_run):
     run = claim(new_run().id)
     requeue(run)
     with db.write() as session:
-        assert not claims.adopt(session=session, run_id=run.id, attempt=1, owner=OWNER, lease_seconds=60)
+        assert not RUN.adopt(session, (run.id, 1), holder=OWNER, lease_seconds=60)
 
 
 def test_renewing_extends_the_lease(database, new_run):
     run = claim(new_run().id, lease_seconds=1)
     renew(run, lease_seconds=100)
-    assert now_of(run).lease_expires_at > run.lease_expires_at + 90
+    assert now_of(run).expires_at > run.expires_at + 90
 
 
 def test_a_lease_with_a_new_owner_cannot_be_renewed(database, new_run):
@@ -128,8 +128,10 @@ def test_a_lease_with_a_new_owner_cannot_be_renewed(database, new_run):
 def test_an_expired_lease_can_be_revoked(database, new_run):
     held, lost = claim(new_run().id), claim(new_run().id, devices=["node1/cuda:1"], lease_seconds=-1)
     with db.write() as session:
-        lost_runs = claims.lost(session=session)
-        assert [run.id for run in lost_runs] == [lost.id]
+        (expired,) = [run for run, expired in RUN.rows(session) if expired]
+        assert expired.id == lost.id
+        assert RUN.seize(session, held, holder="node2:1:1", lease_seconds=60, expired=True) is None
+        assert RUN.seize(session, lost, holder="node2:1:1", lease_seconds=60, expired=True)
         assert claims.requeue(session=session, run_id=lost.id, attempt=1, reason="its lease ran out", outcome="lost")
     assert now_of(lost).status is Status.QUEUED
     assert leased() == [GPU]
@@ -140,10 +142,8 @@ def test_a_lease_cannot_be_renewed_while_its_run_is_recovered(database, new_run)
     run = claim(new_run().id, lease_seconds=-1)
     with ThreadPoolExecutor(1) as pool:
         with db.write() as session:
-            lost_runs = claims.lost(session=session)
+            assert RUN.seize(session, run, holder="node2:1:1", lease_seconds=60, expired=True)
             late = pool.submit(renew, run)
             wait([late], timeout=0.3)  # it waits for this session or comes after it; both are refused
-            claims.requeue(
-                session=session, run_id=lost_runs[0].id, attempt=1, reason="its lease ran out", outcome="lost"
-            )
+            claims.requeue(session=session, run_id=run.id, attempt=1, reason="its lease ran out", outcome="lost")
         assert isinstance(late.exception(), LeaseLost)

@@ -22,8 +22,9 @@ from sqlmodel import SQLModel, col, select
 
 from worker.settings import ROOT, get_settings
 from worker.store import database as db
-from worker.store import schema
+from worker.store import evaluations, schema, work
 from worker.store.measured import metrics
+from worker.store.playground import serving
 from worker.store.schema import NewerDatabase
 from worker.store.tables import Dataset, Metric, MetricRollup, Run, Status
 
@@ -68,6 +69,30 @@ def test_a_database_of_a_newer_version_is_neither_read_nor_written(database):
         connection.execute(change, {"version": latest})
         connection.commit()
     db.migrate()
+
+
+def test_work_that_is_held_and_work_that_waits_keeps_its_place_and_holder_when_the_tables_change(database):
+    waiting, running = PlayedRun("waiting"), PlayedRun("running").claim("host/cpu")
+    with db.write() as session:
+        expires_at = session.get_one(Run, running.id).expires_at
+        served = serving.create(session=session, models=["1:base"], owner="local").id
+        held = {"holder": "host:2:2", "device": "host/cuda:0", "lease_seconds": 150}
+        assert serving.claim(session=session, served_id=served, **held)
+        item = evaluations.create(session=session, run_id=running.id, request={}, owner="local").id
+        claim = {"owner": "host:3:3", "device": "host/cuda:1", "lease_seconds": 60}
+        assert evaluations.claim(session=session, evaluation_id=item, **claim)
+    with db.migrating() as connection:
+        command.downgrade(db.migration_config(connection), "0025")
+        seen_at = connection.execute(text("SELECT seen_at FROM served_model")).scalar_one()
+        assert connection.execute(text("SELECT lease_owner FROM evaluation")).scalar_one() == "host:3:3"
+    db.migrate()
+    with db.read() as session:
+        after = session.get_one(Run, running.id)
+        assert (after.holder, after.expires_at, after.status) == ("host:1:1", expires_at, Status.RUNNING)
+        assert session.get_one(Run, waiting.id).status is Status.QUEUED
+        (model, expired), ((evaluation, _),) = work.SERVED.rows(session)[0], work.EVALUATION.rows(session)
+        assert (model.holder, model.expires_at, expired) == ("host:2:2", pytest.approx(seen_at + 150), False)
+        assert (evaluation.holder, evaluation.attempt) == ("host:3:3", 1)
 
 
 def test_the_database_is_copied_before_it_is_migrated_and_the_copy_is_as_it_was(home):

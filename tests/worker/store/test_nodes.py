@@ -5,8 +5,8 @@ from sqlmodel import delete, update
 
 from worker.store import claims, nodes
 from worker.store import database as db
-from worker.store.nodes import NodeLost
 from worker.store.tables import Run, RunNode
+from worker.store.work import NODE, LeaseLost
 
 ALPHA, BETA = "alpha:1:1", "beta:2:2"
 
@@ -38,7 +38,7 @@ def claimed(node: RunNode, owner: str = BETA) -> bool:
 
 def renewed(node: RunNode, owner: str = BETA) -> str:
     with db.write() as session:
-        return nodes.renew(session=session, node=node, owner=owner, lease_seconds=60)
+        return NODE.renew(session, node.key, holder=owner, lease_seconds=60).request
 
 
 def placed_on_beta() -> list[RunNode]:
@@ -74,7 +74,7 @@ def test_a_holder_whose_attempt_has_ended_is_told_to_end(running: Run) -> None:
     (node,) = placed_on_beta()
     claimed(node)
     requeued(running)
-    with pytest.raises(NodeLost):
+    with pytest.raises(LeaseLost):
         renewed(node)
 
 

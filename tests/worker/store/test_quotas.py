@@ -70,7 +70,9 @@ def claim_evaluation(item, device):
 def serve(device, owner="alice"):
     with db.write() as session:
         served = serving.create(session=session, models=["a"], owner=owner)
-        claimed = serving.claim(session=session, served_id=served.id, holder="node1:1:1", device=device)
+        claimed = serving.claim(
+            session=session, served_id=served.id, holder="node1:1:1", device=device, lease_seconds=60
+        )
         return served.id, claimed
 
 

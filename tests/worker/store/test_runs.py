@@ -111,7 +111,7 @@ def test_a_finished_run_keeps_its_summary_and_frees_its_devices(database, new_ru
     run = claim(new_run().id)
     assert finish(run, exit_code=0, summary={"steps": 10})
     ended = now_of(run)
-    assert (ended.status, ended.summary, ended.lease_owner, ended.devices) == (Status.FINISHED, {"steps": 10}, None, [])
+    assert (ended.status, ended.summary, ended.holder, ended.devices) == (Status.FINISHED, {"steps": 10}, None, [])
     assert ended.finished_at is not None
     assert leased() == []
     (attempt,) = attempts_of(run)

@@ -72,7 +72,7 @@ def test_setting_the_clock_by_a_day_ends_no_run_and_lost_runs_are_still_found(wo
     back = eventually(lambda: (run := get(run_id)).step > jumped.step and renewed_since(run, jumped) and run)
     assert (jumped.attempt, back.attempt) == (1, 1)
     worker.set(offset)
-    supervisor = Identity.parse(back.lease_owner)
+    supervisor = Identity.parse(back.holder)
     assert supervisor
     psutil.Process(supervisor.pid).kill()
     eventually(lambda: get(run_id).attempt == 2 and get(run_id).phase == "training")
@@ -81,7 +81,7 @@ def test_setting_the_clock_by_a_day_ends_no_run_and_lost_runs_are_still_found(wo
 
 def renewed_since(run: Run, before: Run) -> bool:
     """True if the lease was renewed after the clock was set."""
-    return abs((run.lease_expires_at or 0) - (before.lease_expires_at or 0)) > 3600
+    return abs((run.expires_at or 0) - (before.expires_at or 0)) > 3600
 
 
 def test_the_limit_of_attempts_applies_after_the_clock_was_set_back(database: str) -> None:

@@ -148,8 +148,8 @@ def test_a_stop_request_at_the_end_leaves_the_run_finished() -> None:
     with supervise(queue_run(steps=2, hold="exit"), exiting=3600) as it:
         it.writes(b'"finished"')
         it.request(Request.STOP)
-        lease = it.run.lease_expires_at
-        it.until(lambda run: run.lease_expires_at > lease)  # it knows of the request
+        lease = it.run.expires_at
+        it.until(lambda run: run.expires_at > lease)  # it knows of the request
         it.go()
         assert it.wait().status is Status.FINISHED
 

@@ -54,7 +54,7 @@ def claim(run_id: str, job_id: str, nodes: list[str]) -> Run | None:
         except RunNotFound:
             return None
         else:
-            if run.lease_owner == str(me()):
+            if run.holder == str(me()):
                 return run
             if run.status is not Status.RUNNING or run.job_id != job_id:
                 log.info("run %s is %s, with job %s: nothing to do for job %s", run_id, run.status, run.job_id, job_id)

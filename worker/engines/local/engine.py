@@ -4,14 +4,15 @@ from pathlib import Path
 
 from training.config.choices import EngineName
 from training.run_folder import full_disk
-from worker.engines.engine import Abilities, Capacity, Holder, Pool
+from worker.engines.engine import Abilities, Capacity, Pool
 from worker.engines.local import node_starting, starting
-from worker.machine import processes
-from worker.machine.process_identity import Identity, hostname
+from worker.machine.process_identity import hostname
 from worker.settings import get_settings
 from worker.store import claims, database
 from worker.store.system import machines
 from worker.store.tables import Run
+from worker.supervision import holders
+from worker.supervision.holders import Holder
 from worker.supervision.standby import SUPERVISOR_LOG
 from worker.supervision.training_process import end_left_behind
 
@@ -27,24 +28,14 @@ class LocalEngine:
         return starting.start_waiting()
 
     def poll(self, run: Run) -> Holder:
-        owner = Identity.parse(run.lease_owner)
-        # The embedded database is used by this machine only.
-        if starting.abandoned(run) or (
-            owner is not None and owner.provably_dead(only_machine=not get_settings().database_url)
-        ):
-            return Holder.GONE
-        if starting.awaits_adoption(run):
-            return Holder.STARTING
-        return Holder.ALIVE if owner is not None and owner.here and owner.alive else Holder.UNKNOWN
+        return starting.supervisors.poll(run)
 
     def cancel(self, run: Run) -> None:
         """Kills what is left of the attempt on this machine, a hanging supervisor too: two must never train at once."""
-        owner = Identity.parse(run.lease_owner)
-        if owner is None or owner.host != hostname():
+        if holders.host_of(run) != hostname():
             return
-        living = owner.here and owner.alive and not starting.abandoned(run)
-        if living and claims.adopted(run):  # otherwise the holder is a worker, which may hold other runs
-            processes.kill_tree(owner.pid)
+        if claims.adopted(run):  # otherwise the holder is a worker, which may hold other runs
+            holders.end_holder(run)
         end_left_behind(run.id)
         full_disk.give_up_reserve(get_settings().runs_dir / run.id)
 

@@ -17,42 +17,37 @@ from training.errors import UserError
 from training.run_folder.paths import CONFIG_FILE, SUPERVISOR_VARIABLE
 from worker.engines.local import machines_file
 from worker.machine import address, processes
-from worker.machine.process_identity import me
 from worker.settings import get_settings
 from worker.store import database, nodes
-from worker.store.database import UNREACHABLE
-from worker.store.nodes import NodeLost
 from worker.store.tables import Run, RunNode
+from worker.store.work import NODE, LeaseLost
 from worker.supervision import launcher
-from worker.supervision.lease import steady
+from worker.supervision.lease import Lease
 from worker.supervision.training_process import TrainingProcess, environment
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
-_ASK_SECONDS = 1.0
-_MARGIN = 0.1  # of the lease: time to kill the ranks before another machine may start them
 
 
 class NodeSupervisor:
     """Starts and follows the ranks of one machine."""
 
-    def __init__(self, run: Run, node: RunNode) -> None:
-        self._run, self._node = run, node
+    def __init__(self, run: Run, node: RunNode, lease: Lease[RunNode]) -> None:
+        self._run, self._node, self._lease = run, node, lease
         self._settings = get_settings()
         self._run_dir = self._settings.runs_dir / run.id
-        self._renewed = steady()
-        self._stopping = False
+        self._request = ""
 
     def run(self) -> int | None:
         """Runs the ranks to their end and returns the launcher's exit code; None if they were killed.
 
         Raises:
             UserError: the run's folder is not shared.
-            NodeLost: the attempt has ended.
+            LeaseLost: the attempt has ended, or the database was unreachable for too long.
         """
         meeting = machines_file.read(self._run_dir, self._node.attempt)
-        self._renew()
+        self._lease.renew()
         config = RunConfig.model_validate_json((self._run_dir / CONFIG_FILE).read_text(encoding="utf-8"))
         place = launcher.Node(self._node.rank, meeting.address, meeting.port)
         launch = launcher.launch(config, self._run_dir, self._node.devices, os.cpu_count() or 1, place)
@@ -65,34 +60,19 @@ class NodeSupervisor:
             processes.kill_descendants()
 
     def _follow(self, trainer: TrainingProcess) -> int | None:
+        self._lease.guard(trainer.kill)
         while (code := trainer.exit_code()) is None:
             trainer.wait(_LOOK_SECONDS)
-            if steady() - self._renewed < _ASK_SECONDS:
+            node = self._lease.try_once(self._lease.keep)
+            if node is None or node.request == self._request:
                 continue
-            request = self._try_to_renew()
-            if request == nodes.KILL:
+            self._request = node.request
+            if self._request == nodes.KILL:
                 return None
-            if request == nodes.STOP and not self._stopping:
-                self._stopping = True
-                trainer.request_stop(_ranks())
+            trainer.request_stop(_ranks())
+        if self._lease.gave_up:
+            raise LeaseLost("The database was unreachable for longer than the lease.")
         return code
-
-    def _try_to_renew(self) -> str:
-        try:
-            return self._renew()
-        except UNREACHABLE as error:
-            log.warning("the database is unreachable: %s", error)
-            if steady() - self._renewed > self._settings.lease_seconds * (1 - _MARGIN):
-                raise NodeLost("The database was unreachable for longer than the lease.") from None
-            return ""
-
-    def _renew(self) -> str:
-        began = steady()
-        with database.write() as session:
-            seconds = self._settings.lease_seconds
-            request = nodes.renew(session=session, node=self._node, owner=str(me()), lease_seconds=seconds)
-        self._renewed = began
-        return request
 
 
 def log_name(rank: int) -> str:
@@ -111,23 +91,18 @@ def main(arguments: list[str]) -> int:
     redaction.start_logging()
     processes.set_child_subreaper()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    run_id, attempt, rank = arguments[0], int(arguments[1]), int(arguments[2])
-    with database.write() as session:
-        node = session.get(RunNode, (run_id, attempt, rank))
-        run = session.get(Run, run_id)
-        seconds = get_settings().lease_seconds
-        if (
-            node is None
-            or run is None
-            or not nodes.claim(session=session, node=node, owner=str(me()), lease_seconds=seconds)
-        ):
-            return 1
+    key = arguments[0], int(arguments[1]), int(arguments[2])
+    lease = Lease(NODE, key)
+    if not lease.adopt():
+        return 1
+    with database.read() as session:
+        run, node = session.get_one(Run, key[0]), session.get_one(RunNode, key)
     code, problem = None, ""
     try:
-        code = NodeSupervisor(run, node).run()
+        code = NodeSupervisor(run, node, lease).run()
     except UserError as error:
         problem = f"{error} {error.fix}"
-    except NodeLost as error:
+    except LeaseLost as error:
         log.warning("%s", error)
     except Exception as error:
         log.exception("the ranks cannot be started")

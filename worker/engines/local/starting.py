@@ -1,39 +1,28 @@
 """Starts waiting runs on this machine's devices, each with its own supervisor."""
 
 import logging
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from pathlib import Path
 
 from sqlmodel import Session
 
 from training.config.choices import EngineName
 from worker.engines.local import placement
-from worker.evaluations import starting as evaluations
-from worker.machine import devices, free_devices, overload, processes
+from worker.machine import devices, free_devices, overload
 from worker.machine.process_identity import me
-from worker.serving import processes as serving
-from worker.settings import ROOT, get_settings
+from worker.settings import get_settings
 from worker.store import claims, database, waiting
-from worker.store.database import UNREACHABLE
 from worker.store.engine_names import engine_name
 from worker.store.playground import serving as served_models
 from worker.store.tables import Run
-from worker.supervision.lease import steady
+from worker.store.work import RUN
+from worker.supervision.holders import Supervisors
 from worker.supervision.standby import FLAG, SUPERVISOR_LOG, Standby
 
 log = logging.getLogger(__name__)
 
-# Set when a supervisor of this worker has ended: devices may be free, or its run lost.
-supervisor_ended = evaluations.ended  # of a run or an evaluation
-serving.after_each_end(supervisor_ended.set)
-
-_START_LEASES = 12  # a supervisor that needs more lease periods to start counts as hanging
-_lock = threading.Lock()
 _standby = Standby()
-_supervisors: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+supervisors = Supervisors(RUN)
 
 
 def supervisor_command(*arguments: str, module: str = "worker.supervision.supervisor") -> list[str]:
@@ -49,7 +38,7 @@ def start_waiting() -> list[Run]:
     started: list[Run] = []
     if overload.here():
         return started
-    with _lock:
+    with supervisors.lock:
         while candidate := _candidate():
             # None if another worker was faster: look at the queue again.
             if run := _claim(*candidate):
@@ -62,18 +51,15 @@ def start_waiting() -> list[Run]:
 def _end_served_for_next() -> None:
     """Asks served models to end if the next waiting run could start on their devices, which may be those of several machines."""
     with database.read() as session:
-        on_devices = served_models.on_devices(session=session)
-        held = {device: served for device, served in on_devices.items() if not served.end_request}
-        usable = [
-            *free_devices.free(session=session),
-            *(one for one in free_devices.offered(session=session) if one in held),
-        ]
+        held = served_models.on_devices(session=session)
+        yielding = [device for device in free_devices.offered(session=session) if device in held]
+        usable = [*free_devices.free(session=session), *yielding]
         found = _next(session, usable, yielding=held) if held and usable else None
-    for device in found[1] if found else ():
-        if device in held:
-            with database.write() as session:
-                reason = f"Run {found[0].id} needs its device." if found else ""
-                served_models.request_end(session=session, served_id=held[device].id, reason=reason)
+    if found and (needed := held.keys() & set(found[1])):
+        with database.write() as session:
+            served_models.request_devices(
+                session=session, devices=needed, reason=f"Run {found[0].id} needs its device."
+            )
 
 
 def prepare() -> None:
@@ -83,24 +69,8 @@ def prepare() -> None:
     with database.read() as session:
         free = free_devices.free(session=session)
     if free:
-        with _lock:
+        with supervisors.lock:
             _standby.prepare(supervisor_command(FLAG))
-
-
-def abandoned(run: Run) -> bool:
-    """True if this process claimed the run and no supervisor will take it over."""
-    return run.lease_owner == str(me()) and not _has_supervisor(run)
-
-
-def awaits_adoption(run: Run) -> bool:
-    """True if this process claimed the run and its supervisor is still starting."""
-    return run.lease_owner == str(me()) and _has_supervisor(run)
-
-
-def _has_supervisor(run: Run) -> bool:
-    with _lock:
-        supervisor = _supervisors.get((run.id, run.attempt))
-        return supervisor is not None and supervisor.poll() is None
 
 
 def _candidate() -> tuple[Run, list[str]] | None:
@@ -136,64 +106,16 @@ def _claim(run: Run, chosen: list[str]) -> Run | None:
 
 
 def _supervise(run: Run) -> None:
-    """Starts the supervisor; if that fails, the run counts as abandoned."""
-    folder = get_settings().runs_dir / run.id
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ready = _standby.take(run) if _machines(run) == 1 else None
-        started = ready or _start_cold(run, folder / SUPERVISOR_LOG)
-    except OSError:
-        log.exception("the supervisor of run %s cannot be started", run.id)
-        return
-    log.info("run %s, attempt %d: supervisor %d on %s", run.id, run.attempt, started.pid, ", ".join(run.devices))
-    _supervisors[run.id, run.attempt] = started
-    threading.Thread(target=_attend, args=(run, started), name=f"supervisor of {run.id}", daemon=True).start()
-
-
-def _start_cold(run: Run, log_file: Path) -> subprocess.Popen[bytes]:
-    command = supervisor_command(run.id, str(run.attempt))
-    if _machines(run) > 1:
-        command = supervisor_command(run.id, str(run.attempt), module="worker.engines.local.gang")
-    return processes.start_detached(command, output=log_file, cwd=ROOT)
+    """Starts the supervisor; if that fails, the run counts as lost."""
+    alone = _machines(run) == 1
+    module = {} if alone else {"module": "worker.engines.local.gang"}
+    command = supervisor_command(run.id, str(run.attempt), **module)
+    output = get_settings().runs_dir / run.id / SUPERVISOR_LOG
+    supervisors.start(run, command, output, ready=lambda: _standby.take(run) if alone else None)
 
 
 def _machines(run: Run) -> int:
     return int((run.config | run.stepped_down).get("num_machines", 1))
-
-
-def _attend(run: Run, started: subprocess.Popen[bytes]) -> None:
-    """Holds the run until its supervisor adopts it, then waits for the supervisor's end."""
-    _hold(run, started)
-    code = started.wait()
-    log.info("run %s, attempt %d: supervisor ended with exit code %d", run.id, run.attempt, code)
-    with _lock:
-        del _supervisors[run.id, run.attempt]
-    supervisor_ended.set()
-
-
-def _hold(run: Run, started: subprocess.Popen[bytes]) -> None:
-    """Renews the lease while the supervisor starts: on a busy machine that may take longer than a lease period."""
-    settings = get_settings()
-    deadline = steady() + _START_LEASES * settings.lease_seconds
-    while steady() < deadline:
-        processes.wait_for_end(started, settings.renew_seconds)
-        if started.poll() is not None or not _renewed(run):
-            return
-    log.error("run %s, attempt %d: supervisor %d does not start; killing it", run.id, run.attempt, started.pid)
-    processes.kill_tree(started.pid)
-
-
-def _renewed(run: Run) -> bool:
-    """Renews the lease. False once the supervisor or another process holds the run."""
-    try:
-        with database.write() as session:
-            seconds = get_settings().lease_seconds
-            claims.renew(session=session, run_id=run.id, attempt=run.attempt, owner=str(me()), lease_seconds=seconds)
-    except claims.LeaseLost:
-        return False
-    except UNREACHABLE as error:
-        log.warning("the database is unreachable: %s", error)
-    return True
 
 
 def next_run(

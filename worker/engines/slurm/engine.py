@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from training.config.choices import EngineName
-from worker.engines.engine import Abilities, Capacity, Holder
+from worker.engines.engine import Abilities, Capacity
 from worker.engines.slurm import cluster, jobs
 from worker.engines.slurm.cluster import Cluster
 from worker.engines.slurm.commands import SlurmError
@@ -21,6 +21,7 @@ from worker.store import database
 from worker.store import jobs as stored
 from worker.store.engine_names import engine_name
 from worker.store.tables import Attempt, Run, Status
+from worker.supervision.holders import Holder
 from worker.supervision.standby import SUPERVISOR_LOG
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, update
+from sqlalchemy import ColumnElement
 from sqlmodel import Session, col, delete, func, select
 
 from training.redaction import redact, redact_all
@@ -102,9 +102,7 @@ def due(*, session: Session, limit: int) -> list[int]:
 def claim(*, session: Session, message_id: int) -> Notification | None:
     """Takes a message to send it; None if another deliverer has it, or it is not due any more."""
     taken = {"tries": Notification.tries + 1, "next_try_at": database.clock() + CLAIM_SECONDS}
-    statement = update(Notification).where(col(Notification.id) == message_id, *_open()).values(**taken)
-    options = {"synchronize_session": False, "populate_existing": True}
-    return session.exec(statement.returning(Notification), execution_options=options).scalars().one_or_none()
+    return database.change(session, Notification, col(Notification.id) == message_id, *_open(), **taken)
 
 
 def delivered(*, session: Session, message: Notification) -> bool:
@@ -129,8 +127,7 @@ def _close(session: Session, message: Notification, **values: Any) -> bool:
         col(Notification.tries) == message.tries,
         col(Notification.done_at).is_(None),
     )
-    statement = update(Notification).where(*mine).values(**values).returning(col(Notification.id))
-    return session.exec(statement, execution_options={"synchronize_session": False}).first() is not None
+    return database.change(session, Notification, *mine, **values) is not None
 
 
 def recent(*, session: Session, owner: str, limit: int = 20) -> list[tuple[Notification, NotificationChannel]]:

@@ -70,7 +70,7 @@ def usable_devices(machine: Machine) -> list[str]:
 def leases(*, session: Session) -> list[Lease]:
     """The devices in use, by name, with their runs or served models."""
     run: Any = Run
-    columns = run.id, run.name, run.owner, run.phase, run.step, run.total_steps, run.lease_expires_at
+    columns = run.id, run.name, run.owner, run.phase, run.step, run.total_steps, run.expires_at
     joined = sqlalchemy.select(col(DeviceLease.device), *columns).join(Run, run.id == DeviceLease.run_id)
     rows = session.connection().execute(joined.order_by(col(DeviceLease.device)))
     held = [Lease(*row) for row in rows] + _served(session)

@@ -25,8 +25,8 @@ class Evaluation(SQLModel, table=True):
     finished_at: float | None = None
 
     attempt: int = Field(default=0, description="counts claims; a supervisor of an older attempt is refused")
-    lease_owner: str | None = Field(default=None, max_length=200, description="host:pid:start of the supervisor")
-    lease_expires_at: float | None = None
+    holder: str | None = Field(default=None, max_length=200, description="host:pid:start of the supervisor")
+    expires_at: float | None = None
     device: str = Field(default="", max_length=200)
     stopping: bool = Field(
         default=False, sa_column_kwargs={"server_default": false()}, description="a user asked to stop it"

@@ -93,8 +93,8 @@ class Run(SQLModel, table=True):
     finished_at: float | None = None
 
     attempt: int = Field(default=0, description="counts claims; reports of an older attempt are refused")
-    lease_owner: str | None = Field(default=None, max_length=200, description="host:pid:start of the supervisor")
-    lease_expires_at: float | None = None
+    holder: str | None = Field(default=None, max_length=200, description="host:pid:start of the supervisor")
+    expires_at: float | None = None
     request: Request | None = Field(default=None, sa_column=Column(as_text(Request)))
     devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     job_id: str | None = Field(

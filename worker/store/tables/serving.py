@@ -42,10 +42,8 @@ class ServedModel(SQLModel, table=True):
     created_at: float
     ready_at: float | None = None
     ended_at: float | None = None
-    seen_at: float | None = Field(
-        default=None, description="when its worker last saw it alive, by the database's clock"
-    )
     holder: str | None = Field(default=None, max_length=200, description="host:pid:start of its worker")
+    expires_at: float | None = Field(default=None, description="of its worker's lease")
     pid: int | None = Field(default=None, description="of the serving process")
     device: str | None = Field(default=None, max_length=200, description="the leased device; null on a CPU")
     address: str = Field(default="", max_length=250, description="host:port of the process")

@@ -1,0 +1,182 @@
+"""What becomes of the processes that hold work: those that a worker starts, and those that are lost."""
+
+import contextlib
+import logging
+import subprocess
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from sqlmodel import Session, SQLModel
+
+from worker.machine import processes
+from worker.machine.process_identity import Identity, me
+from worker.settings import ROOT, get_settings
+from worker.store import database
+from worker.store.database import UNREACHABLE
+from worker.store.work import Key, Kind, LeaseLost
+from worker.supervision.lease import steady
+
+T = TypeVar("T", bound=SQLModel)
+
+log = logging.getLogger(__name__)
+
+ended = threading.Event()
+"""Set when a process that this worker started has ended: devices may be free, or its work lost."""
+
+_START_LEASES = 12  # a supervisor that needs more lease periods to start counts as hanging
+_RENEWALS = 3
+
+
+class Holder(Enum):
+    """What is known of the process that holds some work."""
+
+    GONE = "it has certainly ended: the work may be requeued at once"
+    STARTING = "it is still starting: its lease is renewed for it"
+    ALIVE = "it is alive, even if its lease has expired"
+    UNKNOWN = "only the lease says whether it is alive"
+
+
+def holder_of(row: Any, *, attended: bool) -> Holder:
+    """What this machine knows of the row's holder. `attended`: if it is this process, it still cares for the work."""
+    identity = Identity.parse(row.holder)
+    if identity is None:
+        return Holder.UNKNOWN
+    if identity == me():
+        return Holder.STARTING if attended else Holder.GONE
+    # The embedded database is used by this machine only.
+    if identity.provably_dead(only_machine=not get_settings().database_url):
+        return Holder.GONE
+    return Holder.ALIVE if identity.here and identity.alive else Holder.UNKNOWN
+
+
+def host_of(row: Any) -> str:
+    """The machine of the row's holder."""
+    return (row.holder or "").partition(":")[0]
+
+
+def end_holder(row: Any) -> None:
+    """Kills the holder, which hangs, and its descendants, if it is another process of this machine."""
+    identity = Identity.parse(row.holder)
+    if identity is not None and identity != me() and identity.here and identity.alive:
+        processes.kill_tree(identity.pid)
+
+
+def lost(kind: Kind[T], poll: Callable[[T], Holder]) -> list[T]:
+    """The work without a holder: the lease has expired, or `poll` knows that the holder is gone."""
+    with database.read() as session:
+        rows = kind.rows(session)
+    held = [(row, poll(row), expired) for row, expired in rows]
+    silent = _silences[kind].of(
+        (*kind.key_of(row), getattr(row, "expires_at"))  # noqa: B009
+        for row, holder, expired in held
+        if expired and holder is not Holder.STARTING
+    )
+    return [row for row, holder, _ in held if holder is Holder.GONE or kind.key_of(row) in silent]
+
+
+def seize(kind: Kind[T], row: T, *, expired: bool) -> bool:
+    """Takes lost work from its holder, which then cannot renew: what is left of it can be killed. False as `Kind.seize`."""
+    seconds = get_settings().lease_seconds
+    with database.write() as session:
+        return kind.seize(session, row, holder=str(me()), lease_seconds=seconds, expired=expired) is not None
+
+
+def seized(kind: Kind[T], session: Session, row: T) -> T | None:
+    """The row that this process has seized, as it is now; None if it has ended or has another holder by now."""
+    with contextlib.suppress(LeaseLost):
+        return kind.check(session, kind.key_of(row), holder=str(me()))
+    return None
+
+
+class Silence:
+    """Measures with a monotonic clock for how long expired leases were not renewed.
+
+    If the database's clock is set forward, all leases expire at once; live holders then renew them within a moment.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[Key, float] = {}
+
+    def of(self, expired: Iterable[Key]) -> set[Key]:
+        """The keys of those that missed several renewals. Each of `expired` is a key and the end of its lease."""
+        now, seconds = steady(), _RENEWALS * get_settings().renew_seconds
+        self._since = {lease: self._since.get(lease, now) for lease in expired}
+        return {lease[:-1] for lease, since in self._since.items() if now - since >= seconds}
+
+
+_silences: defaultdict[Kind[Any], Silence] = defaultdict(Silence)
+
+
+class Supervisors(Generic[T]):
+    """The supervisors of one kind of work that this worker has started."""
+
+    def __init__(self, kind: Kind[T]) -> None:
+        self._kind = kind
+        self.lock = threading.RLock()
+        """Hold it from the claim to the start: until then, `poll` cannot tell claimed work from lost."""
+        self.started: dict[Key, subprocess.Popen[bytes]] = {}
+
+    def start(
+        self,
+        row: T,
+        command: list[str],
+        output: Path,
+        *,
+        ready: Callable[[], subprocess.Popen[bytes] | None] = lambda: None,
+    ) -> None:
+        """Starts the supervisor of claimed work, or takes one that is `ready`; if that fails, the work counts as lost.
+
+        A thread holds the work until the supervisor adopts it, and waits for the supervisor's end.
+        """
+        key = self._kind.key_of(row)
+        title = self._kind.title(key)
+        try:
+            output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            started = ready() or processes.start_detached(command, output=output, cwd=ROOT)
+        except OSError:
+            log.exception("%s its supervisor cannot be started", title)
+            return
+        log.info("%s supervisor %d starts", title, started.pid)
+        with self.lock:
+            self.started[key] = started
+        threading.Thread(target=self._attend, args=(key, started), name=f"{title} supervisor", daemon=True).start()
+
+    def poll(self, row: T) -> Holder:
+        """What this machine knows of the row's holder."""
+        with self.lock:
+            started = self.started.get(self._kind.key_of(row))
+        return holder_of(row, attended=started is not None and started.poll() is None)
+
+    def _attend(self, key: Key, started: subprocess.Popen[bytes]) -> None:
+        self._hold(key, started)
+        code = started.wait()
+        log.info("%s supervisor ended with exit code %d", self._kind.title(key), code)
+        with self.lock:
+            del self.started[key]
+        ended.set()
+
+    def _hold(self, key: Key, started: subprocess.Popen[bytes]) -> None:
+        """Renews the lease while the supervisor starts: on a busy machine that may take longer than a lease period."""
+        settings = get_settings()
+        deadline = steady() + _START_LEASES * settings.lease_seconds
+        while steady() < deadline:
+            processes.wait_for_end(started, settings.renew_seconds)
+            if started.poll() is not None or not self._renewed(key):
+                return
+        log.error("%s supervisor %d does not start; killing it", self._kind.title(key), started.pid)
+        processes.kill_tree(started.pid)
+
+    def _renewed(self, key: Key) -> bool:
+        """Renews the lease. False once the supervisor or another process holds the work."""
+        try:
+            with database.write() as session:
+                self._kind.renew(session, key, holder=str(me()), lease_seconds=get_settings().lease_seconds)
+        except LeaseLost:
+            return False
+        except UNREACHABLE as error:
+            log.warning("the database is unreachable: %s", error)
+        return True
