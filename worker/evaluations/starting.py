@@ -2,6 +2,9 @@
 
 import logging
 import sys
+from typing import Any
+
+from sqlmodel import Session
 
 from worker.evaluations.submit import folder_of
 from worker.machine import devices, free_devices, overload
@@ -36,7 +39,8 @@ def start_waiting() -> list[Evaluation]:
 
 def recover() -> list[Evaluation]:
     """Requeues the evaluations whose supervisor is gone; after too many attempts they fail. Returns them."""
-    return [item for item in holders.lost(EVALUATION, supervisors.poll) if _recovered(item)]
+    how = supervisors.poll, _end_left_behind, _close
+    return [item for item in holders.lost(EVALUATION, supervisors.poll) if holders.recover(EVALUATION, item, *how)]
 
 
 def _claimed() -> Evaluation | None:
@@ -70,22 +74,18 @@ def _supervise(item: Evaluation) -> None:
     supervisors.start(item, command, folder_of(item) / SUPERVISOR_LOG)
 
 
-def _recovered(item: Evaluation) -> bool:
-    if not holders.seize(EVALUATION, item, expired=supervisors.poll(item) is not Holder.GONE):
-        return False
-    host = item.device.partition("/")[0]
-    if host == hostname():
+def _end_left_behind(item: Evaluation) -> None:
+    if item.device.partition("/")[0] == hostname():
         holders.end_holder(item)
         end_left_behind(f"evaluation-{item.id}")
-    reason = f"Its supervisor on {host} ended unexpectedly."
-    with database.write() as session:
-        if holders.seized(EVALUATION, session, item) is None:
-            return False
-        if item.attempt < get_settings().max_attempts:
-            log.warning("evaluation %s, attempt %d, is lost; it is queued again", item.id, item.attempt)
-            return evaluations.requeue(session=session, item=item, reason=reason)
-        message, fix = f"{reason} It was tried {item.attempt} times.", f"Its folder has {SUPERVISOR_LOG}."
-        error = {"field": "evaluation", "value": item.id, "message": message, "fix": fix}
-        return evaluations.finish(
-            session=session, evaluation_id=item.id, attempt=item.attempt, status=Status.FAILED, error=error
-        )
+
+
+def _close(session: Session, item: Evaluation, _: Holder) -> bool:
+    reason = f"Its supervisor on {item.device.partition('/')[0]} ended unexpectedly."
+    if item.attempt < get_settings().max_attempts:
+        log.warning("evaluation %s, attempt %d, is lost; it is queued again", item.id, item.attempt)
+        return evaluations.requeue(session=session, item=item, reason=reason)
+    message, fix = f"{reason} It was tried {item.attempt} times.", f"Its folder has {SUPERVISOR_LOG}."
+    error = {"field": "evaluation", "value": item.id, "message": message, "fix": fix}
+    ended: dict[str, Any] = {"evaluation_id": item.id, "attempt": item.attempt, "error": error}
+    return evaluations.finish(session=session, status=Status.FAILED, **ended)

@@ -117,22 +117,18 @@ def lost_runs() -> list[Run]:
 def recover(run: Run) -> bool:
     """Requeues a lost run, or fails it if it was lost too often. False if it still has a holder."""
     engine = engine_of(run)
-    holder = engine.poll(run)
-    expired, late = holder is not Holder.GONE, holder in (Holder.ALIVE, Holder.STARTING)
-    if not holders.seize(RUN, run, expired=expired):
-        return False
-    engine.cancel(run)
-    with database.write() as session:
-        current = holders.seized(RUN, session, run)
-        if current is None:
-            return False  # the supervisor finished the run before it was killed
+
+    def close(session: Session, current: Run, holder: Holder) -> bool:
+        late = holder in (Holder.ALIVE, Holder.STARTING)
         log.warning("run %s, attempt %d, is %s", run.id, run.attempt, "starved" if late else "lost")
         if late:
             reason = f"{_starved_reason(run)} {_CONTINUES}"
             return claims.requeue(session=session, run_id=run.id, attempt=run.attempt, reason=reason, outcome="starved")
-        verdict = _verdict(session, current, holders.host_of(run), expired)
+        verdict = _verdict(session, current, holders.host_of(run), expired=holder is not Holder.GONE)
         most = get_settings().max_attempts
         return closing.close(session=session, run=current, verdict=verdict, max_attempts=most, counted_as="lost")
+
+    return holders.recover(RUN, run, engine.poll, engine.cancel, close)
 
 
 def _starved_reason(run: Run) -> str:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sqlmodel import Session, select
 
@@ -165,7 +166,6 @@ def _started(
             stderr=err,
         )
     log.info("served model %s: process %d on %s", served.id, process.pid, device or "the CPU")
-    _tell(lambda session: store.started(session=session, served_id=served.id, pid=process.pid))
     return process
 
 
@@ -182,36 +182,32 @@ def _environment(served: ServedModel, device: str | None) -> dict[str, str]:
 
 def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Path, errors: Path) -> str:
     """Waits for the end of the process, and ends it on request. Returns why it ended."""
-    lease, is_ready = Lease(SERVED, (served.id,)), False
+    lease, values = Lease(SERVED, (served.id,)), {"pid": process.pid}
     lease.guard(process.kill)
     try:
         while process.poll() is None:
-            processes.wait_for_end(process, _READY_SECONDS if is_ready else _STARTING_SECONDS)
-            if requested := _end_requested(lease):
+            if requested := _end_requested(lease, values):
                 process.kill()
                 process.wait()
                 return requested
-            if not is_ready and (port := _last_line(output).get("port")):
-                is_ready = True
-                _note_ready(served.id, f"{_reachable_host()}:{port}")
+            if "state" not in values and (port := _last_line(output).get("port")):
+                values |= store.ready(f"{_reachable_host()}:{port}")
+                continue
+            processes.wait_for_end(process, _READY_SECONDS if "state" in values else _STARTING_SECONDS)
     finally:
         lease.release()
     return "The database was unreachable." if lease.gave_up else _reason(process.returncode, output, errors)
 
 
-def _end_requested(lease: Lease[ServedModel]) -> str:
-    """Renews the lease when it is due; returns why the process should end, or ""."""
+def _end_requested(lease: Lease[ServedModel], values: dict[str, Any]) -> str:
+    """Renews the lease when it is due, stores new values, and returns why the process should end, or ""."""
     if _stopping.is_set():
         return "Its worker stopped."
     try:
-        served = lease.try_once(lease.keep)
+        served = lease.try_once(lambda: lease.keep(**values))
     except LeaseLost:
         return "It was deleted."
     return served.end_request if served else ""
-
-
-def _note_ready(served_id: str, address: str) -> None:
-    _tell(lambda session: store.ready(session=session, served_id=served_id, address=address))
 
 
 def _reachable_host() -> str:

@@ -4,7 +4,6 @@ A row whose attempt is no longer the run's current one tells its holder to end. 
 run cannot be claimed again (`unfinished`) and its devices are not free (`devices_in_use`).
 """
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, exists
@@ -70,19 +69,10 @@ def unfinished(run_id: Any) -> ColumnElement[bool]:
 def devices_in_use(*, session: Session) -> set[str]:
     """The devices of parts that may still train although their attempt has ended."""
     alive = col(RunNode.ended_at).is_(None), col(RunNode.expires_at) > database.clock()
-    return _flat(session.exec(select(RunNode.devices).where(*alive)))
+    return {device for devices in session.exec(select(RunNode.devices).where(*alive)) for device in devices}
 
 
 def lost_hosts(*, session: Session) -> set[str]:
     """The hosts that lost contact while they trained: their worker, once it is back, says that the part has ended."""
     lost = col(RunNode.ended_at).is_(None), col(RunNode.expires_at) < database.clock()
     return set(session.exec(select(RunNode.host).where(*lost)))
-
-
-def silent(nodes: Iterable[RunNode], now: float) -> list[RunNode]:
-    """Those whose lease has expired before `now`, a time of the database's clock."""
-    return [node for node in nodes if node.ended_at is None and node.expires_at is not None and node.expires_at < now]
-
-
-def _flat(lists: Iterable[Sequence[str]]) -> set[str]:
-    return {device for devices in lists for device in devices}

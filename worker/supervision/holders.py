@@ -16,9 +16,8 @@ from worker.machine import processes
 from worker.machine.process_identity import Identity, me
 from worker.settings import ROOT, get_settings
 from worker.store import database
-from worker.store.database import UNREACHABLE
 from worker.store.work import Key, Kind, LeaseLost
-from worker.supervision.lease import steady
+from worker.supervision.lease import Lease, steady
 
 T = TypeVar("T", bound=SQLModel)
 
@@ -78,18 +77,26 @@ def lost(kind: Kind[T], poll: Callable[[T], Holder]) -> list[T]:
     return [row for row, holder, _ in held if holder is Holder.GONE or kind.key_of(row) in silent]
 
 
-def seize(kind: Kind[T], row: T, *, expired: bool) -> bool:
-    """Takes lost work from its holder, which then cannot renew: what is left of it can be killed. False as `Kind.seize`."""
-    seconds = get_settings().lease_seconds
+def recover(
+    kind: Kind[T],
+    row: T,
+    poll: Callable[[T], Holder],
+    end: Callable[[T], object],
+    close: Callable[[Session, T, Holder], bool],
+) -> bool:
+    """Takes lost work from its holder, which then cannot renew; `end`s what is left of it, and `close`s or requeues the attempt.
+
+    False if it has another holder by now, has ended, or was renewed in time.
+    """
+    holder, mine = poll(row), str(me())
+    expired, seconds = holder is not Holder.GONE, get_settings().lease_seconds
     with database.write() as session:
-        return kind.seize(session, row, holder=str(me()), lease_seconds=seconds, expired=expired) is not None
-
-
-def seized(kind: Kind[T], session: Session, row: T) -> T | None:
-    """The row that this process has seized, as it is now; None if it has ended or has another holder by now."""
-    with contextlib.suppress(LeaseLost):
-        return kind.check(session, kind.key_of(row), holder=str(me()))
-    return None
+        if kind.seize(session, row, holder=mine, lease_seconds=seconds, expired=expired) is None:
+            return False
+    end(row)
+    with contextlib.suppress(LeaseLost), database.write() as session:
+        return close(session, kind.check(session, kind.key_of(row), holder=mine), holder)
+    return False
 
 
 class Silence:
@@ -161,22 +168,13 @@ class Supervisors(Generic[T]):
 
     def _hold(self, key: Key, started: subprocess.Popen[bytes]) -> None:
         """Renews the lease while the supervisor starts: on a busy machine that may take longer than a lease period."""
-        settings = get_settings()
+        lease, settings = Lease(self._kind, key), get_settings()
         deadline = steady() + _START_LEASES * settings.lease_seconds
-        while steady() < deadline:
-            processes.wait_for_end(started, settings.renew_seconds)
-            if started.poll() is not None or not self._renewed(key):
-                return
-        log.error("%s supervisor %d does not start; killing it", self._kind.title(key), started.pid)
-        processes.kill_tree(started.pid)
-
-    def _renewed(self, key: Key) -> bool:
-        """Renews the lease. False once the supervisor or another process holds the work."""
-        try:
-            with database.write() as session:
-                self._kind.renew(session, key, holder=str(me()), lease_seconds=get_settings().lease_seconds)
-        except LeaseLost:
-            return False
-        except UNREACHABLE as error:
-            log.warning("the database is unreachable: %s", error)
-        return True
+        with contextlib.suppress(LeaseLost):  # the supervisor holds it
+            while steady() < deadline:
+                processes.wait_for_end(started, settings.renew_seconds)
+                if started.poll() is not None:
+                    return
+                lease.try_once(lease.renew)
+            log.error("%s supervisor %d does not start; killing it", self._kind.title(key), started.pid)
+            processes.kill_tree(started.pid)

@@ -68,10 +68,11 @@ class Lease(Generic[Row]):
             sqlalchemy.exc.DBAPIError: the database is unreachable; the lease holds while `certain`.
         """
         began = steady()
-        asks = began - self._asked >= _ASK_SECONDS
-        if began - self._renewed >= self._renew_seconds or (asks and values != self._stored):
-            return self.renew(**values)
-        return self._ask(began) if asks else None
+        new = {} if values == self._stored else values
+        if began - self._renewed >= (_ASK_SECONDS if new else self._renew_seconds):
+            row, self._stored = self.renew(**new), values
+            return row
+        return self._ask(began) if began - self._asked >= _ASK_SECONDS else None
 
     def renew(self, **values: Any) -> Row:
         """Renews the lease, stores values, and returns the row. Raises as `keep`."""
@@ -80,7 +81,6 @@ class Lease(Generic[Row]):
             row = self._kind.renew(session, self._key, holder=self._holder, lease_seconds=self._seconds, **values)
         # Counted from before the query: the database's lease starts no earlier.
         self._renewed = self._asked = began
-        self._stored = values
         return row
 
     def _ask(self, began: float) -> Row:

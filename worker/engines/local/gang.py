@@ -122,8 +122,9 @@ class GangTraining(TrainingProcess):
         for node in self._nodes:
             if node.problem:
                 return node.host, f"Machine {node.host}: {node.problem}"
-        for node in nodes.silent(self._nodes, self._now) if self._nodes else []:
-            return node.host, f"Lost contact with machine {node.host} for {get_settings().lease_seconds:.0f} s."
+        for node in self._nodes:
+            if node.ended_at is None and node.expires_at is not None and node.expires_at < self._now:
+                return node.host, f"Lost contact with machine {node.host} for {get_settings().lease_seconds:.0f} s."
         late = [node.host for node in self._nodes if node.holder is None and node.ended_at is None]
         if late and steady() - self._began > _START_SECONDS:
             problem = f"Machine {', '.join(late)} did not start its part of the run within {_START_SECONDS:.0f} s."

@@ -89,15 +89,9 @@ def note(*, session: Session, served_id: str, reason: str) -> None:
     SERVED.change(session, *_is(served_id, ServedState.WAITING), reason=reason)
 
 
-def started(*, session: Session, served_id: str, pid: int) -> None:
-    """Stores its process."""
-    SERVED.change(session, *_is(served_id, ServedState.STARTING), pid=pid)
-
-
-def ready(*, session: Session, served_id: str, address: str) -> None:
-    """It answers at `address`, host:port."""
-    values = {"state": ServedState.READY, "address": address, "ready_at": database.clock()}
-    SERVED.change(session, *_is(served_id, ServedState.STARTING), **values)
+def ready(address: str) -> dict[str, Any]:
+    """The values of a row whose process answers at `address`, host:port."""
+    return {"state": ServedState.READY, "address": address, "ready_at": database.clock()}
 
 
 def request_end(*, session: Session, served_id: str, reason: str) -> None:
