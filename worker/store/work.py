@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, and_, exists
-from sqlmodel import Session, SQLModel, col, delete, select
+from sqlmodel import Session, col, delete, select
 
 from worker.store import database, quotas
 from worker.store.tables import DeviceLease, Evaluation, Run, RunNode, ServedModel, ServedState, Status
+from worker.store.tables.held import Held
 
-T = TypeVar("T", bound=SQLModel)
+T = TypeVar("T", bound=Held)
 Key = tuple[Any, ...]
 """Names a row and its attempt."""
 
@@ -110,7 +111,7 @@ class Kind(Generic[T]):
 
         None if it has another holder by now, or, with `expired`, if its holder has renewed in time.
         """
-        condition = [*self.current(self.key_of(row)), self._table.holder == getattr(row, "holder")]  # noqa: B009
+        condition = [*self.current(self.key_of(row)), self._table.holder == row.holder]
         if expired:
             condition.append(self._expired)
         return self.change(session, *condition, **_lease(holder, lease_seconds))
@@ -123,9 +124,10 @@ class Kind(Generic[T]):
         return row
 
     def rows(self, session: Session) -> list[tuple[T, bool]]:
-        """The rows with a holder, each with whether its lease has expired."""
-        rows = session.exec(select(self._table, self._expired).where(self.held, self._table.holder.is_not(None)))
-        return [(row, bool(expired)) for row, expired in rows]
+        """The rows with a holder, newest first, each with whether its lease has expired."""
+        rows = select(self._table, self._expired).where(self.held, self._table.holder.is_not(None))
+        newest_first = rows.order_by(*(col(column).desc() for column in self._key))
+        return [(row, bool(expired)) for row, expired in session.exec(newest_first)]
 
     @property
     def _expired(self) -> ColumnElement[bool]:

@@ -10,16 +10,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sqlmodel import Session, SQLModel
+from sqlmodel import Session
 
 from worker.machine import processes
 from worker.machine.process_identity import Identity, me
 from worker.settings import ROOT, get_settings
 from worker.store import database
+from worker.store.tables.held import Held
 from worker.store.work import Key, Kind, LeaseLost
 from worker.supervision.lease import Lease, steady
 
-T = TypeVar("T", bound=SQLModel)
+T = TypeVar("T", bound=Held)
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Holder(Enum):
     UNKNOWN = "only the lease says whether it is alive"
 
 
-def holder_of(row: Any, *, attended: bool) -> Holder:
+def holder_of(row: Held, *, attended: bool) -> Holder:
     """What this machine knows of the row's holder. `attended`: if it is this process, it still cares for the work."""
     identity = Identity.parse(row.holder)
     if identity is None:
@@ -52,12 +53,12 @@ def holder_of(row: Any, *, attended: bool) -> Holder:
     return Holder.ALIVE if identity.here and identity.alive else Holder.UNKNOWN
 
 
-def host_of(row: Any) -> str:
+def host_of(row: Held) -> str:
     """The machine of the row's holder."""
     return (row.holder or "").partition(":")[0]
 
 
-def end_holder(row: Any) -> None:
+def end_holder(row: Held) -> None:
     """Kills the holder, which hangs, and its descendants, if it is another process of this machine."""
     identity = Identity.parse(row.holder)
     if identity is not None and identity != me() and identity.here and identity.alive:
@@ -70,7 +71,7 @@ def lost(kind: Kind[T], poll: Callable[[T], Holder]) -> list[T]:
         rows = kind.rows(session)
     held = [(row, poll(row), expired) for row, expired in rows]
     silent = _silences[kind].of(
-        (*kind.key_of(row), getattr(row, "expires_at"))  # noqa: B009
+        (*kind.key_of(row), row.expires_at)
         for row, holder, expired in held
         if expired and holder is not Holder.STARTING
     )
@@ -95,7 +96,8 @@ def recover(
             return False
     end(row)
     with contextlib.suppress(LeaseLost), database.write() as session:
-        return close(session, kind.check(session, kind.key_of(row), holder=mine), holder)
+        current = kind.renew(session, kind.key_of(row), holder=mine, lease_seconds=seconds)  # locks the row
+        return close(session, current, holder)
     return False
 
 

@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from sqlmodel import SQLModel
-
 from worker.machine.process_identity import me
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.database import UNREACHABLE, says_full
+from worker.store.tables.held import Held
 from worker.store.work import Key, Kind
 
-Row = TypeVar("Row", bound=SQLModel)
+Row = TypeVar("Row", bound=Held)
 T = TypeVar("T")
 _RETRY_SECONDS = 1.0
 _MOST_SECONDS = 86_400.0  # waiting costs nothing, and a waiting supervisor is not mistaken for a crashed one

@@ -171,7 +171,9 @@ class Simulation:
         return not self._kinds and self._timeline.now > START + len(self._parameters.classes)
 
     def _executed(self, _connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if cursor.rowcount > 0 and statement.startswith(("INSERT", "UPDATE", "DELETE")):
+        # What a statement with RETURNING has changed is not counted before its rows are read.
+        changed = cursor.rowcount > 0 or " RETURNING " in statement
+        if changed and statement.startswith(("INSERT", "UPDATE", "DELETE")):
             self._writes += 1
 
     def outcome(self, seconds: float) -> Outcome:

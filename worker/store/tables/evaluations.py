@@ -3,12 +3,13 @@
 from typing import Any
 
 from sqlalchemy import JSON, Column, Index, Text, false
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field
 
+from worker.store.tables.held import Held
 from worker.store.tables.runs import Status, as_text
 
 
-class Evaluation(SQLModel, table=True):
+class Evaluation(Held, table=True):
     """An evaluation of a run: what is asked for, who works on it, and its scores. The answers are in the run's folder."""
 
     __table_args__ = (Index("ix_evaluation_run_id_id", "run_id", "id"),)
@@ -25,8 +26,6 @@ class Evaluation(SQLModel, table=True):
     finished_at: float | None = None
 
     attempt: int = Field(default=0, description="counts claims; a supervisor of an older attempt is refused")
-    holder: str | None = Field(default=None, max_length=200, description="host:pid:start of the supervisor")
-    expires_at: float | None = None
     device: str = Field(default="", max_length=200)
     stopping: bool = Field(
         default=False, sa_column_kwargs={"server_default": false()}, description="a user asked to stop it"

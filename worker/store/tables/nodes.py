@@ -5,8 +5,10 @@ from typing import Any
 from sqlalchemy import JSON, Column, Text
 from sqlmodel import Field, SQLModel
 
+from worker.store.tables.held import Held
 
-class RunNode(SQLModel, table=True):
+
+class RunNode(Held, table=True):
     """The part of an attempt on one further machine: a worker there starts a process that holds it by a lease."""
 
     __tablename__ = "run_node"
@@ -16,8 +18,6 @@ class RunNode(SQLModel, table=True):
     rank: int = Field(primary_key=True, description="the machine's number in the run, from 1; 0 is the supervisor's")
     host: str = Field(max_length=200, index=True)
     devices: list[str] = Field(sa_column=Column(JSON, nullable=False))
-    holder: str | None = Field(default=None, max_length=200, description="host:pid:start of the process that holds it")
-    expires_at: float | None = Field(default=None, description="of the holder's lease")
     request: str = Field(default="", max_length=16, description="what the holder should do: stop or kill")
     exit_code: int | None = None
     problem: str = Field(

@@ -6,6 +6,8 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Column, Enum, Index, Text, false
 from sqlmodel import Field, SQLModel
 
+from worker.store.tables.held import Held
+
 LOCAL = "local"
 """The owner that represents the user who runs the server, and users of the command line there."""
 
@@ -48,7 +50,7 @@ def as_text(kind: type[StrEnum]) -> Enum:
     return Enum(kind, native_enum=False, length=16, values_callable=lambda kind: [one.value for one in kind])
 
 
-class Run(SQLModel, table=True):
+class Run(Held, table=True):
     """One training run and its state."""
 
     __table_args__ = (Index("ix_run_listed", "archived_at", "pinned", "queued_at", "id"),)
@@ -93,8 +95,6 @@ class Run(SQLModel, table=True):
     finished_at: float | None = None
 
     attempt: int = Field(default=0, description="counts claims; reports of an older attempt are refused")
-    holder: str | None = Field(default=None, max_length=200, description="host:pid:start of the supervisor")
-    expires_at: float | None = None
     request: Request | None = Field(default=None, sa_column=Column(as_text(Request)))
     devices: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     job_id: str | None = Field(

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import JSON, Column, Text, false
 from sqlmodel import Field, SQLModel
 
+from worker.store.tables.held import Held
 from worker.store.tables.runs import LOCAL, as_text
 
 
@@ -18,7 +19,7 @@ class ServedState(StrEnum):
     ENDED = "ended"
 
 
-class ServedModel(SQLModel, table=True):
+class ServedModel(Held, table=True):
     """A process of a worker's that serves models, from the request for it until its end."""
 
     __tablename__ = "served_model"
@@ -42,8 +43,6 @@ class ServedModel(SQLModel, table=True):
     created_at: float
     ready_at: float | None = None
     ended_at: float | None = None
-    holder: str | None = Field(default=None, max_length=200, description="host:pid:start of its worker")
-    expires_at: float | None = Field(default=None, description="of its worker's lease")
     pid: int | None = Field(default=None, description="of the serving process")
     device: str | None = Field(default=None, max_length=200, description="the leased device; null on a CPU")
     address: str = Field(default="", max_length=250, description="host:port of the process")
