@@ -257,6 +257,18 @@ def test_a_run_with_a_new_owner_is_not_recovered(database: str) -> None:
     assert get(run.id).status is Status.RUNNING
 
 
+def test_a_run_that_is_taken_over_while_it_is_recovered_keeps_its_new_holder(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = claimed(DEAD)
+    engine = reaper.engine_of(run)
+    late = str(Identity(hostname(), os.getpid(), "1.1.1"))
+    monkeypatch.setattr(engine, "cancel", lambda run: adopt(run, owner=late, lease_seconds=60))
+    monkeypatch.setattr(reaper, "engine_of", lambda _: engine)
+    assert not reaper.recover(run)
+    assert (get(run.id).status, get(run.id).holder, outcomes(run.id)) == (Status.RUNNING, late, [""])
+
+
 def test_a_run_of_another_machine_is_not_recovered_before_its_lease_expires() -> None:
     claimed("elsewhere:7:1")
     assert reaper.lost_runs() == []

@@ -1,18 +1,25 @@
 """PostgreSQL stops or hangs for a while: training continues while its lease is valid; nothing is lost or doubled."""
 
+import sys
 from collections.abc import Iterator
 
+import psutil
 import pytest
+from paths import PROGRAMS
 from patience import eventually
+from played_run import PlayedRun
 from postgres_cluster import Cluster, programs
 from sqlmodel import select
 from supervised import Supervised, get, living, queue_run, started, supervise  # noqa: F401
 
+from worker.machine.processes import is_gone
 from worker.queue import reaper
+from worker.serving import processes as serving
 from worker.settings import get_settings
 from worker.store import claims
 from worker.store import database as db
-from worker.store.tables import Metric, Status
+from worker.store.playground import serving as playground
+from worker.store.tables import Metric, ServedModel, ServedState, Status
 from worker.supervision.standby import SUPERVISOR_LOG
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
@@ -89,6 +96,32 @@ def test_an_outage_longer_than_the_lease_resumes_from_the_checkpoint_and_costs_n
         run = it.wait()
         assert "Resumed from step" in it.told()
     assert (run.status, run.attempt, loss_steps(run_id)) == (Status.FINISHED, 3, list(range(1, 101)))
+
+
+def test_a_served_model_ends_in_an_outage_that_is_longer_than_its_lease(
+    installation: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise another worker would lease its device while it still uses it."""
+    monkeypatch.setattr(
+        serving, "program", lambda planned: [sys.executable, str(PROGRAMS / "stand_in_server.py"), planned.model]
+    )
+    monkeypatch.setenv("LATHE_LEASE_SECONDS", "3")
+    monkeypatch.setenv("LATHE_RENEW_SECONDS", "0.1")
+    get_settings.cache_clear()
+    run = PlayedRun().claim("elsewhere/cpu")
+    with db.write() as session:
+        served_id = playground.create(session=session, models=[f"{run.id}:base"], owner="local").id
+
+    def served() -> ServedModel:
+        with db.read() as session:
+            return playground.get(session=session, served_id=served_id)
+
+    serving.start_waiting()
+    process = psutil.Process(eventually(lambda: served().state is ServedState.READY and served().pid))
+    installation.stop()
+    eventually(lambda: is_gone(process))
+    installation.start()
+    eventually(lambda: (serving.recover(), served().state is ServedState.ENDED)[1])
 
 
 @pytest.mark.usefixtures("started")
