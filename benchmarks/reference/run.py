@@ -195,7 +195,7 @@ def _curve(folder: Path) -> Curve:
     evaluation = math.nan
     for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
-        values = record.get("values") or {}
+        values = {name: math.nan if value is None else value for name, value in (record.get("values") or {}).items()}
         if "loss" in values:
             steps[record["step"]] = values  # a step that was taken again after a resume counts once
         evaluation = values.get("eval_loss", evaluation)
