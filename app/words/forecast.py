@@ -101,7 +101,7 @@ def _parts(found: Found) -> list[list[str]]:
     host = f"of {byte_size(forecast.host_limit_bytes)}" if forecast.host_limit_bytes else ""
     if forecast.host_bytes:
         rows.append(["Host RAM, all ranks", byte_size(forecast.host_bytes), host])
-        at_host = [[name.capitalize(), byte_size(amount)] for name, amount in forecast.host_moments.items()]
+        at_host = [[f"  while {name}", byte_size(amount)] for name, amount in forecast.host_moments.items()]
         rows += at_host if len(at_host) > 1 else []
     if forecast.nvme_bytes:
         rows.append(["NVMe, all ranks", byte_size(forecast.nvme_bytes)])

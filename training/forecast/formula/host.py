@@ -30,16 +30,14 @@ def host_moments(
     checkpoints take. On CPU the rest of the ranks' memory comes on top, and only `training` is told."""
     ranks = config.processes_per_machine
     kept, processes = ranks * offloaded(config, sizes, Offload.CPU), ranks * PROCESS_BYTES
-    training = {"training": int(processes + kept + copies)}
-    if not on_cuda:
-        return training
-    loading = _loading(config, shape, loaded)
+    loading, training = _loading(config, shape, loaded), kept + copies
     moments = {
         "loading": loading,
+        "training": training,
         "saving": kept + _saving(config, shape, sizes),
         "resuming": max(loading, kept + _resuming(config, sizes)),
     }
-    return {name: int(processes + amount) for name, amount in moments.items()} | training
+    return {name: int(processes + amount) for name, amount in moments.items() if on_cuda or name == "training"}
 
 
 def offloaded(config: RunConfig, sizes: Sizes, place: Offload) -> float:
