@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from worker import broker_state
 from worker.machine import measurement
-from worker.queue import broker_state
 from worker.settings import get_settings
 from worker.store.system import database_facts
 

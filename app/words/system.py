@@ -149,3 +149,9 @@ def retention(rules: dict[str, Any]) -> list[tuple[str, str]]:
             "all are kept" if cached is None else f"at most {byte_size(cached)}, without the least recently used",
         ),
     ]
+
+
+def finding_words(finding: dict[str, Any]) -> str:
+    """What a worker found wrong with its machine, with the cure: "shared memory: 64 MiB free. In a container: ..."."""
+    sentence = f"{finding['subject']}: {finding['said']}".rstrip(".")
+    return f"{sentence}. {finding['cure']}".rstrip()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from worker.doctor import device_checks, host_checks
-from worker.doctor.finding import Check, Finding
+from worker.doctor.finding import Check, Finding, State
 
 CHECKS: tuple[Check, ...] = (
     host_checks.packages,
@@ -20,6 +20,21 @@ CHECKS: tuple[Check, ...] = (
     host_checks.services,
     host_checks.hub,
 )
+
+AT_START: tuple[Check, ...] = (
+    host_checks.packages,
+    host_checks.processors,
+    host_checks.optional_packages,
+    host_checks.compiler,
+    host_checks.shared_memory,
+    host_checks.open_files,
+)
+"""What stays as it is while a worker runs. It tries its GPUs by itself, and System shows devices, memory and disks live."""
+
+
+def wrong_at_start() -> list[Finding]:
+    """What a worker finds wrong when it starts."""
+    return [finding for check in AT_START for finding in check() if finding.state is not State.OK]
 
 
 def findings() -> Iterator[Finding]:

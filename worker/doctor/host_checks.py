@@ -14,10 +14,10 @@ import psutil
 from packaging.requirements import Requirement
 
 from training.units import byte_size
+from worker import broker_state
 from worker.doctor.finding import Finding, State, judged
 from worker.machine import devices
 from worker.machine.gpus import Gpu
-from worker.queue import broker_state
 from worker.settings import SettingsError, get_settings
 from worker.store import database
 from worker.store.database import UNREACHABLE

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 
+from worker.doctor.checks import wrong_at_start
 from worker.engines.registry import engines
 from worker.machine import measurement
 from worker.machine.process_identity import me
@@ -14,16 +15,19 @@ REPORT_SECONDS = 10.0
 
 
 class Reporter:
-    """Measures this machine and stores the report, every ten seconds."""
+    """Measures this machine and stores the report, every ten seconds, with what was wrong when the worker started."""
 
     def __init__(self) -> None:
         self._due = 0.0
+        self._findings: list[dict[str, str]] | None = None
 
     def report_if_due(self) -> None:
         """Stores a report if the previous one is ten seconds old."""
         if steady() >= self._due:
             self._due = steady() + REPORT_SECONDS
-            report()
+            if self._findings is None:
+                self._findings = [asdict(finding) for finding in wrong_at_start()]
+            report(self._findings)
             report_engines()
 
     def leave(self) -> None:
@@ -32,9 +36,10 @@ class Reporter:
             machines.leave(session=session, name=measurement.name(), worker=str(me()))
 
 
-def report() -> None:
+def report(findings: list[dict[str, str]]) -> None:
     """Measures this machine and stores the report."""
     machine = measurement.measure()
+    machine.findings = findings
     with database.write() as session:
         machines.report(session=session, machine=machine)
 

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from app.pages.common.html import ago, bar, each, note_html, run_link, send_button, status_dot, table
 from app.words import numbers
-from app.words.system import STATES, celsius, device_name, device_names, step_of, used_of, watts
+from app.words.system import STATES, celsius, device_name, device_names, finding_words, step_of, used_of, watts
 from training.units import NONE
 from worker.store.system.machines import SERVING
 
@@ -41,8 +41,20 @@ def _machine(machine: Document, *, admin: bool) -> Markup:
     head = Markup('<header><h2>{}</h2>{}<span class="model">{}</span><span class="aside">{}</span></header>').format(
         machine["name"], _state(machine), _models(machine["devices"]), removal
     )
-    body = _about(machine) + _measures(machine) + _devices(machine["devices"]) + _runs(machine["devices"])
+    body = (
+        _about(machine)
+        + _findings(machine["findings"])
+        + _measures(machine)
+        + _devices(machine["devices"])
+        + _runs(machine["devices"])
+    )
     return Markup('<section class="panel machine{}">{}{}</section>').format(" lost" if lost else "", head, body)
+
+
+def _findings(findings: Sequence[Document]) -> Markup:
+    """What is wrong with the machine since its worker started, with the cure."""
+    rows = [("bad" if one["state"] == "failed" else "warn", one["state"], finding_words(one)) for one in findings]
+    return each('<p class="note"><span class="tag {}">{}</span> {}</p>', rows)
 
 
 def _models(devices: Sequence[Document]) -> str:

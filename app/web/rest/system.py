@@ -9,9 +9,9 @@ from app.access import callers, changes
 from app.documents import system as system_document
 from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers, columns
 from app.web.rest.users import AccountUse
+from worker.broker_state import Broker
 from worker.disk.offers import Freeable
 from worker.machine.sizes import Size
-from worker.queue.broker_state import Broker
 from worker.store.system.database_facts import DatabaseFacts
 from worker.store.tables import Machine, MachineAside
 
@@ -46,13 +46,23 @@ class DeviceAnswer(Answer):
     lease: LeaseAnswer | None
 
 
-@columns(Machine, [name for name in Machine.model_fields if name != "devices"])
+class FindingAnswer(Answer):
+    """What a worker found wrong with its machine when it started, as `lathe doctor` says it, and what to do about it."""
+
+    subject: str
+    state: Literal["warning", "failed"]
+    said: str
+    cure: str
+
+
+@columns(Machine, [name for name in Machine.model_fields if name not in ("devices", "findings")])
 class MachineAnswer(Answer):
     """A machine as its worker reported it last. Times are seconds since the epoch, sizes bytes."""
 
     age_seconds: float
     state: Literal["ready", "overloaded", "draining", "stopped", "lost"]
     devices: list[DeviceAnswer]
+    findings: list[FindingAnswer]
 
 
 class PoolAnswer(Answer):

@@ -4,6 +4,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from commands import lathe
 from machines import GIB, gpu, machine, seen_ago
 from played_run import PlayedRun
 from sqlmodel import update
@@ -50,6 +51,14 @@ def test_only_changed_parts_are_sent(shown, monkeypatch):
     machine("node1", load=9.0)
     sent = [isinstance(part, str) for part in system_page.refreshed(request)]
     assert sent == [False, True, False, False]
+
+
+def test_what_a_worker_found_wrong_stands_with_its_machine(shown):
+    finding = {"subject": "/dev/shm", "state": "warning", "said": f"64 MiB free {SCRIPT}", "cure": "Use --shm-size=8g."}
+    machine("node1", findings=[finding])
+    part = shown()[1]
+    assert "/dev/shm: 64 MiB free" in part and "Use --shm-size=8g." in part and SCRIPT not in part
+    assert "node1: /dev/shm: 64 MiB free" in lathe("system").output
 
 
 def test_an_engine_shows_its_partitions_and_why_it_does_not_answer(shown):

@@ -1,11 +1,14 @@
 """Workers report their machine from their own loop."""
 
+from collections import namedtuple
+
 import psutil
 import pytest
 from patience import eventually
 from sqlmodel import select
 from supervised import started  # noqa: F401
 
+from worker.doctor import host_checks
 from worker.machine import measurement
 from worker.machine.devices import CPU
 from worker.machine.process_identity import hostname, me
@@ -27,7 +30,7 @@ def on_cpu(home: object, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_report_has_the_devices_memory_load_and_disk_of_this_machine() -> None:
-    reporting.report()
+    reporting.report([])
     (machine,) = reported()
     assert (machine.name, machine.host, machine.worker) == (f"{hostname()} (cpu)", hostname(), str(me()))
     assert machine.memory_bytes == psutil.virtual_memory().total > machine.memory_used_bytes > 0
@@ -41,7 +44,7 @@ def test_an_overloaded_machine_reports_the_reason() -> None:
     folder = get_settings().data_dir / "overloaded"
     folder.mkdir()
     (folder / hostname()).write_text("load average of 30 per core")
-    reporting.report()
+    reporting.report([])
     assert [machine.overload for machine in reported()] == ["load average of 30 per core"]
 
 
@@ -77,3 +80,13 @@ def test_runs_are_started_although_the_report_fails(monkeypatch: pytest.MonkeyPa
     finally:
         rounds.stop()
         rounds.join()
+
+
+def test_a_worker_reports_what_was_wrong_when_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = namedtuple("Room", ["total", "used", "free"])(64 * 2**20, 0, 64 * 2**20)
+    measured = host_checks.shutil.disk_usage
+    monkeypatch.setattr(host_checks.shutil, "disk_usage", lambda path: small if path == "/dev/shm" else measured(path))
+    reporting.Reporter().report_if_due()
+    (machine,) = reported()
+    (finding,) = [finding for finding in machine.findings if finding["subject"] == "/dev/shm"]
+    assert finding["state"] == "warning" and "64.0 MiB" in finding["said"] and "--shm-size" in finding["cure"]

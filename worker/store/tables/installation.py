@@ -138,6 +138,11 @@ class Machine(SQLModel, table=True):
         sa_column=Column(JSON, nullable=False),
         description="as worker.machine.measurement.Device",
     )
+    findings: list[dict[str, str]] = Field(
+        default_factory=list,
+        sa_column=Column(JSON, nullable=False, server_default="[]"),
+        description="what its worker found wrong when it started, as worker.doctor.finding.Finding",
+    )
 
 
 class EngineReport(SQLModel, table=True):
