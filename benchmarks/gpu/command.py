@@ -30,14 +30,15 @@ PAGE = ROOT / "docs" / "gpu.md"
 
 @dataclass(frozen=True)
 class Part:
-    """A part's description, and its share of the time in seconds."""
+    """A part's description, its share of the time in seconds, and how many GPUs it uses at most."""
 
     name: str
     shows: str
     seconds: int
+    gpus: int = 1
 
 
-# Twelve minutes in total: on a fresh machine each run takes 15 to 40 s before its first step, mostly to import packages.
+# Twelve minutes with one GPU: on a fresh machine each run takes 15 to 40 s before its first step, mostly to import packages.
 PARTS = (
     Part(
         "numbers",
@@ -52,6 +53,12 @@ PARTS = (
         "memory", "forecast and simulation compared with torch's allocator and NVML, up to the size of 8B models", 170
     ),
     Part("throughput", "tokens per second and MFU compared with transformers' Trainer and trl at equal loss", 150),
+    Part(
+        "ranks",
+        "two GPUs under DDP, ZeRO and FSDP compared with one, and a killed rank; skipped with one GPU",
+        150,
+        gpus=2,
+    ),
 )
 
 
@@ -136,13 +143,11 @@ def about_machine(device: str | None) -> dict[str, Any]:
     return machine
 
 
-def environment(device: str, *, small: bool = False) -> dict[str, str]:
+def environment(device: str, *, small: bool = False, gpus: int = 1) -> dict[str, str]:
     """Returns a part's environment: the project's packages first, no hub, no GPU for CPU parts, one thread for small models."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    shown = {
-        "cpu": "",
-        "cuda": (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0],
-    }  # one GPU, however many there are
+    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))).split(",")
+    shown = {"cpu": "", "cuda": ",".join(visible[:gpus])}  # those of the part, however many there are
     more = {"CUDA_VISIBLE_DEVICES": shown[device], "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if device else {}
     more |= {"OMP_NUM_THREADS": "1"} if small else {}
     return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"} | more
@@ -155,7 +160,7 @@ def run_part(part: Part, device: str, small: bool, seconds: float) -> dict[str, 
         job = Job(home, str(Path(home) / "found.json"), device, small, 0.92 * seconds)
         job.save(Path(home) / "job.json")
         limit = seconds if device == "cuda" else None
-        problem = wait_for(part, Path(home), environment(device, small=small), limit)
+        problem = wait_for(part, Path(home), environment(device, small=small, gpus=part.gpus), limit)
         file = Path(job.file)
         findings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     findings = {"status": "", "checks": [], "tables": {}, "skipped": [], "notes": []} | findings

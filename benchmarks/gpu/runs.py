@@ -98,8 +98,9 @@ def start(folder: Path, config: RunConfig, device: str, cores: int) -> subproces
     """Starts or resumes the training program in its folder, as the supervisor does."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(config.model_dump_json(), encoding="utf-8")
-    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
-    command = launch(config, folder, [f"here/cuda:{visible}" if device == "cuda" else "here/cpu"], cores)
+    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[: config.num_processes]
+    devices = [f"here/cuda:{number}" for number in visible] if device == "cuda" else ["here/cpu"]
+    command = launch(config, folder, devices, cores)
     with (folder / "output.log").open("ab") as log:
         return subprocess.Popen(
             command.argv, env=os.environ | command.env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
