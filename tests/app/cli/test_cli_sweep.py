@@ -48,7 +48,7 @@ def test_runs_that_do_not_fit_are_left_out_with_the_reason(sweep_file, run_file)
     plan = answer("sweep", path, "--dry-run")
     assert [run["fits"] for run in plan["runs"]] == [True, True, False, False]
     assert [run["starts"] for run in plan["runs"]] == [True, True, False, False]
-    assert "of host memory; the machine has" in plan["runs"][3]["reason"]
+    assert "of host memory in training; the machine has" in plan["runs"][3]["reason"]
     assert "2 do not fit" in lathe("sweep", path, "--dry-run").output
 
 
