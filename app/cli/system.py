@@ -95,8 +95,8 @@ def _machines(machines: list[dict[str, Any]], now: float) -> str:
         load = f"{one['load']:.1f} on {numbers.plural(one['cores'], 'core')}"
         memory = used_of(one["memory_used_bytes"], one["memory_bytes"])
         rows.append([f"  {one['name']}", state, seen, load, memory, byte_size(one["disk_free_bytes"])])
-    found = [f"  {one['name']}: {finding_words(finding)}" for one in machines for finding in one["findings"]]
-    return "\n".join([numbers.table(rows), *found])
+    findings = [f"  {one['name']}: {finding_words(finding)}" for one in machines for finding in one["findings"]]
+    return "\n".join([numbers.table(rows), *findings])
 
 
 def _aside(machines: list[dict[str, Any]]) -> str:

@@ -84,21 +84,21 @@ def scripts(path: str, nonce: str) -> Markup:
 
 def head(path: str) -> Markup:
     """What else a page's head has: style sheets, which come after Gradio's, the icon and addresses that scripts need."""
-    page = _BY_PAGE.get(path, Files())
-    style = Markup('<link rel="stylesheet" href="{}">')
-    icon = Markup('<link rel="icon" type="image/svg+xml" href="{}">').format(static_url("favicon.svg"))
-    meta = Markup('<meta name="color-scheme" content="light dark"><meta name="lathe-plotly" content="{}">')
-    sheets = [style.format(static_url(name)) for name in (*_COMMON.styles, *page.styles)]
-    return Markup("").join([*sheets, icon, meta.format(plotly_url())])
+    meta = Markup('<meta name="lathe-plotly" content="{}">').format(plotly_url())
+    return _style(_COMMON + _BY_PAGE.get(path, Files())) + meta
 
 
 def view_head(path: str) -> Markup:
-    """The style sheets, scripts and icon of a page that is read."""
+    """The style sheets, scripts and icon of a page without Gradio."""
     files = _COMMON + _BY_PAGE.get(path, Files()) + _VIEW
-    sheets = [Markup('<link rel="stylesheet" href="{}">').format(static_url(name)) for name in files.styles]
     deferred = [Markup('<script src="{}" defer></script>').format(static_url(name)) for name in files.scripts]
+    return _style(files) + Markup("").join(deferred)
+
+
+def _style(files: Files) -> Markup:
+    sheets = [Markup('<link rel="stylesheet" href="{}">').format(static_url(name)) for name in files.styles]
     icon = Markup('<link rel="icon" type="image/svg+xml" href="{}">').format(static_url("favicon.svg"))
-    return Markup("").join([*sheets, icon, Markup('<meta name="color-scheme" content="light dark">'), *deferred])
+    return Markup("").join([*sheets, icon, Markup('<meta name="color-scheme" content="light dark">')])
 
 
 @cache

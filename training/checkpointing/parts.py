@@ -1,6 +1,5 @@
 """The part of each trained parameter, and of its optimizer state, that this rank holds."""
 
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -61,7 +60,7 @@ def parts(model: torch.nn.Module, optimizer: Any) -> Iterator[Part]:
         ranks = [dist.get_rank(group=group) for group in zero.real_dp_process_group]
         yield from _of_flats(zero, names, zero.bf16_groups, zero.fp32_groups_flat_partition, ranks)
     elif hasattr(zero, "fp32_groups_flat"):  # stage 0 in 16 bits: every rank has whole copies in fp32
-        yield from _of_flats(zero, names, zero.fp16_groups, zero.fp32_groups_flat, itertools.repeat(0))
+        yield from _of_flats(zero, names, zero.fp16_groups, zero.fp32_groups_flat, [0] * len(zero.fp16_groups))
     elif hasattr(zero, "fp32_groups"):  # the same, for an optimizer that is not fused
         yield from _of_copies(zero, names)
     else:
@@ -103,7 +102,7 @@ def _of_flats(
     zero: Any, names: dict[int, str], groups: list[Any], flats: list[torch.Tensor], ranks: Iterable[int]
 ) -> Iterator[Part]:
     """Each group of parameters is one flat tensor, of which a rank holds an equal part."""
-    for parameters, flat, rank in zip(groups, flats, ranks, strict=False):
+    for parameters, flat, rank in zip(groups, flats, ranks, strict=True):
         start, at = rank * flat.numel(), 0
         for parameter in parameters:
             low, high = max(at, start), min(at + parameter.numel(), start + flat.numel())

@@ -118,9 +118,8 @@ def fsdp_config(config: RunConfig) -> dict[str, Any] | None:
         "state_dict_type": "SHARDED_STATE_DICT",
         # transformers' layers recompute themselves; torch's wrappers would hide an adapter from PEFT, which then saves nothing.
         "activation_checkpointing": False,
-        "cpu_ram_efficient_loading": loads_on_one_rank(
-            config
-        ),  # training/models/placement.py turns it off for some models
+        # training/models/placement.py turns it off for models with buffers in their files.
+        "cpu_ram_efficient_loading": loads_on_one_rank(config),
     }
 
 

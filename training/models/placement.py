@@ -71,7 +71,7 @@ def divide(arguments: TrainingArguments, model: torch.nn.Module) -> None:
 
 
 def reserve(model: torch.nn.Module) -> None:
-    """Replaces weights without values by host memory that nobody has written to, which takes none of the machine's.
+    """Replaces weights without values by tensors that are not written: the system gives them no memory.
 
     accelerate tells parameters apart by their addresses, and those on meta have none.
     """

@@ -1,4 +1,4 @@
-"""Pages that are read: a template filled for each request, whose parts are sent again as they change.
+"""Pages that are read: templates filled by the server, which sends their parts again as they change.
 
 A template (app/pages/templates/) extends page.html. Each of its blocks, apart from `main`, is a part: it stands in an element with
 the block's name as `data-part`, which static/view.js fills again with what the server sends.
@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 
 from app.pages.common.cache import TimedCache
-from app.pages.common.html import ago, database_unreachable
+from app.pages.common.html import ago
 from app.web import assets
 from app.web.theme import header
 from worker.store.database import UNREACHABLE
@@ -28,7 +28,7 @@ Context = dict[str, Any]
 Parts = dict[str, str]
 
 LIVE = "/api/pages"
-"""The address of a page's changes is its own, after this."""
+"""The changes of a page are at this, followed by the page's address."""
 _MAIN = "main"
 _PING_SECONDS, _RETRY_MS = 15.0, 2000
 # Without Gradio no script compiles code, and none is in the page itself.
@@ -44,9 +44,9 @@ _TEMPLATES.globals |= {"ago": ago}
 
 @dataclass(frozen=True)
 class View:
-    """The page at `path`: `context` makes what its template shows for a query. It is made again every `seconds`, if somebody looks.
+    """The page at `path`: `context` returns what its template shows for a query. It is called every `seconds` while a page is open.
 
-    `context` may raise what is in UNREACHABLE: the page then says so, and shows its parts when the database answers.
+    If `context` raises one of UNREACHABLE, the page says so, and shows its parts when the database answers.
     """
 
     path: str
@@ -64,17 +64,21 @@ class View:
 
     def page(self, request: Request) -> Response:
         """The whole page."""
-        parts = self._parts(request.query_params)
-        values = {
+        values: Context = {
             "head": assets.view_head(self.path),
             "header": header(self.path),
             "live": f"{LIVE}{self.path}",
-            "version": _version(parts) if parts else "",
+            "version": "",
+            "unreachable": False,
         }
-        if parts is None:
-            text = _TEMPLATES.get_template("unreachable.html").render(values, alert=database_unreachable())
+        try:
+            context = self.context(request.query_params)
+        except UNREACHABLE:
+            template, values["unreachable"] = "page.html", True
         else:
-            text = _TEMPLATES.get_template(self.template).render(values, **self.context(request.query_params))
+            template, values["version"] = self.template, _version(self._rendered(context))
+            values |= context
+        text = _TEMPLATES.get_template(template).render(values)
         return HTMLResponse(text, headers={"Content-Security-Policy": _POLICY})
 
     async def changes(
@@ -107,14 +111,18 @@ class View:
 
     def _parts(self, query: QueryParams) -> Parts | None:
         """The HTML of the parts by name, the same for all viewers for a moment; None if the database is unreachable."""
-        return self._latest.get(str(query), lambda: self._rendered(query))
 
-    def _rendered(self, query: QueryParams) -> Parts | None:
+        def rendered() -> Parts | None:
+            try:
+                return self._rendered(self.context(query))
+            except UNREACHABLE:
+                return None
+
+        return self._latest.get(str(query), rendered)
+
+    def _rendered(self, context: Context) -> Parts:
         template = _TEMPLATES.get_template(self.template)
-        try:
-            values = template.new_context(self.context(query))
-        except UNREACHABLE:
-            return None
+        values = template.new_context(context)
         return {name: "".join(block(values)) for name, block in template.blocks.items() if name != _MAIN}
 
 

@@ -52,8 +52,9 @@ def _machine(machine: Document, *, admin: bool) -> Markup:
 
 
 def _findings(findings: Sequence[Document]) -> Markup:
-    """What is wrong with the machine since its worker started, with the cure."""
-    rows = [("bad" if one["state"] == "failed" else "warn", one["state"], finding_words(one)) for one in findings]
+    """What the worker found wrong when it started, with the cure."""
+    colors = {"failed": "bad", "warning": "warn"}
+    rows = [(colors[finding["state"]], finding["state"], finding_words(finding)) for finding in findings]
     return each('<p class="note"><span class="tag {}">{}</span> {}</p>', rows)
 
 

@@ -7,19 +7,23 @@ from typing import Any
 
 import pytest
 from browser import IN_BROWSER, says
+from fastapi import FastAPI
 from prepared import STARTER
 from sqlalchemy.exc import OperationalError
+from sqlmodel import col, update
 from starlette.datastructures import QueryParams
+from starlette.testclient import TestClient
 from web import account, client
 
 from app.pages.common.view import View
-from training.units import NONE
 from worker.settings import get_settings
+from worker.store import database
 from worker.store.tables import Sweep
 from worker.sweeps import start
 from worker.sweeps.spec import parse_sweep
 
 NOTHING = QueryParams()
+GONE = OperationalError("SELECT", {}, Exception("gone"))
 
 
 def new_sweep() -> Sweep:
@@ -65,19 +69,24 @@ def test_a_page_has_no_script_of_its_own_and_allows_none(home: None) -> None:
     assert "script-src 'self';" in policy and "unsafe-eval" not in policy and "nonce" not in policy
 
 
-def test_text_of_people_is_escaped(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = {"id": "x", "name": "<script>alert(1)</script>", "method": "grid", "owner": "<b>", "created_at": None}
-    words = type("Words", (), {"METHODS": {"grid": "grid"}, "progress": str, "best": str, "saved": str})
-    parts = sweeps_of({"sweeps": [sweep], "words": words})._parts(NOTHING)
-    assert (
-        parts and "<script>" not in parts["list"] and "&lt;script&gt;" in parts["list"] and "<b>" not in parts["list"]
-    )
-    assert NONE in parts["list"]
+def test_text_of_people_is_escaped(home: None) -> None:
+    sweep = new_sweep()
+    with database.write() as session:
+        session.exec(update(Sweep).where(col(Sweep.id) == sweep.id).values(name="<script>alert(1)</script>"))
+    text = client().get("/sweeps").text
+    assert "<script>alert" not in text and "&lt;script&gt;alert(1)" in text
+
+
+def test_a_page_without_a_database_says_so_and_has_no_parts() -> None:
+    application = FastAPI()
+    application.include_router(sweeps_of(GONE).router())
+    answer = TestClient(application).get("/sweeps")
+    assert answer.status_code == 200 and "data-part" not in answer.text
+    assert 'role="alert"><b>The database is unreachable.' in answer.text and 'data-shown=""' in answer.text
 
 
 def test_only_changes_are_sent_and_trouble_once() -> None:
-    gone = OperationalError("SELECT", {}, Exception("gone"))
-    view = sweeps_of({"sweeps": []}, {"sweeps": []}, gone, gone, {"sweeps": []})
+    view = sweeps_of({"sweeps": []}, {"sweeps": []}, GONE, GONE, {"sweeps": []})
     first, trouble, again = messages(view, "another", 3)
     assert list(first["parts"]) == ["list"] and "No sweeps yet" in first["parts"]["list"]
     assert trouble == {"unreachable": True}

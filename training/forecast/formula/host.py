@@ -26,8 +26,10 @@ HOST_MOMENTS = {
 def host_moments(
     config: RunConfig, shape: ModelShape, sizes: Sizes, loaded: int, copies: int, *, on_cuda: bool
 ) -> dict[str, int]:
-    """The host memory at each moment. `loaded` is the format of a weight in bytes as it is loaded, `copies` what asynchronous
-    checkpoints take. On CPU the rest of the ranks' memory comes on top, and only `training` is told."""
+    """The host memory of a machine's ranks at each moment, in bytes; on CPU only in training, without the forecast of each rank.
+
+    `loaded` is the size of a weight as it is loaded, `copies` that of asynchronous checkpoints.
+    """
     ranks = config.processes_per_machine
     kept, processes = ranks * offloaded(config, sizes, Offload.CPU), ranks * PROCESS_BYTES
     loading, training = _loading(config, shape, loaded), kept + copies
