@@ -148,6 +148,16 @@
   });
   setInterval(updateTimes, 1000);
 
+  // The server's answer to a request of REST; an error has its message with the fix.
+  async function request(address, method = "GET", body) {
+    const sent = body ? { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
+    const answer = await fetch(address, { method, ...sent });
+    const content = await answer.json().catch(() => ({})); // 204 has none
+    const { message, fix } = content.error ?? {};
+    if (!answer.ok) throw new Error([message, fix].filter(Boolean).join(" ") || `The server answered ${answer.status}.`);
+    return content;
+  }
+
   // Buttons that copy their data-copy. Without HTTPS a browser has no clipboard object, so the text is selected and copied.
   function copies(element) {
     element.addEventListener("click", async (event) => {
@@ -176,5 +186,5 @@
     });
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { copies, firstDrawing, live, mixture, problems, sendClicks, sets, updateTimes, variants });
+  window.lathe = Object.assign(window.lathe ?? {}, { copies, firstDrawing, live, mixture, problems, request, sendClicks, sets, updateTimes, variants });
 })();

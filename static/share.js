@@ -10,16 +10,6 @@
     return made;
   }
 
-  // The server's answer to a request; an error has its message with the fix.
-  async function asked(address, method = "GET", body) {
-    const sent = body ? { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
-    const answer = await fetch(address, { method, ...sent });
-    const found = await answer.json().catch(() => ({}));
-    const { message, fix } = found.error ?? {};
-    if (!answer.ok) throw new Error([message, fix].filter(Boolean).join(" ") || `The server answered ${answer.status}.`);
-    return found;
-  }
-
   function open(address) {
     const users = element("input", { type: "text", id: "share-users", autocomplete: "off" });
     const said = element("p", { className: "share-said" });
@@ -27,7 +17,7 @@
     const link = element("div", { className: "copy-line", hidden: true });
     const [make, close, save] = ["Make a link", "Close", "Save"].map((word) =>
       element("button", { type: "button", className: `button${word === "Save" ? " primary" : ""}`, textContent: word }));
-    const dialog = element("dialog", { className: "share-dialog" },
+    const dialog = element("dialog", { id: "share" },
       element("h2", { id: "share-title", textContent: "Share" }),
       element("label", { htmlFor: "share-users", textContent: "Shared with" }), users,
       element("p", { className: "note", textContent: NOTE }), link, said,
@@ -52,7 +42,7 @@
     }
 
     async function makeLink() {
-      const answer = await asked(`${address}/link`, "POST");
+      const answer = await lathe.request(`${address}/link`, "POST");
       const full = new URL(answer.path, window.location.href).href;
       const copy = element("button", { type: "button", className: "button small", textContent: "Copy" });
       copy.dataset.copy = full;
@@ -63,14 +53,14 @@
 
     const names = () => users.value.split(",").map((name) => name.trim()).filter(Boolean);
     make.addEventListener("click", () => act(makeLink, "The link is shown only now. Remove its name above and save to withdraw it."));
-    save.addEventListener("click", () => act(() => asked(address, "PUT", { users: names() }), "Saved."));
+    save.addEventListener("click", () => act(() => lathe.request(address, "PUT", { users: names() }), "Saved."));
     users.addEventListener("keydown", (event) => { if (event.key === "Enter") save.click(); });
     close.addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => dialog.remove());
     window.lathe.copies(dialog);
     document.body.append(dialog); // the first drawing of a page is replaced
     dialog.showModal();
-    act(() => asked(address), "").then(() => users.focus());
+    act(() => lathe.request(address), "").then(() => users.focus());
   }
 
   document.addEventListener("click", (event) => {

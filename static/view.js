@@ -1,7 +1,11 @@
-// Pages that are read: fills their parts again with what the server sends (app/pages/common/view.py). A hidden page asks for nothing.
+// Pages that are read (app/pages/common/view.py): fills their parts again with what the server sends, follows links and forms that
+// change only what the page shows, and sends what its buttons ask for to REST. A hidden page asks for nothing.
 (() => {
   "use strict";
+  const CONTROLS = "a, button, input, select, textarea, summary";
+  const TYPING_MS = 250;
   const main = document.querySelector("main[data-live]");
+  const ask = document.getElementById("ask");
   let shown = main.dataset.shown;
   let source = null;
 
@@ -11,15 +15,24 @@
     return `${main.dataset.live}?${query}`;
   }
 
-  // The focus stays on the same control, which the new part has again.
+  // The focus stays on the same control, which the new part has again; what was opened or scrolled remains so.
   function fill(part, html) {
     const focused = part.contains(document.activeElement) ? document.activeElement : null;
-    const place = focused && [...part.querySelectorAll("a, button, input, select, textarea, summary")].indexOf(focused);
+    const index = focused && [...part.querySelectorAll(CONTROLS)].indexOf(focused);
+    const folds = new Map([...part.querySelectorAll("details[id]")].map((fold) => [fold.id, fold.open]));
+    const scrolled = new Map([...part.querySelectorAll("[data-scroll]")].map((box) => [box.dataset.scroll, [box.scrollLeft, box.scrollTop]]));
     part.innerHTML = html;
-    if (focused) part.querySelectorAll("a, button, input, select, textarea, summary")[place]?.focus({ preventScroll: true });
+    for (const [id, open] of folds) document.getElementById(id)?.toggleAttribute("open", open);
+    for (const box of part.querySelectorAll("[data-scroll]")) {
+      [box.scrollLeft, box.scrollTop] = scrolled.get(box.dataset.scroll) ?? [0, 0];
+    }
+    const again = focused?.id ? document.getElementById(focused.id) : focused && part.querySelectorAll(CONTROLS)[index];
+    again?.focus({ preventScroll: true });
+    part.dispatchEvent(new CustomEvent("filled", { bubbles: true }));
   }
 
-  function show({ parts, unreachable }) {
+  function show({ parts, unreachable, missing }) {
+    if (missing) return void location.reload();
     document.getElementById("unreachable").hidden = !unreachable;
     for (const [name, html] of Object.entries(parts ?? {})) {
       const part = main.querySelector(`[data-part="${name}"]`);
@@ -29,6 +42,7 @@
     lathe.updateTimes();
   }
 
+  // Asks the server for what has changed since `shown`, at once and as long as the page is open.
   function follow() {
     source?.close();
     source = null;
@@ -36,12 +50,105 @@
     source = new EventSource(address());
     source.addEventListener("message", (event) => {
       shown = event.lastEventId;
+      main.removeAttribute("aria-busy");
       show(JSON.parse(event.data));
     });
   }
 
+  // Shows what an address of this page shows.
+  function go(query, { replace = false } = {}) {
+    history[replace ? "replaceState" : "pushState"](null, "", query || location.pathname);
+    main.setAttribute("aria-busy", "true");
+    shown = "another";
+    follow();
+  }
+
+  function say(text) {
+    const said = document.getElementById("said");
+    said.textContent = text;
+    said.hidden = !text;
+    if (text) said.scrollIntoView({ block: "nearest" });
+  }
+
+  // Sends a button's request; what the server refuses is thrown.
+  async function send(button) {
+    const [method, path] = button.dataset.do.split(" ", 2);
+    const answer = await lathe.request(path, method, button.dataset.body && JSON.parse(button.dataset.body));
+    if (!button.dataset.then) return follow();
+    location.assign(button.dataset.then.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(answer[key])));
+  }
+
+  async function sent(button) {
+    button.disabled = true;
+    say("");
+    try {
+      await send(button);
+    } catch (error) {
+      say(error.message);
+    }
+    button.disabled = false;
+  }
+
+  // Asks in a dialog before the request of a button is sent; the dialog says why it was refused.
+  function question(button) {
+    const { heading, text, label } = JSON.parse(button.dataset.ask);
+    const confirm = ask.querySelector("[data-confirm]");
+    const alert = ask.querySelector(".alert");
+    document.getElementById("ask-heading").textContent = heading;
+    document.getElementById("ask-text").textContent = text;
+    confirm.textContent = label;
+    confirm.disabled = false;
+    alert.hidden = true;
+    confirm.onclick = async () => {
+      confirm.disabled = true;
+      try {
+        await send(button);
+        ask.close();
+      } catch (error) {
+        alert.textContent = error.message;
+        alert.hidden = false;
+      }
+      confirm.disabled = false;
+    };
+    ask.showModal();
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-do]");
+    if (button) return void (button.dataset.ask ? question(button) : sent(button));
+    if (event.target.closest("#ask [data-close]")) return void ask.close();
+    const link = event.target.closest("main a[href^='?']");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    go(link.getAttribute("href"));
+  });
+
+  // Forms with data-live: the page shows what is typed; empty fields are not in the address.
+  let typing = 0;
+  function read(form, replace) {
+    clearTimeout(typing);
+    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
+    go(`?${query}`, { replace });
+  }
+  document.addEventListener("input", (event) => {
+    const form = event.target.closest("form[data-live]");
+    if (!form) return;
+    clearTimeout(typing);
+    typing = setTimeout(() => read(form, true), TYPING_MS);
+  });
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches("form[data-live]")) return;
+    event.preventDefault();
+    read(event.target, false);
+  });
+
   document.addEventListener("visibilitychange", follow);
   addEventListener("pagehide", () => source?.close());
+  addEventListener("popstate", () => {
+    shown = "another";
+    follow();
+  });
+  window.lathe.view = { go, follow, say };
   follow();
   lathe.updateTimes();
   performance.mark("lathe-live");

@@ -1,7 +1,9 @@
 """Pages that are read: templates filled by the server, which sends their parts again as they change.
 
 A template (app/pages/templates/) extends page.html. Each of its blocks, apart from `main`, is a part: it stands in an element with
-the block's name as `data-part`, which static/view.js fills again with what the server sends.
+the block's name as `data-part`, which static/view.js fills again with what the server sends. What a page shows is in its address:
+links like `?sort=name` and forms with `data-live` change the address and the parts, without loading the page again. Buttons call
+REST (`action` in app/pages/templates/parts.html).
 """
 
 import asyncio
@@ -21,11 +23,17 @@ from starlette.datastructures import QueryParams
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import ago
 from app.web import assets
+from app.web.addresses import PAGES
 from app.web.theme import header
+from app.words import numbers
+from training.units import NONE, byte_size
 from worker.store.database import UNREACHABLE
 
 Context = dict[str, Any]
 Parts = dict[str, str]
+
+Now = tuple[Parts | None, float]
+"""The HTML of the parts by name, None if they cannot be made; and after how many seconds to look again."""
 
 LIVE = "/api/pages"
 """The changes of a page are at this, followed by the page's address."""
@@ -39,21 +47,38 @@ _POLICY = (
 _TEMPLATES = Environment(
     loader=PackageLoader("app.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
-_TEMPLATES.globals |= {"ago": ago}
+_TEMPLATES.globals |= {
+    "ago": ago,
+    "bytes": byte_size,
+    "duration": numbers.duration,
+    "plural": numbers.plural,
+    "none": NONE,
+}
+
+
+@dataclass(frozen=True)
+class MissingError(Exception):
+    """The page's address names something that does not exist (any more); `link` and `label` lead to what there is."""
+
+    heading: str
+    reason: str
+    link: str
+    label: str
 
 
 @dataclass(frozen=True)
 class View:
     """The page at `path`: `context` returns what its template shows for a query. It is called every `seconds` while a page is open.
 
-    If `context` raises one of UNREACHABLE, the page says so, and shows its parts when the database answers.
+    If `context` raises one of UNREACHABLE, the page says so, and shows its parts when the database answers. If it raises
+    MissingError, the page says that, with status 404. A key `seconds` of the context sets when the next call comes.
     """
 
     path: str
     template: str
     context: Callable[[QueryParams], Context]
     seconds: float = 5.0
-    _latest: TimedCache[str, Parts | None] = field(default_factory=lambda: TimedCache(seconds=2.0))
+    _latest: TimedCache[str, Now] = field(default_factory=lambda: TimedCache(seconds=1.0))
 
     def router(self) -> APIRouter:
         """The routes of the page and of its changes."""
@@ -67,19 +92,23 @@ class View:
         values: Context = {
             "head": assets.view_head(self.path),
             "header": header(self.path),
+            "name": next(address.name for address in PAGES if address.path == self.path),
             "live": f"{LIVE}{self.path}",
             "version": "",
             "unreachable": False,
         }
+        template, status = self.template, 200
         try:
             context = self.context(request.query_params)
         except UNREACHABLE:
             template, values["unreachable"] = "page.html", True
+        except MissingError as missing:
+            template, status, values["missing"] = "missing.html", 404, missing
         else:
-            template, values["version"] = self.template, _version(self._rendered(context))
+            values["version"] = _version(self._rendered(context))
             values |= context
         text = _TEMPLATES.get_template(template).render(values)
-        return HTMLResponse(text, headers={"Content-Security-Policy": _POLICY})
+        return HTMLResponse(text, status, headers={"Content-Security-Policy": _POLICY})
 
     async def changes(
         self, request: Request, shown: str = "", last_event_id: Annotated[str, Header()] = ""
@@ -92,9 +121,13 @@ class View:
     async def _stream(self, query: QueryParams, sent: str) -> AsyncIterator[bytes]:
         yield format_sse_event(retry=_RETRY_MS, comment="follows the page")
         before: Parts = {}
-        reachable, silent = True, 0.0
+        reachable, silent, fresh = True, 0.0, True
         while True:
-            parts = await run_in_threadpool(self._parts, query)
+            try:
+                parts, seconds = await run_in_threadpool(self._now, query, fresh=fresh)
+            except MissingError:
+                yield _event({"missing": True}, "")
+                return
             message: dict[str, Any] | None = None
             if parts is None:
                 message = {"unreachable": True} if reachable else None
@@ -102,23 +135,26 @@ class View:
                 message = {"parts": {name: text for name, text in parts.items() if before.get(name) != text}}
             if parts is not None:
                 before, sent = parts, _version(parts)
-            reachable = parts is not None
+            reachable, fresh = parts is not None, False
             if message is not None or silent >= _PING_SECONDS:
                 yield _event(message, sent)
                 silent = 0.0
-            await asyncio.sleep(self.seconds)
-            silent += self.seconds
+            await asyncio.sleep(seconds)
+            silent += seconds
 
-    def _parts(self, query: QueryParams) -> Parts | None:
-        """The HTML of the parts by name, the same for all viewers for a moment; None if the database is unreachable."""
+    def _now(self, query: QueryParams, *, fresh: bool) -> Now:
+        """What the page shows, the same for all viewers for a moment; made again if `fresh`, as after a viewer's own action."""
 
-        def rendered() -> Parts | None:
+        def made() -> Now:
             try:
-                return self._rendered(self.context(query))
+                context = self.context(query)
             except UNREACHABLE:
-                return None
+                return None, self.seconds
+            return self._rendered(context), float(context.get("seconds", self.seconds))
 
-        return self._latest.get(str(query), rendered)
+        if fresh:
+            self._latest.put(str(query), made())
+        return self._latest.get(str(query), made)
 
     def _rendered(self, context: Context) -> Parts:
         template = _TEMPLATES.get_template(self.template)
