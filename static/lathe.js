@@ -153,9 +153,10 @@
     const sent = body ? { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
     const answer = await fetch(address, { method, ...sent });
     const content = await answer.json().catch(() => ({})); // 204 has none
-    const { message, fix } = content.error ?? {};
-    if (!answer.ok) throw new Error([message, fix].filter(Boolean).join(" ") || `The server answered ${answer.status}.`);
-    return content;
+    if (answer.ok) return content;
+    const { field, value, message, fix } = content.error ?? { message: `The server answered ${answer.status}.` };
+    const name = value == null ? field : `${field} (given: ${JSON.stringify(value)})`;
+    throw new Error([name && `${name}:`, message, fix].filter(Boolean).join(" "));
   }
 
   // Buttons that copy their data-copy. Without HTTPS a browser has no clipboard object, so the text is selected and copied.

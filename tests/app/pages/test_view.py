@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 from browser import IN_BROWSER, says
 from fastapi import FastAPI
+from patience import eventually
 from prepared import STARTER
 from sqlalchemy.exc import OperationalError
-from sqlmodel import col, update
+from sqlmodel import col, select, update
 from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 from web import account, client
 
-from app.pages.common.view import View
+from app.pages.common.view import _TEMPLATES, View
 from worker.settings import get_settings
 from worker.store import database
-from worker.store.tables import Sweep
+from worker.store.tables import Run, Sweep
 from worker.sweeps import start
 from worker.sweeps.spec import parse_sweep
 
@@ -117,3 +118,62 @@ class TestInChromium:
         says(page, "table.sets td.name a", sweep.name)
         assert page.title() == "Sweeps - Lathe"
         assert page.evaluate("document.activeElement.getAttribute('href')") == f"/sweep?id={sweep.id}"
+
+    def test_a_button_asks_sends_its_request_and_shows_what_is_new(self, page: Any) -> None:
+        sweep = new_sweep()
+        page.goto("/sweeps")
+        says(page, "table.sets", sweep.name)
+        put(page, action("Stop", f"POST /api/sweeps/{sweep.id}/stop"))
+        page.get_by_role("button", name="Stop", exact=True).click()
+        dialog = page.get_by_role("dialog", name="Sure?")
+        assert page.evaluate("document.activeElement.closest('dialog') !== null")
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="hidden")
+        assert page.evaluate("document.activeElement.textContent") == "Stop"
+        page.keyboard.press("Enter")
+        dialog.get_by_role("button", name="Yes").click()
+        dialog.wait_for(state="hidden")
+        eventually(lambda: all(run.status == "stopped" for run in runs_of(sweep)))
+
+    def test_what_a_request_is_refused_for_stands_in_the_dialog_or_on_the_page(self, page: Any) -> None:
+        page.goto("/sweeps")
+        put(page, action("Stop", "POST /api/sweeps/gone/stop"))
+        page.get_by_role("button", name="Stop", exact=True).click()
+        page.get_by_role("button", name="Yes").click()
+        says(page, "#ask .alert", "gone")
+        page.get_by_role("button", name="Cancel").click()
+        put(page, '<button type="button" data-do="POST /api/sweeps/lost/stop">At once</button>')
+        page.get_by_role("button", name="At once").click()
+        says(page, "#said", "lost")
+
+    def test_links_and_forms_change_the_address_and_the_parts_without_loading_the_page(self, page: Any) -> None:
+        page.goto("/sweeps")
+        page.evaluate("window.same = true")
+        put(page, '<a href="?sort=name">Sort</a><form data-live><input name="search" aria-label="Search"></form>')
+        with page.expect_request("**/api/pages/sweeps?sort=name&**"):
+            page.get_by_role("link", name="Sort").click()
+        with page.expect_request("**/api/pages/sweeps?search=a+b&**"):
+            page.get_by_label("Search").fill("a b")
+        assert page.evaluate("location.search") == "?search=a+b"
+        page.get_by_label("Search").press("Enter")
+        page.go_back()
+        page.wait_for_function("location.search === '?search=a+b'")
+        page.wait_for_function("!document.querySelector('main').hasAttribute('aria-busy')")
+        assert page.evaluate("window.same")
+
+
+def put(page: Any, markup: str) -> None:
+    """Adds HTML to the page's main part, as its template could have it."""
+    page.evaluate("html => document.querySelector('main').insertAdjacentHTML('beforeend', html)", markup)
+
+
+def action(label: str, request: str) -> str:
+    """The button of the macro with a question."""
+    ask = {"heading": "Sure?", "text": "It ends.", "label": "Yes"}
+    macros: Any = _TEMPLATES.get_template("parts.html").module
+    return str(macros.action(label, request, ask=ask))
+
+
+def runs_of(sweep: Sweep) -> list[Run]:
+    with database.read() as session:
+        return list(session.exec(select(Run).where(Run.sweep_id == sweep.id)))
