@@ -4,7 +4,7 @@ import re
 from functools import cache
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from starlette.datastructures import Headers, QueryParams
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope
@@ -15,6 +15,7 @@ from app.access.peers import hostname
 from app.web.addresses import PAGES
 from app.web.assets import STATIC
 from app.web.security import Rules, error
+from app.web.templating import TEMPLATES
 from worker.settings import Settings
 
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
@@ -56,7 +57,8 @@ class Forms:
         headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store", "WWW-Authenticate": "Bearer"}
         if status != 401:
             del headers["WWW-Authenticate"]
-        return HTMLResponse(_html(_safe(wanted), wrong=wrong, again=again), status, headers)
+        values = {"style": _style(), "action": SIGN_IN, "wanted": _safe(wanted), "wrong": wrong, "again": again}
+        return HTMLResponse(TEMPLATES.get_template("sign_in.html").render(values), status, headers)
 
     async def _posted(self, scope: Scope, receive: Receive) -> Response:
         headers = Headers(scope=scope)
@@ -134,46 +136,8 @@ async def _body(receive: Receive) -> bytes:
     return body[:_FORM_BYTES]
 
 
-def _html(wanted: str, *, wrong: bool, again: bool) -> str:
-    refresh = Markup('<meta http-equiv="refresh" content="0">') if again else ""
-    alert = (
-        Markup('<p class="alert" role="alert">{}</p>').format("Invalid token. Check it and sign in again.")
-        if wrong
-        else ""
-    )
-    parts = {"style": _style(), "refresh": refresh, "alert": alert, "action": SIGN_IN, "wanted": escape(wanted)}
-    return _PAGE.format(**parts)
-
-
 @cache
-def _style() -> str:
+def _style() -> Markup:
     """The colors of all pages (the first rules of lathe.css) and the rules of this page."""
     colors = (STATIC / "lathe.css").read_text(encoding="utf-8").partition("/* The frame */")[0]
-    return colors + (STATIC / "sign-in.css").read_text(encoding="utf-8")
-
-
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark"><title>Sign in - Lathe</title>{refresh}
-<style>{style}</style>
-</head>
-<body>
-<main>
-<form method="post" action="{action}">
-<h1>Lathe</h1>
-<p>Enter a token to use this server.</p>
-{alert}
-<label for="token">Token</label>
-<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
-<input type="hidden" name="next" value="{wanted}">
-<button type="submit">Sign in</button>
-<p class="note"><code>lathe up</code> and <code>lathe token</code> print an address with the server's token.
-<code>lathe user add NAME</code> creates a token for another user.</p>
-</form>
-</main>
-</body>
-</html>
-"""
+    return Markup(colors + (STATIC / "sign-in.css").read_text(encoding="utf-8"))  # noqa: S704 our own style sheet

@@ -16,7 +16,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 
@@ -24,6 +23,7 @@ from app.pages.common.cache import TimedCache
 from app.pages.common.html import ago
 from app.web import assets
 from app.web.addresses import PAGES
+from app.web.templating import TEMPLATES
 from app.web.theme import header
 from app.words import numbers
 from training.units import NONE, byte_size
@@ -44,10 +44,7 @@ _POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-_TEMPLATES = Environment(
-    loader=PackageLoader("app.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-)
-_TEMPLATES.globals |= {
+TEMPLATES.globals |= {
     "ago": ago,
     "bytes": byte_size,
     "duration": numbers.duration,
@@ -107,7 +104,7 @@ class View:
         else:
             values["version"] = _version(self._rendered(context))
             values |= context
-        text = _TEMPLATES.get_template(template).render(values)
+        text = TEMPLATES.get_template(template).render(values)
         return HTMLResponse(text, status, headers={"Content-Security-Policy": _POLICY})
 
     async def changes(
@@ -157,7 +154,7 @@ class View:
         return self._latest.get(str(query), made)
 
     def _rendered(self, context: Context) -> Parts:
-        template = _TEMPLATES.get_template(self.template)
+        template = TEMPLATES.get_template(self.template)
         values = template.new_context(context)
         return {name: "".join(block(values)) for name, block in template.blocks.items() if name != _MAIN}
 

@@ -1,16 +1,14 @@
 """The page /api/docs, which shows the OpenAPI document. It loads nothing but our own style sheets."""
 
 import json
-from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
-from markupsafe import Markup
 
 from app.web import assets
 from app.web.rest.openapi import DOCUMENT_PATH, TAGS
+from app.web.templating import TEMPLATES
 from app.web.theme import header
 
 PATH = "/api/docs"
@@ -46,21 +44,17 @@ def reference(request: Request) -> HTMLResponse:
 
 def page(document: dict[str, Any], address: str) -> str:
     """The page for a document; `address` is that of the server, for the examples."""
-    sections = {name: _operations(document, name, address) for name in TAGS}
-    links = Markup("").join(
-        Markup('<a href="#{}">{}</a>').format(_anchor(name), name) for name, found in sections.items() if found
+    subjects = {name: _operations(document, name, address) for name in TAGS}
+    return TEMPLATES.get_template("reference.html").render(
+        sheets=[assets.static_url(name) for name in ("lathe.css", "api.css")],
+        header=header(PATH),
+        version=document["info"]["version"],
+        schema=DOCUMENT_PATH,
+        subjects={name: operations for name, operations in subjects.items() if operations},
     )
-    body = Markup("").join(
-        Markup('<section><h2 id="{}">{}</h2>{}</section>').format(_anchor(name), name, Markup("").join(found))
-        for name, found in sections.items()
-        if found
-    )
-    values = {"sheets": _sheets(), "header": header(PATH), "links": links, "body": body}
-    version = document["info"]["version"]
-    return str(_PAGE.format(**values, address=address, schema=DOCUMENT_PATH, errors=_ERROR, version=version))
 
 
-def _operations(document: dict[str, Any], tag: str, address: str) -> list[Markup]:
+def _operations(document: dict[str, Any], tag: str, address: str) -> list[dict[str, Any]]:
     return [
         _operation(document, method.upper(), path, operation, address)
         for path, item in document["paths"].items()
@@ -69,62 +63,36 @@ def _operations(document: dict[str, Any], tag: str, address: str) -> list[Markup
     ]
 
 
-def _operation(document: dict[str, Any], method: str, path: str, operation: dict[str, Any], address: str) -> Markup:
-    return Markup(
-        '<details class="operation" id="{id}"><summary><b class="{lower}">{method}</b><code>{path}</code>'
-        "<span>{summary}</span></summary><p>{description}</p>{parameters}{body}{answers}<pre>{example}</pre></details>"
-    ).format(
-        id=operation["operationId"],
-        lower=method.lower(),
-        method=method,
-        path=path,
-        summary=operation["summary"],
-        description=_words(operation["description"]),
-        parameters=_parameters(operation),
-        body=_body(document, operation),
-        answers=_answers(operation),
-        example=example(method, path, operation, address),
-    )
-
-
-def _parameters(operation: dict[str, Any]) -> Markup:
-    rows = [
-        (one["name"], f"{one['in']}, {_kind(one.get('schema', {}))}", _words(one["description"]))
-        for one in operation.get("parameters", ())
-    ]
-    return _table("Parameters", rows)
-
-
-def _body(document: dict[str, Any], operation: dict[str, Any]) -> Markup:
-    body = operation.get("requestBody")
-    if body is None:
-        return Markup("")
-    media, content = next(iter(body["content"].items()))
-    schema = _resolved(document, content["schema"])
-    rows = [
-        (name, _kind(field), _words(field.get("description", "")))
-        for name, field in schema.get("properties", {}).items()
-    ]
-    words = Markup("<h3>Body</h3><p>{}</p>").format(_words(f"{media}. {body.get('description', '')}"))
-    table = _table("", rows)
-    folded = Markup("<details><summary>{} fields</summary>{}</details>").format(len(rows), table)
-    return words + (folded if len(rows) > 12 else table)
-
-
-def _answers(operation: dict[str, Any]) -> Markup:
+def _operation(
+    document: dict[str, Any], method: str, path: str, operation: dict[str, Any], address: str
+) -> dict[str, Any]:
+    """What the page shows of an operation."""
+    parameters = operation.get("parameters", ())
     answers = sorted(operation["responses"].items())
-    rows = [(code, ", ".join(answer.get("content", ())), answer["description"]) for code, answer in answers]
-    return _table("Answers", rows)
+    return {
+        "id": operation["operationId"],
+        "method": method,
+        "path": path,
+        "summary": operation["summary"],
+        "description": operation["description"],
+        "parameters": [
+            (one["name"], f"{one['in']}, {_kind(one.get('schema', {}))}", one["description"]) for one in parameters
+        ],
+        "body": _body(document, operation.get("requestBody")),
+        "answers": [(code, ", ".join(answer.get("content", ())), answer["description"]) for code, answer in answers],
+        "example": example(method, path, operation, address),
+    }
 
 
-def _table(heading: str, rows: Sequence[tuple[str, str, str]]) -> Markup:
-    if not rows:
-        return Markup("")
-    cells = Markup("").join(
-        Markup("<tr><th scope='row'><code>{}</code></th><td>{}</td><td>{}</td></tr>").format(*row) for row in rows
-    )
-    title = Markup("<h3>{}</h3>").format(heading) if heading else Markup("")
-    return title + Markup('<div class="wide"><table>{}</table></div>').format(cells)
+def _body(document: dict[str, Any], body: dict[str, Any] | None) -> dict[str, Any] | None:
+    if body is None:
+        return None
+    media, content = next(iter(body["content"].items()))
+    fields = _resolved(document, content["schema"]).get("properties", {})
+    return {
+        "about": f"{media}. {body.get('description', '')}",
+        "fields": [(name, _kind(field), field.get("description", "")) for name, field in fields.items()],
+    }
 
 
 def _resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
@@ -163,52 +131,3 @@ def example(method: str, path: str, operation: dict[str, Any], address: str) -> 
     if media == "application/json":
         return f"{line} --json '{_EXAMPLES.get(path, '{...}')}'"
     return f"{line} {_EXAMPLES.get(media, '-F file=@FILE')}"
-
-
-def _words(text: str) -> Markup:
-    """Text with what stands in backticks as code."""
-    parts = text.split("`")
-    return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
-
-
-def _anchor(name: str) -> str:
-    return name.lower().replace(" ", "-")
-
-
-@cache
-def _sheets() -> Markup:
-    link = Markup('<link rel="stylesheet" href="{}">')
-    return Markup("").join(link.format(assets.static_url(name)) for name in ("lathe.css", "api.css"))
-
-
-_ERROR = """\
-{
-  "error": {"field": "lora_r", "value": 0, "message": "is below 1.", "fix": "Use 1 to 1024."},
-  "problems": [...]
-}"""
-_PAGE = Markup("""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark"><title>REST API - Lathe</title>{sheets}
-</head>
-<body class="reference">
-{header}
-<div class="columns">
-<nav aria-label="Subjects">{links}</nav>
-<main>
-<h1>REST API <small>{version}</small></h1>
-<p>Everything that the pages and the command <code>lathe</code> do. As a file for programs: <a href="{schema}">OpenAPI 3.1</a>.</p>
-<p>Send your token with each request, <code>Authorization: Bearer TOKEN</code>. The user who runs the server needs none on
-the same machine. Every error has one form, with a status of 400 or more:</p>
-<pre>{errors}</pre>
-<p>Lists take <code>limit</code> and <code>offset</code> and answer <code>total</code>; logs and events take <code>after</code>
-and answer <code>next</code>. <code>Idempotency-Key</code> makes it safe to repeat
-<code>POST /api/runs</code> and <code>POST /api/sweeps</code>.</p>
-{body}
-</main>
-</div>
-</body>
-</html>
-""")

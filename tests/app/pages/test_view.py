@@ -16,7 +16,8 @@ from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 from web import account, client
 
-from app.pages.common.view import _TEMPLATES, View
+from app.pages.common.view import View
+from app.web.templating import TEMPLATES
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import Run, Sweep
@@ -170,7 +171,7 @@ def put(page: Any, markup: str) -> None:
 def action(label: str, request: str) -> str:
     """The button of the macro with a question."""
     ask = {"heading": "Sure?", "text": "It ends.", "label": "Yes"}
-    macros: Any = _TEMPLATES.get_template("parts.html").module
+    macros: Any = TEMPLATES.get_template("parts.html").module
     return str(macros.action(label, request, ask=ask))
 
 
