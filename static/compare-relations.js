@@ -15,7 +15,7 @@
     return loading;
   }
 
-  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const style = window.lathe.color;
   const escaped = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
   const isNumber = (value) => typeof value === "number";
   const differs = (values) => new Set(values.filter((value) => value !== null)).size > 1;
@@ -38,7 +38,7 @@
 
   function colored(values, label) {
     const bar = { title: { text: escaped(label), side: "right" }, thickness: 12, outlinewidth: 0 };
-    const stops = scheme.matches ? ["#9f7fe8", "#2fb5a0", "#fde725"] : ["#440154", "#21918c", "#c9a800"]; // readable on the surface
+    const stops = ["--scale-1", "--scale-2", "--scale-3"].map(style);
     return { color: values, colorscale: stops.map((stop, index) => [index / 2, stop]), showscale: true, colorbar: bar };
   }
 

@@ -30,18 +30,22 @@
     if (document.title !== title) document.title = title;
   }
 
+  // Times are of this computer, or of the zone chosen on the page Settings.
+  const zone = { timeZone: document.cookie.match(/(?:^|; )lathe-zone=([^;]+)/)?.[1] };
+  const written = (moment) => moment.toLocaleString([], { ...zone, timeZoneName: "short" });
+
   function updateTimes() {
     const now = Date.now() / 1000;
     updateTitle();
     for (const element of document.querySelectorAll("time[data-ago]")) {
       const moment = Number(element.dataset.ago);
       setText(element, ago(now - moment));
-      element.title = new Date(moment * 1000).toLocaleString();
+      element.title = written(new Date(moment * 1000));
     }
     for (const element of document.querySelectorAll("time[data-clock]")) {
       const moment = new Date(Number(element.dataset.clock) * 1000);
-      setText(element, moment.toLocaleTimeString([], { hour12: false }));
-      element.title = moment.toLocaleString();
+      setText(element, moment.toLocaleTimeString([], { hour12: false, ...zone }));
+      element.title = written(moment);
     }
     for (const element of document.querySelectorAll("[data-since]")) {
       setText(element, duration(now - Number(element.dataset.since)));
@@ -148,6 +152,14 @@
   });
   setInterval(updateTimes, 1000);
 
+  // A color of the style sheets by its name, such as --red, as a canvas takes it.
+  const probe = document.createElement("span");
+  function color(name) {
+    if (!probe.isConnected) document.documentElement.append(probe);
+    probe.style.color = `var(${name})`;
+    return getComputedStyle(probe).color;
+  }
+
   // The server's answer to a request of REST; an error has its message with the fix.
   async function request(address, method = "GET", body) {
     const sent = body ? { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
@@ -187,5 +199,5 @@
     });
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { copies, firstDrawing, live, mixture, problems, request, sendClicks, sets, updateTimes, variants });
+  window.lathe = Object.assign(window.lathe ?? {}, { color, copies, firstDrawing, live, mixture, problems, request, sendClicks, sets, updateTimes, variants });
 })();

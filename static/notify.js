@@ -46,49 +46,45 @@
     return line.dataset.events ? "shows messages while a page of Lathe is open" : "is allowed; choose an event";
   }
 
-  // The panel of channels on the page Settings.
-  function settings(element, trigger, watch) {
-    function draw() {
-      lathe.updateTimes();
-      const line = element.querySelector("[data-browser]");
-      if (!line) return;
-      line.querySelector("[data-browser-state]").textContent = words(line);
-      line.querySelector("[data-allow]").hidden = !supported() || active() || Notification.permission === "denied";
-      line.querySelector("[data-test-browser]").hidden = !active();
+  // The line of this browser on the page Settings.
+  function draw() {
+    const line = document.querySelector("[data-browser]");
+    if (!line) return;
+    line.querySelector("[data-browser-state]").textContent = words(line);
+    line.querySelector("[data-allow]").hidden = !supported() || active() || Notification.permission === "denied";
+    line.querySelector("[data-test-browser]").hidden = !active();
+  }
+
+  async function allow(line) {
+    if ((await Notification.requestPermission()) === "granted") {
+      localStorage.setItem(ON, "on");
+      localStorage.removeItem(AFTER);
+      await ask();
+      const events = ["finished", "failed", "diverged"];
+      if (!line.dataset.events) await lathe.request("/api/notifications/browser", "PUT", { events });
+      lathe.view.follow();
     }
-    async function allow(line) {
-      if ((await Notification.requestPermission()) === "granted") {
-        localStorage.setItem(ON, "on");
-        localStorage.removeItem(AFTER);
-        await ask();
-        if (!line.dataset.events) trigger("select", { browser: true, events: ["finished", "failed", "diverged"] });
-      }
-      draw();
-    }
-    function test(line) {
-      const outcome = line.querySelector("[data-browser-outcome]");
-      try {
-        show("Lathe can reach you here", "This is a test message.", "", "lathe-test");
-        outcome.textContent = "The browser has accepted the test.";
-      } catch (error) {
-        outcome.textContent = `The browser refused the test: ${error.message}`;
-      }
-    }
-    element.addEventListener("click", (event) => {
-      const button = event.target.closest("button");
-      if (!button) return;
-      const line = button.closest("[data-browser]");
-      if ("allow" in button.dataset) allow(line);
-      else if ("testBrowser" in button.dataset) test(line);
-      else if (button.dataset.send) {
-        if (button.dataset.busy) Object.assign(button, { disabled: true, textContent: button.dataset.busy });
-        trigger("select", JSON.parse(button.dataset.send));
-      }
-    });
-    watch("value", draw);
     draw();
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { settings });
+  function test(line) {
+    const outcome = line.querySelector("[data-browser-outcome]");
+    try {
+      show("Lathe can reach you here", "This is a test message.", "", "lathe-test");
+      outcome.textContent = "The browser has accepted the test.";
+    } catch (error) {
+      outcome.textContent = `The browser refused the test: ${error.message}`;
+    }
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-allow], [data-test-browser]");
+    if (!button) return;
+    if ("allow" in button.dataset) allow(button.closest("[data-browser]"));
+    else test(button.closest("[data-browser]"));
+  });
+  document.addEventListener("filled", draw);
+
+  draw();
   round();
 })();

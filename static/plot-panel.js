@@ -6,7 +6,7 @@
   const VALUE_AXIS = 64; // pixels, equal in all plots so that they align
   const FEW = 40; // points of a line that are drawn as dots
 
-  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const style = window.lathe.color;
   const color = (name) => (name.startsWith("--") ? style(name) : name);
   const pale = (name, percent) => `color-mix(in srgb, ${color(name)} ${percent}%, transparent)`;
 

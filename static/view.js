@@ -63,26 +63,62 @@
     follow();
   }
 
+  // Shows what went wrong, or nothing.
   function say(text) {
     const said = document.getElementById("said");
     said.textContent = text;
     said.hidden = !text;
+    document.getElementById("told").hidden = true;
     if (text) said.scrollIntoView({ block: "nearest" });
   }
 
-  // Sends a button's request; what the server refuses is thrown.
-  async function send(button) {
-    const [method, path] = button.dataset.do.split(" ", 2);
-    const answer = await lathe.request(path, method, button.dataset.body && JSON.parse(button.dataset.body));
-    if (!button.dataset.then) return follow();
-    location.assign(button.dataset.then.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(answer[key])));
+  // Shows what was done: a text whose {key} are values of the server's answer, each with a button that copies it.
+  function tell(text, answer) {
+    const told = document.getElementById("told");
+    told.replaceChildren(...text.split(/(\{\w+\})/).flatMap((piece) => {
+      const key = piece.match(/^\{(\w+)\}$/)?.[1];
+      if (!key) return [piece];
+      const code = Object.assign(document.createElement("code"), { textContent: answer[key] });
+      if (key !== "token") return [code];
+      const copy = Object.assign(document.createElement("button"), { type: "button", className: "button small", textContent: "Copy" });
+      copy.dataset.copy = answer[key];
+      return [code, " ", copy];
+    }));
+    told.hidden = false;
+    told.scrollIntoView({ block: "nearest" });
   }
 
-  async function sent(button) {
+  // The JSON body of a form: `name[]` is a list, a box that is alone true or false; a list without a choice is left out.
+  function written(form) {
+    const body = {};
+    for (const field of form.elements) {
+      if (!field.name) continue;
+      const list = field.name.endsWith("[]") && field.name.slice(0, -2);
+      if (list) body[list] = [...(body[list] ?? []), ...(field.checked ? [field.value] : [])];
+      else if (field.type === "checkbox") body[field.name] = field.checked;
+      else if (field.value || field.tagName !== "SELECT") body[field.name] = field.value;
+    }
+    return body;
+  }
+
+  // Sends the request of a button or a form; what the server refuses is thrown.
+  async function send(source) {
+    const [method, path] = source.dataset.do.split(" ", 2);
+    const body = source.matches("form") ? written(source) : source.dataset.body && JSON.parse(source.dataset.body);
+    const answer = await lathe.request(path, method, body);
+    const { then, told } = source.dataset;
+    if (then) return void location.assign(then.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(answer[key])));
+    if (told) tell(told, answer);
+    follow();
+  }
+
+  async function sent(source) {
+    const button = source.matches("form") ? source.querySelector("[type=submit]") : source;
     button.disabled = true;
     say("");
     try {
-      await send(button);
+      await send(source);
+      if (source.matches("form[data-do^=POST]")) source.reset();
     } catch (error) {
       say(error.message);
     }
@@ -114,7 +150,7 @@
   }
 
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-do]");
+    const button = event.target.closest("button[data-do]");
     if (button) return void (button.dataset.ask ? question(button) : sent(button));
     if (event.target.closest("#ask [data-close]")) return void ask.close();
     const link = event.target.closest("main a[href^='?']");
@@ -137,9 +173,10 @@
     typing = setTimeout(() => read(form, true), TYPING_MS);
   });
   document.addEventListener("submit", (event) => {
-    if (!event.target.matches("form[data-live]")) return;
+    if (!event.target.matches("form[data-live], form[data-do]")) return;
     event.preventDefault();
-    read(event.target, false);
+    if (event.target.dataset.do) sent(event.target);
+    else read(event.target, false);
   });
 
   document.addEventListener("visibilitychange", follow);
@@ -149,6 +186,7 @@
     follow();
   });
   window.lathe.view = { go, follow, say };
+  lathe.copies(document.body);
   follow();
   lathe.updateTimes();
   performance.mark("lathe-live");

@@ -99,7 +99,7 @@ class Chromium:
 def becomes_live(page: Any) -> None:
     """Waits until all handlers that fill the page have ended. A user cannot click before, since the first drawing is in its place;
     a test could, and the last handler would undo what it did."""
-    page.wait_for_function("performance.getEntriesByName('lathe-live').length > 0")
+    page.wait_for_function("() => performance.getEntriesByName('lathe-live').length > 0")
 
 
 def says(page: Any, selector: str, *words: str) -> None:

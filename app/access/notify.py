@@ -7,7 +7,6 @@ from app.access import callers
 from app.access.permissions import check_admin, check_change
 from training.errors import UserError
 from worker.forecasts import prices
-from worker.forecasts.prices import Prices
 from worker.notifications import addresses, delivery, mail
 from worker.settings import get_settings
 from worker.store import database
@@ -159,26 +158,18 @@ def current_preferences() -> Preferences:
         return preferences.of(session=session, owner=callers.current().name)
 
 
-def set_model(model: str) -> Preferences:
-    """Stores the model that the caller's forms on New run begin with.
+def change_preferences(**values: str) -> Preferences:
+    """Stores the model that the caller's forms on New run begin with, or what they pay for a GPU hour and a kWh.
+
+    `values` are some of `model`, `price_gpu_hour` and `price_kwh`.
 
     Raises:
-        BadPreference: it is too long.
-    """
-    with database.write() as session:
-        return preferences.set_model(session=session, owner=callers.current().name, model=model)
-
-
-def set_prices(gpu_hour: str, kwh: str) -> Prices:
-    """Stores what the caller pays for a GPU hour and a kWh.
-
-    Raises:
+        BadPreference: the model is too long.
         PriceError: a price is no number, or a GPU is unknown.
     """
-    parsed = prices.parse(gpu_hour, kwh)
+    prices.parse(values.get("price_gpu_hour", ""), values.get("price_kwh", ""))
     with database.write() as session:
-        preferences.set_prices(session=session, owner=callers.current().name, gpu_hour=gpu_hour, kwh=kwh)
-    return parsed
+        return preferences.change(session=session, owner=callers.current().name, **values)
 
 
 def add_tour_step(step: str) -> None:

@@ -8,7 +8,7 @@ from gradio.components import Navbar
 from gradio.events import Dependency
 from gradio.routes import App
 
-from app.pages import import_file, sweeps, tour
+from app.pages import import_file, settings, sweeps, tour
 from app.pages.compare import page as compare
 from app.pages.dataset import page as dataset
 from app.pages.datasets import page as datasets
@@ -18,7 +18,6 @@ from app.pages.new_sweep import page as new_sweep
 from app.pages.playground import page as playground
 from app.pages.run import page as run
 from app.pages.runs import page as runs
-from app.pages.settings import page as settings
 from app.pages.sweep import page as sweep
 from app.pages.system import page as system
 from app.web.addresses import PAGES
@@ -30,7 +29,6 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/playground": playground.build,
     "/diagnose": diagnose.build,
     "/system": system.build,
-    "/settings": settings.build,
     "/start": tour.build,
     "/import": import_file.build,
     "/run": run.build,
@@ -40,7 +38,7 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/dataset": dataset.build,
 }
 
-VIEWS = (sweeps.view,)
+VIEWS = (settings.view, sweeps.view)
 
 _CLEANUP_SECONDS, _UPLOAD_SECONDS = 600, 3600  # Gradio deletes an upload that was not imported after an hour
 

@@ -21,7 +21,7 @@ PAGES = (
     Address("/playground", "Playground"),
     Address("/diagnose", "Diagnose"),
     Address("/system", "System"),
-    Address("/settings", "Settings"),
+    Address("/settings", "Settings", is_read=True),
     Address("/start", "Tour", in_header=False),
     Address("/import", "Import a configuration", in_header=False),
     Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID

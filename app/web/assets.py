@@ -48,7 +48,7 @@ _BY_PAGE = {
     "/diagnose": Files((), ("diagnose.js",)),
     "/playground": Files(("playground.css",), ("playground-answers.js", "playground-sets.js", "playground.js")),
     "/system": Files(("system.css",)),
-    "/settings": Files(("settings.css",)),
+    "/settings": Files(("settings.css",), ("settings.js",)),
     "/start": Files(("settings.css",)),
 }
 _IMAGES = ("logo.svg", "favicon.svg")

@@ -21,7 +21,7 @@ from app.access.peers import hostname, is_loopback
 from app.errors import shortened
 from app.web.addresses import PAGES
 from app.web.first_drawing.drawing import FirstDrawings
-from app.web.theme import frame
+from app.web.theme import chosen, frame
 from training.errors import Problem, openai_form
 from worker.settings import Settings
 
@@ -223,8 +223,9 @@ class _Framing:
             return
         if b"<gradio-app" in self.body:
             drawings: FirstDrawings = self.scope["app"].state.first_drawings
-            first = await to_thread.run_sync(drawings.draw, Request(self.scope))
-            self.body = frame(self.body.decode(), self.path, self.nonce, first, drawings.links(self.path)).encode()
+            request = Request(self.scope)
+            first, links = await to_thread.run_sync(drawings.draw, request), drawings.links(self.path)
+            self.body = frame(self.body.decode(), self.path, self.nonce, first, links, chosen(request.cookies)).encode()
             MutableHeaders(scope=start)["Content-Length"] = str(len(self.body))
         await self.send(start)
         await self.send({"type": "http.response.body", "body": self.body})

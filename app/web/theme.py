@@ -5,6 +5,7 @@ The server writes the frame into its HTML, so that the browser paints it before 
 
 import inspect
 import re
+from collections.abc import Mapping
 
 import gradio as gr
 from markupsafe import Markup
@@ -152,14 +153,22 @@ def theme() -> gr.themes.Base:
 _DARK = Markup(
     'document.body.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches)'
 )  # as Gradio will
+_THEMES = ("light", "dark")
 
 
-def frame(html: str, path: str, nonce: str, first: Markup, links: Markup) -> str:
+def chosen(cookies: Mapping[str, str]) -> str:
+    """The colors that the browser's user chose on the page Settings: light or dark; empty for those of the system."""
+    theme = cookies.get("lathe-theme", "")
+    return theme if theme in _THEMES else ""
+
+
+def frame(html: str, path: str, nonce: str, first: Markup, links: Markup, colors: str) -> str:
     """A Gradio page with our head, header and first drawing, and with `nonce` on every script, as the CSP requires.
 
     The first drawing follows Gradio's element, so that scripts find the live page's elements before its own.
     """
     html = re.sub(r"<script(?=[\s>])", f'<script nonce="{nonce}"', html)
+    html = html.replace("<html", f'<html data-theme="{colors}"', 1)
     html = re.sub(r"<head(?:\s[^>]*)?>", lambda tag: f"{tag[0]}{assets.scripts(path, nonce)}", html, count=1)
     html = html.replace("</head>", f"{assets.head(path)}{links}</head>", 1)
     before, element, after = html.partition("<gradio-app")

@@ -19,12 +19,14 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 
+from app.access import callers
+from app.access.callers import Caller
 from app.pages.common.cache import TimedCache
 from app.pages.common.html import ago
 from app.web import assets
 from app.web.addresses import PAGES
 from app.web.templating import TEMPLATES
-from app.web.theme import header
+from app.web.theme import chosen, header
 from app.words import numbers
 from training.units import NONE, byte_size
 from worker.store.database import UNREACHABLE
@@ -49,7 +51,8 @@ TEMPLATES.globals |= {
     "bytes": byte_size,
     "duration": numbers.duration,
     "plural": numbers.plural,
-    "none": NONE,
+    "numbers": numbers,
+    "NONE": NONE,
 }
 
 
@@ -75,7 +78,7 @@ class View:
     template: str
     context: Callable[[QueryParams], Context]
     seconds: float = 5.0
-    _latest: TimedCache[str, Now] = field(default_factory=lambda: TimedCache(seconds=1.0))
+    _latest: TimedCache[tuple[Caller, str], Now] = field(default_factory=lambda: TimedCache(seconds=1.0))
 
     def router(self) -> APIRouter:
         """The routes of the page and of its changes."""
@@ -89,6 +92,7 @@ class View:
         values: Context = {
             "head": assets.view_head(self.path),
             "header": header(self.path),
+            "colors": chosen(request.cookies),
             "name": next(address.name for address in PAGES if address.path == self.path),
             "live": f"{LIVE}{self.path}",
             "version": "",
@@ -140,7 +144,7 @@ class View:
             silent += seconds
 
     def _now(self, query: QueryParams, *, fresh: bool) -> Now:
-        """What the page shows, the same for all viewers for a moment; made again if `fresh`, as after a viewer's own action."""
+        """What the page shows, the same for all pages of a user for a moment; made again if `fresh`, as after an own action."""
 
         def made() -> Now:
             try:
@@ -149,13 +153,15 @@ class View:
                 return None, self.seconds
             return self._rendered(context), float(context.get("seconds", self.seconds))
 
+        key = callers.current(), str(query)
         if fresh:
-            self._latest.put(str(query), made())
-        return self._latest.get(str(query), made)
+            self._latest.put(key, made())
+        return self._latest.get(key, made)
 
     def _rendered(self, context: Context) -> Parts:
         template = TEMPLATES.get_template(self.template)
         values = template.new_context(context)
+        next(template.root_render_func(values))  # defines what the blocks use: the template's macros and imports
         return {name: "".join(block(values)) for name, block in template.blocks.items() if name != _MAIN}
 
 

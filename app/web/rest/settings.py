@@ -25,6 +25,8 @@ class Preferences(Answer):
     """What the caller prefers."""
 
     model: str = Field(description="that of a new form on New run; empty for none")
+    price_gpu_hour: str = Field(description="such as 2.50, or h100=2.50, l4=0.60; empty if costs are not estimated")
+    price_kwh: str
 
 
 class InstallationEntry(Answer):
@@ -50,9 +52,11 @@ router = JsonRouter(prefix="/api/settings")
 
 
 class NewPreferences(BodyForm):
-    """What the caller prefers; `model` is that of a new form on New run, empty for none."""
+    """What the caller prefers; what is left out stays."""
 
-    model: str
+    model: str | None = None
+    price_gpu_hour: str | None = None
+    price_kwh: str | None = None
 
 
 @router.get("", **answers(SettingsAnswer))
@@ -62,7 +66,7 @@ def show_settings() -> dict[str, Any]:
     admin = caller.is_local or caller.admin
     return {
         "account": account.document(),
-        "preferences": {"model": notify.current_preferences().model},
+        "preferences": notify.current_preferences().model_dump(include=set(Preferences.model_fields)),
         "folders": installation.folders(settings, admin=admin),
         "services": installation.services(settings, admin=admin),
     }
@@ -71,7 +75,7 @@ def show_settings() -> dict[str, Any]:
 @router.put("", **answers(SettingsAnswer))
 def change_settings(wanted: Annotated[NewPreferences, Body()]) -> dict[str, Any]:
     """Changes the caller's preferences."""
-    notify.set_model(wanted.model)
+    notify.change_preferences(**{name: value for name, value in wanted if value is not None})
     return show_settings()
 
 

@@ -36,9 +36,9 @@ def contrast(first, second):
 
 def values(sheet, name):
     """The values of a variable in the light and the dark scheme."""
-    found = re.findall(rf"{name}: (#[0-9a-f]{{6}});", (STATIC / sheet).read_text())
-    assert len(found) == 2, name
-    return found
+    found = re.search(rf"{name}: light-dark\((#[0-9a-f]{{6}}), (#[0-9a-f]{{6}})\);", (STATIC / sheet).read_text())
+    assert found, name
+    return found.groups()
 
 
 @pytest.fixture(params=[0, 1], ids=["light", "dark"])

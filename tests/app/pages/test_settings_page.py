@@ -41,11 +41,11 @@ def test_a_webhook_is_added_and_a_test_reports_the_real_outcome(page):
     with hooks() as receiver:
         page.goto("/")
         page.locator("nav a[href='/settings']").click()
-        page.locator("#channel-address textarea, #channel-address input").first.fill("not an address")
-        page.locator("#add-channel").click()
+        page.locator("#channel-address").fill("not an address")
+        page.get_by_role("button", name="Add", exact=True).first.click()
         says(page, ".alert", "is neither a URL nor an e-mail address")
-        page.locator("#channel-address textarea, #channel-address input").first.fill(receiver.url)
-        page.locator("#add-channel").click()
+        page.locator("#channel-address").fill(receiver.url)
+        page.get_by_role("button", name="Add", exact=True).first.click()
         says(page, "ul.channels", f"http://127.0.0.1:{receiver.port}/…part")
         page.get_by_role("button", name="Send a test to").click()
         says(page, ".outcome.good", "Test delivered")
@@ -57,8 +57,8 @@ def test_a_webhook_is_added_and_a_test_reports_the_real_outcome(page):
     page.locator("li[data-channel] .chip", has_text="Stopped").click()
     page.locator("li[data-channel] .chip[aria-pressed=true]", has_text="Stopped").wait_for()
     page.get_by_role("button", name="Remove http").click()
-    says(page, ".dialog", "Remove this address?")
-    page.locator("#confirm-setting").click()
+    says(page, "#ask", "Remove this address?")
+    page.locator("#ask [data-confirm]").click()
     page.locator("li[data-channel]").wait_for(state="detached")
 
 
@@ -69,28 +69,28 @@ def test_the_browser_shows_a_message_after_it_was_allowed_with_a_press(page):
         page.locator("[data-allow]").click()
         page.locator("[data-browser] .chip[aria-pressed=true]", has_text="Failed").wait_for()
         PlayedRun("broken").claim().end(Status.FAILED, error={"message": "It broke."})
-        page.wait_for_function("window.shown.includes('broken failed')")
+        page.wait_for_function("() => window.shown.includes('broken failed')")
         page.reload()
         page.locator("[data-test-browser]").click()
-        page.wait_for_function("window.shown.includes('Lathe can reach you here')")
+        page.wait_for_function("() => window.shown.includes('Lathe can reach you here')")
         assert "broken failed" not in page.evaluate("window.shown")  # once, not again by the next page
 
 
 def test_colleagues_are_added_with_a_token_shown_once_and_removed_after_a_question(page):
     page.goto("/settings")
     says(page, "table.folders", "Data folder")
-    page.locator("#user-name textarea, #user-name input").first.fill("anna")
-    page.locator("#add-user").click()
-    says(page, ".token-once", "The new token of anna.")
-    token = page.locator(".token-once code").inner_text()
+    page.locator("#user-name").fill("anna")
+    page.locator("#user-name").press("Enter")
+    says(page, "#told", "The new token of anna.")
+    token = page.locator("#told code").last.inner_text()
     with database.read() as session:
         assert accounts.of_token(session=session, token=token).name == "anna"
     page.reload()
     says(page, "table.users", "anna")
     assert token not in page.content()
     page.get_by_role("button", name="Remove anna").click()
-    says(page, ".dialog", "Remove anna?")
-    page.locator("#confirm-setting").click()
+    says(page, "#ask", "Remove anna?")
+    page.locator("#ask [data-confirm]").click()
     page.locator("table.users").wait_for(state="detached")
     with database.read() as session:
         assert accounts.of_token(session=session, token=token) is None
@@ -100,12 +100,29 @@ def test_colleagues_are_added_with_a_token_shown_once_and_removed_after_a_questi
 def test_a_new_form_begins_with_the_default_model(page):
     page.goto("/settings")
     says(page, "table.folders", "Data folder")
-    page.locator("#default-model textarea, #default-model input").first.fill("org/my-model")
-    page.locator("#save-model").click()
-    says(page, "p.good", "New forms begin with org/my-model.")
+    page.locator("#default-model").fill("org/my-model")
+    page.locator("#default-model").press("Enter")
+    says(page, "#told", "New forms begin with it.")
     page.goto("/new")
     page.wait_for_function("document.querySelector('#setting-model input')?.value === 'org/my-model'")
     assert field(page, "model").input_value() == "org/my-model"
+
+
+def test_colors_and_times_are_those_chosen_in_this_browser(page):
+    page.goto("/settings")
+    page.locator("#browser-theme").select_option("dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 17, 21)"
+    with page.expect_navigation():
+        page.locator("#browser-zone").select_option("UTC")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    PlayedRun("one")
+    page.goto("/new")  # a page with Gradio
+    page.locator("#start").wait_for()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 17, 21)"
+    page.goto("/settings")
+    assert page.locator("#browser-zone").input_value() == "UTC"
+    page.locator("#browser-theme").select_option("")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(244, 245, 247)"
 
 
 @pytest.mark.nightly

@@ -158,8 +158,8 @@ class TestInChromium:
         assert page.evaluate("location.search") == "?search=a+b"
         page.get_by_label("Search").press("Enter")
         page.go_back()
-        page.wait_for_function("location.search === '?search=a+b'")
-        page.wait_for_function("!document.querySelector('main').hasAttribute('aria-busy')")
+        page.wait_for_function("() => location.search === '?search=a+b'")
+        page.wait_for_function("() => !document.querySelector('main').hasAttribute('aria-busy')")
         assert page.evaluate("window.same")
 
 

@@ -128,10 +128,13 @@ def test_settings_show_folders_with_their_variables_and_keep_the_default_model(a
     shown = api.get("/api/settings").json()
     folder = next(one for one in shown["folders"] if one["name"] == "Data folder")
     assert (folder["value"], folder["source"]) == (str(home), "LATHE_DATA_DIR")
-    assert api.put("/api/settings", json={"model": " org/model "}).json()["preferences"] == {"model": "org/model"}
+    assert api.put("/api/settings", json={"model": " org/model "}).json()["preferences"]["model"] == "org/model"
     assert told(api.put("/api/settings", json={"model": "m" * 501}), 422)["field"] == "model"
+    prices = api.put("/api/settings", json={"price_gpu_hour": "h100=2.50", "price_kwh": "0.30"}).json()["preferences"]
+    assert prices == {"model": "org/model", "price_gpu_hour": "h100=2.50", "price_kwh": "0.30"}
+    assert told(api.put("/api/settings", json={"price_kwh": "cheap"}), 422)["field"] == "price_kwh"
     alice = api.get("/api/settings", headers=account("alice")).json()
-    assert alice["preferences"] == {"model": ""} and str(home) not in str(alice)
+    assert not any(alice["preferences"].values()) and str(home) not in str(alice)
     assert alice["account"]["role"] == "user"
 
 

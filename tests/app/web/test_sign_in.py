@@ -58,7 +58,7 @@ def test_the_sign_in_page_needs_no_script_and_no_other_file(web):
     page = web.get("/sign-in")
     assert page.status_code == 200
     assert not re.search(r"<(script|link|img)|url\(|@import", page.text)
-    assert "prefers-color-scheme: dark" in page.text
+    assert "light-dark(" in page.text
     assert page.headers["content-security-policy"].startswith("default-src 'none';")
     assert page.headers["x-frame-options"] == "DENY"
 

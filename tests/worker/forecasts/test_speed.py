@@ -103,10 +103,10 @@ def test_what_is_no_price_is_refused_with_the_field(gpu_hour: str, kwh: str) -> 
 
 
 def test_prices_are_stored_for_their_user_and_order_the_gpus(database: str) -> None:
-    notify.set_prices("h200=2.0, l4=2.5", "0.30")
+    notify.change_preferences(price_gpu_hour="h200=2.0, l4=2.5", price_kwh="0.30")
     assert prices.of_user(LOCAL) == Prices(None, {"h200": 2.0, "l4": 2.5}, 0.3)
     assert prices.of_user("somebody else") == Prices()
     assert [card.name for card in prices.cheapest_first(prices.of_user(LOCAL))] == ["h200", "l4"]
     with pytest.raises(PriceError):
-        notify.set_prices("a lot", "")
+        notify.change_preferences(price_gpu_hour="a lot")
     assert prices.of_user(LOCAL).kwh == 0.3

@@ -17,28 +17,20 @@ def of(*, session: Session, owner: str) -> Preferences:
     return session.get(Preferences, owner) or Preferences(owner=owner)
 
 
-def set_model(*, session: Session, owner: str, model: str) -> Preferences:
-    """Stores the model that a new form on New run begins with; empty for none.
+def change(*, session: Session, owner: str, **values: str) -> Preferences:
+    """Stores some of `model`, `price_gpu_hour` and `price_kwh`, prices as typed; worker/forecasts/prices.py reads them.
 
     Raises:
-        BadPreference: it is too long.
+        BadPreference: the model is too long.
     """
-    model = model.strip()
-    if len(model) > LONGEST_MODEL:
-        message = f"has {len(model):,} characters."
-        raise BadPreference("model", f"{model[:40]}...", message, f"Use at most {LONGEST_MODEL}.")
-    found = of(session=session, owner=owner)
-    found.model = model
-    session.add(found)
-    return found
-
-
-def set_prices(*, session: Session, owner: str, gpu_hour: str, kwh: str) -> Preferences:
-    """Stores the prices as typed; worker/forecasts/prices.py reads them."""
-    found = of(session=session, owner=owner)
-    found.price_gpu_hour, found.price_kwh = gpu_hour.strip(), kwh.strip()
-    session.add(found)
-    return found
+    kept = of(session=session, owner=owner)
+    for name, text in values.items():
+        setattr(kept, name, text.strip())
+    if len(kept.model) > LONGEST_MODEL:
+        message = f"has {len(kept.model):,} characters."
+        raise BadPreference("model", f"{kept.model[:40]}...", message, f"Use at most {LONGEST_MODEL}.")
+    session.add(kept)
+    return kept
 
 
 def add_tour_step(*, session: Session, owner: str, step: str) -> None:

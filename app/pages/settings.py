@@ -1,0 +1,45 @@
+"""The page Settings, at /settings: account, colleagues, notifications, what forms begin with, and where files are."""
+
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from app.access import account, callers, notify, users
+from app.documents import installation
+from app.documents.notifications import document
+from app.pages.common.view import Context, View
+from app.words import settings as words
+from worker.settings import get_settings
+
+
+def settings(_: QueryParams) -> Context:
+    """What the caller may see and change; `users` is None for callers who are no admins."""
+    caller, here = callers.current(), get_settings()
+    admin = caller.is_local or caller.admin
+    known = document(notify.listing(), notify.history())
+    channels = [channel for channel in known["channels"] if channel["kind"] != "browser"]
+    return {
+        "caller": caller,
+        "admin": admin,
+        "account": account.document(),
+        "channels": channels,
+        "browser_events": _browser_events(known["channels"], caller.name),
+        "tests": {message["channel"]: message for message in reversed(known["messages"]) if message["event"] == "test"},
+        "messages": known["messages"],
+        "preferences": notify.current_preferences(),
+        "users": users.listing(usage=False) if admin else None,
+        "folders": {
+            "Folders": installation.folders(here, admin=admin),
+            "For notifications": installation.services(here, admin=admin),
+        },
+        "words": words,
+    }
+
+
+def _browser_events(channels: list[dict[str, Any]], caller: str) -> list[str]:
+    """The events that the caller's open pages show."""
+    own = (channel for channel in channels if channel["kind"] == "browser" and channel["owner"] == caller)
+    return next((list(channel["events"]) for channel in own), [])
+
+
+view = View("/settings", "settings.html", settings)
