@@ -152,6 +152,9 @@
   });
   setInterval(updateTimes, 1000);
 
+  // The menu of a phone does not stay open when the screen becomes wide.
+  matchMedia("(max-width: 700px)").addEventListener("change", () => document.getElementById("pages")?.hidePopover());
+
   // A color of the style sheets by its name, such as --red, as a canvas takes it.
   const probe = document.createElement("span");
   function color(name) {

@@ -192,7 +192,8 @@ def header(path: str) -> Markup:
     )
     return Markup(
         '<header class="top"><a class="brand" href="/"><img src="{logo}" alt="" width="22" height="22">Lathe</a>'
-        '<nav>{links}</nav><a class="quiet" href="/start"{tour}>Tour</a>{who}</header>'
+        '<button type="button" class="button menu" popovertarget="pages">Menu</button>'
+        '<nav id="pages" popover aria-label="Pages">{links}</nav><a class="quiet" href="/start"{tour}>Tour</a>{who}</header>'
     ).format(logo=assets.static_url("favicon.svg"), links=links, tour=here if path == "/start" else "", who=_who())
 
 

@@ -147,6 +147,20 @@ class TestInChromium:
         page.get_by_role("button", name="At once").click()
         says(page, "#said", "lost")
 
+    def test_on_a_phone_the_pages_are_in_a_menu_that_closes(self, page: Any) -> None:
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.goto("/sweeps")
+        link, menu = page.get_by_role("link", name="System"), page.get_by_role("button", name="Menu")
+        menu.click()
+        link.wait_for()
+        page.keyboard.press("Escape")
+        link.wait_for(state="hidden")
+        menu.click()
+        page.set_viewport_size({"width": 1280, "height": 844})
+        menu.wait_for(state="hidden")
+        assert page.locator("header nav:popover-open").count() == 0
+        assert link.is_visible()
+
     def test_links_and_forms_change_the_address_and_the_parts_without_loading_the_page(self, page: Any) -> None:
         page.goto("/sweeps")
         page.evaluate("window.same = true")
