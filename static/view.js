@@ -15,10 +15,12 @@
     return `${main.dataset.live}?${query}`;
   }
 
-  // The focus stays on the same control, which the new part has again; what was opened or scrolled remains so.
+  // The focus stays on the same control of the same row, which the new part has again; what was opened or scrolled remains so.
   function fill(part, html) {
     const focused = part.contains(document.activeElement) ? document.activeElement : null;
-    const index = focused && [...part.querySelectorAll(CONTROLS)].indexOf(focused);
+    const key = focused?.closest("[data-key]")?.dataset.key;
+    const rowOf = () => (key && rowIn(part, key)) || part;
+    const index = focused && [...rowOf().querySelectorAll(CONTROLS)].indexOf(focused);
     const folds = new Map([...part.querySelectorAll("details[id]")].map((fold) => [fold.id, fold.open]));
     const scrolled = new Map([...part.querySelectorAll("[data-scroll]")].map((box) => [box.dataset.scroll, [box.scrollLeft, box.scrollTop]]));
     part.innerHTML = html;
@@ -26,18 +28,35 @@
     for (const box of part.querySelectorAll("[data-scroll]")) {
       [box.scrollLeft, box.scrollTop] = scrolled.get(box.dataset.scroll) ?? [0, 0];
     }
-    const again = focused?.id ? document.getElementById(focused.id) : focused && part.querySelectorAll(CONTROLS)[index];
+    const again = focused?.id ? document.getElementById(focused.id) : focused && rowOf().querySelectorAll(CONTROLS)[index];
     again?.focus({ preventScroll: true });
     part.dispatchEvent(new CustomEvent("filled", { bubbles: true }));
+  }
+
+  function rowIn(part, key) {
+    return part.querySelector(`[data-key="${CSS.escape(key)}"]`);
+  }
+
+  // Only these rows of a part have changed.
+  function fillRows(part, rows) {
+    for (const [key, html] of Object.entries(rows)) {
+      const row = rowIn(part, key);
+      const template = Object.assign(document.createElement("template"), { innerHTML: html });
+      const fresh = template.content.firstElementChild;
+      for (const name of row.getAttributeNames()) row.removeAttribute(name);
+      for (const { name, value } of fresh.attributes) row.setAttribute(name, value);
+      fill(row, fresh.innerHTML);
+    }
   }
 
   function show({ parts, unreachable, missing }) {
     if (missing) return void location.reload();
     document.getElementById("unreachable").hidden = !unreachable;
-    for (const [name, html] of Object.entries(parts ?? {})) {
+    for (const [name, content] of Object.entries(parts ?? {})) {
       const part = main.querySelector(`[data-part="${name}"]`);
       if (!part) return void location.reload(); // the page was made while the database was unreachable
-      fill(part, html);
+      if (typeof content === "string") fill(part, content);
+      else fillRows(part, content);
     }
     lathe.updateTimes();
   }
@@ -57,8 +76,14 @@
 
   // Shows what an address of this page shows.
   function go(query, { replace = false } = {}) {
-    history[replace ? "replaceState" : "pushState"](null, "", query || location.pathname);
+    history[replace ? "replaceState" : "pushState"](null, "", query === "?" ? location.pathname : query);
     main.setAttribute("aria-busy", "true");
+    renew();
+  }
+
+  // Asks for all parts again, whatever they are.
+  function renew() {
+    readAddress();
     shown = "another";
     follow();
   }
@@ -101,11 +126,16 @@
     return body;
   }
 
-  // Sends the request of a button or a form; what the server refuses is thrown.
+  function bodyOf(source) {
+    if (source.matches("form")) return written(source);
+    if (source.matches("select")) return { [source.name]: source.value };
+    return source.dataset.body && JSON.parse(source.dataset.body);
+  }
+
+  // Sends the request of a button, a form, or a list with what is chosen in it; what the server refuses is thrown.
   async function send(source) {
     const [method, path] = source.dataset.do.split(" ", 2);
-    const body = source.matches("form") ? written(source) : source.dataset.body && JSON.parse(source.dataset.body);
-    const answer = await lathe.request(path, method, body);
+    const answer = await lathe.request(path, method, bodyOf(source));
     const { then, told } = source.dataset;
     if (then) return void location.assign(then.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(answer[key])));
     if (told) tell(told, answer);
@@ -121,24 +151,27 @@
       if (source.matches("form[data-do^=POST]")) source.reset();
     } catch (error) {
       say(error.message);
+      for (const option of source.options ?? []) option.selected = option.defaultSelected;
     }
     button.disabled = false;
   }
 
-  // Asks in a dialog before the request of a button is sent; the dialog says why it was refused.
-  function question(button) {
-    const { heading, text, label } = JSON.parse(button.dataset.ask);
+  // Asks in a dialog before `act` does something, and says why it was refused. `act` can change the dialog's text meanwhile.
+  // Without a label there is nothing to do.
+  function question({ heading, text, label }, act) {
     const confirm = ask.querySelector("[data-confirm]");
     const alert = ask.querySelector(".alert");
+    const change = (words) => (document.getElementById("ask-text").textContent = words);
     document.getElementById("ask-heading").textContent = heading;
-    document.getElementById("ask-text").textContent = text;
+    change(text);
     confirm.textContent = label;
+    confirm.hidden = !label;
     confirm.disabled = false;
     alert.hidden = true;
     confirm.onclick = async () => {
       confirm.disabled = true;
       try {
-        await send(button);
+        await act(change);
         ask.close();
       } catch (error) {
         alert.textContent = error.message;
@@ -151,23 +184,31 @@
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-do]");
-    if (button) return void (button.dataset.ask ? question(button) : sent(button));
-    if (event.target.closest("#ask [data-close]")) return void ask.close();
+    if (button) return void (button.dataset.ask ? question(JSON.parse(button.dataset.ask), () => send(button)) : sent(button));
+    if (event.target.closest("dialog [data-close]")) return void event.target.closest("dialog").close();
     const link = event.target.closest("main a[href^='?']");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     go(link.getAttribute("href"));
   });
 
-  // Forms with data-live: the page shows what is typed; empty fields are not in the address.
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("select[data-do]")) sent(event.target);
+  });
+
+  // Forms with data-live: the page shows what is typed; empty fields are not in the address. Of the rest of the address, what
+  // data-keeps names stays.
   let typing = 0;
+  const liveForm = (event) => (event.target.form?.matches("form[data-live]") ? event.target.form : null);
   function read(form, replace) {
     clearTimeout(typing);
-    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
-    go(`?${query}`, { replace });
+    const kept = (form.dataset.keeps ?? "").split(" ");
+    const fields = [...new FormData(form)].filter(([name, value]) => value && !kept.includes(name));
+    const others = [...new URLSearchParams(location.search)].filter(([name]) => kept.includes(name));
+    go(`?${new URLSearchParams([...fields, ...others])}`, { replace });
   }
   document.addEventListener("input", (event) => {
-    const form = event.target.closest("form[data-live]");
+    const form = liveForm(event);
     if (!form) return;
     clearTimeout(typing);
     typing = setTimeout(() => read(form, true), TYPING_MS);
@@ -179,13 +220,40 @@
     else read(event.target, false);
   });
 
+  // The fields of such forms show what is in the address, apart from one in which a user types.
+  function readAddress() {
+    const query = new URLSearchParams(location.search);
+    const fields = [...document.querySelectorAll("form[data-live]")].flatMap((form) => [...form.elements]);
+    for (const field of fields) {
+      if (!field.name || field.type === "hidden" || field === document.activeElement) continue;
+      if (["checkbox", "radio"].includes(field.type)) field.checked = (query.get(field.name) ?? "") === field.value;
+      else field.value = query.get(field.name) ?? "";
+    }
+  }
+
+  // Menus: one is open at a time; it closes on Escape and on a click outside.
+  const openMenus = () => [...document.querySelectorAll("details.menu[open]")];
+  document.addEventListener("click", (event) => {
+    for (const menu of openMenus()) if (!menu.contains(event.target)) menu.open = false;
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") {
+      for (const menu of openMenus()) {
+        menu.open = false;
+        menu.querySelector("summary").focus();
+      }
+    } else if (event.key === "/" && !event.target.closest("input, textarea, select")) {
+      const search = document.querySelector("main input[type=search]");
+      if (!search) return;
+      event.preventDefault();
+      search.focus();
+    }
+  });
+
   document.addEventListener("visibilitychange", follow);
   addEventListener("pagehide", () => source?.close());
-  addEventListener("popstate", () => {
-    shown = "another";
-    follow();
-  });
-  window.lathe.view = { go, follow, say };
+  addEventListener("popstate", renew);
+  window.lathe.view = { follow, go, question, renew, say };
   lathe.copies(document.body);
   follow();
   lathe.updateTimes();

@@ -3,15 +3,18 @@
 A template (app/pages/templates/) extends page.html. Each of its blocks, apart from `main`, is a part: it stands in an element with
 the block's name as `data-part`, which static/view.js fills again with what the server sends. What a page shows is in its address:
 links like `?sort=name` and forms with `data-live` change the address and the parts, without loading the page again. Buttons call
-REST (`action` in app/pages/templates/parts.html).
+REST (`action` in app/pages/templates/parts.html). Of a table whose rows have a `data-key`, only the rows that changed are sent.
 """
 
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from html import unescape
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import HTMLResponse
@@ -30,6 +33,7 @@ from app.web.theme import chosen, header
 from app.words import numbers
 from training.units import NONE, byte_size
 from worker.store.database import UNREACHABLE
+from worker.store.sight import HIDDEN
 
 Context = dict[str, Any]
 Parts = dict[str, str]
@@ -40,6 +44,8 @@ Now = tuple[Parts | None, float]
 LIVE = "/api/pages"
 """The changes of a page are at this, followed by the page's address."""
 _MAIN = "main"
+# Where rows of tables begin, and the last one ends.
+_ROWS, _KEY = re.compile(r"(?=<tr data-key=|</tbody>)"), re.compile(r'<tr data-key="([^"]*)"')
 _PING_SECONDS, _RETRY_MS = 15.0, 2000
 # Without Gradio no script compiles code, and none is in the page itself.
 _POLICY = (
@@ -53,6 +59,7 @@ TEMPLATES.globals |= {
     "plural": numbers.plural,
     "numbers": numbers,
     "NONE": NONE,
+    "HIDDEN": HIDDEN,
 }
 
 
@@ -72,12 +79,15 @@ class View:
 
     If `context` raises one of UNREACHABLE, the page says so, and shows its parts when the database answers. If it raises
     MissingError, the page says that, with status 404. A key `seconds` of the context sets when the next call comes.
+
+    Values of the query that are in `remembered` are taken from the cookie `lathe_NAME`, where the address has none.
     """
 
     path: str
     template: str
     context: Callable[[QueryParams], Context]
     seconds: float = 5.0
+    remembered: tuple[str, ...] = ()
     _latest: TimedCache[tuple[Caller, str], Now] = field(default_factory=lambda: TimedCache(seconds=1.0))
 
     def router(self) -> APIRouter:
@@ -100,7 +110,7 @@ class View:
         }
         template, status = self.template, 200
         try:
-            context = self.context(request.query_params)
+            context = self.context(self._query(request))
         except UNREACHABLE:
             template, values["unreachable"] = "page.html", True
         except MissingError as missing:
@@ -115,9 +125,14 @@ class View:
         self, request: Request, shown: str = "", last_event_id: Annotated[str, Header()] = ""
     ) -> Response:
         """What changes in the page, as server-sent events: HTML by part. `shown` is the version that the page has."""
-        query = QueryParams([(name, value) for name, value in request.query_params.multi_items() if name != "shown"])
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return EventSourceResponse(self._stream(query, last_event_id or shown), headers=headers)
+        return EventSourceResponse(self._stream(self._query(request), last_event_id or shown), headers=headers)
+
+    def _query(self, request: Request) -> QueryParams:
+        asked = [(name, value) for name, value in request.query_params.multi_items() if name != "shown"]
+        cookies = {name: request.cookies.get(f"lathe_{name}", "") for name in self.remembered}
+        kept = [(name, unquote(value)) for name, value in cookies.items() if value and name not in dict(asked)]
+        return QueryParams(asked + kept)
 
     async def _stream(self, query: QueryParams, sent: str) -> AsyncIterator[bytes]:
         yield format_sse_event(retry=_RETRY_MS, comment="follows the page")
@@ -133,7 +148,8 @@ class View:
             if parts is None:
                 message = {"unreachable": True} if reachable else None
             elif not reachable or _version(parts) != sent:
-                message = {"parts": {name: text for name, text in parts.items() if before.get(name) != text}}
+                changed = {name: text for name, text in parts.items() if before.get(name) != text}
+                message = {"parts": {name: _changed(before.get(name), text) for name, text in changed.items()}}
             if parts is not None:
                 before, sent = parts, _version(parts)
             reachable, fresh = parts is not None, False
@@ -163,6 +179,20 @@ class View:
         values = template.new_context(context)
         next(template.root_render_func(values))  # defines what the blocks use: the template's macros and imports
         return {name: "".join(block(values)) for name, block in template.blocks.items() if name != _MAIN}
+
+
+def _changed(before: str | None, now: str) -> str | dict[str, str]:
+    """The rows that changed by their `data-key`, if nothing else did; else the whole part."""
+    old, new = _ROWS.split(before or ""), _ROWS.split(now)
+    if [_key(piece) for piece in old] != [_key(piece) for piece in new]:
+        return now
+    changed = {_key(piece): piece for piece, shown in zip(new, old, strict=True) if piece != shown}
+    return now if "" in changed else changed
+
+
+def _key(piece: str) -> str:
+    found = _KEY.match(piece)
+    return unescape(found[1]) if found else ""
 
 
 def _event(message: dict[str, Any] | None, version: str) -> bytes:

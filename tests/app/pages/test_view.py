@@ -16,8 +16,10 @@ from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 from web import account, client
 
+from app.documents.sweep import brief
 from app.pages.common.view import View
 from app.web.templating import TEMPLATES
+from app.words import sweeps as words
 from worker.settings import get_settings
 from worker.store import database
 from worker.store.tables import Run, Sweep
@@ -95,6 +97,31 @@ def test_only_changes_are_sent_and_trouble_once() -> None:
     assert again == {"parts": {}}  # what the page shows is still right
 
 
+def test_of_a_table_only_the_rows_that_changed_are_sent(home: None) -> None:
+    with database.read() as session:
+        first, second = (brief(session, sweep) for sweep in (new_sweep(), new_sweep()))
+    changed, found = second | {"name": "<other>"}, {"words": words}
+    start = [first, second]
+    contexts = [{"sweeps": listed, **found} for listed in (start, start, [first, changed], [changed], [])]
+    whole, row, fewer, none = (message["parts"]["list"] for message in messages(sweeps_of(*contexts), "another", 4))
+    assert second["name"] in whole and "No sweeps yet" in none
+    assert list(row) == [second["id"]] and "&lt;other&gt;" in row[second["id"]]
+    assert fewer.count("<tr data-key") == 1
+
+
+def test_what_a_browser_remembers_counts_where_the_address_says_nothing() -> None:
+    def context(query: QueryParams) -> dict[str, Any]:
+        return {"sweeps": [], "seen": asked.append(query.getlist("sort"))}
+
+    asked: list[list[str]] = []
+    application = FastAPI()
+    application.include_router(View("/sweeps", "sweeps.html", context, remembered=("sort",)).router())
+    browser = TestClient(application, cookies={"lathe_sort": "by%20name", "lathe_other": "x"})
+    for address in ("/sweeps", "/sweeps?sort=id", "/sweeps?other=1"):
+        assert browser.get(address).status_code == 200
+    assert asked == [["by name"], ["id"], ["by name"]]
+
+
 def test_the_list_is_that_of_the_viewer(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LATHE_VISIBILITY", "own")
     get_settings.cache_clear()
@@ -164,17 +191,50 @@ class TestInChromium:
     def test_links_and_forms_change_the_address_and_the_parts_without_loading_the_page(self, page: Any) -> None:
         page.goto("/sweeps")
         page.evaluate("window.same = true")
-        put(page, '<a href="?sort=name">Sort</a><form data-live><input name="search" aria-label="Search"></form>')
-        with page.expect_request("**/api/pages/sweeps?sort=name&**"):
+        form = '<form data-live data-keeps="sort"><input name="search" aria-label="Search"></form>'
+        put(page, f'<a href="?sort=name&page=2">Sort</a>{form}')
+        with page.expect_request("**/api/pages/sweeps?sort=name&page=2&**"):
             page.get_by_role("link", name="Sort").click()
-        with page.expect_request("**/api/pages/sweeps?search=a+b&**"):
+        with page.expect_request("**/api/pages/sweeps?search=a+b&sort=name&**"):
             page.get_by_label("Search").fill("a b")
-        assert page.evaluate("location.search") == "?search=a+b"
+        assert page.evaluate("location.search") == "?search=a+b&sort=name"
         page.get_by_label("Search").press("Enter")
+        page.get_by_role("link", name="Sort").click()
+        assert page.get_by_label("Search").input_value() == ""
         page.go_back()
-        page.wait_for_function("() => location.search === '?search=a+b'")
+        page.wait_for_function("() => location.search === '?search=a+b&sort=name'")
+        assert page.get_by_label("Search").input_value() == "a b"
         page.wait_for_function("() => !document.querySelector('main').hasAttribute('aria-busy')")
         assert page.evaluate("window.same")
+
+    def test_a_list_sends_what_is_chosen_and_returns_to_what_was_if_it_is_refused(self, page: Any) -> None:
+        sweep = new_sweep()
+        run = runs_of(sweep)[0].id
+        page.goto("/sweeps")
+        options = "<option>high</option><option selected>normal</option><option>most</option>"
+        put(page, f'<select name="priority" aria-label="Priority" data-do="PATCH /api/runs/{run}">{options}</select>')
+        page.get_by_label("Priority").select_option("most")
+        says(page, "#said", "priority")
+        assert page.get_by_label("Priority").input_value() == "normal"
+        page.get_by_label("Priority").select_option("high")
+        page.locator("#said", has_text="priority").wait_for(state="hidden")
+        assert eventually(lambda: runs_of(sweep)[0].priority == 1)
+
+    def test_one_menu_is_open_at_a_time_and_closes_on_escape_and_outside(self, page: Any) -> None:
+        page.goto("/sweeps")
+        put(page, "".join(f'<details class="menu"><summary>{name}</summary>of {name}</details>' for name in "AB"))
+        menus = page.locator("details.menu[open]")
+        page.locator("summary", has_text="A").click()
+        page.locator("summary", has_text="B").click()
+        says(page, "details.menu[open]", "of B")
+        assert menus.count() == 1
+        page.keyboard.press("Escape")
+        assert menus.count() == 0
+        assert page.evaluate("document.activeElement.textContent") == "B"
+        page.keyboard.press("Enter")
+        says(page, "details.menu[open]", "of B")
+        page.locator("h1").click()
+        assert menus.count() == 0
 
 
 def put(page: Any, markup: str) -> None:
