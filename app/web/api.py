@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import exc
 from starlette.exceptions import HTTPException
 
-from app.access import callers, changes
+from app.access import callers, changes, quickstart
 from app.access.account import NoOwnToken
 from app.access.intake import ImportNotFound
 from app.access.notify import TooSoon
@@ -136,6 +136,12 @@ def create_run(
     return _document(
         submit.submit(config, reach=caller.reach, owner=caller.name, parent_id=origin, submission=submission).id
     )
+
+
+@router.post("/api/runs/sample", status_code=201, **answers(RunAnswer, 201))
+def create_sample_run() -> dict[str, Any]:
+    """Queues the sample run: the starter model learns to write orders as JSON. Its data are stored as data sets."""
+    return _document(quickstart.start().id)
 
 
 @router.get("/api/runs/{run_id}", **answers(RunAnswer))

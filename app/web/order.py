@@ -33,6 +33,7 @@ class Description(BodyForm):
     archived: bool | None = None
     held: bool | None = None
     priority: Literal["high", "normal", "low"] | None = None
+    users: list[str] | None = Field(None, description="with whom it is shared; `*` stands for all users")
 
 
 class Move(BodyForm):
@@ -49,7 +50,7 @@ class QueueChange(BodyForm):
 
 @router.patch("/api/runs/{run_id}", **answers(RunAnswer))
 def describe_run(run_id: str, change: Annotated[Description, Body()]) -> dict[str, Any]:
-    """Changes name, notes, tags, pin, archive, hold or priority of a run: all that the body names, or nothing."""
+    """Changes name, notes, tags, pin, archive, hold, priority or users of a run: all that the body names, or nothing."""
     priority = None if change.priority is None else waiting.PRIORITIES[change.priority]
     changes.edit(run_id, **change.model_dump(exclude={"priority"}), priority=priority)
     with database.read() as session:

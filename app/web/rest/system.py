@@ -11,7 +11,9 @@ from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers, columns
 from app.web.rest.users import AccountUse
 from worker.broker_state import Broker
 from worker.disk.offers import Freeable
-from worker.machine.sizes import Size
+from worker.machine.sizes import Size, size_of
+from worker.settings import get_settings
+from worker.store import database, runs
 from worker.store.system.database_facts import DatabaseFacts
 from worker.store.tables import Machine, MachineAside
 
@@ -202,6 +204,12 @@ class System(Answer):
     limits: dict[str, Any]
 
 
+class RunSizes(Answer):
+    """The disk use of runs by their ids, measured now."""
+
+    runs: dict[str, Size]
+
+
 class RemovedMachine(Answer):
     """The machine that was removed."""
 
@@ -233,6 +241,14 @@ def show_system(
 ) -> dict[str, Any]:
     """Machines, devices, disk, queue and services (docs/system.md). The disk use is measured in the background."""
     return system_document.document(callers.current().may_change, wait=wait)
+
+
+@router.get("/api/system/runs", **answers(RunSizes))
+def show_run_sizes(ids: Annotated[str, Query(description="Ids of runs, separated by commas.")]) -> dict[str, Any]:
+    """The disk use of these runs: what deleting them frees."""
+    with database.read() as session:
+        found = [runs.get(session=session, run_id=run_id).id for run_id in ids.split(",")]
+    return {"runs": {run_id: vars(size_of(get_settings().runs_dir / run_id)) for run_id in found}}
 
 
 @router.post("/api/system/free", status_code=202, **answers(System, 202))

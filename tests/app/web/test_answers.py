@@ -18,7 +18,11 @@ from worker.settings import get_settings
 from worker.store import database
 
 ROWS = "".join(json.dumps({"prompt": f"{n}", "completion": f"{n + 1}"}) + "\n" for n in range(20))
-QUERIES = {"/api/compare": "runs={run},{failed}", "/api/compare/series": "runs={run},{failed}"}
+QUERIES = {
+    "/api/system/runs": "ids={run},{failed}",
+    "/api/compare": "runs={run},{failed}",
+    "/api/compare/series": "runs={run},{failed}",
+}
 QUERIES |= dict.fromkeys(
     ["/api/datasets/{dataset_id}/tokens", "/api/datasets/{dataset_id}/rows/{row}/tokens"], f"model={STARTER}"
 )

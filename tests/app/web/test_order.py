@@ -112,3 +112,20 @@ def test_runs_are_exported_as_csv_json_and_markdown(api):
 
 def test_an_export_of_nothing_is_an_empty_table(api):
     assert api.get("/api/runs.csv").text == "id\r\n"
+
+
+def test_the_size_of_a_run_is_what_deleting_it_frees(api):
+    run, empty = PlayedRun("sums").claim().end(), PlayedRun("letters")
+    folder = get_settings().runs_dir / run.id
+    folder.mkdir(parents=True)
+    (folder / "adapter.bin").write_bytes(b"x" * 1000)
+    sizes = api.get("/api/system/runs", params={"ids": f"{run.id},{empty.id}"}).json()["runs"]
+    assert sizes == {run.id: {"bytes": 1000, "files": 1}, empty.id: {"bytes": 0, "files": 0}}
+    assert told(api.get("/api/system/runs", params={"ids": "nothing"}), 404)["field"] == "run"
+
+
+def test_the_example_is_queued_with_its_data(api):
+    started = api.post("/api/runs/sample")
+    assert (started.status_code, started.json()["name"], started.json()["status"]) == (201, "Orders to JSON", "queued")
+    stored = {item["id"] for item in api.get("/api/datasets").json()["datasets"]}
+    assert {started.json()["config"][name] for name in ("data", "validation_data")} == stored

@@ -13,11 +13,7 @@ from prepared import prepared_installation  # noqa: F401
 from sqlmodel import SQLModel, select, update
 from web import client
 
-from app.access import callers
-from app.access.callers import Caller
 from app.access.intake import intakes
-from app.pages.runs import actions
-from app.pages.runs import page as runs_page
 from app.web.addresses import PAGES
 from app.web.streams import live
 from worker.settings import get_settings
@@ -353,21 +349,16 @@ def test_neither_of_two_who_uploaded_a_file_takes_it_from_the_other(api, prepare
     assert seen() == [404, 404]
 
 
-def test_the_form_edit_of_a_run_names_with_whom_it_is_shared(api, prepared, own):
-    callers.begin(Caller("alice"))
-    try:
-        values = actions.described([own["run_id"]])
-        assert values["users"] == ""
-        named = values["name"], values["tags"], values["notes"]
-        refused = actions.describe(values, *named, "bob, bbo").refused
-        assert "'bbo': there is no such account" in refused[own["run_id"]]
-        assert actions.describe(values, "new name", *named[1:], "bbo").refused  # all or nothing
-        assert actions.described([own["run_id"]])["name"] == named[0]
-        assert actions.describe(values, *named, "bob, carol").done == [own["run_id"]]
-        assert actions.described([own["run_id"]])["users"] == "bob, carol"
-    finally:
-        callers.begin(Caller())
-    assert api.get(f"/api/runs/{own['run_id']}", headers=as_(prepared, "bob")).status_code == 200
+def test_a_change_of_a_run_names_with_whom_it_is_shared(api, prepared, own):
+    alice, path = as_(prepared, "alice"), f"/api/runs/{own['run_id']}"
+    before = api.get(path, headers=alice).json()["name"]
+    refused = api.patch(path, json={"name": "new name", "users": ["bob", "bbo"]}, headers=alice)
+    assert refused.status_code == 422 and "'bbo': there is no such account" in refused.text
+    assert api.get(path, headers=alice).json()["name"] == before  # all or nothing
+    assert api.get(f"{path}/shares", headers=alice).json()["users"] == []
+    assert api.patch(path, json={"users": ["bob", "carol"]}, headers=alice).status_code == 200
+    assert api.get(f"{path}/shares", headers=alice).json()["users"] == ["bob", "carol"]
+    assert api.get(path, headers=as_(prepared, "bob")).status_code == 200
 
 
 def test_a_deleted_run_is_no_longer_shared(api, prepared, own):
@@ -381,14 +372,8 @@ def test_a_deleted_run_is_no_longer_shared(api, prepared, own):
 def events(prepared, ids):
     """What pages send with a click: each names something of alice's."""
     run, data = ids["run_id"], ids["dataset_id"]
-    several = [run, prepared.failed, prepared.waiting]
     yield from (
-        {"action": action, "runs": several}
-        for action in ("edit", "archive", "unarchive", *runs_page.CONFIRMED, *runs_page.ACTIONS)
-    )
-    yield from (
-        {"queue": "pause"}, {"move": prepared.waiting, "before": ""}, {"hold": prepared.waiting, "held": True},
-        {"priority": 1, "run": prepared.waiting}, {"search": "ebra"}, {"remove": data}, {"dismiss": 1}, {"use": "node1"},
+        {"search": "ebra"}, {"remove": data}, {"dismiss": 1}, {"use": "node1"},
         {"free": ["finished_checkpoints"]}, {"add": run}, {"add": prepared.failed}, {"address": f"id={data}"}, {"save": True},
         {"forget": True}, {"again": True}, {"stop": True}, {"random": True}, {"row": 2}, {"rotate_user": "alice"},
         {"remove_user": "alice"}, {"remove_channel": "1"}, {"test": "1"}, {"delete": "1"}, {"share": True}, {"card": data},
@@ -398,7 +383,7 @@ def events(prepared, ids):
 
 def takes_event(web, number):
     """True if a page's handler reads what the page sends with a click."""
-    handler = web.app.state.first_drawings._pages["/"][0]._blocks.fns[number].fn
+    handler = web.app.state.first_drawings._pages["/new"][0]._blocks.fns[number].fn
     return any(one.annotation is gr.EventData for one in inspect.signature(handler).parameters.values())
 
 
