@@ -1,210 +1,280 @@
-// The page Runs: selection of runs with a bar of actions, columns, grouping, and the queue's order by drag.
+// The page Runs: selection of runs with a bar of actions, columns, and the queue's order by drag.
 (() => {
   "use strict";
   const COOKIE = "lathe_columns";
+  const MOST_NAMED = 8;
+  const list = document.querySelector('[data-part="list"]');
+  const bar = document.querySelector(".selection");
+  const edit = document.getElementById("edit");
+  const selected = new Map(); // what the box of each selected run says about it, by id
+  let last = null; // the row that was clicked last: Shift selects from there
 
-  // The list: the address holds its view, so that a refresh and a shared link show the same.
-  function runs(element, trigger, watch) {
-    const selected = new Set();
-    let chosen = null; // columns that were asked for and are not shown yet
-    let later = 0;
-    let last = null; // the row that was clicked last: Shift selects from there
-    const bar = selectionBar(selected, trigger, apply);
+  const ACTIONS = {
+    pin: ["pinned", (id) => change(id, { pinned: true })],
+    unpin: ["unpinned", (id) => change(id, { pinned: false })],
+    archive: ["archived", (id) => change(id, { archived: true })],
+    unarchive: ["returned from the archive", (id) => change(id, { archived: false })],
+    stop: ["asked to stop", (id) => lathe.request(`/api/runs/${id}/stop`, "POST")],
+    delete: ["deleted", (id) => lathe.request(`/api/runs/${id}`, "DELETE").then(() => selected.delete(id))],
+  };
 
-    const boxes = () => [...element.querySelectorAll("input[data-pick]")];
+  const change = (id, values) => lathe.request(`/api/runs/${id}`, "PATCH", values);
+  const count = (number, noun = "run") => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+  const boxes = () => [...list.querySelectorAll("input[data-pick]")];
 
-    function apply() {
-      for (const box of boxes()) {
-        box.checked = selected.has(box.dataset.pick);
-        box.closest("tr").classList.toggle("selected", box.checked);
-      }
-      const all = element.querySelector("input[data-pick-all]");
-      const picked = boxes().filter((box) => box.checked).length;
-      if (all) {
-        all.checked = picked > 0 && picked === boxes().length;
-        all.indeterminate = picked > 0 && !all.checked;
-      }
-      bar.show();
+  // Selection
+
+  function apply() {
+    for (const box of boxes()) {
+      if (selected.has(box.dataset.pick)) selected.set(box.dataset.pick, box.dataset);
+      box.checked = selected.has(box.dataset.pick);
+      box.closest("tr").classList.toggle("selected", box.checked);
     }
+    const all = list.querySelector("input[data-pick-all]");
+    const picked = boxes().filter((box) => box.checked).length;
+    if (all) {
+      all.checked = picked > 0 && picked === boxes().length;
+      all.indeterminate = picked > 0 && !all.checked;
+    }
+    showBar();
+  }
 
-    function keep() {
-      const list = element.querySelector("[data-query]");
-      if (list && chosen?.join(",") === list.dataset.columns) chosen = null;
-      if (list) {
-        const query = list.dataset.query;
-        history.replaceState(null, "", query ? `/?${query}` : "/");
+  function showBar() {
+    bar.hidden = selected.size === 0;
+    const ids = [...selected.keys()].join(",");
+    bar.querySelector("b").textContent = `${selected.size} selected`;
+    for (const link of bar.querySelectorAll("[data-link]")) {
+      link.href = link.dataset.link === "compare" ? `/compare?runs=${ids}` : `/api/runs.${link.dataset.link}?ids=${ids}`;
+    }
+  }
+
+  function select(box, on) {
+    if (on) selected.set(box.dataset.pick, box.dataset);
+    else selected.delete(box.dataset.pick);
+  }
+
+  function pick(box, range) {
+    const order = boxes();
+    const from = range && last ? order.findIndex((other) => other.dataset.pick === last) : -1;
+    const to = order.indexOf(box);
+    const between = from < 0 ? [box] : order.slice(Math.min(from, to), Math.max(from, to) + 1);
+    for (const other of between) select(other, box.checked);
+    last = box.dataset.pick;
+    apply();
+  }
+
+  list.addEventListener("click", (event) => {
+    const box = event.target.closest("input[data-pick]");
+    if (box) pick(box, event.shiftKey);
+  });
+  list.addEventListener("change", (event) => {
+    if (!event.target.matches("[data-pick-all]")) return;
+    for (const box of boxes()) select(box, event.target.checked);
+    apply();
+  });
+  list.addEventListener("filled", apply);
+  apply();
+
+  // Actions
+
+  // Changes one run after the other; a refusal does not keep the others from being changed. Returns what was refused, by name.
+  async function each(runs, act, tell) {
+    const refused = [];
+    let done = 0;
+    for (const [id, { name }] of runs) {
+      tell?.(`${done.toLocaleString("en")} of ${count(runs.length)}`);
+      try {
+        await act(id);
+      } catch (error) {
+        refused.push([name, error.message]);
       }
+      done += 1;
+    }
+    lathe.view.follow();
+    return refused;
+  }
+
+  function element(tag, text, attributes = {}) {
+    return Object.assign(document.createElement(tag), { textContent: text, ...attributes });
+  }
+
+  function refusals(refused) {
+    const alert = element("div", "", { className: "alert", role: "alert" });
+    const items = element("ul", "");
+    items.append(...refused.slice(0, MOST_NAMED).map(([name, reason]) => element("li", `${name}: ${reason}`)));
+    alert.append(element("b", `${count(refused.length)} unchanged.`), items);
+    return alert;
+  }
+
+  function tellOutcome(said, done, refused) {
+    const notice = element("p", `${count(done)} ${said}.`, { className: "notice" });
+    document.getElementById("outcome").replaceChildren(...(done || !refused.length ? [notice] : []), ...(refused.length ? [refusals(refused)] : []));
+  }
+
+  async function perform(action, runs, tell) {
+    const [said, act] = ACTIONS[action];
+    const refused = await each(runs, act, tell);
+    tellOutcome(said, runs.length - refused.length, refused);
+    apply();
+  }
+
+  function named(runs) {
+    const more = runs.length > MOST_NAMED ? ` and ${runs.length - MOST_NAMED} more` : "";
+    return runs.slice(0, MOST_NAMED).map(([, { name }]) => name).join(", ") + more;
+  }
+
+  const isActive = ([, { status }]) => ["queued", "running"].includes(status);
+
+  function askToStop(runs) {
+    const active = runs.filter(isActive);
+    const running = active.filter(([, { status }]) => status === "running").length;
+    if (!active.length) return lathe.view.question({ heading: "Nothing to do", text: "None of the selected runs is queued or running." });
+    const text = [
+      running && `${running} running: each saves a checkpoint after the current step and exits; Resume continues from it.`,
+      active.length > running && `${active.length - running} queued: removed from the queue.`,
+      named(active),
+    ];
+    lathe.view.question({ heading: `Stop ${count(active.length)}?`, text: text.filter(Boolean).join("\n"), label: "Stop" },
+      (tell) => perform("stop", active, tell));
+  }
+
+  async function askToDelete(runs) {
+    const ended = runs.filter((run) => !isActive(run));
+    const kept = runs.length - ended.length;
+    if (!ended.length) return lathe.view.question({ heading: "Nothing to do", text: "All selected runs are queued or running. Stop them first." });
+    const sizes = await lathe.request(`/api/system/runs?ids=${ended.map(([id]) => id).join(",")}`);
+    const bytes = Object.values(sizes.runs).reduce((sum, size) => sum + size.bytes, 0);
+    const results = ended.filter(([, data]) => "result" in data).length;
+    const lost = results ? `, and the results of ${count(results, "finished run")}` : "";
+    const text = [
+      `This frees ${size(bytes)} on disk. Settings, metrics, log and checkpoints are lost${lost}. This cannot be undone; archiving hides runs and keeps everything.`,
+      kept && `Not deleted, because queued or running: ${count(kept)}. Stop them first.`,
+      named(ended),
+    ];
+    lathe.view.question({ heading: `Delete ${count(ended.length)}?`, text: text.filter(Boolean).join("\n"), label: "Delete" },
+      (tell) => perform("delete", runs, tell));
+  }
+
+  function size(bytes) {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    const power = Math.min(Math.floor(Math.log2(Math.max(bytes, 1)) / 10), units.length - 1);
+    return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${units[power]}`;
+  }
+
+  // The form Edit: name, notes and users of a single run; tags that are added or removed in it, for all selected runs.
+
+  const words = (text) => text.split(",").map((word) => word.trim()).filter(Boolean);
+  const field = (name) => edit.querySelector(`[name=${name}]`);
+
+  async function openEdit(runs) {
+    const single = runs.length === 1;
+    const shared = runs.map(([, { tags }]) => words(tags)).reduce((some, tags) => some.filter((tag) => tags.includes(tag)));
+    document.getElementById("edit-heading").textContent = single ? "Edit the run" : `Tags of ${count(runs.length)}`;
+    edit.querySelector(".alert").hidden = true;
+    for (const label of edit.querySelectorAll(".single")) label.hidden = !single;
+    field("tags").value = field("tags").dataset.before = shared.join(", ");
+    if (single) await fillSingle(runs[0][0]);
+    edit.showModal();
+  }
+
+  async function fillSingle(id) {
+    const run = await lathe.request(`/api/runs/${id}`);
+    const { users } = field("users") ? await lathe.request(`/api/runs/${id}/shares`).catch(() => ({ users: [] })) : {};
+    for (const [name, value] of Object.entries({ name: run.name, notes: run.notes, tags: run.tags.join(", "), users: users?.join(", ") })) {
+      if (field(name)) field(name).value = field(name).dataset.before = value;
+    }
+  }
+
+  function changes(single) {
+    const before = words(field("tags").dataset.before);
+    const after = words(field("tags").value.toLowerCase());
+    if (!single) return { add_tags: after.filter((tag) => !before.includes(tag)), remove_tags: before.filter((tag) => !after.includes(tag)) };
+    const users = field("users");
+    const shared = users && users.value !== users.dataset.before ? { users: words(users.value) } : {};
+    return { name: field("name").value, notes: field("notes").value, tags: after, ...shared };
+  }
+
+  edit.querySelector("form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const runs = [...selected];
+    const values = changes(runs.length === 1);
+    const refused = await each(runs, (id) => change(id, values));
+    const alert = edit.querySelector(".alert");
+    alert.hidden = !refused.length;
+    if (refused.length) return alert.replaceChildren(...refusals(refused).childNodes); // what was typed stays
+    edit.close();
+    tellOutcome("changed", runs.length, []);
+  });
+
+  bar.addEventListener("click", async (event) => {
+    const action = event.target.closest("[data-action]")?.dataset.action;
+    const runs = [...selected];
+    if (event.target.closest("[data-clear]")) {
+      selected.clear();
       apply();
-      lathe.updateTimes();
     }
-
-    function pick(box, range) {
-      const order = boxes();
-      const from = range && last ? order.findIndex((other) => other.dataset.pick === last) : -1;
-      const to = order.indexOf(box);
-      const between = from < 0 ? [box] : order.slice(Math.min(from, to), Math.max(from, to) + 1);
-      for (const other of between) selected[box.checked ? "add" : "delete"](other.dataset.pick);
-      last = box.dataset.pick;
-      apply();
+    if (!action) return;
+    lathe.view.say("");
+    document.getElementById("outcome").replaceChildren();
+    const act = { edit: openEdit, stop: askToStop, delete: askToDelete }[action] ?? ((all) => perform(action, all));
+    try {
+      await act(runs);
+    } catch (error) {
+      lathe.view.say(error.message);
     }
+  });
 
-    function columnsChosen(names) {
-      chosen = names ? names.split(",") : null;
-      document.cookie = `${COOKIE}=${encodeURIComponent(names)}; path=/; max-age=31536000; samesite=lax`;
-      clearTimeout(later); // several boxes are one change
-      later = setTimeout(() => trigger("select", { columns: names }), 250);
-    }
+  // Columns: those shown are in the address, and stay in this browser.
 
-    element.addEventListener("click", (event) => {
-      const box = event.target.closest("input[data-pick]");
-      if (box) return pick(box, event.shiftKey);
-      const chip = event.target.closest("[data-search]");
-      if (chip) return trigger("select", { search: chip.dataset.search });
-      const reset = event.target.closest("button[data-columns]");
-      if (reset) columnsChosen("");
-    });
-    element.addEventListener("change", (event) => {
-      const field = event.target;
-      const shown = () => chosen ?? element.querySelector("[data-columns]").dataset.columns.split(",");
-      if (field.matches("[data-pick-all]")) {
-        for (const box of boxes()) selected[field.checked ? "add" : "delete"](box.dataset.pick);
-        apply();
-      } else if (field.matches("[data-group]")) trigger("select", { group: field.value });
-      else if (field.matches("[data-add-column]") && field.value) columnsChosen([...shown(), field.value].join(","));
-      else if (field.matches("[data-column]")) {
-        const names = shown().filter((name) => name !== field.dataset.column);
-        columnsChosen((field.checked ? [...names, field.dataset.column] : names).join(","));
-      }
-    });
-    lathe.sendClicks(element, trigger);
-    element.addEventListener("lathe:rows", apply);
-    document.addEventListener("lathe:gone", (event) => {
-      for (const id of event.detail) selected.delete(id);
-      apply();
-    });
-    watch("value", keepingMenus(element, keep));
-    keep();
+  function show(names) {
+    document.cookie = `${COOKIE}=${encodeURIComponent(names.join(","))}; path=/; max-age=31536000; samesite=lax`;
+    const query = new URLSearchParams(location.search);
+    query.delete("columns");
+    if (names.length) query.set("columns", names.join(","));
+    lathe.view.go(`?${query}`, { replace: true });
   }
 
-  // A new list keeps an open menu open and the focus in it.
-  function keepingMenus(element, then) {
-    let open = null;
-    let focused = null;
-    element.addEventListener("toggle", (event) => {
-      if (event.target.matches("details.menu")) open = event.target.open ? event.target.querySelector("summary").textContent : null;
-    }, true);
-    element.addEventListener("focusin", (event) => { focused = event.target.dataset?.column ?? null; });
-    return () => {
-      for (const menu of element.querySelectorAll("details.menu")) {
-        if (menu.querySelector("summary").textContent === open) menu.open = true;
-      }
-      if (focused && document.activeElement === document.body) element.querySelector(`[data-column="${focused}"]`)?.focus();
-      then();
-    };
-  }
-
-  // The bar at the foot of the window while runs are selected.
-  function selectionBar(selected, trigger, apply) {
-    const bar = document.createElement("div");
-    bar.className = "selection";
-    bar.setAttribute("role", "toolbar");
-    bar.setAttribute("aria-label", "Selected runs");
-    bar.hidden = true;
-    bar.innerHTML = `<b></b><a class="button primary small" data-link="compare">Compare</a>
-      <button class="button small" data-action="edit">Edit</button>
-      <button class="button small" data-action="pin">Pin</button><button class="button small" data-action="unpin">Unpin</button>
-      <button class="button small" data-action="archive">Archive</button><button class="button small" data-action="unarchive">Unarchive</button>
-      <details class="menu upwards"><summary class="button small">Export</summary><div class="menu-box">
-      <a data-link="csv" download>CSV</a><a data-link="json" download>JSON</a><a data-link="markdown" download>Markdown</a></div></details>
-      <button class="button small" data-action="stop">Stop</button>
-      <button class="button small danger" data-action="delete">Delete</button>
-      <button class="button small quiet" data-clear>Clear</button>`;
-    document.querySelectorAll("div.selection").forEach((old) => old.remove());
-    document.body.append(bar);
-    bar.addEventListener("click", (event) => {
-      const button = event.target.closest("[data-action]");
-      if (button) trigger("select", { action: button.dataset.action, runs: [...selected] });
-      if (event.target.closest("[data-clear]")) {
-        selected.clear();
-        apply();
-      }
-    });
-    function show() {
-      bar.hidden = selected.size === 0;
-      const ids = [...selected].join(",");
-      bar.querySelector("b").textContent = `${selected.size} selected`;
-      for (const link of bar.querySelectorAll("[data-link]")) {
-        link.href = link.dataset.link === "compare" ? `/compare?runs=${ids}` : `/api/runs.${link.dataset.link}?ids=${ids}`;
-      }
-    }
-    return { show };
-  }
-
-  // What an action did: deleted runs are no longer selected.
-  function outcome(element, watch) {
-    watch("value", () => {
-      const gone = element.querySelector("[data-gone]")?.dataset.gone;
-      if (gone) document.dispatchEvent(new CustomEvent("lathe:gone", { detail: gone.split(" ") }));
-    });
-  }
-
-  // Rows that changed since the last look take the place of the old ones.
-  function patchRows(element, watch) {
-    watch("value", () => {
-      const template = element.querySelector("template");
-      const list = document.querySelector(".history");
-      if (!template || !list) return;
-      for (const row of template.content.querySelectorAll("tr[data-run]")) {
-        list.querySelector(`tr[data-run="${row.dataset.run}"]`)?.replaceWith(row.cloneNode(true));
-      }
-      list.querySelector("[data-query]")?.dispatchEvent(new CustomEvent("lathe:rows", { bubbles: true }));
-      lathe.updateTimes();
-    });
-  }
+  const menu = document.querySelector('[data-part="columns"]');
+  menu.addEventListener("change", ({ target }) => {
+    const form = target.closest("form");
+    const others = form.dataset.columns.split(",").filter((name) => name !== target.value);
+    const names = target.matches("[type=checkbox]:not(:checked)") ? others : [...others, target.value];
+    form.dataset.columns = names.join(","); // several boxes are clicked before the answer comes
+    if (target.value) show(names);
+  });
+  menu.addEventListener("click", (event) => {
+    if (event.target.closest("[data-reset]")) show([]);
+  });
 
   // The queue: a row is dragged to its place; buttons and the list of priorities do the same by keyboard.
-  function queue(element, send, watch) {
-    let dragged = null;
-    let waiting = 0;
-    // One change at a time: the answer to an earlier one would put the queue back.
-    function trigger(event, change) {
-      if (element.dataset.busy) return;
-      element.dataset.busy = "1";
-      clearTimeout(waiting);
-      waiting = setTimeout(rest, 3000);
-      send(event, change);
-    }
-    function rest() {
-      delete element.dataset.busy;
-    }
-    watch("value", rest);
-    const row = (event) => event.target.closest?.("tr[data-waiting]");
-    element.addEventListener("dragstart", (event) => {
-      dragged = row(event);
-      event.dataTransfer.effectAllowed = "move";
-      dragged?.classList.add("dragged");
-    });
-    element.addEventListener("dragover", (event) => {
-      const over = row(event);
-      if (!dragged || !over) return;
-      event.preventDefault();
-      const box = over.getBoundingClientRect();
-      const after = event.clientY > box.top + box.height / 2;
-      if (over !== dragged) over.parentNode.insertBefore(dragged, after ? over.nextSibling : over);
-    });
-    element.addEventListener("drop", (event) => event.preventDefault());
-    element.addEventListener("dragend", () => {
-      if (!dragged) return;
-      dragged.classList.remove("dragged");
-      trigger("select", { move: dragged.dataset.waiting, before: dragged.nextElementSibling?.dataset.waiting ?? "" });
-      dragged = null;
-    });
-    element.addEventListener("change", (event) => {
-      const field = event.target.closest("[data-priority]");
-      if (field) trigger("select", { priority: Number(field.value), run: field.dataset.priority });
-    });
-    lathe.sendClicks(element, trigger);
-  }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { outcome, patchRows, queue, runs });
+  const queue = document.querySelector('[data-part="queue"]');
+  let dragged = null;
+  const row = (event) => event.target.closest?.("tr[data-key]");
+  queue.addEventListener("filled", () => (dragged = null));
+  queue.addEventListener("dragstart", (event) => {
+    dragged = row(event);
+    event.dataTransfer.effectAllowed = "move";
+    dragged?.classList.add("dragged");
+  });
+  queue.addEventListener("dragover", (event) => {
+    const over = row(event);
+    if (!dragged || !over) return;
+    event.preventDefault();
+    const box = over.getBoundingClientRect();
+    const after = event.clientY > box.top + box.height / 2;
+    if (over !== dragged) over.parentNode.insertBefore(dragged, after ? over.nextSibling : over);
+  });
+  queue.addEventListener("drop", (event) => event.preventDefault());
+  queue.addEventListener("dragend", async () => {
+    if (!dragged) return;
+    dragged.classList.remove("dragged");
+    const before = dragged.nextElementSibling?.dataset.key ?? null;
+    try {
+      await lathe.request(`/api/runs/${dragged.dataset.key}/move`, "POST", { before });
+    } catch (error) {
+      lathe.view.say(error.message);
+    }
+    lathe.view.renew();
+  });
 })();

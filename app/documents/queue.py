@@ -1,6 +1,5 @@
-"""The queue: what the page Runs shows, and REST and `lathe queue --json` give as a dictionary."""
+"""The queue as a dictionary: what the page Runs shows, and REST and `lathe queue --json` give. Read-only."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from sqlmodel import Session
@@ -9,48 +8,58 @@ from training.config.choices import EngineName
 from worker.machine import devices, overload
 from worker.runs import start_times
 from worker.settings import SettingsError
-from worker.store import database, runs, sight, waiting
+from worker.store import database, evaluations, runs, sight, waiting
 from worker.store.engine_names import engine_name
 from worker.store.quotas import DeviceQuotas
 from worker.store.system import machines
-from worker.store.tables import QueueState, Run, Status
+from worker.store.tables import Run, Status
 
 
-@dataclass(frozen=True)
-class Queue:
-    """The queue at one moment: the waiting runs in their order, and the seconds until each starts, by id (None if unknown)."""
+def document(session: Session) -> dict[str, Any]:
+    """The waiting runs in their order, and whether the queue is paused.
 
-    waiting: list[Run]
-    running: int
-    paused: QueueState | None
-    starts: dict[str, float | None]
-    overloaded: str
-    quotas: DeviceQuotas
-
-
-def read(session: Session) -> Queue:
-    """The queue as the database has it; of runs that the session's user does not see, only their places."""
+    `starts_in` is in seconds, null if the run is held, its owner's quota keeps it from starting, which `quota` then says, or the
+    time of a run ahead of it is unknown. Other times are seconds since the epoch. Of runs that the session's user does not see,
+    only their places are told.
+    """
     with database.read_everything() as whole:
         queued = waiting.waiting(session=whole)
         running = len(runs.with_status(session=whole, status=Status.RUNNING))
-        starts, quotas = _starts(whole, queued), DeviceQuotas.read(whole)
-    seen = sight.visible(session, [run.id for run in queued])
-    shown = [run if run.id in seen else _hidden(run, place) for place, run in enumerate(queued, 1)]
-    return Queue(
-        waiting=shown,
-        running=running,
-        paused=waiting.paused(session=session),
-        starts={new.id: starts.get(old.id) for new, old in zip(shown, queued, strict=True)},
-        overloaded=overload.in_words() if queued else "",
-        quotas=quotas,
-    )
+        starts, quotas, evaluated = _starts(whole, queued), DeviceQuotas.read(whole), evaluations.running(session=whole)
+        queue = [_waiting(run, quotas) for run in queued]
+    seen = sight.visible(session, [run.id for run in queued] + [run_id for run_id, _ in evaluated])
+    paused = waiting.paused(session=session)
+    return {
+        "paused_at": paused.paused_at if paused else None,
+        "paused_by": paused.paused_by if paused else None,
+        "overloaded": overload.in_words() if queued else "",
+        "running": running,
+        "evaluated": [name if run_id in seen else sight.ANOTHER_RUN for run_id, name in evaluated],
+        "waiting": [
+            (run if run["id"] in seen else _hidden(run, place)) | {"place": place, "starts_in": starts.get(run["id"])}
+            for place, run in enumerate(queue, 1)
+        ],
+    }
 
 
-def _hidden(run: Run, place: int) -> Run:
+def _waiting(run: Run, quotas: DeviceQuotas) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "name": run.name,
+        "owner": run.owner,
+        "priority": waiting.priority_word(run.priority),
+        "held": run.held,
+        "at_rung": run.step if run.held and run.at_rung else None,
+        "processes": run.config.get("num_processes", 1),
+        "queued_at": run.queued_at,
+        "quota": quotas.reason(run),
+    }
+
+
+def _hidden(run: dict[str, Any], place: int) -> dict[str, Any]:
     """What a user who does not see the run may know of it."""
-    processes = {"num_processes": run.config.get("num_processes", 1)}
-    same = {name: getattr(run, name) for name in ("queued_at", "priority", "held", "created_at")}
-    return Run(id=f"{sight.HIDDEN}{place}", name=sight.ANOTHER_RUN, owner=sight.ANOTHER, config=processes, **same)
+    told = {"id": f"{sight.HIDDEN}{place}", "name": sight.ANOTHER_RUN, "owner": sight.ANOTHER}
+    return run | told | {"at_rung": None, "quota": ""}
 
 
 def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:
@@ -63,35 +72,6 @@ def _starts(session: Session, queued: list[Run]) -> dict[str, float | None]:
             at = (run.job or {}).get("starts_at")
             starts[run.id] = None if at is None else max(at - now, 0.0)
     return starts
-
-
-def document(session: Session) -> dict[str, Any]:
-    """The waiting runs in their order, and whether the queue is paused.
-
-    `starts_in` is in seconds, null if the run is held, its owner's quota keeps it from starting, which `quota` then says, or the
-    time of a run ahead of it is unknown. Other times are seconds since the epoch.
-    """
-    queue = read(session)
-    return {
-        "paused_at": queue.paused.paused_at if queue.paused else None,
-        "paused_by": queue.paused.paused_by if queue.paused else None,
-        "running": queue.running,
-        "waiting": [
-            {
-                "place": place,
-                "id": run.id,
-                "name": run.name,
-                "owner": run.owner,
-                "priority": waiting.priority_word(run.priority),
-                "held": run.held,
-                "processes": run.config.get("num_processes", 1),
-                "queued_at": run.queued_at,
-                "starts_in": queue.starts.get(run.id),
-                "quota": queue.quotas.reason(run),
-            }
-            for place, run in enumerate(queue.waiting, 1)
-        ],
-    }
 
 
 def device_count(session: Session) -> int:

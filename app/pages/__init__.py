@@ -23,7 +23,6 @@ from app.pages.system import page as system
 from app.web.addresses import PAGES
 
 BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
-    "/": runs.build,
     "/datasets": datasets.build,
     "/new": launch.build,
     "/playground": playground.build,
@@ -38,7 +37,7 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/dataset": dataset.build,
 }
 
-VIEWS = (settings.view, sweeps.view)
+VIEWS = (runs.view, settings.view, sweeps.view)
 
 _CLEANUP_SECONDS, _UPLOAD_SECONDS = 600, 3600  # Gradio deletes an upload that was not imported after an hour
 
@@ -50,7 +49,7 @@ def build() -> gr.Blocks:
     )
     with _configured_once(demo):
         for page in (page for page in PAGES if not page.is_read):
-            with demo if page.path == "/" else demo.route(page.name, page.path):
+            with demo.route(page.name, page.path):  # its root stays empty: the page Runs is read
                 Navbar(visible=False)  # our own is in the frame (app/web/theme.py)
                 before = set(demo.fns)
                 BUILDERS[page.path](demo)

@@ -14,7 +14,7 @@ class Address:
 
 
 PAGES = (
-    Address("/", "Runs"),
+    Address("/", "Runs", is_read=True),
     Address("/datasets", "Data sets"),
     Address("/new", "New run"),
     Address("/sweeps", "Sweeps", is_read=True),

@@ -11,6 +11,7 @@ from training.scoring.paired import Paired
 from training.scoring.words import in_words
 from training.units import NONE
 
+_END = 12
 DIFFERS = "result differs"
 """Beside the status of a run whose result does not compute what was trained."""
 
@@ -25,6 +26,14 @@ def progress(values: dict[str, Any]) -> str:
     if values["total_steps"]:
         return f"{values['step']:,} of {numbers.plural(values['total_steps'], 'step')}"
     return values["phase"] or NONE
+
+
+def name_parts(name: str) -> tuple[str, str]:
+    """The beginning and the end of a name: the names of a sweep's runs differ at the end, which is shown where space is short."""
+    title, dot, values = name.rpartition(" · ")
+    if dot:
+        return title, dot + values
+    return (name[:-_END], name[-_END:]) if len(name) > 2 * _END else (name, "")
 
 
 def took(values: dict[str, Any], now: float) -> float | None:

@@ -64,6 +64,12 @@ def finished(*, session: Session, run_ids: list[str]) -> list[Evaluation]:
     return list(session.exec(select(Evaluation).where(*mine).order_by(col(Evaluation.id).desc())))
 
 
+def running(*, session: Session) -> list[tuple[str, str]]:
+    """The id and the name of each run of which an evaluation is running, the oldest evaluation first."""
+    active = select(Run.id, Run.name).join(Evaluation, col(Evaluation.run_id) == Run.id)
+    return list(session.exec(active.where(Evaluation.status == Status.RUNNING).order_by(col(Evaluation.id))))
+
+
 def startable(*, session: Session) -> list[Evaluation]:
     """The queued evaluations whose owners may use one more device, oldest first; none while the queue is paused."""
     if waiting.paused(session=session):

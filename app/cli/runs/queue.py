@@ -119,7 +119,7 @@ def _document() -> dict[str, Any]:
 
 def _show(*, as_json: bool) -> None:
     from app.words import numbers
-    from training.units import NONE
+    from app.words import queue as words
 
     values = _document()
     if as_json:
@@ -132,9 +132,6 @@ def _show(*, as_json: bool) -> None:
         return
     rows = [["PLACE", "RUN", "NAME", "OWNER", "PRIORITY", "STARTS"]]
     for run in values["waiting"]:
-        seconds = run["starts_in"]
-        unknown = run["quota"] or NONE
-        starts = "held" if run["held"] else unknown if seconds is None else f"in about {numbers.coarse(seconds)}"
         name = numbers.shorten(run["name"], 40)
-        rows.append([str(run["place"]), run["id"], name, run["owner"], run["priority"], starts])
+        rows.append([str(run["place"]), run["id"], name, run["owner"], run["priority"], words.starts(run, values)])
     click.echo(numbers.table(rows, right=frozenset({0})))

@@ -135,13 +135,6 @@ def database_unreachable() -> Markup:
     )
 
 
-def share_done(run: Run) -> float | None:
-    """The share of steps done, 0 to 1; None before the number of steps is known."""
-    if not run.total_steps:
-        return None
-    return min(run.step / run.total_steps, 1.0)
-
-
 def bar(share: float | None, *, label: str = "", classes: str = "") -> Markup:
     """A progress bar; indeterminate if `share` is None."""
     if share is None:

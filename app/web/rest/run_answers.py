@@ -135,6 +135,7 @@ class Waiting(Answer):
     owner: str
     priority: Literal["high", "normal", "low"]
     held: bool
+    at_rung: int | None = Field(description="the step at which its sweep paused it")
     processes: int
     queued_at: float
     starts_in: float | None
@@ -142,9 +143,13 @@ class Waiting(Answer):
 
 
 class QueueAnswer(Answer):
-    """The waiting runs in the order in which they start; `paused_at` and `paused_by` are null unless the queue is paused."""
+    """The waiting runs in the order in which they start; `paused_at` and `paused_by` are null unless the queue is paused.
+    `overloaded` names machines that start nothing at present, with the reasons; `evaluated` the runs that are being evaluated.
+    """
 
     paused_at: float | None
     paused_by: str | None
+    overloaded: str
     running: int
+    evaluated: list[str]
     waiting: list[Waiting]

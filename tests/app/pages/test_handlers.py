@@ -35,7 +35,7 @@ def test_a_value_that_a_component_refuses_is_answered_with_the_reason(home, capf
 
 
 EVENT_NAMES = (
-    "queue", "move", "before", "hold", "held", "priority", "run", "action", "runs", "order", "page", "group", "columns", "remove",
+    "run", "runs", "page", "columns", "remove",
     "dismiss", "sample", "use", "measure", "free", "add", "all", "delete", "save", "again", "stop", "search", "address", "row",
     "role.prompt", "match", "whole", "max_length", "changes", "card", "rotate", "channel", "event", "on", "browser", "events",
 )  # fmt: skip

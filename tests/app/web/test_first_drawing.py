@@ -40,14 +40,13 @@ def stored(name, **settings):
 
 
 def test_the_first_response_has_the_runs_of_the_database_escaped(home):
-    stored("<b>mine</b>")
-    assert "&lt;b&gt;mine&lt;/b&gt;" in html(client(), "/")
-    assert "<b>mine</b>" not in client().get("/").text
+    path = f"/new?clone={stored('<b>mine</b>')}"
+    assert "&lt;b&gt;mine&lt;/b&gt;" in html(client(), path)
+    assert "<b>mine</b>" not in client().get(path).text
 
 
 def test_it_is_of_the_address(home):
-    stored("one")
-    assert "two</textarea>" in html(client(), "/?search=two")
+    assert "two</textarea>" in html(client(), "/datasets?search=two")
     assert "one" in html(client(), f"/run?id={stored('one')}")
     assert "Run not found" in html(client(), "/run?id=none")
 
@@ -73,9 +72,9 @@ def test_a_page_whose_handler_fails_still_opens(home, monkeypatch, caplog):
     from app.web.first_drawing.drawing import Values
 
     monkeypatch.setattr(Values, "opened", lambda *_: {}[0])
-    answer = client().get("/")
+    answer = client().get("/new")
     assert answer.status_code == 200 and "first-drawing" not in answer.text
-    assert "The first drawing of / failed." in caplog.text
+    assert "The first drawing of /new failed." in caplog.text
 
 
 def test_this_version_of_gradio_has_the_classes_that_are_drawn(home):
@@ -88,8 +87,7 @@ def test_this_version_of_gradio_has_the_classes_that_are_drawn(home):
 
 @pytest.fixture
 def opened(emptied, request):
-    """A page that stays in its first drawing; its server has one run."""
-    stored("alpha")
+    """A page that stays in its first drawing."""
     with chromium(request.config, emptied[0]).page(HELD) as page:
         page.faults = []
         page.on("console", lambda said: page.faults.append(said.text) if said.type == "error" else None)
@@ -114,8 +112,8 @@ class TestInABrowser:
         assert opened.faults == []
 
     def test_a_click_that_begins_in_it_is_not_lost(self, opened):
-        opened.goto("/")
-        link = opened.locator("#first-drawing td.name a").first
+        opened.goto(f"/new?clone={stored('alpha')}")
+        link = opened.locator("#first-drawing .banner a")
         box = link.bounding_box()
         opened.mouse.move(box["x"] + 5, box["y"] + 5)
         opened.mouse.down()

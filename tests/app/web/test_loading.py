@@ -32,13 +32,13 @@ def lose(page, pattern, times):
     [
         "**/assets/index-*.js",
         pytest.param("**/assets/Blocks-*.js", marks=pytest.mark.nightly),
-        pytest.param("**/runs.js?*", marks=pytest.mark.nightly),
+        pytest.param("**/new-run.js?*", marks=pytest.mark.nightly),
         pytest.param("**/lathe.css?*", marks=pytest.mark.nightly),
     ],
 )
 def test_a_page_without_one_of_its_files_loads_again_by_itself(page, file):
     lose(page, file, times=1)
-    page.goto("/")
+    page.goto("/new")
     page.wait_for_function("performance.getEntriesByType('navigation')[0].type === 'reload'")
     becomes_live(page)
     assert len(page.loads) == 2
@@ -57,7 +57,7 @@ def test_without_its_first_script_it_loads_again_too(page):
 @pytest.mark.nightly
 def test_after_three_reloads_it_says_what_is_wrong_and_offers_a_reload(page):
     lose(page, "**/assets/Index-*.js", times=10_000)
-    page.goto("/")
+    page.goto("/new")
     page.locator(NOTICE, has_text="did not arrive even after 3 reloads").wait_for()
     assert len(page.loads) == 4
     page.unroute_all()
@@ -89,7 +89,7 @@ def test_a_handler_that_fails_after_three_reloads_too_is_said_to_have_failed(pag
 def test_while_the_server_does_not_answer_the_page_stays_and_says_so(page):
     lose(page, "**/assets/index-*.js", times=1)
     lose(page, "**/healthz", times=10_000)  # until the notice was seen
-    page.goto("/")
+    page.goto("/new")
     page.locator(NOTICE, has_text="The server does not answer.").wait_for()
     page.unroute("**/healthz")
     page.wait_for_function("performance.getEntriesByType('navigation')[0].type === 'reload'")
@@ -99,7 +99,7 @@ def test_while_the_server_does_not_answer_the_page_stays_and_says_so(page):
 def test_a_page_whose_handlers_do_not_answer_says_so_until_they_do(page):
     held = []
     page.route("**/run/predict", lambda route: held.append(route))  # noqa: PLW0108 Playwright sets an attribute of it
-    page.goto("/")
+    page.goto("/new")
     page.locator(NOTICE, has_text="This page is still loading.").wait_for()
     for route in held:
         route.continue_()
@@ -109,7 +109,7 @@ def test_a_page_whose_handlers_do_not_answer_says_so_until_they_do(page):
 
 
 def test_a_file_that_is_loaded_later_does_not_cost_what_is_typed(page):
-    page.goto("/")
+    page.goto("/new")
     becomes_live(page)
     page.evaluate("""new Promise((done) => {
       const script = Object.assign(document.createElement("script"), { src: "/static/lathe/none.js", onerror: done });

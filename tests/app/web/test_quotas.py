@@ -7,7 +7,6 @@ from prepared import prepared_installation  # noqa: F401
 from sqlmodel import update
 from web import client
 
-from app.pages.runs import queue_panel
 from worker.settings import get_settings
 from worker.store import claims, database, sweeps
 from worker.store.tables import Run
@@ -24,7 +23,6 @@ def waiting(prepared):
         other = sweeps.runs_of(session=session, sweep_ids=[prepared.sweep])[0].id
         claim = {"owner": "node1:1:1", "devices": ["node1/cuda:0"], "lease_seconds": 60.0}
         assert claims.claim(session=session, run_id=other, **claim)
-    queue_panel.forget()
     lathe("user", "limit", "alice", "--max-devices", "1")
     return prepared.waiting
 

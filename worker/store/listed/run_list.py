@@ -1,6 +1,7 @@
 """The history as a list: filtered, sorted, grouped and cut into pages by the database."""
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any, cast
 
 from sqlalchemy import ColumnElement, func
@@ -57,6 +58,12 @@ def group_sizes(*, session: Session, group_by: str, status: Status | None = None
     group = _group(group_by)
     statement = select(group, func.count()).where(*_conditions(status, search)).group_by(group)
     return Counter({str(name): number for name, number in session.exec(cast(Any, statement)).all()})
+
+
+def repeated_names(*, session: Session, names: Collection[str]) -> set[str]:
+    """Those of the names that several runs have."""
+    alike = select(Run.name).where(col(Run.name).in_(names)).group_by(Run.name).having(func.count() > 1)
+    return set(session.exec(alike))
 
 
 def orders() -> dict[str, ColumnElement[Any]]:
