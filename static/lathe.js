@@ -163,15 +163,19 @@
     return getComputedStyle(probe).color;
   }
 
-  // The server's answer to a request of REST; an error has its message with the fix.
+  // The server's answer to a request of REST; an error has a line for each problem, with the fix.
   async function request(address, method = "GET", body) {
     const sent = body ? { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } } : {};
     const answer = await fetch(address, { method, ...sent });
     const content = await answer.json().catch(() => ({})); // 204 has none
     if (answer.ok) return content;
-    const { field, value, message, fix } = content.error ?? { message: `The server answered ${answer.status}.` };
+    const problems = content.problems ?? [content.error ?? { message: `The server answered ${answer.status}.` }];
+    throw new Error(problems.map(sentence).join("\n"));
+  }
+
+  function sentence({ field, value, message, fix }) {
     const name = value == null ? field : `${field} (given: ${JSON.stringify(value)})`;
-    throw new Error([name && `${name}:`, message, fix].filter(Boolean).join(" "));
+    return [name && `${name}:`, message, fix].filter(Boolean).join(" ");
   }
 
   // Buttons that copy their data-copy. Without HTTPS a browser has no clipboard object, so the text is selected and copied.
@@ -188,8 +192,9 @@
         box.remove();
         button.focus();
       }
+      const label = (button.dataset.label ??= button.textContent);
       button.textContent = "Copied";
-      setTimeout(() => (button.textContent = "Copy"), 1500);
+      setTimeout(() => (button.textContent = label), 1500);
     });
   }
 

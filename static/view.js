@@ -8,6 +8,7 @@
   const ask = document.getElementById("ask");
   let shown = main.dataset.shown;
   let source = null;
+  let filling = false;
 
   function address() {
     const query = new URLSearchParams(location.search);
@@ -21,14 +22,19 @@
     const key = focused?.closest("[data-key]")?.dataset.key;
     const rowOf = () => (key && rowIn(part, key)) || part;
     const index = focused && [...rowOf().querySelectorAll(CONTROLS)].indexOf(focused);
+    // What is being typed stays, unless the page now shows another value there.
+    const typed = focused?.matches("input, textarea") && focused.value !== focused.defaultValue ? focused.value : null;
     const folds = new Map([...part.querySelectorAll("details[id]")].map((fold) => [fold.id, fold.open]));
     const scrolled = new Map([...part.querySelectorAll("[data-scroll]")].map((box) => [box.dataset.scroll, [box.scrollLeft, box.scrollTop]]));
+    filling = true; // the browser tells of a change in the field that it removes
     part.innerHTML = html;
+    filling = false;
     for (const [id, open] of folds) document.getElementById(id)?.toggleAttribute("open", open);
     for (const box of part.querySelectorAll("[data-scroll]")) {
       [box.scrollLeft, box.scrollTop] = scrolled.get(box.dataset.scroll) ?? [0, 0];
     }
     const again = focused?.id ? document.getElementById(focused.id) : focused && rowOf().querySelectorAll(CONTROLS)[index];
+    if (typed !== null && again?.defaultValue === focused.defaultValue) again.value = typed;
     again?.focus({ preventScroll: true });
     part.dispatchEvent(new CustomEvent("filled", { bubbles: true }));
   }
@@ -78,6 +84,7 @@
   function go(query, { replace = false } = {}) {
     history[replace ? "replaceState" : "pushState"](null, "", query === "?" ? location.pathname : query);
     main.setAttribute("aria-busy", "true");
+    say("");
     renew();
   }
 
@@ -137,9 +144,11 @@
     const [method, path] = source.dataset.do.split(" ", 2);
     const answer = await lathe.request(path, method, bodyOf(source));
     const { then, told } = source.dataset;
-    if (then) return void location.assign(then.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(answer[key])));
+    const address = then?.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(answer[key]));
+    if (address && !address.startsWith("?")) return void location.assign(address);
+    if (address) go(address, { replace: true });
+    else follow();
     if (told) tell(told, answer);
-    follow();
   }
 
   async function sent(source) {
@@ -197,33 +206,40 @@
   });
 
   // Forms with data-live: the page shows what is typed; empty fields are not in the address. Of the rest of the address, what
-  // data-keeps names stays.
+  // data-keeps names stays. With data-live="change" the page shows a value when its field is left, or Enter is pressed in it; with
+  // data-step, that is a step back in the browser's history.
   let typing = 0;
-  const liveForm = (event) => (event.target.form?.matches("form[data-live]") ? event.target.form : null);
+  const liveForm = (event, live) => (event.target.form?.matches(`form[data-live="${live}"]`) ? event.target.form : null);
   function read(form, replace) {
     clearTimeout(typing);
     const kept = (form.dataset.keeps ?? "").split(" ");
     const fields = [...new FormData(form)].filter(([name, value]) => value && !kept.includes(name));
     const others = [...new URLSearchParams(location.search)].filter(([name]) => kept.includes(name));
+    for (const field of form.elements) field.defaultValue = field.value; // it is sent, and no longer being typed
     go(`?${new URLSearchParams([...fields, ...others])}`, { replace });
   }
   document.addEventListener("input", (event) => {
-    const form = liveForm(event);
+    const form = liveForm(event, "");
     if (!form) return;
     clearTimeout(typing);
     typing = setTimeout(() => read(form, true), TYPING_MS);
+  });
+  document.addEventListener("change", (event) => {
+    const form = liveForm(event, "change");
+    if (form && !filling) read(form, !("step" in form.dataset));
   });
   document.addEventListener("submit", (event) => {
     if (!event.target.matches("form[data-live], form[data-do]")) return;
     event.preventDefault();
     if (event.target.dataset.do) sent(event.target);
-    else read(event.target, false);
+    else if (!event.target.dataset.live) read(event.target, false); // otherwise the change was read
   });
 
-  // The fields of such forms show what is in the address, apart from one in which a user types.
+  // The fields of such forms outside of parts show what is in the address, apart from one in which a user types.
   function readAddress() {
     const query = new URLSearchParams(location.search);
-    const fields = [...document.querySelectorAll("form[data-live]")].flatMap((form) => [...form.elements]);
+    const forms = document.querySelectorAll("form[data-live]:not([data-part] *)");
+    const fields = [...forms].flatMap((form) => [...form.elements]);
     for (const field of fields) {
       if (!field.name || field.type === "hidden" || field === document.activeElement) continue;
       if (["checkbox", "radio"].includes(field.type)) field.checked = (query.get(field.name) ?? "") === field.value;
@@ -253,7 +269,7 @@
   document.addEventListener("visibilitychange", follow);
   addEventListener("pagehide", () => source?.close());
   addEventListener("popstate", renew);
-  window.lathe.view = { follow, go, question, renew, say };
+  window.lathe.view = { fill, follow, go, question, renew, say };
   lathe.copies(document.body);
   follow();
   lathe.updateTimes();

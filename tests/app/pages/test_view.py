@@ -236,6 +236,39 @@ class TestInChromium:
         page.locator("h1").click()
         assert menus.count() == 0
 
+    def test_a_field_is_read_when_it_is_left_and_what_is_typed_in_another_stays(self, page: Any) -> None:
+        page.goto("/sweeps")
+        put(
+            page,
+            '<form data-live="change" data-step><input name="rows" aria-label="Rows"><input name="seed" aria-label="Seed"></form>',
+        )
+        page.get_by_label("Rows").press_sequentially("12")
+        assert page.evaluate("location.search") == ""
+        with page.expect_request("**/api/pages/sweeps?rows=12&**"):
+            page.get_by_label("Rows").press("Enter")
+        page.go_back()
+        page.wait_for_function("() => location.search === ''")
+        # The same form in a part that is sent again.
+        page.evaluate(
+            """document.querySelector('[data-part]').innerHTML = '<form data-live="change"><input id="seed"></form>'"""
+        )
+        page.locator("#seed").press_sequentially("7")
+        page.evaluate(
+            "lathe.view.fill(document.querySelector('[data-part]'), '<form data-live=\"change\"><input id=\"seed\"></form>')"
+        )
+        assert page.locator("#seed").input_value() == "7"
+
+    def test_a_button_tells_that_it_was_done_and_the_page_shows_something_else(self, page: Any) -> None:
+        sweep = new_sweep()
+        page.goto("/sweeps?sort=name")
+        page.evaluate("window.same = true")
+        macros: Any = TEMPLATES.get_template("parts.html").module
+        put(page, str(macros.action("Stop", f"POST /api/sweeps/{sweep.id}/stop", then="?sort=age", told="It stops.")))
+        page.get_by_role("button", name="Stop", exact=True).click()
+        says(page, "[role=status]", "It stops.")
+        assert page.evaluate("location.search") == "?sort=age"
+        assert page.evaluate("window.same")
+
 
 def put(page: Any, markup: str) -> None:
     """Adds HTML to the page's main part, as its template could have it."""
