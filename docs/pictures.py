@@ -114,7 +114,7 @@ def datasets(studio: Studio) -> None:
 def mapping(studio: Studio) -> None:
     studio.dataset("questions.jsonl", "columns")
     for role, path in (("prompt", "question.text"), ("completion", "answers.0.text")):
-        studio.page.locator(f"[data-field='role.{role}']").select_option(path)
+        studio.page.locator(f"[name='role.{role}']").select_option(path)
         settle(studio.page)
 
 

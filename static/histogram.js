@@ -1,11 +1,10 @@
 // The histogram of lengths with a draggable maximum length. The page contains the numbers of every stop, so dragging needs no
-// request. Gradio updates elements in place: the histogram is redrawn after each update, and only in a histogram's element.
+// request.
 (() => {
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
   const HEIGHT = 260, LEFT = 64, RIGHT = 24, TOP = 30, BOTTOM = 40, ROW_TICKS = 4;
   const number = (value) => value.toLocaleString("en-US");
-  const known = new WeakMap();
 
   function share(part, whole) {
     if (!whole || !part) return "0%";
@@ -14,7 +13,7 @@
     return part < whole && percent > 99.9 ? "over 99.9%" : `${percent.toFixed(1)}%`;
   }
 
-  // The sentence of `cost` in app/pages/dataset/lengths.py.
+  // The sentence of `cost` in app/pages/templates/dataset/lengths.html.
   function cost(curve, place) {
     const limit = `<b>At ${number(curve.stops[place])} tokens</b>,`;
     const cut = curve.rows_cut[place], lost = curve.tokens_lost[place], none = curve.untrained[place];
@@ -48,8 +47,14 @@
   }
 
   class Histogram {
-    constructor(box) {
+    constructor(box, send) {
       this.box = box;
+      this.send = send;
+      this.curve = JSON.parse(box.dataset.curve);
+      this.limit = Number(box.dataset.limit);
+      this.place = this.curve.stops.indexOf(this.limit);
+      this.low = Math.log(this.curve.stops[0]);
+      this.high = Math.log(this.curve.stops.at(-1));
       this.resting = 0;
       box.addEventListener("pointerdown", (event) => this.grab(event));
       box.addEventListener("pointermove", (event) => {
@@ -62,27 +67,13 @@
       new ResizeObserver(() => this.paint()).observe(box);
     }
 
-    // Reads the element's data and redraws.
-    take(send) {
-      this.send = send;
-      if (this.written !== this.box.dataset.curve) {
-        this.written = this.box.dataset.curve;
-        this.curve = JSON.parse(this.written);
-      }
-      this.limit = Number(this.box.dataset.limit);
-      this.place = this.curve.stops.indexOf(this.limit);
-      this.low = Math.log(this.curve.stops[0]);
-      this.high = Math.log(this.curve.stops.at(-1));
-      this.paint();
-    }
-
     scale(tokens) {
       return LEFT + ((Math.log(tokens) - this.low) / (this.high - this.low || 1)) * (this.width - LEFT - RIGHT);
     }
 
     paint() {
       this.width = this.box.clientWidth;
-      if (!this.width || !this.box.matches("figure.histogram")) return;
+      if (!this.width) return;
       const floor = HEIGHT - BOTTOM;
       const svg = document.createElementNS(SVG, "svg");
       for (const [key, value] of [["width", this.width], ["height", HEIGHT], ["aria-hidden", "true"]]) svg.setAttribute(key, value);
@@ -189,14 +180,10 @@
 
     settle() {
       const limit = this.curve.stops[this.place];
-      if (limit !== this.limit) this.send({ max_length: limit });
+      if (limit !== this.limit) this.send("max_length", limit);
     }
   }
 
-  function histogram(box, send) {
-    if (!known.has(box)) known.set(box, new Histogram(box));
-    known.get(box).take(send);
-  }
-
-  window.lathe = Object.assign(window.lathe ?? {}, { histogram });
+  // Draws in a figure with data-curve and data-limit; a chosen maximum length is sent as ("max_length", tokens).
+  window.lathe.histogram = (box, send) => new Histogram(box, send);
 })();

@@ -43,6 +43,10 @@ class Caller:
         """True if the caller may change what `owner` owns."""
         return self.is_local or self.admin or self.name == owner
 
+    def may_share(self, owner: str) -> bool:
+        """True if the caller may share what `owner` owns; there is nothing to share where all users see everything."""
+        return get_settings().visibility != "all" and self.may_change(owner)
+
 
 @dataclass
 class Call:

@@ -34,10 +34,9 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/sweep": sweep.build,
     "/new-sweep": new_sweep.build,
     "/compare": compare.build,
-    "/dataset": dataset.build,
 }
 
-VIEWS = (runs.view, settings.view, sweeps.view)
+VIEWS = (dataset.view, runs.view, settings.view, sweeps.view)
 
 _CLEANUP_SECONDS, _UPLOAD_SECONDS = 600, 3600  # Gradio deletes an upload that was not imported after an hour
 

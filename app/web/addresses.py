@@ -28,5 +28,5 @@ PAGES = (
     Address("/sweep", "Sweep", in_header=False),  # of one sweep: /sweep?id=SWEEP_ID
     Address("/new-sweep", "New sweep", in_header=False),
     Address("/compare", "Compare", in_header=False),  # of several runs: /compare?runs=ID,ID
-    Address("/dataset", "Data set", in_header=False),  # of one data set: /dataset?id=ID
+    Address("/dataset", "Data set", in_header=False, is_read=True),  # of one data set: /dataset?id=ID
 )

@@ -44,7 +44,7 @@ _BY_PAGE = {
     "/sweeps": Files(("sweeps.css",)),
     "/sweep": _PLOTS + _COMPARE + Files(("sweeps.css",)),
     "/new-sweep": Files(("sweeps.css",)),
-    "/dataset": Files((), ("dataset.js", "histogram.js")),
+    "/dataset": Files((), ("histogram.js", "dataset.js")),
     "/diagnose": Files((), ("diagnose.js",)),
     "/playground": Files(("playground.css",), ("playground-answers.js", "playground-sets.js", "playground.js")),
     "/system": Files(("system.css",)),

@@ -1,8 +1,10 @@
 """The templates of pages that are read (app/pages/templates/)."""
 
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).resolve().parents[1] / "pages" / "templates"),
@@ -11,3 +13,13 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+
+
+def filled(template: str, **values: Any) -> Markup:
+    """A template as HTML, for a component of a page that is filled in with Gradio."""
+    return Markup(TEMPLATES.get_template(template).render(values))  # noqa: S704 the engine escapes
+
+
+def macros(template: str) -> Any:
+    """The macros of a template, as functions that return HTML."""
+    return TEMPLATES.get_template(template).module

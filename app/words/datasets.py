@@ -7,6 +7,7 @@ from typing import Any
 from app.words import numbers
 from training.config.data_sets import Source, sources
 from training.data.issues import Issue
+from training.data.row_formats import UNKNOWN
 from training.errors import DataError, Problem
 from worker.datasets.datasets import Refused
 
@@ -35,6 +36,46 @@ def _source_words(source: Source, names: Mapping[str, str]) -> str:
     used += [f"at most {numbers.plural(source.max_rows, 'row')}"] if source.max_rows else []
     used += [f"columns {source.columns}"] if source.columns else []
     return (source.name or names.get(source.path, source.path)) + (f" ({', '.join(used)})" if used else "")
+
+
+def format_reason(dataset: Mapping[str, Any]) -> str:
+    """Why the rows of a data set (app/documents/dataset.py) have their format, and which others there are.
+
+    Empty if the format is unknown, since a problem then says so.
+    """
+    if dataset["format"] == UNKNOWN:
+        return ""
+    reason = f"{dataset['format'].capitalize()}, because {dataset['reason'].rstrip('.')}." if dataset["reason"] else ""
+    counts = dataset["counts"] or {}
+    if len(counts) < 2:
+        return reason
+    formats = ", ".join(f"{numbers.plural(rows, 'row')} of {name}" for name, rows in counts.items())
+    return f"{reason} Contains {formats}.".strip()
+
+
+def share(part: float, whole: float) -> str:
+    """A share in percent, never rounded to 0% or 100%. static/histogram.js writes it in the same way."""
+    if not whole or not part:
+        return "0%"
+    percent = 100 * part / whole
+    if percent < 0.1:
+        return "under 0.1%"
+    return "over 99.9%" if part < whole and percent > 99.9 else f"{percent:.1f}%"
+
+
+def is_poorly_covered(script: Mapping[str, Any]) -> bool:
+    """True if a tokenizer needs more than one token per character of a writing system, or has unknown tokens."""
+    return bool(script["tokens_per_character"] > 1 or script["unknown_tokens"] > 0)
+
+
+def poorly_covered(scripts: Sequence[Mapping[str, Any]]) -> str:
+    """The names of the writing systems that a tokenizer covers poorly."""
+    return ", ".join(script["script"] for script in scripts if is_poorly_covered(script))
+
+
+def packing_gain(padding: float, packing: float) -> float:
+    """How many times as many useful tokens per second packed rows train as padded ones, given their shares of pad tokens."""
+    return (1 - packing) / (1 - padding) if padding < 1 else 1.0
 
 
 def where(issue: Mapping[str, Any]) -> str:

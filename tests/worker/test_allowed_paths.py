@@ -6,12 +6,12 @@ import json
 
 import pytest
 import warm
+from starlette.datastructures import QueryParams
 
 from app.access import callers
 from app.access.callers import Caller
 from app.pages.common import form
 from app.pages.dataset import page as dataset_page
-from app.pages.dataset.view import View
 from app.pages.new_run import memory_panel, method_panel
 from app.pages.new_run import page as new_run_page
 from app.pages.new_run.review import review
@@ -157,9 +157,9 @@ def test_a_diagnosis_does_not_read_a_model_outside_the_folders(home, folders):
 
 def test_a_data_set_page_does_not_tokenize_with_a_model_outside_the_folders(home, folders):
     added = datasets.add_file(path=folders / "shared/rows.jsonl", name="rows.jsonl")
-    view = View(id=added.id, model=str(folders / "private"))
-    assert as_bob(dataset_page.show, view).view.model == "static/starter"
-    assert dataset_page.show(view).view.model == str(folders / "private")
+    query = QueryParams({"id": added.id, "model": str(folders / "private")})
+    assert as_bob(dataset_page.shown, query)["view"].model == "static/starter"
+    assert dataset_page.shown(query)["view"].model == str(folders / "private")
 
 
 def test_new_run_does_not_show_tokens_of_a_model_outside_the_folders(home, folders):

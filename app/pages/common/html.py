@@ -14,7 +14,6 @@ from app.words import numbers
 from app.words.runs import DIFFERS
 from training.errors import UserError
 from training.units import NONE
-from worker.settings import get_settings
 from worker.store.sight import HIDDEN
 from worker.store.tables import Run, Status
 
@@ -193,7 +192,7 @@ def plain_table(classes: str, heads: Sequence[str], rows: Iterable[Iterable[Any]
 
 def share_button(kind: Literal["runs", "sweeps", "datasets"], object_id: str, owner: str) -> Markup:
     """The button that opens the dialog of static/share.js, for who may share it; nothing if all users see everything."""
-    if get_settings().visibility == "all" or not callers.current().may_change(owner):
+    if not callers.current().may_share(owner):
         return Markup("")
     button = Markup('<button type="button" class="button" data-share="/api/{}/{}/shares">Share</button>')
     return button.format(kind, object_id)

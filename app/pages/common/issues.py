@@ -2,25 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 
 from app.pages.common.html import each
-from app.words.datasets import problems_of, where
-from training.errors import DataError
+from app.words.datasets import where
 
 
 def use_link(values: Mapping[str, Any], classes: str = "button primary") -> Markup:
     """A link to New run with these settings."""
-    from urllib.parse import urlencode
-
     return Markup('<a class="{}" href="/new?{}">Use in a new run</a>').format(classes, urlencode(values))
 
 
 def issues_html(issues: Sequence[Mapping[str, Any]]) -> Markup:
     """Each issue with its place, its message and its fix."""
     items = [
-        (issue.get("level") or "error", place(issue), issue.get("message", ""), issue.get("fix", ""))
+        (issue.get("level") or "error", _place(issue), issue.get("message", ""), issue.get("fix", ""))
         for issue in issues
     ]
     if not items:
@@ -30,12 +28,7 @@ def issues_html(issues: Sequence[Mapping[str, Any]]) -> Markup:
     )
 
 
-def problems_html(error: DataError) -> Markup:
-    """All problems of a refused file."""
-    return issues_html(problems_of(error))
-
-
-def place(issue: Mapping[str, Any]) -> str:
+def _place(issue: Mapping[str, Any]) -> str:
     """The place of an issue with a colon: "row 3, prompt:"; empty for the whole file."""
     text = where(issue)
     return f"{text}:" if text else ""

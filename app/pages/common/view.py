@@ -31,6 +31,8 @@ from app.web.addresses import PAGES
 from app.web.templating import TEMPLATES
 from app.web.theme import chosen, header
 from app.words import numbers
+from app.words.datasets import where
+from app.words.rows import CONTINUED, visible
 from training.units import NONE, byte_size
 from worker.store.database import UNREACHABLE
 from worker.store.sight import HIDDEN
@@ -60,6 +62,9 @@ TEMPLATES.globals |= {
     "numbers": numbers,
     "NONE": NONE,
     "HIDDEN": HIDDEN,
+    "place_of": where,
+    "visible": visible,
+    "CONTINUED": CONTINUED,
 }
 
 

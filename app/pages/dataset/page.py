@@ -1,190 +1,197 @@
-"""The page of one data set, at /dataset?id=ID&tab=...; its address holds the whole view."""
+"""The page of one data set, at /dataset?id=ID&tab=...: its rows, columns, tokens, lengths and batches."""
 
-import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qsl
 
-import gradio as gr
-from markupsafe import Markup
+from starlette.datastructures import QueryParams
 
-from app.access import callers, changes
-from app.access.permissions import Forbidden
-from app.pages.common import issues, viewers
-from app.pages.common.html import QUIET, database_unreachable, html, not_found
-from app.pages.common.viewers import Viewers
-from app.pages.dataset import html as parts_html
-from app.pages.dataset import snapshot, tabs
-from app.pages.dataset.columns import with_role
-from app.pages.dataset.snapshot import Subject
-from app.pages.dataset.view import View
-from training.config.fields import settings
+from app.access import callers
+from app.documents import dataset as documents
+from app.documents import mapping as mappings
+from app.documents import row_tokens
+from app.pages.common.view import Context, MissingError, View
+from app.pages.dataset import snapshot
+from app.pages.dataset.snapshot import PAGE_ROWS, STARTER
+from app.pages.dataset.state import MEASURED, TABS, ViewState
+from app.words import datasets as words
+from app.words import rows as row_words
 from training.data.mapping import write_mapping
+from training.data.row_formats import UNKNOWN
 from training.errors import DataError
+from training.tokens.lengths import usual_limits
+from training.tokens.store import TokenStore, open_store
+from worker.datasets import row_pages, token_report
 from worker.datasets.datasets import DatasetNotFound
-from worker.store.database import UNREACHABLE
+from worker.store import database
 from worker.store.tables import Dataset
 
 WAITING_SECONDS, QUIET_SECONDS = 1.5, 10.0
-_SCRIPT = "lathe.view(element, trigger, watch)"
-_NAMES = ("set-head", "set-tabs", "set-tools", "set-body")
+
+Move = tuple[str, str, str | None]
+"""A link to another row: its id, its label, and its address; None if there is nothing to go to."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a page shows: the view, its parts as HTML, its refresh interval, and the answer to the last action."""
-
-    view: View
-    parts: tuple[str, ...]
-    seconds: float = QUIET_SECONDS
-    notice: Markup | str = ""
-
-
-_viewers: Viewers[Shown] = Viewers()
-
-
-def build(demo: gr.Blocks) -> None:
-    """Components, handlers and wiring of the page."""
-    with gr.Column(elem_classes="dataset-page"):
-        parts = [html(script=_SCRIPT, classes=name) for name in _NAMES]
-    timer = gr.Timer(QUIET_SECONDS)
-    outputs = [*parts, timer]
-    demo.load(opened, None, outputs, **QUIET)
-    timer.tick(ticked, None, outputs, **QUIET)
-    for part in parts:
-        part.select(chosen, None, outputs, **QUIET)
-
-
-def opened(request: gr.Request) -> list[Any]:
-    """The page of the view in its address."""
-    return _viewers.serve(request.session_hash, lambda _: _send(show(View.of(request.query_params)), None))
-
-
-def ticked(request: gr.Request) -> list[Any]:
-    """The parts that changed; all of them after a restart of the server."""
-    return _viewers.serve(
-        request.session_hash,
-        lambda before: _send(show(_view(before, request), before.notice if before else ""), before),
+def shown(query: QueryParams) -> Context:
+    """The data set and the tab in the address."""
+    pairs = query.multi_items()
+    view = ViewState.of(pairs)
+    item, document = _read(view.id)
+    view = _complete(replace(view, id=item.id), document)
+    values = (
+        _measured(view, item) if view.tab in MEASURED else {"rows": _rows, "columns": _columns}[view.tab](view, item)
     )
+    caller = callers.current()
+    return {
+        "view": view,
+        "dataset": document,
+        "problems": view.problems(pairs),
+        "models": snapshot.models(),
+        "may_share": caller.may_share(item.owner),
+        "may_change": caller.may_change(item.owner),
+        "tabs": TABS,
+        "is_measured": view.tab in MEASURED,
+        "words": words,
+        "row_words": row_words,
+        "seconds": QUIET_SECONDS,
+    } | values
 
 
-def chosen(event: gr.EventData, request: gr.Request) -> list[Any]:
-    """The page after a link, a field or a button was used."""
-    action: dict[str, Any] = event._data if isinstance(event._data, dict) else {}
-
-    def answer(before: Shown | None) -> tuple[Shown | None, list[Any]]:
-        view = _view(before, request)
-        try:
-            view, notice = act(view, action)
-            return _send(show(view, notice), before)
-        except (DatasetNotFound, *UNREACHABLE):
-            return _send(show(view), before)  # `show` reports it
-
-    return _viewers.serve(request.session_hash, answer)
-
-
-def show(view: View, notice: Markup | str = "") -> Shown:
-    """The page for a view; `notice` is the answer to the last action, such as why a number is invalid."""
+def _read(dataset_id: str) -> tuple[Dataset, dict[str, Any]]:
     try:
-        subject = snapshot.subject(view.id)
-        view = _complete(view, subject)
-        body, waiting = tabs.body(view, subject.item)
+        with database.read() as session:
+            item = documents.find(session, dataset_id)
+            return item, documents.document(session, item.id)
     except DatasetNotFound as error:
-        reason = str(error) if view.id else "The address has no data set id."
-        return _message_only(view, not_found("Data set not found", reason, "/datasets", "Show all data sets"))
-    except UNREACHABLE:
-        return _message_only(view, database_unreachable())
-    users = [(user.id, user.name) for user in subject.users]
-    head = parts_html.heading(subject.item, users, view) + parts_html.facts_html(subject.item)
-    tools = parts_html.tools_html(view, snapshot.models()) + notice
-    parts = (head, parts_html.tabs_html(view), tools, body)
-    return Shown(view, tuple(map(str, parts)), WAITING_SECONDS if waiting else QUIET_SECONDS, notice)
+        reason = str(error) if dataset_id else "The address has no data set id."
+        raise MissingError("Data set not found", reason, "/datasets", "Show all data sets") from None
 
 
-def act(view: View, action: dict[str, Any]) -> tuple[View, Markup | str]:
-    """Performs an action; returns the view to show and the answer to the user."""
-    item = snapshot.subject(view.id).item
-    if "save" in action or "forget" in action:
-        return _save_mapping(view, keep="save" in action)
-    if "again" in action:
-        _again(view, item)
-    if "stop" in action and view.search:
-        snapshot.search(item, view).stop()
-    if "random" in action:
-        return replace(view, row=random.randint(1, max(item.rows, 1))), ""  # noqa: S311 not for security
-    roles = {name.removeprefix("role."): str(path) for name, path in action.items() if name.startswith("role.")}
-    if "address" in action:
-        query = dict(parse_qsl(str(action["address"])))
-        return View.of(query | {"id": view.id}), ""
-    if not roles:
-        fresh = {"match": 1, "whole": 0} if "search" in action else {}
-        return view.changed(fresh | action), invalid_number(view, action)
-    mapping = snapshot.mapping_of(view, item)
-    for role, path in roles.items():
-        mapping = with_role(mapping, role, path)
-    return view.changed({"columns": write_mapping(mapping), "kind": snapshot.kind_shown(view, item)}), ""
+def _complete(view: ViewState, document: dict[str, Any]) -> ViewState:
+    """The view with a row that exists, and a model that the caller may read: by default the last one trained on this data set."""
+    model = view.model or snapshot.usual_model(document["runs"])
+    readable = STARTER if callers.current().reach.model(model) else model
+    return replace(view, row=min(view.row, max(document["rows"], 1)), model=readable)
 
 
-def _again(view: View, item: Dataset) -> None:
-    """Starts what the tab shows again: a search, or tokenizing."""
-    if view.tab == "rows":
-        snapshot.search(item, view, again=True)
-    else:
-        snapshot.retry(item, replace(view, model=_readable(view.model)))
-
-
-def invalid_number(view: View, action: dict[str, Any]) -> Markup | str:
-    """Why a typed number is invalid; empty if none is."""
-    if not view.takes("row", action.get("row", 1)):
-        return parts_html.alert_html(
-            f"Row: {action['row']!r}", "is not a whole number from 1 up.", "The previous row is kept."
-        )
-    for name, value in action.items():
-        known = settings().get(name)
-        if known and known.kind in ("integer", "number") and not view.takes(name, value):
-            kind = "a whole number" if known.kind == "integer" else "a number"
-            return parts_html.alert_html(
-                f"{known.label}: {value!r}", f"is not {kind} {known.bounds}.", "The previous value is kept."
-            )
-    return ""
-
-
-def _view(before: Shown | None, request: gr.Request) -> View:
-    return before.view if before else View.of(request.query_params)
-
-
-def _send(now: Shown, before: Shown | None) -> tuple[Shown, list[Any]]:
-    """What the page shows now, and the outputs that changed."""
-    parts = viewers.changes(now.parts, before.parts if before else None)
-    return now, [*parts, viewers.pace(now.seconds, before.seconds if before else None)]
-
-
-def _message_only(view: View, message: Markup) -> Shown:
-    return Shown(view, (str(message), *[""] * (len(_NAMES) - 1)))
-
-
-def _complete(view: View, subject: Subject) -> View:
-    """The view with an existing row, and a model: by default the last one trained on this data set."""
-    row = min(view.row, max(subject.item.rows, 1))
-    return replace(view, row=row, model=_readable(view.model or snapshot.usual_model(subject)))
-
-
-def _readable(model: str) -> str:
-    """The model, or the starter model if the caller may not read it."""
-    return snapshot.STARTER if callers.current().reach.model(model) else model
-
-
-def _save_mapping(view: View, *, keep: bool) -> tuple[View, Markup]:
-    """Saves the mapping of the data set, or removes it if `keep` is false; an invalid mapping is explained and not saved."""
-    item = snapshot.subject(view.id).item
-    line = write_mapping(snapshot.mapping_of(view, item)) if keep else None
+def _rows(view: ViewState, item: Dataset) -> Context:
+    """The tab Rows: all rows by pages, or those that contain a text."""
     try:
-        changes.save_mapping(view.id, line)
-    except Forbidden as error:
-        return view, parts_html.alert_html("Could not save the mapping.", str(error))
+        return _found(view, item) if view.search else _page(view, item)
     except DataError as error:
-        return view, parts_html.alert_html("Could not save the mapping.", issues.problems_html(error))
-    finally:
-        snapshot.forget()
-    message = "Mapping saved. Runs and token counts use it." if keep else "Mapping removed."
-    return replace(view, columns="", kind=""), parts_html.done_html(message)
+        place = f"Row {error.line:,}" if error.line else "The file"
+        return {"unreadable": f"{place} {error.message}", "fix": error.fix}
+
+
+def _page(view: ViewState, item: Dataset) -> Context:
+    rows, reachable = snapshot.rows(item, view), row_pages.reachable(item.format, item.rows)
+    first = snapshot.first_row(view)
+    last = rows[-1]["row"] if rows else first
+    following = min(first + PAGE_ROWS, last + 1)
+
+    def move(row: int, *, exists: bool) -> str | None:
+        return view.link(row=row, whole=0) if exists else None
+
+    moves: list[Move] = [
+        ("rows-first", "First", move(1, exists=first > 1)),
+        ("rows-previous", "← Previous", move(max(first - PAGE_ROWS, 1), exists=first > 1)),
+        ("rows-next", "Next →", move(following, exists=following <= reachable)),
+        ("rows-last", "Last", move((reachable - 1) // PAGE_ROWS * PAGE_ROWS + 1, exists=last < reachable)),
+    ]
+    return {"rows": rows, "first": first, "last": last, "reachable": reachable, "moves": moves, "search": None}
+
+
+def _found(view: ViewState, item: Dataset) -> Context:
+    search = snapshot.search(item, view)
+    state = search.state  # read before the rows: the last of them are not missed
+    rows, count = snapshot.matches(item, view, search), len(search.matches)
+    first = (view.match - 1) // PAGE_ROWS * PAGE_ROWS + 1
+
+    def move(match: int, *, exists: bool) -> str | None:
+        return view.link(match=match, whole=0) if exists else None
+
+    moves: list[Move] = [
+        ("rows-previous", "← Previous", move(max(first - PAGE_ROWS, 1), exists=first > 1)),
+        ("rows-next", "Next →", move(first + PAGE_ROWS, exists=first + PAGE_ROWS <= count)),
+    ]
+    return {
+        "rows": rows,
+        "search": search,
+        "state": state,
+        "count": count,
+        "first": first,
+        "moves": moves,
+        "seconds": WAITING_SECONDS if state == "running" else QUIET_SECONDS,
+    }
+
+
+def _columns(view: ViewState, item: Dataset) -> Context:
+    """The tab Columns: the mapping of columns to roles, with a preview of mapped rows."""
+    mapping, kind = snapshot.mapping_of(view, item), snapshot.kind_shown(view, item)
+    kinds = [
+        (name, label, view.link(columns=write_mapping(mappings.for_kind(mapping, name, item.columns)), kind=name))
+        for name, (label, _) in mappings.KINDS.items()
+    ]
+    return {
+        "mapping": mapping,
+        "line": write_mapping(mapping),
+        "kind": kind,
+        "kinds": kinds,
+        "roles": mappings.KINDS[kind][1],
+        "missing": mappings.missing_roles(mapping, kind),
+        "paths": mappings.paths(item.sample),
+        "preview": snapshot.preview(item, mapping, kind),
+    }
+
+
+def _measured(view: ViewState, item: Dataset) -> Context:
+    """A tab that needs the data set tokenized: starts it, and waits for it."""
+    if item.shape == UNKNOWN and not item.columns_map:
+        return {"tokenized": None}
+    count = snapshot.tokenized(item, view)
+    if count.store is None:
+        return {"tokenized": count, "seconds": QUIET_SECONDS if count.status == "failed" else WAITING_SECONDS}
+    tab = {"tokens": _tokens, "lengths": _lengths, "batches": _batches}[view.tab]
+    return {"tokenized": count} | tab(view, open_store(count.store))
+
+
+def _tokens(view: ViewState, store: TokenStore) -> Context:
+    """The tab Tokens: one row, token by token."""
+    rows = len(store.lengths)
+    if not rows:
+        return {"tokens": [], "rows": 0, "moves": []}
+    tokens = token_report.rendered_row(store, view.row - 1, view.max_length)
+    targets = (
+        ("go-previous", "← Previous", view.row - 1 or None),
+        ("go-next", "Next →", view.row + 1 if view.row < rows else None),
+        ("go-longest", "Longest", row_tokens.longest(store)),
+        ("go-truncated", "Most truncated", snapshot.most_truncated(store, view.max_length)),
+        ("go-untrained", "No loss tokens", row_tokens.next_untrained(store, view.max_length, view.row)),
+    )
+    moves: list[Move] = [(key, label, view.link(row=row) if row else None) for key, label, row in targets]
+    return {
+        "tokens": tokens,
+        "counts": row_tokens.counts(tokens),
+        "pieces": row_tokens.pieces(tokens),
+        "rows": rows,
+        "moves": moves,
+    }
+
+
+def _lengths(view: ViewState, store: TokenStore) -> Context:
+    """The tab Lengths: how long the rows are, and what each maximum length truncates."""
+    curve = snapshot.curve_of(store, view.max_length)
+    return {
+        "report": snapshot.report(store, view),
+        "empty_examples": [[row + 1] for row in store.facts["empty_examples"]],
+        "curve": curve,
+        "loss": curve.at(view.max_length),
+        "losses": [curve.at(limit) for limit in usual_limits(int(store.lengths.max(initial=1)))],
+    }
+
+
+def _batches(view: ViewState, store: TokenStore) -> Context:
+    """The tab Batches: the longest batches of a run and the cost of padding."""
+    return {"report": snapshot.report(store, view)}
+
+
+view = View("/dataset", "dataset.html", shown)

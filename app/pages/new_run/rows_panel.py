@@ -9,13 +9,11 @@ from markupsafe import Markup
 from app.access import callers
 from app.pages.common import form
 from app.pages.common.html import QUIET, each, html, note_html
-from app.pages.common.tokens import legend, token_html
-from app.words import numbers
+from app.web.templating import filled
 from app.words.templates import heading
 from training.config.applies import Values
 from training.config.fields import ConfigError
-from training.template_check.findings import Finding, ShownRow, ShownToken
-from worker.runs.rows_check import CheckedSet, check_rows
+from worker.runs.rows_check import check_rows
 from worker.store.database import UNREACHABLE
 
 _LOADING = Markup('<p class="note looking">Rendering the first rows. This takes a few seconds.</p>')
@@ -64,36 +62,4 @@ def rows_html(values: Values) -> Markup:
         return each('<p class="note"><b>{}</b> {} <em>{}</em></p>', items)
     except UNREACHABLE:
         return note_html("The database is unreachable. Try again.")
-    return Markup("").join(_set(one) for one in checked)
-
-
-def _set(one: CheckedSet) -> Markup:
-    lead = Markup('<p class="lead">{}</p>').format(heading(one))
-    found = Markup("").join(map(_finding, one.report.findings))
-    problems = Markup('<ul class="problems">{}</ul>').format(found) if found else Markup("")
-    everything = [token for row in one.report.rows for token in row.tokens]
-    return lead + problems + (legend(everything) if everything else "") + Markup("").join(map(_row, one.report.rows))
-
-
-def _finding(finding: Finding) -> Markup:
-    kind = "blocking" if finding.severity == "error" else "advice"
-    return Markup('<li class="{}"><b>{}</b> {} <em>{}</em>{}</li>').format(
-        kind, finding.fault.value, finding.sentence, finding.fix, form.fix_button(finding.changes or {})
-    )
-
-
-def _row(row: ShownRow) -> Markup:
-    trained = sum(token.trained and not token.cut for token in row.tokens)
-    counts = f"{numbers.plural(row.length, 'token')}, {numbers.count(trained)} with loss"
-    more = row.length - len(row.tokens)
-    tokens = Markup("").join(token_html(place, token, _weight(token)) for place, token in enumerate(row.tokens))
-    if more:
-        tokens += Markup('<span class="skipped">… {} not shown …</span>').format(numbers.plural(more, "token"))
-    template = Markup(
-        '<details open><summary>Row {:,}: {}</summary><div class="tokens" tabindex="0">{}</div></details>'
-    )
-    return template.format(row.number, counts, tokens)
-
-
-def _weight(token: ShownToken) -> str:
-    return f" · loss weight {token.weight:g}" if token.weight not in (0, 1) else ""
+    return filled("new_run/rows.html", sets=checked, heading=heading, fix_button=form.fix_button)

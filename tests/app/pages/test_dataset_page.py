@@ -1,21 +1,24 @@
 """The page of a data set, on a real store with real tokens; no browser."""
 
 import json
+import re
+from dataclasses import fields
+from html import unescape
 
 import psutil
 import pytest
 from patience import eventually
 from played_run import PlayedRun
+from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
-from web import client
+from web import account, client
 
 from app.access import dataset_imports
 from app.access.intake import Intakes, intakes
 from app.pages.common import form
 from app.pages.dataset import page as dataset
 from app.pages.dataset import snapshot
-from app.pages.dataset.page import act, show
-from app.pages.dataset.view import View
+from app.pages.dataset.state import TABS, ViewState
 from app.pages.datasets import page as datasets
 from app.pages.datasets import sources
 from app.pages.datasets.page import Shown
@@ -33,60 +36,87 @@ MODEL = "static/starter"
 
 @pytest.fixture
 def item(home, rows):
-    for cache in (snapshot._subjects, snapshot._models, data_cost._states):
+    for cache in (snapshot._models, data_cost._states):
         cache.clear()
     return store.add_file(path=rows, name=rows.name)
 
 
-def tokenized(view):
-    """The page's body once the data set is tokenized."""
-    shown = eventually(lambda: (page := show(view)).seconds != dataset.WAITING_SECONDS and page, every=0.1)
-    return shown.parts[3]
+def opened(dataset_id, tab="rows", **values):
+    """The page as HTML."""
+    answer = client().get("/dataset", params={"id": dataset_id, "tab": tab, **values})
+    assert answer.status_code == 200
+    return answer.text
+
+
+def tokenized(dataset_id, tab, model=MODEL, **values):
+    """The page once the data set is tokenized, or cannot be."""
+
+    def page():
+        text = opened(dataset_id, tab, model=model, **values)
+        return text if "Needed once per tokenizer" not in text else ""
+
+    return eventually(page, every=0.1)
 
 
 def test_opening_a_tab_tokenizes_the_data_set_for_all_tabs(item):
-    view = View(id=item.id, model=MODEL, tab="lengths", max_length=64)
-    waiting = show(view)
-    assert "Tokenizing" in waiting.parts[3] and waiting.seconds == dataset.WAITING_SECONDS
-    lengths = tokenized(view)
+    waiting = dataset.shown(QueryParams({"id": item.id, "tab": "lengths", "model": MODEL}))
+    assert waiting["tokenized"].status == "running" and waiting["seconds"] == dataset.WAITING_SECONDS
+    lengths = tokenized(item.id, "lengths", max_length=64)
     assert "1 of 40 rows (2.5%) are truncated" in lengths and "1 row has no loss tokens" in lengths
     assert ">40</a>" in lengths  # the longest row
     assert "e.g. row" in lengths and "39" in lengths  # the copy
-    last = tokenized(View(id=item.id, model=MODEL, tab="tokens", row=40, max_length=64))
+    last = tokenized(item.id, "tokens", row=40, max_length=64)
     assert "Row 40 of 40" in last and "This row has no loss tokens at 64 tokens" in last
-    batches = tokenized(
-        View(id=item.id, model=MODEL, tab="batches", max_length=2048, micro_batch_size=4, num_processes=2)
-    )
+    batches = tokenized(item.id, "batches", max_length=2048, micro_batch_size=4, num_processes=2)
     assert "Memory peaks at" in batches and "pad tokens" in batches
 
 
 def test_a_model_without_a_tokenizer_is_explained_and_can_be_tried_again(item, tmp_path):
-    view = View(id=item.id, model=str(tmp_path / "nothing"), tab="tokens")
     (tmp_path / "nothing").mkdir()
-    body = tokenized(view)
-    assert "Could not tokenize the data set." in body and "Try again" in body
-    again, _ = act(view, {"again": True})
-    assert again == view
+    text = tokenized(item.id, "tokens", str(tmp_path / "nothing"))
+    assert "Could not tokenize the data set." in text
+    again = re.search('data-do="GET ([^"]+)">Try again', text)
+    assert client().get(unescape(again[1])).json()["status"] == "running"
 
 
 def test_an_invalid_number_is_named_and_the_previous_one_is_kept(item):
-    view, notice = act(View(id=item.id), {"max_length": "none"})
-    assert view.max_length == 1024
-    assert "Max length: &#39;none&#39;" in notice and "8 to 1048576" in notice
-    assert show(view, notice).parts[2].endswith(str(notice))
-
-
-def test_a_random_row_exists(item):
-    assert {act(View(id=item.id), {"random": True})[0].row for _ in range(60)} <= set(range(1, 41))
+    text = client().get(f"/dataset?id={item.id}&tab=lengths&max_length=64&max_length=none").text
+    assert "Max length: &#39;none&#39;" in text and "8 to 1048576" in text and "The page shows 64." in text
+    assert 'name="max_length" value="64"' in text
 
 
 def test_a_page_without_a_data_set_says_so(home):
-    assert "Data set not found" in show(View(id="<b>")).parts[0]
-    assert "has no data set id" in show(View()).parts[0]
+    missing = client().get("/dataset?id=<b>")
+    assert missing.status_code == 404 and "Data set not found" in missing.text and "<b>&#39;" not in missing.text
+    assert "has no data set id" in client().get("/dataset").text
 
 
 def test_a_row_beyond_the_last_is_the_last(item):
-    assert show(View(id=item.id, row=999)).view.row == 40
+    assert dataset.shown(QueryParams({"id": item.id, "row": "999"}))["view"].row == 40
+
+
+def test_any_value_in_the_address_is_answered(item, subtests):
+    eventually(lambda: "Tokenizing" not in opened(item.id, "lengths", model=MODEL))
+    names = [field.name for field in fields(ViewState)]
+    for value in ("\0", "x" * 3000, "\x1b[2J\u202e", "-1", "1e308", "9" * 11, "nan", "[]"):
+        for tab in TABS:
+            with subtests.test(f"{tab} {value[:10]!r}"):
+                given = {name: value for name in names if name not in ("id", "tab", "model", "search")}
+                text = opened(item.id, tab, model=MODEL, **given | {"role.prompt": value})
+                assert "sums.jsonl" in text and "\x1b" not in text.replace(value, "")
+        assert client().get("/dataset", params={"id": value, "tab": value}).status_code == 404
+
+
+def test_a_search_is_stopped_and_started_again_over_rest(item):
+    opened(item.id, search="copy")
+    search = snapshot.search(item, ViewState(search="copy"))
+    search.state = "running"
+    assert 'id="stop-search"' in opened(item.id, search="copy")
+    assert client().post(f"/api/datasets/{item.id}/rows/stop", json={"search": "copy"}).status_code == 204
+    text = opened(item.id, search="copy")
+    assert "The search was stopped" in text and "GET /api/datasets/" in text
+    assert client().get(f"/api/datasets/{item.id}/rows?limit=1&wait=0&search=copy").status_code == 200
+    assert snapshot.search(item, ViewState(search="copy")) is not search
 
 
 @pytest.fixture
@@ -95,35 +125,42 @@ def odd(home, tmp_path):
     listed = [{"qa": {"q": f"question {n}", "a": [f"answer {n}"]}} for n in range(5)]
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in listed))
-    snapshot.forget()
     return store.add_file(path=path, name="odd.jsonl")
 
 
 def test_a_mapping_is_previewed_saved_and_removed(odd):
-    assert "Unknown format" in show(View(id=odd.id, tab="lengths", model=MODEL)).parts[3]
-    view, _ = act(View(id=odd.id, tab="columns"), {"role.prompt": "qa.q"})
-    assert "Choose a column for: completion" in show(view).parts[3]
-    view, _ = act(view, {"role.completion": "qa.a.0"})
-    assert view.columns == "prompt=qa.q, completion=qa.a.0"
-    assert '<dd class="answer">answer 0</dd>' in show(view).parts[3]
-    view, notice = act(view, {"save": True})
-    assert "Mapping saved" in notice and view.columns == ""
-    assert snapshot.subject(odd.id).item.columns_map == "prompt=qa.q, completion=qa.a.0"
-    act(view, {"forget": True})
-    assert snapshot.subject(odd.id).item.columns_map is None
+    assert "Unknown format" in opened(odd.id, "lengths", model=MODEL)
+    chosen = {"kind": "prompt", "role.prompt": "qa.q", "role.completion": ""}
+    assert "Choose a column for: completion" in opened(odd.id, "columns", **chosen)
+    text = opened(odd.id, "columns", **chosen | {"role.completion": "qa.a.0"})
+    assert '<dd class="answer">answer 0</dd>' in text and "columns: prompt=qa.q, completion=qa.a.0" in text
+    assert f'data-do="PATCH /api/datasets/{odd.id}"' in text
+    client().patch(f"/api/datasets/{odd.id}", json={"columns": "prompt=qa.q, completion=qa.a.0"})
+    saved = opened(odd.id, "columns")
+    assert "disabled>Saved</button>" in saved and "Remove mapping" in saved
+    client().patch(f"/api/datasets/{odd.id}", json={"columns": None})
+    assert "Remove mapping" not in opened(odd.id, "columns")
 
 
 def test_a_mapping_that_cannot_train_is_explained_and_not_saved(odd):
-    view, notice = act(View(id=odd.id, tab="columns", columns="prompt=qa.q, completion=qa.a"), {"save": True})
-    assert "Could not save the mapping." in notice and "odd.jsonl, 5 rows" in notice and "qa.a" in notice
-    assert snapshot.subject(odd.id).item.columns_map is None
-    assert view.columns
+    answer = client().patch(f"/api/datasets/{odd.id}", json={"columns": "prompt=qa.q, completion=qa.a"})
+    problem = answer.json()["error"]
+    assert answer.status_code == 422 and "odd.jsonl, 5 rows" in problem["field"] and "qa.a" in problem["field"]
+    assert "Remove mapping" not in opened(odd.id, "columns")
+
+
+def test_only_who_owns_a_data_set_may_save_its_mapping(item):
+    api = client()
+    columns = {"id": item.id, "tab": "columns"}
+    assert "Save mapping" in api.get("/dataset", params=columns).text
+    text = api.get("/dataset", params=columns, headers=account("alice")).text
+    assert "Save mapping" not in text and "Only the owner of the data set can save a mapping." in text
 
 
 def test_new_run_counts_truncated_rows_once_the_data_set_is_tokenized(item):
     description, waits = data_chooser.describe(item.id, MODEL, "64")
     assert waits and "Tokenizing for this model." in description
-    tokenized(View(id=item.id, model=MODEL, tab="lengths"))
+    tokenized(item.id, "lengths")
     data_cost._states.clear()
     description, waits = data_chooser.describe(item.id, MODEL, "64")
     assert not waits
@@ -233,7 +270,7 @@ def test_rest_lists_data_sets_and_shows_one(item):
 
 
 def test_a_tokenized_data_set_refuses_an_invalid_mapping(item):
-    tokenized(View(id=item.id, model=MODEL, tab="lengths"))
+    tokenized(item.id, "lengths")
     assert token_counts.state(item.sha256, form.local_model(MODEL), None).status == "done"
     with pytest.raises(DataError):
         store.save_mapping(item.id, "prompt=nothing, completion=there")

@@ -30,7 +30,7 @@ DOUBLED = (
     "[...document.querySelectorAll('[id]')].map((one) => one.id).filter((id, at, all) => id && all.indexOf(id) !== at)"
 )
 FILLED = tuple(page.path for page in PAGES if not page.is_read)
-STEADY = tuple(path for path in FILLED if path not in ("/run", "/dataset"))  # these need an id
+STEADY = tuple(path for path in FILLED if path != "/run")  # it needs an id
 
 
 def stored(name, **settings):

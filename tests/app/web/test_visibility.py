@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 SECRET = "zebra"
 OWNED = (Run, Sweep, Dataset, Evaluation, ServedModel, PromptSet)
 BODIES = {
+    "/api/datasets/{dataset_id}/rows/stop": {"search": "1"},
     "/api/runs/{run_id}/move": {"before": None},
     "/api/runs/{run_id}/evaluations": {"data": "static/starter/train.jsonl"},
     "/api/datasets/{dataset_id}": {"columns": None},

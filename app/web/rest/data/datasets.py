@@ -13,7 +13,7 @@ from app.documents.dataset import BRIEF
 from app.web.rest.data.received import Received, received
 from app.web.rest.routing import Answer, BodyForm, JsonRouter, Limit, Offset, answers, columns
 from training.data.issues import Issue
-from worker.datasets import datasets, row_pages
+from worker.datasets import datasets, row_pages, row_search
 from worker.datasets.checking import check_file
 from worker.datasets.row_search import LONGEST_TEXT
 from worker.store import database
@@ -126,6 +126,12 @@ class Mapping(BodyForm):
     columns: str | None
 
 
+class Search(BodyForm):
+    """The text of a search."""
+
+    search: str = Field(min_length=1, max_length=LONGEST_TEXT)
+
+
 @router.get("", **answers(DatasetList))
 def list_datasets(
     search: Annotated[str, Query(description="Only data sets with these words in name, format or id.")] = "",
@@ -170,12 +176,20 @@ def show_rows(
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=rows_document.MOST)] = 25,
     search: Annotated[str, Query(max_length=LONGEST_TEXT)] = "",
+    wait: Annotated[
+        float, Query(ge=0, le=_SEARCH_SECONDS, description="Seconds to wait for rows of a search.")
+    ] = _SEARCH_SECONDS,
 ) -> dict[str, Any]:
     """Rows of a data set, or those that contain a text. A long search continues in the background: `complete` is then false."""
-    with database.read() as session:
-        item = document.find(session, dataset_id)
+    item = _item(dataset_id)
     row_pages.prepare(datasets.path_of(item))
-    return rows_document.document(item, offset, limit, search, seconds=_SEARCH_SECONDS)
+    return rows_document.document(item, offset, limit, search, seconds=wait)
+
+
+@router.post("/{dataset_id}/rows/stop", status_code=204)
+def stop_search(dataset_id: str, search: Annotated[Search, Body()]) -> None:
+    """Stops a search of the rows for everybody; the rows found stay, and the next request for it searches again."""
+    row_search.search(datasets.path_of(_item(dataset_id)), search.search).stop()
 
 
 @router.patch("/{dataset_id}", **answers(DatasetAnswer))
@@ -185,15 +199,15 @@ def map_dataset(dataset_id: str, mapping: Annotated[Mapping, Body()]) -> dict[st
     Raises:
         DataError: the rows cannot be used with it; answered with 422, and the old mapping stays.
     """
-    found = _full_id(dataset_id)
-    changes.save_mapping(found, mapping.columns)
-    return show_dataset(found)
+    item = _item(dataset_id)
+    changes.save_mapping(item.id, mapping.columns)
+    return show_dataset(item.id)
 
 
 @router.delete("/{dataset_id}", status_code=204)
 def delete_dataset(dataset_id: str) -> None:
     """Deletes a data set; ended runs keep their results."""
-    changes.remove_dataset(_full_id(dataset_id))
+    changes.remove_dataset(_item(dataset_id).id)
 
 
 def _import(files: Received, name: str | None, columns: str | None) -> dict[str, Any]:
@@ -208,6 +222,6 @@ def _import(files: Received, name: str | None, columns: str | None) -> dict[str,
     return show_dataset(item.id)
 
 
-def _full_id(dataset_id: str) -> str:
+def _item(dataset_id: str) -> Dataset:
     with database.read() as session:
-        return document.find(session, dataset_id).id
+        return document.find(session, dataset_id)
