@@ -1,30 +1,25 @@
 """Choosing the data of a run: a stored data set, the starter sample, a file on the server, or an upload."""
 
-import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
 from app.access import callers
-from app.pages.common.html import ago, each, facts, table
-from app.pages.common.issues import issues_html
 from app.pages.common.upload_box import samples
 from app.pages.new_run import data_cost, data_mix
+from app.web.templating import filled, macros
 from app.words import numbers
+from app.words import rows as row_words
 from app.words.datasets import problems_of
 from training.config.data_sets import FIELDS, Source, entries, sources, written
 from training.config.run_config import RunConfig
 from training.errors import DataError
-from training.units import byte_size
 from worker.datasets import datasets
 from worker.store import database
 from worker.store.database import UNREACHABLE
 from worker.store.tables import Dataset
-
-_ROWS_SHOWN, _CELL_CHARACTERS = 3, 240
 
 
 def choices(*values: str) -> list[tuple[str, str]]:
@@ -109,17 +104,7 @@ def _paths(value: str) -> list[str]:
 
 def description_html(item: Dataset, cost: Markup | str = "") -> Markup:
     """A data set's format, size, warnings and first rows; `cost` is the sentence on truncated rows."""
-    pairs = [
-        ("Data set", Markup('<a href="/dataset?id={}">{}</a>').format(item.id, item.name)),
-        ("Format", f"{item.shape} ({item.format})"),
-        ("Rows", numbers.count(item.rows)),
-        ("Size", byte_size(item.bytes)),
-        ("Owner", item.owner),
-        ("Added", ago(item.created_at)),
-    ]
-    return Markup('<div class="found">{}{}{}{}</div>').format(
-        facts(pairs), issues_html(item.warnings or []), cost, _sample(item)
-    )
+    return filled("new_run/data.html", item=item, cost=cost, row_words=row_words)
 
 
 def error_html(error: DataError, name: str) -> Markup:
@@ -127,7 +112,7 @@ def error_html(error: DataError, name: str) -> Markup:
     place = ", ".join(f"{noun} {value}" for noun, value in (("row", error.line), ("field", error.field)) if value)
     others = problems_of(error)[1:]
     return Markup('<div class="alert" role="alert"><b>{}</b>{} {} <em>{}</em></div>{}').format(
-        name, f" ({place})" if place else "", error.message, error.fix, issues_html(others)
+        name, f" ({place})" if place else "", error.message, error.fix, macros("parts.html").issues(others)
     )
 
 
@@ -143,18 +128,3 @@ def _stored() -> dict[str, Dataset]:
 def _label(item: Dataset) -> str:
     warnings = f", {numbers.plural(len(item.warnings), 'warning')}" if item.warnings else ""
     return f"{item.name} ({numbers.plural(item.rows, 'row')}, {item.shape}{warnings})"
-
-
-def _sample(item: Dataset) -> Markup:
-    columns = item.columns[:8]
-    lines = [
-        each("<td>{}</td>", [(_cell(row.get(column)),) for column in columns]) for row in item.sample[:_ROWS_SHOWN]
-    ]
-    return table("sample", columns, each("<tr>{}</tr>", [(line,) for line in lines]))
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return numbers.shorten(text, _CELL_CHARACTERS)
