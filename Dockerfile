@@ -1,9 +1,12 @@
-# Three images from one file: `web` has the pages and the command line and no torch, `worker` trains on NVIDIA GPUs, `worker-cpu`
-# on CPUs.
+# Three images from one file: `web` has the pages and the command line and no torch, `worker` trains on NVIDIA GPUs, or on CPUs.
 #   docker build --target web .
 #   docker build --target worker .
-#   docker build --target worker-cpu .
+#   docker build --target worker --build-arg DEVICES=cpu .
 # All run as the user lathe (10001), so that the data volume has one owner, and keep everything in /data.
+
+# Of the image `worker`: gpu or cpu.
+ARG DEVICES=gpu
+
 
 FROM scratch AS source
 COPY pyproject.toml constraints.txt README.md LICENSE /
@@ -25,7 +28,7 @@ RUN mkdir app worker training migrations static \
 COPY --from=source / ./
 RUN /opt/lathe/bin/pip install --no-cache-dir --no-deps --force-reinstall . && rm -rf /src
 ENV PATH=/opt/lathe/bin:$PATH PYTHONUNBUFFERED=1 LATHE_DATA_DIR=/data LATHE_HOST=0.0.0.0
-USER lathe
+USER 10001
 WORKDIR /data
 VOLUME /data
 EXPOSE 7860
@@ -34,37 +37,27 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
 CMD ["lathe", "web"]
 
 
-# Its torch is the one for CPUs, which lacks 3 GB of CUDA libraries. g++ compiles DeepSpeed's operators at first use; libaio reads
-# and writes what is offloaded to NVMe disks.
-FROM python:3.12-slim-bookworm AS worker-cpu
+# The systems below the image `worker`. g++ compiles DeepSpeed's operators at first use; libaio reads and writes what is offloaded to
+# NVMe disks.
+
+# torch's wheels for CPUs lack 3 GB of CUDA libraries.
+FROM python:3.12-slim-bookworm AS system-cpu
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libaio-dev \
     && rm -rf /var/lib/apt/lists/*
-RUN useradd --create-home --uid 10001 lathe && install --directory --owner lathe --mode 700 /data /cache
-WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
-RUN mkdir app worker training migrations static \
-    && python -m venv /opt/lathe \
-    && /opt/lathe/bin/pip install --no-cache-dir --constraint constraints.txt \
-    --extra-index-url https://download.pytorch.org/whl/cpu ".[train]"
-COPY --from=source / ./
-RUN /opt/lathe/bin/pip install --no-cache-dir --no-deps --force-reinstall . && rm -rf /src
-ENV PATH=/opt/lathe/bin:$PATH PYTHONUNBUFFERED=1 LATHE_DATA_DIR=/data \
-    HF_HOME=/cache/huggingface TORCH_EXTENSIONS_DIR=/cache/torch_extensions
-USER lathe
-WORKDIR /data
-VOLUME ["/data", "/cache"]
-HEALTHCHECK --interval=30s --timeout=15s --start-period=60s --retries=3 \
-    CMD celery --app worker.queue.tasks inspect ping --destination celery@$HOSTNAME --timeout 10
-CMD ["lathe", "worker", "--drain"]
+ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 
 
-# The CUDA release is that of the torch pinned in constraints.txt. The image with the compiler is needed: DeepSpeed
-# compiles its operators at first use (nvcc, g++, Python's headers) and keeps them in TORCH_EXTENSIONS_DIR.
-FROM nvidia/cuda:13.0.2-devel-ubuntu24.04 AS worker
+# The CUDA release is that of the torch pinned in constraints.txt. The image with nvcc is needed: DeepSpeed compiles with it.
+FROM nvidia/cuda:13.0.2-devel-ubuntu24.04 AS system-gpu
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libaio-dev python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
+
+
+# Their versions are named above.
+# hadolint ignore=DL3006
+FROM system-${DEVICES} AS worker
 RUN useradd --create-home --uid 10001 lathe && install --directory --owner lathe --mode 700 /data /cache
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
@@ -75,9 +68,11 @@ COPY --from=source / ./
 RUN /opt/lathe/bin/pip install --no-cache-dir --no-deps --force-reinstall . && rm -rf /src
 ENV PATH=/opt/lathe/bin:$PATH PYTHONUNBUFFERED=1 LATHE_DATA_DIR=/data \
     HF_HOME=/cache/huggingface TORCH_EXTENSIONS_DIR=/cache/torch_extensions TRITON_CACHE_DIR=/cache/triton
-USER lathe
+USER 10001
 WORKDIR /data
 VOLUME ["/data", "/cache"]
+# The shell fills in $HOSTNAME.
+# hadolint ignore=DL3025
 HEALTHCHECK --interval=30s --timeout=15s --start-period=60s --retries=3 \
     CMD celery --app worker.queue.tasks inspect ping --destination celery@$HOSTNAME --timeout 10
 CMD ["lathe", "worker", "--drain"]

@@ -62,7 +62,7 @@ def stages() -> dict[str, Stage]:
         if name == "FROM":
             base, _, stage = rest.partition(" AS ")
             found[stage] = Stage(stage, base)
-        elif name:
+        elif name and found:  # what is above the first stage belongs to none
             list(found.values())[-1].instructions.append((name, rest.strip()))
     return found
 

@@ -15,7 +15,7 @@ _VENV = "-m venv /opt/lathe"
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("image", ["web", "worker", "worker-cpu"])
+@pytest.mark.parametrize("image", ["web", "worker"])
 def test_the_steps_of_an_image_install_lathe(tmp_path: Path, image: str) -> None:
     pytest.importorskip("hatchling", reason="hatchling, which builds the package, is not installed")
     source, installed = tmp_path / "src", tmp_path / "opt"
