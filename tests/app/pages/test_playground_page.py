@@ -28,20 +28,14 @@ from worker.store import database, runs
 from worker.store.playground import serving
 from worker.store.tables import PromptSet, ServedModel, Status
 
-FIRST, SECOND = f"{hostname()}/cuda:0", f"{hostname()}/cuda:1"
 pytestmark = IN_BROWSER
 STARTER = ROOT / "static" / "starter"
 
 
 @pytest.fixture
 def worker(page, monkeypatch):
-    """A worker's rounds on a machine with two GPUs; its processes end with the test.
-
-    Without a driver the programs compute on the CPU, but they lease the GPUs.
-    """
-    monkeypatch.setattr(
-        devices, "all_gpus", lambda: tuple(devices.Gpu(n, f"GPU-{n}", "H", 2**36, (9, 0)) for n in (0, 1))
-    )
+    """A worker's rounds on a machine without GPUs; its processes end with the test."""
+    monkeypatch.setattr(devices, "all_gpus", lambda: ())
     monkeypatch.setattr(overload, "here", lambda: "")
     with database.write() as session:
         session.exec(delete(ServedModel))
@@ -110,11 +104,6 @@ def row(run_id):
         return runs.get(session=session, run_id=run_id)
 
 
-def leased():
-    with database.read() as session:
-        return {device: served.id for device, served in serving.on_devices(session=session).items()}
-
-
 @pytest.mark.nightly
 def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_process_is_named(page, worker, training):
     run = finished_run()
@@ -123,7 +112,7 @@ def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_pr
     page.fill("#playground-user", "Write this order as JSON: two mugs to Oslo.")
     page.fill("input[name=max_tokens]", "8")
     page.click("#playground-ask")
-    says(page, ".served", f"on {SECOND}, process")
+    says(page, ".served", "on the CPU, process")
     before = eventually(lambda: row(training).step)
     page.click("#playground-ask")
     base = f"{training}:base"  # the oldest run gives the base model its name
@@ -132,7 +121,7 @@ def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_pr
     answers = [said(page, model).locator(".said").inner_text() for model in (base, run.id)]
     assert answers[0] != answers[1]
     eventually(lambda: row(training).step > before)
-    assert (row(training).status, row(training).devices) == (Status.RUNNING, [FIRST])
+    assert (row(training).status, row(training).devices) == (Status.RUNNING, [f"{hostname()}/cpu"])
     said(page, run.id).locator("summary").click()
     says(said(page, run.id), ".token", "<|user|>", "<|assistant|>")
 
@@ -149,10 +138,8 @@ def test_base_and_adapter_answer_side_by_side_while_a_run_trains_and_a_killed_pr
 
     with database.read() as session:
         (live,) = serving.live(session=session)
-    assert leased() == {SECOND: live.id}
     os.kill(live.pid, signal.SIGKILL)
     says(page, ".served", "Ended", "It was killed by signal 9 (SIGKILL).", "Start again")
-    eventually(lambda: leased() == {})
     assert row(training).status is Status.RUNNING
 
 
