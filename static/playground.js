@@ -107,7 +107,8 @@
       if (served.state === "ended") return served.reason;
       const names = served.models.map(label).join(", ");
       if (served.state === "starting") return `Loading ${names} ${on}, for ${Math.round(served.age_seconds)} s`;
-      return `${names} ${on}, process ${served.pid}`;
+      const note = served.reason ? `; ${served.reason}` : "";
+      return `${names} ${on}, process ${served.pid}${note}`;
     }
 
     function button(text, action) {

@@ -39,17 +39,18 @@ def forked(request: dict[str, Any]) -> int:
 
 def run(code: str) -> None:
     """Runs the code in a fork; fails with its output if it fails."""
-    done = patience.run([str(_python()), "-c", code], stderr=subprocess.STDOUT, cwd=ROOT)
+    done = patience.run([str(python()), "-c", code], stderr=subprocess.STDOUT, cwd=ROOT)
     assert not done.returncode, done.stdout.decode()
 
 
 def use_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets this process, and the forks, start `sys.executable -m MODULE` and `-c CODE` as forks (programs/warm_python.py)."""
-    monkeypatch.setattr(sys, "executable", str(_python()))
+    monkeypatch.setattr(sys, "executable", str(python()))
 
 
 @cache
-def _python() -> Path:
+def python() -> Path:
+    """A program that starts as an interpreter does, as a fork."""
     _connected().close()
     script = folder() / f"python-{os.getpid()}"
     words = [sys.executable, "-IS", str(PROGRAMS / "warm_python.py"), str(folder() / "socket"), str(script)]

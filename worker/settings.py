@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import shlex
 import stat
 import tempfile
 from functools import lru_cache
@@ -146,6 +147,11 @@ class Settings(EngineSettings):
         "127.0.0.1",
         description="Address on which the worker's served models listen, if the web server is on another machine.",
     )
+    vllm_command: str = Field(
+        "",
+        description="Command of vLLM on this worker, such as /opt/vllm/bin/vllm. It then generates answers after training, of "
+        "evaluations and in the playground. Default: transformers generates them.",
+    )
     hub_token: SecretStr | None = Field(
         None, description="Model hub token. Only processes that train, merge or upload receive it."
     )
@@ -179,6 +185,12 @@ class Settings(EngineSettings):
             ip_network(address, strict=False)
             if uid and not uid.isdecimal():
                 raise ValueError(f"{part!r} has no user id after the @")
+        return value
+
+    @field_validator("vllm_command")
+    @classmethod
+    def _words(cls, value: str) -> str:
+        shlex.split(value)  # a ValueError if a quotation is not closed
         return value
 
     @field_validator("store_cache_bytes")

@@ -39,7 +39,7 @@ def served(session: Session, owner: str) -> dict[str, Any] | None:
 
 
 def served_document(session: Session, found: ServedModel) -> dict[str, Any]:
-    """Served models with their state; `reason` says why they wait or ended."""
+    """Served models with their state; `reason` says why they wait, why vLLM does not answer, or why they ended."""
     state, reason = found.state, found.reason
     if requests.is_lost(session, found):
         state, reason = ServedState.ENDED, "Its worker stopped or cannot reach the database."

@@ -113,6 +113,14 @@ def problem(error: dict[str, Any]) -> str:
     return " ".join(str(error[name]) for name in ("field", "value", "message", "fix") if error.get(name))
 
 
+def engine(summary: dict[str, Any]) -> str:
+    """Which program answered, where vLLM should; "" where transformers answers anyway."""
+    found = summary.get("engine")
+    if not found:
+        return ""
+    return "Answered by vLLM." if found["name"] == "vllm" else f"Answered by transformers. {found['reason']}"
+
+
 def lines(found: dict[str, Any]) -> list[str]:
     """An ended evaluation as lines for a terminal."""
     head = f"Evaluation {found['id']}: {found['status']}, {source(found)} on {data(found)}"
@@ -124,7 +132,16 @@ def lines(found: dict[str, Any]) -> list[str]:
     rows = [f"  {label(name)}: {score(value, summary['rows'])}" for name, value in summary["metrics"].items()]
     shown = [f"  {label(name)}: {text}" for name, text in verdicts(found)]
     against = [f"Against evaluation {found['against']['evaluation']} ({found['against']['source']}):"] if shown else []
-    return [head, f"Rows: {summary['rows']:,}", *rows, *against, *shown, f"Overlap: {overlap(found['overlap'])}"]
+    answered = [engine(summary)] if "engine" in summary else []
+    return [
+        head,
+        f"Rows: {summary['rows']:,}",
+        *answered,
+        *rows,
+        *against,
+        *shown,
+        f"Overlap: {overlap(found['overlap'])}",
+    ]
 
 
 def _with_error(values: dict[str, Any], name: str) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,6 +16,10 @@ from training.config.run_config import RunConfig
 from training.models.loading import load_model, model_class
 from training.scoring import paired
 from training.trainer.answering.questions import SCORES, Question, end_tokens, score
+from training.vllm.answering import answers as vllm_answers
+from training.vllm.answering import models_of
+from training.vllm.limits import NotLoaded
+from training.vllm.server import VllmError, command
 
 _BATCH_ROWS = 32
 
@@ -27,27 +32,21 @@ def compare(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[int, int], None],
+    warn: Callable[[str], None],
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Generates greedy answers before and after fine-tuning. Returns the mean scores (0 to 1) and one record per row.
 
     It loads the fine-tuned weights from the folder `tuned`, so that the scores are those of the files users download.
+    `warn` is told why transformers answers in place of vLLM.
     """
     done = 0
 
     def step(count: int) -> None:
         nonlocal done
         done += count
-        progress(done, 2 * len(asked))
+        progress(min(done, 2 * len(asked)), 2 * len(asked))
 
-    model = load_model(config, dtype, len(tokenizer)).to(device).eval()
-    if config.method.adapts:
-        model = PeftModel.from_pretrained(model, str(tuned)).eval()
-    with model.disable_adapter() if config.method.adapts else nullcontext():
-        before = answer_all(model, asked, tokenizer, config.max_new_tokens, step)
-    if not config.method.adapts:
-        del model
-        model = model_class(config.task).from_pretrained(str(tuned), dtype=dtype).to(device).eval()
-    after = answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+    before, after = _before_and_after(asked, config, tuned, tokenizer, dtype, device, step, warn)
     rows = [_record(*row) for row in zip(asked, before, after, strict=True)]
     summary = {
         "rows": len(rows),
@@ -58,6 +57,50 @@ def compare(
         "changes": changes(rows),
     }
     return summary, rows
+
+
+def _before_and_after(
+    asked: list[Question],
+    config: RunConfig,
+    tuned: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+    device: torch.device,
+    step: Callable[[int], None],
+    warn: Callable[[str], None],
+) -> list[list[str]]:
+    if command():
+        try:
+            return _by_vllm(asked, config, tuned, tokenizer, dtype, step)
+        except (NotLoaded, VllmError) as reason:  # the run has its result, and must not fail for this
+            warn(f"transformers answers the held-out rows: {reason}")
+    model = load_model(config, dtype, len(tokenizer)).to(device).eval()
+    if config.method.adapts:
+        model = PeftModel.from_pretrained(model, str(tuned)).eval()
+    with model.disable_adapter() if config.method.adapts else nullcontext():
+        before = answer_all(model, asked, tokenizer, config.max_new_tokens, step)
+    if not config.method.adapts:
+        del model
+        model = model_class(config.task).from_pretrained(str(tuned), dtype=dtype).to(device).eval()
+    return [before, answer_all(model, asked, tokenizer, config.max_new_tokens, step)]
+
+
+def _by_vllm(
+    asked: list[Question],
+    config: RunConfig,
+    tuned: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+    step: Callable[[int], None],
+) -> list[list[str]]:
+    """One process answers with and without an adapter; of two whole models, one after the other."""
+    after = models_of(config, tuned, dtype)
+    processes = [after] if after.adapters else [models_of(config, None, dtype), after]
+    names = [[models.name, *models.adapters] for models in processes]
+    found = [
+        vllm_answers(*one, asked, tokenizer, config.max_new_tokens, step) for one in zip(processes, names, strict=True)
+    ]
+    return list(chain.from_iterable(found))
 
 
 def write_records(rows: list[dict[str, Any]], path: Path) -> None:
@@ -109,7 +152,7 @@ def _answer(
         do_sample=False,
         use_cache=True,
         pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=end_tokens(model, tokenizer),
+        eos_token_id=end_tokens(model.generation_config, tokenizer),
     )
     # The output of an encoder-decoder begins with its start token, that of a decoder with the prompt.
     new = output[:, 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1] :]

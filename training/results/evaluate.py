@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -31,7 +32,7 @@ from training.evaluation.request import (
     EvaluationRequest,
     evaluation_dir,
 )
-from training.models.finite import check_finite
+from training.models.finite import check_files_finite, check_finite
 from training.models.loading import DTYPES, load_model, load_tokenizer, model_class
 from training.ranks import leased_gpus
 from training.ranks.distributed import local_machine
@@ -44,6 +45,10 @@ from training.results.merging import last_summary
 from training.run_folder import checkpoints
 from training.run_folder.paths import CONFIG_FILE, checkpoints_dir, saved_result
 from training.trainer.answering.questions import Question, questions, score
+from training.vllm.answering import answers as vllm_answers
+from training.vllm.answering import models_of
+from training.vllm.limits import NotLoaded
+from training.vllm.server import command
 
 ERROR_FILE = "error.json"
 _ALL_ROWS = 2**31
@@ -66,17 +71,23 @@ def evaluate(run_dir: Path, folder: Path) -> None:
     progress("loading model", 0, 0)
     tokenizer, device = load_tokenizer(config), leased_gpus.device()
     classes = tuple(last_summary(run_dir).get("classes") or ()) if config.task is Task.CLASSIFICATION else ()
-    model = load_weights(config, weights, tokenizer, classes).to(device).eval()
+
+    def load() -> PreTrainedModel | PeftModel:
+        return load_weights(config, weights, tokenizer, classes).to(device).eval()
+
     if request.lm_eval:
+        model = load()
         progress("running lm-eval", 0, 0)
         results = harness.run_tasks(model, tokenizer, request.lm_eval, request.rows)
         (folder / SUMMARY_FILE).write_text(json.dumps({"lm_eval": results}), encoding="utf-8")
         return
     asked = prompted(config, request, tokenizer) if request.prompts else ask(config, request, tokenizer)
     if config.task is Task.CLASSIFICATION:
-        answers = answer_with_classes(model, asked, tokenizer, config.max_length, classes, progress)
+        answers = answer_with_classes(load(), asked, tokenizer, config.max_length, classes, progress)
     else:
-        answers = _generate(model, asked, tokenizer, request.max_new_tokens or config.max_new_tokens, progress)
+        longest = request.max_new_tokens or config.max_new_tokens
+        by_vllm = _answered_by_vllm(config, weights, asked, tokenizer, longest, folder, progress) if command() else None
+        answers = by_vllm or answer_all(load(), asked, tokenizer, longest, _counting(progress, len(asked)))
     with (folder / RECORDS_FILE).open("w", encoding="utf-8") as stream:
         for question, answer in zip(asked, answers, strict=True):
             stream.write(json.dumps(_record(question, answer, request.built_in), ensure_ascii=False) + "\n")
@@ -120,7 +131,7 @@ def load_weights(
     Raises:
         UserError: a weight is not finite.
     """
-    dtype = DTYPES[local_machine().best_precision if config.precision == "auto" else config.precision]
+    dtype = _dtype(config)
     if weights is not None and not config.method.adapts:
         model = model_class(config.task).from_pretrained(str(weights), dtype=dtype)
     else:
@@ -132,6 +143,10 @@ def load_weights(
         model = PeftModel.from_pretrained(model, str(weights))
     check_finite(model, "source", weights.name if weights else BASE)
     return model
+
+
+def _dtype(config: RunConfig) -> torch.dtype:
+    return DTYPES[local_machine().best_precision if config.precision == "auto" else config.precision]
 
 
 def ask(config: RunConfig, request: EvaluationRequest, tokenizer: PreTrainedTokenizerBase) -> list[Question]:
@@ -175,22 +190,41 @@ def prompted(config: RunConfig, request: EvaluationRequest, tokenizer: PreTraine
     return found
 
 
-def _generate(
-    model: PreTrainedModel | PeftModel,
+def _answered_by_vllm(
+    config: RunConfig,
+    weights: Path | None,
     asked: list[Question],
     tokenizer: PreTrainedTokenizerBase,
     longest: int,
+    folder: Path,
     progress: Callable[[str, int, int], None],
-) -> list[str]:
+) -> list[str] | None:
+    """The answers; None if vLLM cannot load the model. The summary says which program answers, and why."""
+    if weights is not None:
+        check_files_finite(weights, "source", weights.name)
+    models = models_of(config, weights, _dtype(config))
+    name = next(iter(models.adapters), models.name)
+    reason, found = "", None
+    try:
+        (found,) = vllm_answers(models, [name], asked, tokenizer, longest, _counting(progress, len(asked)))
+    except NotLoaded as error:
+        reason = str(error)
+    engine = {"name": "transformers" if reason else "vllm", "reason": reason}
+    (folder / SUMMARY_FILE).write_text(json.dumps({"engine": engine}), encoding="utf-8")
+    return found
+
+
+def _counting(progress: Callable[[str, int, int], None], total: int) -> Callable[[int], None]:
+    """A function that adds rows to those that are answered, and reports them from the first batch on."""
     done = 0
 
     def step(count: int) -> None:
         nonlocal done
         done += count
-        progress("answering", done, len(asked))
+        if count:
+            progress("answering", done, total)
 
-    progress("answering", 0, len(asked))
-    return answer_all(model, asked, tokenizer, longest, step)
+    return step
 
 
 def _record(question: Question, answer: str, metrics: list[str]) -> dict[str, Any]:

@@ -101,10 +101,14 @@ def answer_held_out(
             raise StopRequested
         report.progress(done, total)
 
+    def warn(message: str) -> None:
+        report.for_run(Note(message=message, level="warning"))
+
     selected = questions(data.held_out_examples(), config, tokenizer, config.answer_rows) if config.answer_rows else []
     if selected:
         report.enter("answering")
-        summary["answers"], rows = compare(selected, config, result, tokenizer, DTYPES[precision], device, progress)
+        dtype = DTYPES[precision]
+        summary["answers"], rows = compare(selected, config, result, tokenizer, dtype, device, progress, warn)
         write_records(rows, run_dir / ANSWERS_FILE)
 
 

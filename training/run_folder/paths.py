@@ -38,6 +38,9 @@ LEASED_GPUS_VARIABLE = "LATHE_LEASED_GPUS"
 PAUSE_VARIABLE = "LATHE_PAUSE_AT"
 """The step at which the run evaluates, saves a checkpoint and exits, for the decision of its sweep; not set for other runs."""
 
+VLLM_VARIABLE = "LATHE_VLLM_COMMAND"
+"""The command of vLLM, which then generates answers; not set where transformers does."""
+
 _ADAPTER_FOLDER, _MODEL_FOLDER = "adapter", "model"
 _CHECKPOINT_PREFIX = "checkpoint-"
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ from training.ranks.stopping import die_with_parent
 from training.redaction import redact_output
 
 if TYPE_CHECKING:
-    from uvicorn import Server
+    import uvicorn
 
     from training.serving.web import Api
+    from training.vllm.server import Server
 
 TOKEN_VARIABLE = "LATHE_SERVING_TOKEN"  # noqa: S105 a name
 _IDLE_CHECK_SECONDS = 1.0
@@ -33,21 +35,28 @@ def main(arguments: Sequence[str]) -> int:
     """Serves until it is idle. Returns the exit status."""
     options = _options(arguments)
     try:
-        api = _load(options)
+        with ExitStack() as running:
+            return _serve(*_load(options, running), options)
     except UserError as error:
-        problem = error.problem
-        told = {"field": problem.field, "value": problem.value, "message": problem.message, "fix": problem.fix}
-        print(json.dumps({"error": told}), flush=True)
+        _tell(error)
         return 1
-    listening = socket.create_server((options.host, options.port))
-    _serve(api, listening, options.idle)
-    return 0
 
 
-def _load(options: argparse.Namespace) -> "Api":
+def _tell(error: UserError) -> None:
+    problem = error.problem
+    told = {"field": problem.field, "value": problem.value, "message": problem.message, "fix": problem.fix}
+    print(json.dumps({"error": told}), flush=True)
+
+
+def _load(options: argparse.Namespace, running: ExitStack) -> "tuple[Api, Server | None, str]":
+    """The models, the process of vLLM if it answers for them, and why it does not if it should."""
     _leave_out_libraries(options)
+    from training.serving.by_vllm import load as load_by_vllm
+    from training.serving.generation import Generator, generate
     from training.serving.loaded import Base, load
     from training.serving.web import Api
+    from training.vllm.limits import NotLoaded
+    from training.vllm.server import command
 
     base = Base(options.base, options.model_name or options.base, options.revision, options.dtype, options.quantization)
     adapters, models = _folders("adapter", options.adapter), _folders("model", options.model)
@@ -55,7 +64,14 @@ def _load(options: argparse.Namespace) -> "Api":
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError("name", twice, "is the name of several models.", "Give each a name of its own.")
     template = {name: json.loads(text) for name, text in options.template_arguments}
-    return Api(load(base, adapters, models, template), os.environ.get(TOKEN_VARIABLE, ""))
+    token, note = os.environ.get(TOKEN_VARIABLE, ""), ""
+    if command():
+        try:
+            served, generator, server = load_by_vllm(base, adapters, models, template, running)
+            return Api(served, generator, token), server, ""
+        except NotLoaded as reason:
+            note = f"transformers answers: {reason}"
+    return Api(load(base, adapters, models, template), Generator(generate), token), None, note
 
 
 def _leave_out_libraries(options: argparse.Namespace) -> None:
@@ -74,18 +90,30 @@ def _folders(field: str, pairs: list[tuple[str, str]]) -> dict[str, Path]:
     return {name: Path(folder) for name, folder in pairs}
 
 
-def _serve(api: "Api", listening: socket.socket, idle_seconds: float) -> None:
+def _serve(api: "Api", vllm: "Server | None", note: str, options: argparse.Namespace) -> int:
     import uvicorn
 
+    listening = socket.create_server((options.host, options.port))
     config = uvicorn.Config(api.app(), log_level="warning", ws="none", server_header=False, timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
-    if idle_seconds:
-        threading.Thread(target=_end_when_idle, args=(api, server, idle_seconds), name="idle", daemon=True).start()
-    print(json.dumps({"port": listening.getsockname()[1], "models": list(api.served)}), flush=True)
+    server, lost = uvicorn.Server(config), list[UserError]()
+    if options.idle:
+        threading.Thread(target=_end_when_idle, args=(api, server, options.idle), name="idle", daemon=True).start()
+    if vllm:
+        threading.Thread(target=_end_with, args=(vllm, server, lost), name="vllm", daemon=True).start()
+    ready = {"port": listening.getsockname()[1], "models": list(api.served)}
+    print(json.dumps(ready | ({"note": note} if note else {})), flush=True)
     server.run(sockets=[listening])
+    for error in lost:
+        raise error
+    return 0
 
 
-def _end_when_idle(api: "Api", server: "Server", idle_seconds: float) -> None:
+def _end_with(vllm: "Server", server: "uvicorn.Server", lost: list[UserError]) -> None:
+    lost.append(vllm.ended())
+    server.should_exit = True
+
+
+def _end_when_idle(api: "Api", server: "uvicorn.Server", idle_seconds: float) -> None:
     while api.idle_seconds < idle_seconds:
         time.sleep(min(_IDLE_CHECK_SECONDS, idle_seconds / 4))
     server.should_exit = True

@@ -1,4 +1,4 @@
-"""Generates answers in one thread, one request after the other in the order in which they came."""
+"""Generates answers by transformers, or passes requests on to what does, in the order in which they came."""
 
 import logging
 import queue
@@ -25,7 +25,7 @@ from training.serving.text import Detokenizer, UntilStop
 
 log = logging.getLogger(__name__)
 
-_GREEDY_BELOW = 1e-4  # with a lower temperature, logits leave the range of fp32
+GREEDY_BELOW = 1e-4  # with a lower temperature, logits leave the range of fp32
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,15 @@ class Job:
 
 
 class Generator:
-    """The thread that generates. `pending` counts the jobs that have not ended."""
+    """The threads that generate, each one answer at a time by `answer`. `pending` counts the jobs that have not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Callable[[Job], None], threads: int = 1) -> None:
+        self._answer = answer
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self.pending = 0
-        threading.Thread(target=self._work, name="generator", daemon=True).start()
+        for _ in range(threads):
+            threading.Thread(target=self._work, name="generator", daemon=True).start()
 
     def add(self, job: Job) -> None:
         """Queues a job."""
@@ -106,7 +108,9 @@ class Generator:
             job = self._jobs.get()
             try:
                 if not job.cancelled.is_set():
-                    generate(job)
+                    self._answer(job)
+            except RequestError as error:
+                job.emit(error)
             except Exception as error:  # the thread must go on, and the client gets the reason
                 log.exception("a request failed")
                 job.emit(_failure(error))
@@ -124,14 +128,13 @@ def generate(job: Job) -> None:
         torch.manual_seed(sampling.seed % 2**63)
     with served.active() as module, torch.inference_mode():
         ids = torch.tensor([job.prompt], device=module.device)
-        probabilities = _Probabilities()
-        recorder = _Recorder(job, probabilities)
+        probabilities, recorder = _Probabilities(), Recorder(job)
         module.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             generation_config=_configuration(job),
             logits_processor=LogitsProcessorList(_processors(job, probabilities)),
-            stopping_criteria=StoppingCriteriaList([recorder]),
+            stopping_criteria=StoppingCriteriaList([_Recording(recorder, probabilities)]),
         )
     job.emit(recorder.end())
 
@@ -139,7 +142,7 @@ def generate(job: Job) -> None:
 def _configuration(job: Job) -> GenerationConfig:
     """Every value that changes the distribution is set: those of the base model's configuration must not apply."""
     sampling, sampled = job.sampling, dict[str, Any](do_sample=False)
-    if sampling.temperature > _GREEDY_BELOW:
+    if sampling.temperature > GREEDY_BELOW:
         sampled = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
         sampled |= {"top_k": max(sampling.top_k, 0), "min_p": sampling.min_p}
         sampled |= {"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
@@ -184,30 +187,46 @@ class _Probabilities(LogitsProcessor):  # type: ignore[misc]
         return float(self._latest[token]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
-class _Recorder(StoppingCriteria):  # type: ignore[misc]
-    """Emits each token after its step; ends the answer at a stop string, or when the client has gone."""
+class Recorder:
+    """Emits each token of an answer; ends it at an end token or a stop string, or when the client has gone."""
 
-    def __init__(self, job: Job, probabilities: _Probabilities) -> None:
-        self._job, self._probabilities = job, probabilities
+    def __init__(self, job: Job) -> None:
+        self.job = job
         self._ends = set(job.ends)
         self._text, self._until = Detokenizer(job.served.tokenizer), UntilStop(job.sampling.stops)
         self._ended = False
         self._tokens = 0
 
-    def __call__(self, input_ids: torch.Tensor, _scores: torch.Tensor, **_: Any) -> torch.Tensor:
-        token = int(input_ids[0, -1])
+    def add(self, token: int, logprob: float | None, alternatives: tuple[tuple[int, float], ...]) -> None:
+        """Adds the next token."""
         self._ended, self._tokens = token in self._ends, self._tokens + 1
         text = "" if self._ended else self._text.add(token)
-        if self._tokens > self._job.sampling.min_tokens:
+        if self._tokens > self.job.sampling.min_tokens:
             text = self._until.add(text)
-        self._job.emit(Token(token, text, *self._probabilities.of(token, self._job.sampling.logprobs or 0)))
-        stopped = self._until.stopped or self._job.cancelled.is_set()
-        return torch.full((input_ids.shape[0],), stopped, device=input_ids.device, dtype=torch.bool)
+        self.job.emit(Token(token, text, logprob, alternatives))
+
+    @property
+    def is_over(self) -> bool:
+        """True if no further token is wanted, other than after an end token."""
+        return self._until.stopped or self.job.cancelled.is_set()
 
     def end(self) -> End:
         """The end of the answer."""
         rest = self._until.add(self._text.rest()) + self._until.rest()
         return End("stop" if self._ended or self._until.stopped else "length", rest)
+
+
+class _Recording(StoppingCriteria):  # type: ignore[misc]
+    """Records each token after its step."""
+
+    def __init__(self, recorder: Recorder, probabilities: _Probabilities) -> None:
+        self._recorder, self._probabilities = recorder, probabilities
+
+    def __call__(self, input_ids: torch.Tensor, _scores: torch.Tensor, **_: Any) -> torch.Tensor:
+        token = int(input_ids[0, -1])
+        self._recorder.add(token, *self._probabilities.of(token, self._recorder.job.sampling.logprobs or 0))
+        over = self._recorder.is_over
+        return torch.full((input_ids.shape[0],), over, device=input_ids.device, dtype=torch.bool)
 
 
 def _failure(error: Exception) -> RequestError:

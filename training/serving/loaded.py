@@ -39,7 +39,9 @@ class Base:
 
 @dataclass(frozen=True)
 class Served:
-    """A model that answers: the module, its adapter there (None: without one), tokenizer, end tokens and context in tokens."""
+    """A model that answers: the module (None if vLLM has it), its adapter there (None: without one), tokenizer, end tokens and
+    context in tokens.
+    """
 
     name: str
     module: Any
@@ -52,7 +54,7 @@ class Served:
     @property
     def reads_prompt(self) -> bool:
         """True of an encoder-decoder: its encoder reads the prompt, and the answer has a context of its own."""
-        return bool(self.module.config.is_encoder_decoder)
+        return self.module is not None and bool(self.module.config.is_encoder_decoder)
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
@@ -84,18 +86,18 @@ def load(
         UserError: one of them cannot be loaded.
     """
     device = leased_gpus.device().type
-    tokenizer = _tokenizer(base.model, base.revision)
+    tokenizer = tokenizer_of(base.model, base.revision)
     tokenizers = {
-        name: _tokenizer(str(folder), "main") if has_tokenizer(folder) else tokenizer
+        name: tokenizer_of(str(folder), "main") if has_tokenizer(folder) else tokenizer
         for name, folder in adapters.items()
     }
     module = _base(base, [tokenizer, *tokenizers.values()]).to(device).eval()
-    whole = _ends(module.generation_config, tokenizer)
+    whole = ends_of(module.generation_config, tokenizer)
     found: dict[str, tuple[str | None, Any, tuple[int, ...]]] = {base.name: (None, tokenizer, whole)}
     _end_as_requested(module)
     for index, (name, folder) in enumerate(adapters.items()):
         module = _with_adapter(module, name, folder, f"adapter{index}")
-        saved = _saved_ends(folder)
+        saved = saved_ends(folder)
         found[name] = (f"adapter{index}", tokenizers[name], whole if saved is None else saved)
     module = module.to(device).eval()
     served = {
@@ -158,14 +160,19 @@ def _model(name: str, folder: Path, base: Base, device: str, arguments: Mapping[
     module = _generating(str(folder), "main", base.dtype).to(device).eval()
     check_finite(module, "model", f"{name}={folder}")
     has_own = has_tokenizer(folder)
-    tokenizer = _tokenizer(str(folder), "main") if has_own else _tokenizer(base.model, base.revision)
-    saved = _saved_ends(folder)
-    ends = _ends(module.generation_config, tokenizer) if saved is None else saved
+    tokenizer = tokenizer_of(str(folder), "main") if has_own else tokenizer_of(base.model, base.revision)
+    saved = saved_ends(folder)
+    ends = ends_of(module.generation_config, tokenizer) if saved is None else saved
     _end_as_requested(module)
     return Served(name, module, None, tokenizer, ends, _context(module), arguments)
 
 
-def _tokenizer(model: str, revision: str) -> Any:
+def tokenizer_of(model: str, revision: str) -> Any:
+    """The tokenizer in a folder or of a hub id.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
     try:
         return AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -173,7 +180,7 @@ def _tokenizer(model: str, revision: str) -> Any:
         raise UserError("model", model, f"has no loadable tokenizer: {error}", fix) from error
 
 
-def _saved_ends(folder: Path) -> tuple[int, ...] | None:
+def saved_ends(folder: Path) -> tuple[int, ...] | None:
     """The end tokens of the result's generation configuration; None without one."""
     try:
         return _listed(GenerationConfig.from_pretrained(folder).eos_token_id) or None
@@ -181,7 +188,8 @@ def _saved_ends(folder: Path) -> tuple[int, ...] | None:
         return None
 
 
-def _ends(config: Any, tokenizer: Any) -> tuple[int, ...]:
+def ends_of(config: Any, tokenizer: Any) -> tuple[int, ...]:
+    """The tokens that end an answer, by a generation configuration and the tokenizer."""
     return tuple(sorted({*_listed(config.eos_token_id), *_listed(tokenizer.eos_token_id)}))
 
 

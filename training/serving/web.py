@@ -26,11 +26,11 @@ _CHECK_SECONDS = 0.5  # how often a request without `stream` looks whether its c
 
 
 class Api:
-    """The models by name, and the thread that answers for them."""
+    """The models by name, and what answers for them."""
 
-    def __init__(self, served: Mapping[str, Served], token: str) -> None:
+    def __init__(self, served: Mapping[str, Served], generator: Generator, token: str) -> None:
         self.served, self._token = served, token
-        self._generator, self._templates = Generator(), TemplateProcess()
+        self._generator, self._templates = generator, TemplateProcess()
         self._used = time.monotonic()
 
     @property

@@ -12,6 +12,7 @@ CHECKS: tuple[Check, ...] = (
     device_checks.kernels,
     host_checks.processors,
     host_checks.optional_packages,
+    host_checks.vllm,
     host_checks.compiler,
     host_checks.memory,
     host_checks.shared_memory,

@@ -2,7 +2,10 @@
 
 import os
 import resource
+import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,9 +19,9 @@ from packaging.requirements import Requirement
 from training.units import byte_size
 from worker import broker_state
 from worker.doctor.finding import Finding, State, judged
-from worker.machine import devices
+from worker.machine import devices, programs
 from worker.machine.gpus import Gpu
-from worker.settings import SettingsError, get_settings
+from worker.settings import ROOT, SettingsError, get_settings
 from worker.store import database
 from worker.store.database import UNREACHABLE
 from worker.store.system import database_facts
@@ -62,6 +65,18 @@ def optional_packages() -> Iterator[Finding]:
             said = f"{found} needs compute capability 8.0, a card has {least[0]}.{least[1]}" if misfit else found
             cure = "Leave attention at auto: it uses another kernel there."
             yield judged(name.replace("_", "-"), said, warned=misfit, cure=cure)
+
+
+def vllm() -> Iterator[Finding]:
+    """Whether the program of LATHE_VLLM_COMMAND starts, and its version."""
+    if not (words := shlex.split(get_settings().vllm_command)):
+        return
+    argv = [sys.executable, "-m", programs.VLLM, *words, "--version"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines() or ["it printed nothing"]
+    said = f"{words[0]} does not start: {lines[-1]}" if done.returncode else lines[-1]
+    cure = "Install vLLM in an environment of its own and give its path in LATHE_VLLM_COMMAND. Until then transformers answers."
+    yield judged("vLLM", said, warned=bool(done.returncode), cure=cure)
 
 
 def memory() -> Iterator[Finding]:

@@ -77,6 +77,8 @@ class Supervisor:
             log.exception("the evaluation failed")
             message, fix = f"{type(error).__name__}: {error}", "The worker's log has the traceback."
             self._error = {"field": "evaluation", "value": self._id, "message": message, "fix": fix}
+        finally:
+            processes.kill_descendants()  # vLLM's, if the program that started it was killed
 
     def _attend(self, run: Run, item: Evaluation) -> None:
         """Stores progress until the work has ended.

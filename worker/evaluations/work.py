@@ -87,12 +87,21 @@ def work(
     _answer(folder, launch, env, state)
     if state.stopping.is_set():
         return {}
+    told = _summary(folder)
     if request.lm_eval:
-        return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
+        return told
     if request.prompt_set:
         _keep_answers(run_dir.name, folder, request)
     add_scores(folder, request, state.progress, state.stopping.is_set)
-    return summarize(read_records(folder), request.metrics)
+    return summarize(read_records(folder), request.metrics) | told
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    """What the program says besides the answers: the results of lm-eval, or whether vLLM answered."""
+    try:
+        return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
 
 
 def _overlap(config: RunConfig, request: EvaluationRequest) -> dict[str, Any] | None:

@@ -33,6 +33,7 @@ OWN_METRIC = "training.evaluation.own_metric"
 OVERLAP = "training.evaluation.overlap"
 SERVING = "training.serving"
 DEVICE_CHECK = "training.ranks.device_check"
+VLLM = "training.vllm.child"
 
 HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE")
 HUB_WITH_TOKEN = (*HUB, "HF_TOKEN")

@@ -18,9 +18,9 @@ from typing import Any
 
 from sqlmodel import Session, select
 
-from training.run_folder.paths import SUPERVISOR_VARIABLE
+from training.run_folder.paths import RUN_VARIABLE, SUPERVISOR_VARIABLE, VLLM_VARIABLE
 from worker.machine import devices, free_devices, overload, processes, programs
-from worker.machine.process_identity import me
+from worker.machine.process_identity import hostname, me
 from worker.runs import results
 from worker.serving import memory, models
 from worker.settings import ROOT, get_settings
@@ -32,6 +32,7 @@ from worker.store.work import SERVED, LeaseLost
 from worker.supervision import holders
 from worker.supervision.holders import Holder
 from worker.supervision.lease import Lease
+from worker.supervision.training_process import end_left_behind
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ def start_waiting() -> None:
 def recover() -> None:
     """Ends the rows of processes whose worker is gone, and frees their devices."""
     for served in holders.lost(SERVED, _poll):
+        if holders.host_of(served) == hostname():
+            _end_left_behind(served)
         _finish(served.id, f"Its worker on {holders.host_of(served)} ended.")
 
 
@@ -145,10 +148,21 @@ def _attend(served: ServedModel, planned: models.Plan, device: str | None) -> No
         log.exception("served model %s cannot be started", served.id)
         reason = f"It could not be started: {error}"
     finally:
+        _end_left_behind(served)
         _finish(served.id, reason)
         with _lock:
             _threads.pop(served.id, None)
         holders.ended.set()
+
+
+def _mark(served: ServedModel) -> str:
+    return f"served-{served.id}"
+
+
+def _end_left_behind(served: ServedModel) -> None:
+    """The processes of vLLM, which has some of its own, end with the process that serves, and before its device is free."""
+    if get_settings().vllm_command:
+        end_left_behind(_mark(served))
 
 
 def _started(
@@ -173,6 +187,7 @@ def _environment(served: ServedModel, device: str | None) -> dict[str, str]:
     environment = results.environment() | {"PYTHONSAFEPATH": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment |= {_TOKEN_VARIABLE: served.secret, SUPERVISOR_VARIABLE: str(os.getpid())}
     environment |= devices.variables([device] if device else [])
+    environment |= {RUN_VARIABLE: _mark(served), VLLM_VARIABLE: get_settings().vllm_command}
     if device is None:
         # Half of the cores: a run may train beside it.
         threads = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -190,8 +205,8 @@ def _watched(served: ServedModel, process: "subprocess.Popen[bytes]", output: Pa
                 process.kill()
                 process.wait()
                 return requested
-            if "state" not in values and (port := _last_line(output).get("port")):
-                values |= store.ready(f"{_reachable_host()}:{port}")
+            if "state" not in values and (port := (told := _last_line(output)).get("port")):
+                values |= store.ready(f"{_reachable_host()}:{port}", str(told.get("note", "")))
                 continue
             processes.wait_for_end(process, _READY_SECONDS if "state" in values else _STARTING_SECONDS)
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from training.run_folder.paths import LOG_FILE, PAUSE_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE
+from training.run_folder.paths import LOG_FILE, PAUSE_VARIABLE, RUN_VARIABLE, SUPERVISOR_VARIABLE, VLLM_VARIABLE
 from training.tokens import store
 from worker.machine import processes
 from worker.settings import PREFIX, Settings
@@ -34,7 +34,8 @@ def environment(launch: Launch, run_id: str, settings: Settings, pause_at: int |
         store.VARIABLE: str(settings.tokens_dir),  # shared with the pages
     }
     pause = {PAUSE_VARIABLE: str(pause_at)} if pause_at else {}
-    return inherited | token | ours | pause | launch.env
+    vllm = {VLLM_VARIABLE: settings.vllm_command} if settings.vllm_command else {}
+    return inherited | token | ours | pause | vllm | launch.env
 
 
 def end_left_behind(run_id: str) -> None:

@@ -14,6 +14,7 @@ from training.config.run_config import RunConfig
 from training.model_info.chat_template import ChatTemplate
 from training.model_info.turns import DATE
 from training.run_folder.gguf_types import GgufType
+from training.vllm.limits import max_rank
 
 _TOOLS = re.compile(r"\btools\b")
 _CHAT = 'messages = [{"role": "user", "content": "Hello"}]'
@@ -116,7 +117,9 @@ def _vllm(used: Used) -> Snippet:
     if config.method.is_lora and not config.use_dora and not config.modules_to_save:
         revision = f" --revision {quote(config.revision)}" if config.revision else ""
         bits = " --quantization bitsandbytes" if config.quantized is Quantization.NF4 else ""
-        serve = f"vllm serve {quote(config.model)}{revision}{bits} --enable-lora --max-lora-rank {_vllm_rank(config)}"
+        serve = (
+            f"vllm serve {quote(config.model)}{revision}{bits} --enable-lora --max-lora-rank {max_rank(config.lora_r)}"
+        )
         serve += f" --lora-modules {quote(f'{name}={used.folder}')}{template}"
         serve += f" --generation-config {quote(used.folder)}" if used.own_ends else ""
         note = "vLLM loads the adapter beside its base model."
@@ -244,11 +247,6 @@ def _request(used: Used, name: str) -> tuple[str, dict[str, Any]]:
 
 def _template_options(used: Used) -> dict[str, Any]:
     return dict(template_arguments(used.config.chat_template_kwargs) or {})
-
-
-def _vllm_rank(config: RunConfig) -> int:
-    """The smallest of vLLM's maximum ranks that the adapter's rank fits in."""
-    return next((rank for rank in (8, 16, 32, 64, 128, 256, 320, 512) if rank >= config.lora_r), config.lora_r)
 
 
 def _model_class(used: Used) -> str:

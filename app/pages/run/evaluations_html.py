@@ -72,12 +72,17 @@ def _scores(found: dict[str, Any]) -> Markup:
         return status_dot(found["status"], words.progress(found)) + running
     if "lm_eval" in summary:
         return each("<div>{} {}: {}</div>", words.lm_eval(summary))
+    engine = Markup('<div class="note">{}</div>').format(words.engine(summary)) if "engine" in summary else ""
     if not summary["metrics"]:
-        return Markup('<span class="faint">{} answered</span>').format(plural(summary["rows"], "prompt"))
+        answered = plural(summary["rows"], "prompt")
+        return Markup('<span class="faint">{} answered</span>{}').format(answered, engine)
     template = "<div><b>{}</b> {}</div>"
-    return each(
-        template,
-        [(words.label(name), words.score(value, summary["rows"])) for name, value in summary["metrics"].items()],
+    return (
+        each(
+            template,
+            [(words.label(name), words.score(value, summary["rows"])) for name, value in summary["metrics"].items()],
+        )
+        + engine
     )
 
 

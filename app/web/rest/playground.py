@@ -17,7 +17,8 @@ from worker.store.tables import PromptSet, ServedModel
 
 @columns(ServedModel, SERVED)
 class ServedAnswer(Answer):
-    """A process that serves models, and its state; `reason` says why it waits or ended. Times are seconds since the epoch."""
+    """A process that serves models, and its state; `reason` says why it waits, why vLLM does not answer, or why it
+    ended. Times are seconds since the epoch."""
 
     state: Literal["waiting", "starting", "ready", "ended"]
     reason: str

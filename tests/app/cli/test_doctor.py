@@ -117,3 +117,22 @@ def test_a_missing_package_is_an_error(monkeypatch):
     monkeypatch.setattr(host_checks, "_version", lambda name: None if name == "peft" else "999")
     (found,) = host_checks.packages()
     assert found.state is State.FAILED and "peft is missing" in found.said
+
+
+def test_the_program_of_vllm_is_tried(home, tmp_path, monkeypatch):
+    from worker.settings import get_settings
+
+    def found(command):
+        monkeypatch.setenv("LATHE_VLLM_COMMAND", command)
+        get_settings.cache_clear()
+        return list(host_checks.vllm())
+
+    script = tmp_path / "vllm"
+    script.write_text('#!/bin/sh\necho "INFO loading"\necho "$1 0.32.0"\n')
+    script.chmod(0o700)
+    assert found("") == []
+    assert [(one.state, one.said) for one in found(str(script))] == [(State.OK, "--version 0.32.0")]
+    (missing,) = found("/no/vllm")
+    assert (
+        missing.state is State.WARNING and "/no/vllm does not start: FileNotFoundError" in missing.said and missing.cure
+    )

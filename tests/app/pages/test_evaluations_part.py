@@ -27,11 +27,14 @@ def run(page, tmp_path):
     return played.id, datasets.add_file(path=path, name="held.jsonl").id
 
 
-def finished(run, data, right, source):
+def finished(run, data, right, source, **besides):
     item = submit(run, {"source": source, "metrics": ["exact_match"]}, data=data)
     scores = [float(row < right) for row in range(40)]
     low, high = mean_interval(scores)
-    summary = {"rows": 40, "metrics": {"exact_match": {"mean": right / 40, "low": low, "high": high, "rows": 40}}}
+    summary = {
+        "rows": 40,
+        "metrics": {"exact_match": {"mean": right / 40, "low": low, "high": high, "rows": 40}},
+    } | besides
     with database.write() as session:
         held = {"session": session, "evaluation_id": item.id}
         assert evaluations.claim(**held, owner="host:1:1", device="host/cpu", lease_seconds=60)
@@ -83,9 +86,16 @@ def test_metrics_written_in_the_form_are_queued_by_the_names_of_their_functions(
 def test_answers_are_compared_and_sorted_and_an_evaluation_deleted_after_a_question(page, run):
     run_id, data = run
     finished(run_id, data, 10, "base")
-    result = finished(run_id, data, 30, "result")
+    engine = {"name": "transformers", "reason": "vllm: the adapter <b> uses DoRA."}
+    result = finished(run_id, data, 30, "result", engine=engine)
     page.goto(f"/run?id={run_id}")
-    says(page, "table.evaluations", "75.0%", "better by 50.0 points")
+    says(
+        page,
+        "table.evaluations",
+        "75.0%",
+        "better by 50.0 points",
+        "Answered by transformers. vllm: the adapter <b> uses",
+    )
     choose(page, "evaluation-chooser", result)
     says(page, "table.rows-of-evaluation", "Difference", "result <b>")
     choose(page, "evaluation-order", "Most better first")

@@ -1,35 +1,17 @@
 """The serving program: prompts as in training, answers of the base and of several adapters, streams, and errors."""
 
-import json
-
 import pytest
+from served import MESSAGES, TOKEN, application, ask, chunks, make_folders
 from starlette.testclient import TestClient
-from tiny import make_model
 
 from training.serving import templates
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")]
 
-MESSAGES = [{"role": "system", "content": "Count."}, {"role": "user", "content": "Höhe 3"}]
-TOKEN = "of the test"
-
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A base model, and two adapters on it whose weights are random."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
-    folder = tmp_path_factory.mktemp("models")
-    model = make_model(folder / "base")
-    for seed, name in enumerate(("one", "two")):
-        torch.manual_seed(seed)
-        lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-        get_peft_model(AutoModelForCausalLM.from_pretrained(model), lora).save_pretrained(folder / name)
-        AutoTokenizer.from_pretrained(model).save_pretrained(folder / name)
-        GenerationConfig(eos_token_id=[1]).save_pretrained(folder / name)
-    return folder
+    return make_folders(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -42,24 +24,9 @@ def served(folders):
 
 @pytest.fixture(scope="module")
 def client(served):
-    from training.serving.web import Api
-
-    api = Api(served, TOKEN)
-    app = api.app()
-    app.state.api = api
+    app = application(served, TOKEN)
     with TestClient(app, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
         yield client
-
-
-def ask(client, **fields):
-    body = {"model": "base", "messages": MESSAGES, "temperature": 0, "max_tokens": 6, "return_token_ids": True} | fields
-    return client.post("/v1/chat/completions", json=body)
-
-
-def chunks(answer):
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
-    assert lines[-1] == "[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
 
 
 def test_a_prompt_has_the_same_tokens_as_in_training(client, folders):
@@ -206,12 +173,10 @@ def test_min_p_leaves_only_likely_tokens(client):
 def test_end_tokens_and_stop_strings_end_no_answer_before_min_tokens_and_none_with_ignore_eos(served):
     from dataclasses import replace
 
-    from training.serving.web import Api
-
-    with TestClient(Api(served, "").app()) as client:
+    with TestClient(application(served)) as client:
         first = ask(client).json()["choices"][0]["token_ids"][0]
     ending = {"base": replace(served["base"], ends=(first,))}
-    with TestClient(Api(ending, "").app()) as client:
+    with TestClient(application(ending)) as client:
 
         def answer(**fields):
             (choice,) = ask(client, max_tokens=8, **fields).json()["choices"]
@@ -248,9 +213,7 @@ def test_the_bytes_of_each_token_are_those_of_the_answer(client):
 
 def test_openai_s_client_reads_models_answers_streams_and_errors(served):
     openai = pytest.importorskip("openai")
-    from training.serving.web import Api
-
-    app = Api(served, "").app()
+    app = application(served)
     with TestClient(app) as http:
         client = openai.OpenAI(base_url="http://testserver/v1", api_key="any", http_client=http, max_retries=0)
         assert {model.id for model in client.models.list()} == set(served)
@@ -330,9 +293,9 @@ def test_every_route_needs_the_token(client):
 
 
 def test_a_cancelled_request_ends_and_the_next_one_is_answered(client, served):
-    from training.serving.generation import Generator, Job, Sampling
+    from training.serving.generation import Generator, Job, Sampling, generate
 
-    seen, generator = [], Generator()
+    seen, generator = [], Generator(generate)
     job = Job(served["base"], [3, 76], Sampling(max_tokens=400, temperature=1, seed=0), seen.append)
     job.emit = lambda item: (seen.append(item), job.cancelled.set())
     generator.add(job)
@@ -347,7 +310,6 @@ def test_an_encoder_decoder_answers_plain_text_as_when_loaded_alone(folders):
     from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
     from training.serving.loaded import Base, load
-    from training.serving.web import Api
 
     tokenizer = AutoTokenizer.from_pretrained(folders / "base")
     tokenizer.chat_template = None
@@ -358,7 +320,7 @@ def test_an_encoder_decoder_answers_plain_text_as_when_loaded_alone(folders):
     model = T5ForConditionalGeneration(config).eval()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    with TestClient(Api(load(Base(str(folder), "t5"), {}, {}, {}), "").app()) as client:
+    with TestClient(application(load(Base(str(folder), "t5"), {}, {}, {}))) as client:
         body = {"model": "t5", "prompt": "Höhe 3", "temperature": 0, "max_tokens": 6, "return_token_ids": True}
         choice = client.post("/v1/completions", json=body).json()["choices"][0]
         refused = ask(client, model="t5").json()["error"]

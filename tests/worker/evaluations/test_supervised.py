@@ -7,12 +7,14 @@ import signal
 
 import psutil
 import pytest
+import vllm_program
 from patience import eventually
 from played_run import SUMMARY, PlayedRun
 from supervised import started  # noqa: F401
 from tiny import make_data, make_model
 
 from app.documents.results import evaluations as document
+from app.words import evaluations as words
 from training.run_folder.paths import RUN_VARIABLE
 from worker.evaluations import starting
 from worker.evaluations.submit import submit
@@ -100,6 +102,28 @@ def test_a_prompt_set_is_answered_by_a_new_result_without_anybody_asking(tmp_pat
         kept = {one.name: one.answers for one in prompt_sets.listing(session=session)}
     assert kept["another"] == {}
     assert [answer["text"] for answer in kept["counts"][played.id]] == [row.answer for row in document.rows(ended)]
+
+
+def test_vllm_answers_an_evaluation_with_the_same_scores_and_is_named(run, tmp_path, monkeypatch):
+    data = str(make_data(tmp_path / "rows.jsonl", rows=6))
+    expected = finished(submit(run, {"source": "base"}, data=data))
+    monkeypatch.setenv("LATHE_VLLM_COMMAND", str(vllm_program.install(tmp_path)))
+    get_settings.cache_clear()
+    by_vllm = finished(submit(run, {"source": "base"}, data=data))
+    assert by_vllm.summary == expected.summary | {"engine": {"name": "vllm", "reason": ""}}
+    assert document.rows(by_vllm) == document.rows(expected)
+    assert "Answered by vLLM." in words.lines(document.document(by_vllm))
+    # What it cannot load, transformers answers: here for want of a context that is long enough.
+    by_transformers = finished(submit(run, {"source": "base", "max_new_tokens": 600, "rows": 1}, data=data))
+    assert by_transformers.summary["engine"]["name"] == "transformers"
+    assert "exceed the model's context of 512" in words.engine(by_transformers.summary)
+
+
+def finished(item):
+    starting.start_waiting()
+    ended = eventually(lambda: (one := get(item)).status.ended and one, every=0.2)
+    assert ended.error is None
+    return ended
 
 
 def test_a_running_evaluation_is_stopped(run, tmp_path):

@@ -20,6 +20,7 @@ from worker.machine.devices import Gpu
 from worker.machine.process_identity import hostname, me
 from worker.machine.processes import is_gone
 from worker.serving import memory, models, processes
+from worker.settings import get_settings
 from worker.store import claims, database, evaluations
 from worker.store.playground import serving
 from worker.store.tables import DeviceLease, ServedModel, ServedState, Status
@@ -115,6 +116,19 @@ def test_an_idle_process_and_one_that_fails_say_why_they_ended(installation):
         processes.start_waiting()
         assert words in is_in(ServedState.ENDED, found).reason
         assert leased() == {}
+
+
+def test_the_command_of_vllm_reaches_the_program_whose_note_is_shown_and_whose_own_processes_end_with_it(
+    installation, monkeypatch
+):
+    monkeypatch.setenv("LATHE_VLLM_COMMAND", "vllm")
+    get_settings.cache_clear()
+    ready = served("models/note")
+    assert ready.reason == "transformers answers: vllm vllm"
+    (child,) = psutil.Process(ready.pid).children()
+    os.kill(ready.pid, signal.SIGKILL)
+    is_in(ServedState.ENDED, ready.id)
+    assert is_gone(child)
 
 
 def test_a_queued_run_that_needs_the_device_ends_the_process_and_starts(installation):

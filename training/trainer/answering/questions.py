@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from training.chat.settings import ChatSettings
 from training.config.choices import Task
@@ -58,8 +58,8 @@ def score(answer: str, expected: str) -> dict[str, float]:
     return {"f1": f1} | {name: float(rouge[f"{name}_fmeasure"]) for name in _ROUGE}
 
 
-def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Returns the tokens that end an answer."""
-    configured = model.generation_config.eos_token_id
+def end_tokens(generation: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Returns the tokens that end an answer of the model with this generation configuration."""
+    configured = generation.eos_token_id
     ends = configured if isinstance(configured, list) else [configured]
     return sorted({end for end in (*ends, tokenizer.eos_token_id) if end is not None})

@@ -84,7 +84,7 @@ class SampleAnswers:
         self, model: Any, part: list[Question], device: torch.device, check: Callable[[], None]
     ) -> list[dict[str, float]]:
         check()
-        ends, padding = end_tokens(model, self._tokenizer), self._tokenizer.pad_token_id
+        ends, padding = end_tokens(model.generation_config, self._tokenizer), self._tokenizer.pad_token_id
         prompts = [question.tokens for question in part]
         tokens = greedy(model, prompts, self._config.max_new_tokens, ends, padding, device)
         texts = self._tokenizer.batch_decode(tokens, skip_special_tokens=True)

@@ -89,9 +89,9 @@ def note(*, session: Session, served_id: str, reason: str) -> None:
     SERVED.change(session, *_is(served_id, ServedState.WAITING), reason=reason)
 
 
-def ready(address: str) -> dict[str, Any]:
-    """The values of a row whose process answers at `address`, host:port."""
-    return {"state": ServedState.READY, "address": address, "ready_at": database.clock()}
+def ready(address: str, note: str = "") -> dict[str, Any]:
+    """The values of a row whose process answers at `address`, host:port; `note` says why vLLM does not answer if it should."""
+    return {"state": ServedState.READY, "address": address, "ready_at": database.clock(), "reason": redact(note)}
 
 
 def request_end(*, session: Session, served_id: str, reason: str) -> None:

@@ -35,7 +35,9 @@ class ServedModel(Held, table=True):
         default=ServedState.WAITING, sa_column=Column(as_text(ServedState), nullable=False, index=True)
     )
     reason: str = Field(
-        default="", sa_column=Column(Text, nullable=False), description="why it waits, or why it ended; otherwise empty"
+        default="",
+        sa_column=Column(Text, nullable=False),
+        description="why it waits, why vLLM does not answer, or why it ended; else empty",
     )
     end_request: str = Field(
         default="", sa_column=Column(Text, nullable=False), description="why its worker should end it, or empty"

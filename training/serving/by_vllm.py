@@ -1,0 +1,113 @@
+"""Serves models by vLLM: it generates, with the prompts, end tokens and stop strings of `training.serving`."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from training.config.choices import Quantization
+from training.model_info.folder import has_tokenizer
+from training.models.finite import check_files_finite
+from training.serving.errors import RequestError
+from training.serving.generation import GREEDY_BELOW, Generator, Job, Recorder
+from training.serving.loaded import DTYPE_NAMES, Base, Served, ends_of, saved_ends, tokenizer_of
+from training.vllm.answering import base_config, generation_config
+from training.vllm.limits import Models, NotLoaded, check
+from training.vllm.server import Server, VllmError, serving
+
+_THREADS = 64
+"""Answers at a time; vLLM computes them together."""
+
+_PRECISIONS = dict(zip(DTYPE_NAMES[1:], ("bfloat16", "float16", "float32"), strict=True))
+
+
+def load(
+    base: Base,
+    adapters: Mapping[str, Path],
+    models: Mapping[str, Path],
+    arguments: Mapping[str, Mapping[str, Any]],
+    running: ExitStack,
+) -> tuple[dict[str, Served], Generator, Server]:
+    """As `loaded.load`, with what answers for the models. vLLM ends with `running`.
+
+    Raises:
+        NotLoaded: vLLM cannot load them.
+    """
+    if models:
+        raise NotLoaded("vllm", next(iter(models)), "is not loaded: a process of vLLM serves one whole model.")
+    precision, quantized = _PRECISIONS.get(base.dtype, "auto"), base.quantized != Quantization.NONE
+    wanted = Models(base.model, base.name, base.revision, precision, quantized, adapters)
+    config = base_config(wanted)
+    if wanted.dtype == "auto" and config.dtype:  # vLLM's own choice turns weights of 32 bits into 16
+        wanted = replace(wanted, dtype=str(config.dtype).removeprefix("torch."))
+    for name, folder in adapters.items():
+        check_files_finite(folder, "adapter", f"{name}={folder}")
+    tokenizer = tokenizer_of(base.model, base.revision)
+    tokenizers = {
+        name: tokenizer_of(str(folder), "main") if has_tokenizer(folder) else tokenizer
+        for name, folder in adapters.items()
+    }
+    check(wanted, config, max(map(len, (tokenizer, *tokenizers.values()))))
+    server = running.enter_context(serving(wanted, None))
+    whole, context = ends_of(generation_config(wanted, config), tokenizer), server.context()
+    ends = {name: whole if (saved := saved_ends(folder)) is None else saved for name, folder in adapters.items()}
+    served = {
+        name: Served(name, None, None, used, ends.get(name, whole), context, arguments.get(name, {}))
+        for name, used in {base.name: tokenizer, **tokenizers}.items()
+    }
+    return served, Generator(lambda job: _answer(server, job), _THREADS), server
+
+
+def _answer(server: Server, job: Job) -> None:
+    recorder = Recorder(job)
+    try:
+        with closing(server.stream(_body(job))) as parts:
+            for part in parts:
+                _record(recorder, part)
+                if recorder.is_over:
+                    break
+    except VllmError as error:
+        raise RequestError(error.status, "model", job.served.name, error.message, error.fix) from error
+    job.emit(recorder.end())
+
+
+def _record(recorder: Recorder, part: dict[str, Any]) -> None:
+    most, logprobs = recorder.job.sampling.logprobs, part.get("logprobs")
+    for index, token in enumerate(part["token_ids"]):
+        if recorder.is_over:
+            return
+        if most is None or logprobs is None:
+            recorder.add(token, None, ())
+            continue
+        known = [(_id(key), value) for key, value in (logprobs["top_logprobs"][index] or {}).items()]
+        best = sorted(known, key=lambda one: -one[1])[:most]
+        recorder.add(token, logprobs["token_logprobs"][index], tuple(best))
+
+
+def _id(key: str) -> int:
+    """The token of "token_id:N"."""
+    return int(key.rpartition(":")[2])
+
+
+def _body(job: Job) -> dict[str, Any]:
+    """Stop strings are found in the tokens here, as without vLLM."""
+    sampling = job.sampling
+    sampled = sampling.temperature > GREEDY_BELOW
+    return {
+        "model": job.served.name,
+        "prompt": job.prompt,
+        "max_tokens": sampling.max_tokens,
+        "min_tokens": sampling.min_tokens,
+        "temperature": sampling.temperature if sampled else 0,
+        "top_p": sampling.top_p if sampled else 1,
+        "top_k": max(sampling.top_k, 0) if sampled else 0,
+        "min_p": sampling.min_p if sampled else 0,
+        "repetition_penalty": sampling.repetition_penalty,
+        "seed": sampling.seed,
+        "ignore_eos": True,
+        "stop_token_ids": list(job.ends),
+        "logprobs": sampling.logprobs,
+        "return_tokens_as_token_ids": True,
+        "return_token_ids": True,
+    }

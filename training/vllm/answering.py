@@ -1,0 +1,101 @@
+"""Greedy answers of vLLM to questions: the prompt tokens, end tokens and texts are those of `generate`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
+
+from training.config.choices import Quantization
+from training.config.run_config import RunConfig
+from training.trainer.answering.questions import Question, end_tokens
+from training.vllm.limits import Models, NotLoaded, check
+from training.vllm.server import Server, serving
+
+_BATCH_ROWS = 256
+"""Rows of a request; vLLM answers as many of them at a time as its memory has room for."""
+
+
+def models_of(config: RunConfig, weights: Path | None, dtype: torch.dtype) -> Models:
+    """What vLLM loads for the weights in a folder of a run; None for those before training."""
+    precision = str(dtype).removeprefix("torch.")
+    if weights is not None and not config.method.adapts:
+        return Models(str(weights), dtype=precision)
+    adapters = {"adapter": weights} if weights is not None else {}
+    quantized = config.quantized is not Quantization.NONE
+    return Models(config.model, "base", config.revision or "main", precision, quantized, adapters)
+
+
+def answers(
+    models: Models,
+    names: Sequence[str],
+    asked: Sequence[Question],
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int,
+    step: Callable[[int], None],
+) -> list[list[str]]:
+    """Returns the answers of each of the named models, of at most `longest` tokens; calls `step` with the rows of each batch.
+
+    Raises:
+        NotLoaded: vLLM cannot load the models, or the longest prompt and its answer do not fit in their context.
+        VllmError: it ended while it answered, or refused a request.
+    """
+    config = base_config(models)
+    check(models, config, len(tokenizer))
+    room = _room(config, models, asked, longest)
+    ends = end_tokens(generation_config(models, config), tokenizer)
+    with serving(models, room, lambda: step(0)) as server:
+        return [_of_model(server, name, asked, tokenizer, longest, ends, step) for name in names]
+
+
+def base_config(models: Models) -> Any:
+    """The configuration of the base model.
+
+    Raises:
+        NotLoaded: there is none.
+    """
+    try:
+        return AutoConfig.from_pretrained(models.base, revision=models.revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise NotLoaded("vllm", models.base, f"is not loaded: {error}") from error
+
+
+def generation_config(models: Models, config: Any) -> GenerationConfig:
+    """The base model's, as transformers loads it."""
+    try:
+        return GenerationConfig.from_pretrained(models.base, revision=models.revision)
+    except OSError:
+        return GenerationConfig.from_model_config(config)
+
+
+def _room(config: Any, models: Models, asked: Sequence[Question], longest: int) -> int:
+    row = max(asked, key=lambda question: len(question.tokens))
+    room = len(row.tokens) + longest
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if context and room > context:
+        message = f"does not answer row {row.row + 1:,}: its prompt of {len(row.tokens):,} tokens and an answer of {longest:,} "
+        message += f"exceed the model's context of {context:,}."
+        raise NotLoaded("vllm", models.base, message, f"Lower max_new_tokens by {room - context:,}.")
+    return room
+
+
+def _of_model(
+    server: Server,
+    name: str,
+    asked: Sequence[Question],
+    tokenizer: PreTrainedTokenizerBase,
+    longest: int,
+    ends: list[int],
+    step: Callable[[int], None],
+) -> list[str]:
+    # Its own end tokens are those of the tokenizer alone.
+    body = {"model": name, "max_tokens": longest, "temperature": 0, "ignore_eos": True, "stop_token_ids": ends}
+    texts: list[str] = []
+    for start in range(0, len(asked), _BATCH_ROWS):
+        batch = asked[start : start + _BATCH_ROWS]
+        prompts = [question.tokens for question in batch]
+        tokens = server.complete(body | {"prompt": prompts, "return_token_ids": True})
+        texts += [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+        step(len(batch))
+    return texts
