@@ -25,14 +25,13 @@
     // What is being typed stays, unless the page now shows another value there.
     const typed = focused?.matches("input, textarea") && focused.value !== focused.defaultValue ? focused.value : null;
     const folds = new Map([...part.querySelectorAll("details[id]")].map((fold) => [fold.id, fold.open]));
-    const scrolled = new Map([...part.querySelectorAll("[data-scroll]")].map((box) => [box.dataset.scroll, [box.scrollLeft, box.scrollTop]]));
+    const boxes = () => [...part.querySelectorAll("[data-scroll], .table-wrap")].map((box, index) => [box.dataset.scroll ?? index, box]);
+    const scrolled = new Map(boxes().map(([key, box]) => [key, [box.scrollLeft, box.scrollTop]]));
     filling = true; // the browser tells of a change in the field that it removes
     part.innerHTML = html;
     filling = false;
     for (const [id, open] of folds) document.getElementById(id)?.toggleAttribute("open", open);
-    for (const box of part.querySelectorAll("[data-scroll]")) {
-      [box.scrollLeft, box.scrollTop] = scrolled.get(box.dataset.scroll) ?? [0, 0];
-    }
+    for (const [key, box] of boxes()) [box.scrollLeft, box.scrollTop] = scrolled.get(key) ?? [0, 0];
     const again = focused?.id ? document.getElementById(focused.id) : focused && rowOf().querySelectorAll(CONTROLS)[index];
     if (typed !== null && again?.defaultValue === focused.defaultValue) again.value = typed;
     again?.focus({ preventScroll: true });
