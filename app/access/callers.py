@@ -35,13 +35,18 @@ class Caller:
         return EVERYTHING if trusted else allowed(pushes=self.is_local)
 
     @property
+    def administers(self) -> bool:
+        """True for admins and the user who runs the server."""
+        return self.is_local or self.admin
+
+    @property
     def sees_all(self) -> bool:
         """True if the caller sees what others own."""
-        return self.is_local or self.admin or get_settings().visibility == "all"
+        return self.administers or get_settings().visibility == "all"
 
     def may_change(self, owner: str) -> bool:
         """True if the caller may change what `owner` owns."""
-        return self.is_local or self.admin or self.name == owner
+        return self.administers or self.name == owner
 
     def may_share(self, owner: str) -> bool:
         """True if the caller may share what `owner` owns; there is nothing to share where all users see everything."""

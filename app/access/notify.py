@@ -38,7 +38,7 @@ def listing() -> list[NotificationChannel]:
     with database.read() as session:
         found = channels.of_owner(session=session, owner=caller.name)
         known = {channel.id for channel in found}
-        if caller.is_local or caller.admin:
+        if caller.administers:
             found += [one for one in channels.for_everyone(session=session) if one.id not in known]
     return found
 
@@ -70,7 +70,7 @@ def _checked(address: str) -> tuple[ChannelKind, str]:
             raise ChannelError("address", address[:100], "cannot be used: this installation has no mail server.", fix)
         return ChannelKind.EMAIL, addresses.email(address)
     caller = callers.current()
-    hook = addresses.webhook(address, trusted=caller.is_local or caller.admin)
+    hook = addresses.webhook(address, trusted=caller.administers)
     if not hook.free:
         addresses.check_reachable(hook)
     return ChannelKind.WEBHOOK, hook.url
@@ -113,7 +113,7 @@ def test(channel_id: str) -> Notification:
     with database.read() as session:
         now = database.now(session=session)
         latest = outbox.latest_test(session=session, channel_id=channel.id)
-    if latest is not None and now - latest < TEST_SECONDS and not (caller.is_local or caller.admin):
+    if latest is not None and now - latest < TEST_SECONDS and not caller.administers:
         raise TooSoon(
             "channel", channel.id, "was tested a moment ago.", f"Wait {TEST_SECONDS:.0f} s and test it again."
         )

@@ -33,8 +33,7 @@ def check_admin(field: str, value: str | None, message: str = "concerns the whol
     Raises:
         Forbidden: the caller is neither an admin nor the user who runs the server.
     """
-    caller = callers.current()
-    if caller.is_local or caller.admin:
+    if callers.current().administers:
         return
     error = Forbidden(field, value, message, "Ask an admin.")
     callers.refuse(error.problem)

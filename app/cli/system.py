@@ -19,6 +19,7 @@ from app.words.system import (
     celsius,
     finding_words,
     limits,
+    losses,
     retention,
     step_of,
     summary,
@@ -57,18 +58,14 @@ def free(kinds: list[str], *, yes: bool, as_json: bool) -> None:
 
 def _confirm(kinds: list[Freeable]) -> None:
     """Asks before anything is deleted; ends the command on no."""
-    found = read()["disk"]["freeable"]
-    sizes = {one["kind"]: one for one in found}
-    for kind in kinds:
-        label, lost = FREEABLE[kind]
-        size = sizes[kind.value]
-        click.echo(f"{label}: {byte_size(size['bytes'])} in {numbers.plural(size['files'], 'file')}. {lost}", err=True)
+    offers = {offer["kind"]: offer for offer in read()["disk"]["freeable"]}
+    click.echo(losses([offers[kind] for kind in kinds]), err=True)
     click.confirm("Delete them?", abort=True, err=True)
 
 
 def page(document: dict[str, Any]) -> str:
     """The installation as text."""
-    parts = [", ".join(summary(document))]
+    parts = [", ".join(summary(document["machines"], document["queue"]))]
     for heading, body in (
         ("Machines", _machines(document["machines"], document["time"])),
         ("Put aside after failures: lathe machines use NAME", _aside(document["put_aside"])),
@@ -77,7 +74,7 @@ def page(document: dict[str, Any]) -> str:
         ("Disk", _disk(document["disk"])),
         ("Largest runs", _largest(document["disk"]["largest_runs"])),
         ("Can be freed: lathe system --free KIND", _freeable(document["disk"]["freeable"])),
-        ("Retention", numbers.pairs(_retention(document["retention"]))),
+        ("Retention", numbers.pairs(retention(document["retention"]))),
         ("Services", numbers.pairs(services(document))),
         ("Limits", numbers.pairs(limits(document["limits"]))),
     ):
@@ -165,12 +162,6 @@ def _freeable(freeable: list[dict[str, Any]]) -> str:
         label, lost = FREEABLE[Freeable(one["kind"])]
         rows.append([f"  {one['kind']}", byte_size(one["bytes"]), f"{label}. {lost}"])
     return numbers.table(rows, right=frozenset({1})) if freeable else ""
-
-
-def _retention(rules: dict[str, Any]) -> list[tuple[str, str]]:
-    deleted = rules["would_delete"]
-    now = NONE if deleted is None else f"{byte_size(deleted['bytes'])} of {numbers.plural(deleted['runs'], 'run')}"
-    return [*retention(rules), ("They would delete now", now)]
 
 
 def services(document: dict[str, Any]) -> list[tuple[str, str]]:

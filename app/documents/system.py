@@ -17,15 +17,26 @@ from worker.store.system.machines import Lease
 from worker.store.tables import EngineReport, Machine
 
 _ACCOUNT = ("name", "max_devices", "max_waiting", "max_disk_bytes")
+_UNMEASURED = {
+    **dict.fromkeys(("memory_used_bytes", "temperature_celsius", "utilization", "power_watts", "power_limit_watts")),
+    "problem": "",
+    "others": "",
+}
 _LEASE = ("run_id", "name", "owner", "phase", "step", "total_steps")
 
 
-def document(may_change: Callable[[str], bool], *, wait: bool = False) -> dict[str, Any]:
+def document(
+    may_change: Callable[[str], bool],
+    *,
+    wait: bool = False,
+    services_of: Callable[..., dict[str, Any]] = services.document,
+) -> dict[str, Any]:
     """The installation. Times are seconds since the epoch by the database's clock, sizes bytes.
 
     Args:
         may_change: Takes an owner; true if the caller may change what the owner has. It decides what the caller can free.
         wait: Waits for the measurement of the disk use; without, its figures can be missing or some minutes old.
+        services_of: Makes the part of the services, from the machines.
     """
     measured = background.disk()
     figures = measured.measured()
@@ -36,7 +47,7 @@ def document(may_change: Callable[[str], bool], *, wait: bool = False) -> dict[s
     return current | {
         "disk": disk.document(figures, measured.freed, may_change),
         "retention": disk.retention_document(figures),
-        **services.document(current["machines"]),
+        **services_of(current["machines"]),
     }
 
 
@@ -98,7 +109,7 @@ def _engine(report: EngineReport, now: float) -> dict[str, Any]:
 
 def _machine(machine: Machine, leases: Sequence[Lease], now: float) -> dict[str, Any]:
     held = {lease.device: _lease(lease) for lease in leases}
-    devices = [device | {"lease": held.get(device["name"])} for device in machine.devices]
+    devices = [_UNMEASURED | device | {"lease": held.get(device["name"])} for device in machine.devices]
     seen = {"age_seconds": max(now - machine.last_seen, 0.0), "state": _state(machine, now)}
     return machine.model_dump(mode="json", exclude={"devices"}) | seen | {"devices": devices}
 

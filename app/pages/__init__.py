@@ -8,7 +8,7 @@ from gradio.components import Navbar
 from gradio.events import Dependency
 from gradio.routes import App
 
-from app.pages import import_file, settings, sweeps, tour
+from app.pages import import_file, settings, sweeps, system, tour
 from app.pages.compare import page as compare
 from app.pages.dataset import page as dataset
 from app.pages.datasets import page as datasets
@@ -19,7 +19,6 @@ from app.pages.playground import page as playground
 from app.pages.run import page as run
 from app.pages.runs import page as runs
 from app.pages.sweep import page as sweep
-from app.pages.system import page as system
 from app.web.addresses import PAGES
 
 BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
@@ -27,7 +26,6 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/new": launch.build,
     "/playground": playground.build,
     "/diagnose": diagnose.build,
-    "/system": system.build,
     "/start": tour.build,
     "/import": import_file.build,
     "/run": run.build,
@@ -36,7 +34,7 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/compare": compare.build,
 }
 
-VIEWS = (dataset.view, runs.view, settings.view, sweeps.view)
+VIEWS = (dataset.view, runs.view, settings.view, sweeps.view, system.view)
 
 _CLEANUP_SECONDS, _UPLOAD_SECONDS = 600, 3600  # Gradio deletes an upload that was not imported after an hour
 

@@ -20,7 +20,7 @@ PAGES = (
     Address("/sweeps", "Sweeps", is_read=True),
     Address("/playground", "Playground"),
     Address("/diagnose", "Diagnose"),
-    Address("/system", "System"),
+    Address("/system", "System", is_read=True),
     Address("/settings", "Settings", is_read=True),
     Address("/start", "Tour", in_header=False),
     Address("/import", "Import a configuration", in_header=False),

@@ -1,5 +1,6 @@
 """Texts about the installation for the page System and `lathe system`, from the values of its document. Pure."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,17 +55,33 @@ STATES = {
 NO_WORKER = "No worker has reported. Start one with `lathe worker`, or everything on this machine with `lathe up`."
 
 
-def summary(document: dict[str, Any]) -> list[str]:
+def summary(machines: Sequence[dict[str, Any]], queue: dict[str, Any]) -> list[str]:
     """The fleet in a few words each: machines, devices in use, and the queue."""
-    machines = [machine for machine in document["machines"] if machine["state"] not in ("lost", "stopped")]
+    machines = [machine for machine in machines if machine["state"] not in ("lost", "stopped")]
     devices = [device for machine in machines for device in machine["devices"]]
     used = sum(device["lease"] is not None for device in devices)
-    queue = document["queue"]
     return [
         numbers.plural(len(machines), "machine"),
         f"{used} of {numbers.plural(len(devices), 'device')} in use",
         f"{queue['running']:,} running, {queue['waiting']:,} queued",
     ]
+
+
+def models(devices: Sequence[dict[str, Any]]) -> str:
+    """The models of devices: "8 x NVIDIA H100"."""
+    labels = Counter(device["label"] for device in devices)
+    return ", ".join(label if number == 1 else f"{number} x {label}" for label, number in labels.items())
+
+
+def size(files: dict[str, Any]) -> str:
+    """How much files hold: "1.5 GiB in 12 files"."""
+    return f"{byte_size(files['bytes'])} in {numbers.plural(files['files'], 'file')}"
+
+
+def losses(offers: Sequence[dict[str, Any]]) -> str:
+    """What is lost if these kinds of files are freed, a line for each kind."""
+    lines = [f"{label}, {size(offer)}: {lost}" for offer in offers for label, lost in [FREEABLE[offer["kind"]]]]
+    return "\n".join([*lines, "Files of queued and running runs stay, also of those that are resumed meanwhile."])
 
 
 def account_cells(account: dict[str, Any]) -> list[str]:
@@ -131,12 +148,13 @@ def limits(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def retention(rules: dict[str, Any]) -> list[tuple[str, str]]:
-    """The retention rules, each with its variable."""
+    """The retention rules, each with its variable, and what they would delete."""
     keep, days, archived = rules["keep_checkpoints"], rules["checkpoint_days"], rules["archive_days"]
     cached = rules["store_cache_bytes"]
     newest = "the newest is kept" if keep == 1 else f"the newest {keep} are kept"
     kept = "all are kept" if keep is None else newest
     deleted = "never" if days is None else f"{days:g} days after the end"
+    now = rules["would_delete"]
     return [
         ("Checkpoints of ended runs (LATHE_KEEP_CHECKPOINTS)", kept),
         ("Checkpoints of finished runs are deleted (LATHE_CHECKPOINT_DAYS)", deleted),
@@ -147,6 +165,10 @@ def retention(rules: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "Files of finished runs that the object store has too (LATHE_STORE_CACHE_BYTES)",
             "all are kept" if cached is None else f"at most {byte_size(cached)}, without the least recently used",
+        ),
+        (
+            "The rules would delete now",
+            f"{byte_size(now['bytes'])} of {numbers.plural(now['runs'], 'run')}" if now else NONE,
         ),
     ]
 

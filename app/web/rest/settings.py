@@ -63,7 +63,7 @@ class NewPreferences(BodyForm):
 def show_settings() -> dict[str, Any]:
     """The caller's account and preferences, and the folders and services of the installation with their variables."""
     caller, settings = callers.current(), get_settings()
-    admin = caller.is_local or caller.admin
+    admin = caller.administers
     return {
         "account": account.document(),
         "preferences": notify.current_preferences().model_dump(include=set(Preferences.model_fields)),

@@ -10,6 +10,7 @@ from app.documents import system as system_document
 from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers, columns
 from app.web.rest.users import AccountUse
 from worker.broker_state import Broker
+from worker.disk import background
 from worker.disk.offers import Freeable
 from worker.machine.sizes import Size, size_of
 from worker.settings import get_settings
@@ -255,6 +256,13 @@ def show_run_sizes(ids: Annotated[str, Query(description="Ids of runs, separated
 def free_disk(wanted: Annotated[Wanted, Body()]) -> dict[str, Any]:
     """Starts to free the `kinds` of files; `disk.freeing` of the answer and of `GET /api/system` is the progress."""
     changes.free_disk(wanted.kinds)
+    return system_document.document(callers.current().may_change)
+
+
+@router.post("/api/system/measure", status_code=202, **answers(System, 202))
+def measure_disk() -> dict[str, Any]:
+    """Starts to measure the disk use again, unless it is being measured; `disk.measuring` is the progress."""
+    background.disk().measured(again=True)
     return system_document.document(callers.current().may_change)
 
 

@@ -1,4 +1,4 @@
-"""The page System in a real browser: an installation without workers, machines, and freeing disk space."""
+"""The page System in a real browser: machines, and freeing disk space."""
 
 from browser import IN_BROWSER, says
 from machines import GIB, gpu, machine, seen_ago
@@ -13,13 +13,6 @@ from worker.store.tables import Machine, Status
 pytestmark = IN_BROWSER
 
 
-def test_without_a_worker_the_page_says_how_to_start_one(page):
-    page.goto("/")
-    page.locator("nav a[href='/system']").click()
-    says(page, ".empty", "lathe worker", "lathe up")
-    says(page, "section.panel", "The broker is unreachable.", "Start it with")
-
-
 def test_devices_link_to_their_runs_and_a_lost_machine_can_be_removed(page):
     machine("node1", devices=[gpu("node1", 0, memory_used_bytes=61 * GIB), gpu("node1", 1)])
     machine("node2")
@@ -30,8 +23,8 @@ def test_devices_link_to_their_runs_and_a_lost_machine_can_be_removed(page):
     assert page.locator(f"table.devices a[href='/run?id={run.id}']").count() == 2
     says(page, ".machine.lost", "no contact", "3 min ago")
     page.locator(".machine.lost button").click()
-    says(page, ".dialog", "Remove node2?")
-    page.locator("#confirm-delete").click()
+    says(page, "#ask", "Remove node2?")
+    page.locator("#ask [data-confirm]").click()
     page.locator(".machine.lost").wait_for(state="detached")
     with database.read() as session:
         assert session.exec(select(Machine.name)).all() == ["node1"]
@@ -44,8 +37,8 @@ def test_a_machine_that_was_put_aside_is_taken_back_by_a_click(page):
     page.goto("/system")
     says(page, ".put-aside", "node2", "after two failures: Lost contact with node2 for 150 s.")
     page.get_by_label("Use node2 again").click()
-    says(page, ".dialog", "Use node2 again?", "its failures are forgotten")
-    page.locator("#confirm-delete").click()
+    says(page, "#ask", "Use node2 again?", "its failures are forgotten")
+    page.locator("#ask [data-confirm]").click()
     page.locator(".put-aside").wait_for(state="detached")
     with database.read() as session:
         assert not aside.hosts(session=session)
@@ -65,12 +58,12 @@ def test_checkpoints_are_freed_after_a_question_by_keyboard(page):
     free = page.get_by_label("Free Checkpoints of finished runs")
     free.focus()
     page.keyboard.press("Enter")
-    says(page, ".dialog", "Delete about 4.8 MiB?", "nothing uses their checkpoints any more")
+    says(page, "#ask", "Delete about 4.8 MiB?", "nothing uses their checkpoints any more")
     page.keyboard.press("Escape")
-    page.locator(".dialog").wait_for(state="hidden")
+    page.locator("#ask").wait_for(state="hidden")
     assert steps_of(finished.id) == [10]
     free.focus()
     page.keyboard.press("Enter")
-    page.locator("#confirm-delete").click()
+    page.locator("#ask [data-confirm]").click()
     says(page, ".banner", "Freed 4.8 MiB in 2 files")
     assert (steps_of(finished.id), steps_of(stopped.id)) == ([], [10])

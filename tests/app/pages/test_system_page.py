@@ -1,18 +1,16 @@
-"""The parts of the page System, and who sees which buttons."""
+"""The page System: its HTML, and who sees which buttons."""
 
 import os
-from types import SimpleNamespace
 
 import pytest
 from commands import lathe
 from machines import GIB, gpu, machine, seen_ago
 from played_run import PlayedRun
 from sqlmodel import update
+from starlette.datastructures import QueryParams
+from web import account, client
 
-from app.access import callers
-from app.access.callers import Caller
-from app.pages.system import page as system_page
-from app.pages.system.machines_html import machines_html
+from app.pages import system as system_page
 from app.words.system import account_cells, device_names, used_of
 from worker.disk import background, usage
 from worker.settings import get_settings
@@ -25,39 +23,45 @@ SCRIPT = "<img src=x onerror='window.harmed = true'>"
 
 @pytest.fixture
 def shown(home, tmp_path, monkeypatch):
-    """Returns the parts of the page for a caller."""
+    """Returns the HTML of the page, for the user with these headers."""
     monkeypatch.setattr(usage, "model_caches", lambda: [tmp_path / "models"])
-    background.disk().measured()
-    background.disk().wait()
-
-    def parts(caller=Caller()):  # noqa: B008
-        system_page._fleets.clear()
-        callers.begin(caller)
-        return system_page._parts()
-
-    yield parts
-    callers.begin(Caller())
+    system_page._services.clear()
+    measured()
+    yield lambda headers=None, **settings: client(**settings).get("/system", headers=headers).text
     background.disk().wait()
 
 
-def test_only_changed_parts_are_sent(shown, monkeypatch):
-    monkeypatch.setattr(system_page, "_SERVICES_SECONDS", 1000)
+def measured():
+    """Measures the disk use again."""
+    background.disk().measured(again=True)
+    background.disk().wait()
+
+
+def parts():
+    """The parts of the page, as they are sent when they change."""
+    return system_page.view._rendered(system_page.installation(QueryParams()))
+
+
+def test_without_a_worker_the_page_says_how_to_start_one(shown):
+    text = shown()
+    assert "No worker has reported" in text and "lathe worker" in text and "lathe up" in text
+    assert "The broker is unreachable." in text and "Start it with" in text
+
+
+def test_only_changed_parts_are_sent(shown):
     machine("node1")
-    shown()
-    request = SimpleNamespace(session_hash="one")
-    assert all(isinstance(part, str) for part in system_page.opened(request))
-    assert not any(isinstance(part, str) for part in system_page.refreshed(request))
-    system_page._fleets.clear()
+    before = parts()
+    assert parts() == before
     machine("node1", load=9.0)
-    sent = [isinstance(part, str) for part in system_page.refreshed(request)]
-    assert sent == [False, True, False, False]
+    now = parts()
+    assert [name for name in now if now[name] != before[name]] == ["fleet"]
 
 
 def test_what_a_worker_found_wrong_stands_with_its_machine(shown):
     finding = {"subject": "/dev/shm", "state": "warning", "said": f"64 MiB free {SCRIPT}", "cure": "Use --shm-size=8g."}
     machine("node1", findings=[finding])
-    part = shown()[1]
-    assert "/dev/shm: 64 MiB free" in part and "Use --shm-size=8g." in part and SCRIPT not in part
+    text = shown()
+    assert "/dev/shm: 64 MiB free" in text and "Use --shm-size=8g." in text and SCRIPT not in text
     assert "node1: /dev/shm: 64 MiB free" in lathe("system").output
 
 
@@ -66,40 +70,36 @@ def test_an_engine_shows_its_partitions_and_why_it_does_not_answer(shown):
     capacity = {"engine": "slurm", "pools": [pool | {"is_default": True}], "waiting": 4, "running": 1, "problem": ""}
     with database.write() as session:
         engines.report(session=session, name="slurm", capacity=capacity)
-    part = shown()[1]
-    assert "Engine Slurm" in part and "1 running, 4 waiting" in part
-    assert "gpu (default)" in part and "1 down, 2 idle" in part and "does not answer" not in part
+    text = shown()
+    assert "Engine Slurm" in text and "1 running, 4 waiting" in text
+    assert "gpu (default)" in text and "1 down, 2 idle" in text and "does not answer" not in text
     with database.write() as session:
         engines.report(session=session, name="slurm", capacity=capacity | {"pools": [], "problem": "connect failure"})
-    assert "Slurm does not answer." in shown()[1]
+    assert "Slurm does not answer." in shown()
 
 
 def test_a_user_who_is_no_admin_gets_no_buttons_for_the_installation(shown):
     machine("node1")
     seen_ago("node1", 100)
-    _, machines, _, disk = shown(Caller("alice"))
-    assert "Last seen" in machines
-    assert "Remove" not in machines
-    assert "Uploads older than a day" not in disk
-    assert "Checkpoints of finished runs" in disk
-    _, machines, _, disk = shown(Caller("carol", admin=True))
-    assert "Remove" in machines
-    assert "Uploads older than a day" in disk
+    text = shown(account("alice"))
+    assert "Last seen" in text and "Remove node1" not in text
+    assert "Uploads older than a day" not in text and "Checkpoints of finished runs" in text
+    text = shown(account("carol", admin=True))
+    assert "Remove node1" in text and "Uploads older than a day" in text
 
 
-def test_names_of_machines_devices_and_runs_are_escaped(home):
+def test_names_of_machines_devices_and_runs_are_escaped(shown):
     machine("node1", overload=SCRIPT, devices=[gpu("node1", 0, label=SCRIPT)])
     PlayedRun(SCRIPT).claim("node1/cuda:0")
-    with database.read() as session:
-        html = machines_html(system_page.system.fleet(session), admin=True)
-    assert "<img" not in html
+    text = shown()
+    assert "It starts no runs at present: &lt;img" in text and "<img src=x" not in text
 
 
 def test_accounts_are_shown_with_what_they_use_and_each_to_itself_only(shown, monkeypatch):
-    assert "Accounts" not in shown()[1]
+    assert "Accounts" not in shown()
+    alice, bob, carol = account("alice"), account("bob"), account("carol", admin=True)
     with database.write() as session:
-        accounts.add(session=session, name="alice", limits={"max_devices": 2, "max_disk_bytes": 10 * GIB})
-        accounts.add(session=session, name="bob")
+        accounts.limit(session=session, name="alice", limits={"max_devices": 2, "max_disk_bytes": 10 * GIB})
     run = PlayedRun("mine").claim("node1/cuda:0", "node1/cuda:1")
     with database.write() as session:
         session.exec(update(Run).values(owner="alice"))
@@ -107,32 +107,39 @@ def test_accounts_are_shown_with_what_they_use_and_each_to_itself_only(shown, mo
     folder.mkdir(parents=True)
     (folder / "output.log").touch()
     os.truncate(folder / "output.log", GIB)
-    assert "0.0 of 10.0 GiB" in shown()[1]  # as it was measured last
-    background.disk().measured(again=True)
-    background.disk().wait()
-    for caller in (Caller(), Caller("carol", admin=True), Caller("alice"), Caller("bob")):
-        part = shown(caller)[1]
-        assert "<h2>Accounts</h2>" in part and "2 of 2" in part and "1.0 of 10.0 GiB" in part and ">bob<" in part
+    assert "0.0 of 10.0 GiB" in shown()  # as it was measured last
+    measured()
+    for headers in (None, carol, alice, bob):
+        text = shown(headers)
+        assert "<h2>Accounts</h2>" in text and "2 of 2" in text and "1.0 of 10.0 GiB" in text and ">bob<" in text
     assert (
-        'aria-label="alice: Devices" aria-valuenow="100"' in part
-        and 'aria-label="alice: Disk" aria-valuenow="10"' in part
+        'aria-label="alice: Devices" aria-valuenow="100"' in text
+        and 'aria-label="alice: Disk" aria-valuenow="10"' in text
     )
-    assert "bob: Devices" not in part  # no limit, no bar
+    assert "bob: Devices" not in text  # no limit, no bar
     monkeypatch.setenv("LATHE_VISIBILITY", "own")
     get_settings.cache_clear()
-    assert "2 of 2" in shown(Caller("alice"))[1] and ">bob<" not in shown(Caller("alice"))[1]
-    assert "alice" not in shown(Caller("bob"))[1] and ">bob<" in shown(Caller("bob"))[1]
-    assert "2 of 2" in shown(Caller("carol", admin=True))[1]
+    text = shown(alice, visibility="own")
+    assert "2 of 2" in text and "<td>bob<" not in text
+    text = shown(bob, visibility="own")
+    assert "alice" not in text and "<td>bob<" in text
+    assert "2 of 2" in shown(carol, visibility="own")
 
 
-def test_a_lost_machine_names_the_runs_that_it_held(home):
+def test_a_lost_machine_names_the_runs_that_it_held(shown):
     machine("node1", devices=[gpu("node1", 0)])
     PlayedRun("mine").claim("node1/cuda:0")
     seen_ago("node1", 200)
-    with database.read() as session:
-        html = machines_html(system_page.system.fleet(session), admin=True)
-    assert "no contact" in html
-    assert "It held <a" in html
+    text = shown()
+    assert "no contact" in text and "It held <a" in text
+
+
+def test_a_machine_that_was_put_aside_shows_why_and_only_admins_can_take_it_back(shown):
+    with database.write() as session:
+        aside.put_aside(session=session, host="node2", reason=SCRIPT)
+    text = shown()
+    assert "node2" in text and "after two failures" in text and "Use again" in text and SCRIPT not in text
+    assert "Use again" not in shown(account("alice"))
 
 
 def test_an_account_s_disk_use_is_missing_before_it_is_measured():
@@ -164,15 +171,3 @@ def test_the_devices_of_a_run_are_short(names, text):
 )
 def test_memory_in_use_has_the_unit_of_the_total(used, total, text):
     assert used_of(used, total) == text
-
-
-def test_a_machine_that_was_put_aside_shows_why_and_an_admin_takes_it_back(shown):
-    with database.write() as session:
-        aside.put_aside(session=session, host="node2", reason=SCRIPT)
-    part = shown()[1]
-    assert "node2" in part and "after two failures" in part and "Use again" in part and SCRIPT not in part
-    assert "Use again" not in shown(Caller("alice"))[1]
-    system_page.confirmed({"use": "node2"}, SimpleNamespace(session_hash="two"))
-    assert "node2" in shown()[1]  # alice may not
-    system_page.confirmed({"use": "node2"}, SimpleNamespace(session_hash="two"))
-    assert "node2" not in shown()[1]

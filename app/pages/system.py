@@ -1,0 +1,41 @@
+"""The page System, at /system: machines, devices, accounts, disk space and services; frees disk space and removes machines."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from app.access import callers
+from app.documents import services, system
+from app.pages.common.cache import TimedCache
+from app.pages.common.view import Context, View
+from app.words import system as words
+from worker.disk.offers import Freeable
+from worker.store.system.machines import SERVING
+
+_SECONDS, _WORKING_SECONDS = 5.0, 1.0
+_services: TimedCache[None, dict[str, Any]] = TimedCache(seconds=15.0)  # the latency of the database is never the same
+
+
+def installation(_: QueryParams) -> Context:
+    """The installation's document, with what the caller may do."""
+    caller = callers.current()
+    document = system.document(caller.may_change, services_of=_services_of)
+    disk = document["disk"]
+    is_freeing = bool(disk["freeing"]) and disk["freeing"]["ended_at"] is None
+    offers = [offer for offer in disk["freeable"] if caller.administers or Freeable(offer["kind"]).of_runs]
+    return document | {
+        "words": words,
+        "SERVING": SERVING,
+        "administers": caller.administers,
+        "offers": offers,
+        "is_freeing": is_freeing,
+        "seconds": _WORKING_SECONDS if is_freeing or disk["measuring"] else _SECONDS,
+    }
+
+
+def _services_of(machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return _services.get(None, lambda: services.document(machines))
+
+
+view = View("/system", "system.html", installation)
