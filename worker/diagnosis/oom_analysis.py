@@ -44,6 +44,7 @@ _TENSORS = (
     (ACTIVATION, r"mlp|act_fn|gate_proj|up_proj|down_proj|DenseReluDense|\bwi(_\d)?\(|\bwo\(|gelu|c_fc|intermediate"),
 )
 _UNKNOWN_MEMORY = 2**40
+_SIZES = ("micro_batch_size", "gradient_accumulation_steps")
 _FULL_PRECISION = re.compile(r"dtype=torch\.float32|\.float\(\)")
 _HALF = re.compile(r"\b(bf16|fp16|float16|bfloat16)\b")
 _FITS = (
@@ -64,7 +65,7 @@ def analyze_memory(log: Log, place: int, known: Known) -> Detail:
         if numbers.requested and phase not in ("optimizer", "loading")
         else []
     )
-    changes = _changes(known.config, phase)
+    changes = _changes(known.config, batch, phase)
     sentences = [_request(numbers, phase), _usage(numbers), _reasoning(numbers, guesses, batch)]
     return Detail(
         explanation=" ".join(part for part in sentences if part),
@@ -198,15 +199,21 @@ def _fragmented(numbers: Numbers) -> str:
     return f"{reserved} are reserved, of which tensors use {allocated}; the rest is fragmented"
 
 
-def _changes(config: dict[str, Any], phase: str | None) -> dict[str, Any]:
-    """The first step of the ladder and of the page (training/forecast/first_step.py), from the settings that are known."""
+def _changes(config: dict[str, Any], batch: int | None, phase: str | None) -> dict[str, Any]:
+    """The first step of the ladder and of the page (training/forecast/first_step.py), from the settings that are known.
+
+    Of a log without its run's settings, at most the rows of its micro batch, `batch`, are known: other sizes are not guessed.
+    """
     from training.forecast.first_step import LOADING, first_step  # imported here: few logs need it
 
     try:
-        asked = RunConfig.model_validate({"model": "unknown", "data": "unknown"} | config)
+        sizes = config or ({"micro_batch_size": batch} if batch else {})
+        asked = RunConfig.model_validate({"model": "unknown", "data": "unknown"} | sizes)
     except ValidationError:  # settings of another program
         return {}
     gpus = asked.num_processes
     machine = Machine("cuda", gpus, ["GPU"] * gpus, [_UNKNOWN_MEMORY] * gpus)
     part = LOADING if phase == "loading" else phase or "forward"
-    return dict(first_step(asked, machine, part=part) or {})
+    changes = dict(first_step(asked, machine, part=part) or {})
+    unknown = () if config else _SIZES if batch is None else _SIZES[1:]
+    return {name: value for name, value in changes.items() if name not in unknown}
