@@ -1,4 +1,4 @@
-// The plots of the page Compare: the runs of the table in one plot for each metric, by plots.js.
+// The plots of the pages Compare and Sweep: their runs in one plot for each metric, by plots.js.
 (() => {
   "use strict";
   const COLORS = 10; // of runs, in compare.css
@@ -44,10 +44,10 @@
     return { ...more, x: column("x"), y: column("y"), ...bounds };
   }
 
-  // Gradio calls this for the component: `props.value` is the list of runs as JSON, or empty.
-  function comparePlots(element, props, watch) {
-    const box = element.querySelector(".compare-plots");
-    const relations = window.lathe.relations(element.querySelector(".compare-relations"));
+  // Draws the runs that the page's part `plotted` lists.
+  function comparePlots() {
+    const box = document.querySelector(".compare-plots");
+    const relations = window.lathe.relations(document.querySelector(".compare-relations"));
     let plots = null;
     let runs = [];
     let kept = { view: "", answers: new Map() }; // the lines of each run for one view of the plots
@@ -87,7 +87,7 @@
 
     function draw() {
       const before = JSON.stringify(runs.map((run) => run.id));
-      runs = props.value ? JSON.parse(props.value) : [];
+      runs = JSON.parse(document.querySelector("[data-runs]").dataset.runs);
       box.hidden = !runs.length;
       relations.update(runs);
       if (!runs.length) return;
@@ -101,9 +101,10 @@
       if (before !== JSON.stringify(runs.map((run) => run.id))) plots.update(panels(runs));
       plots.reload();
     }
-    watch("value", draw);
+    document.addEventListener("filled", ({ target }) => target.dataset.part === "plotted" && draw());
     draw();
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { comparePlots, RUN_COLORS: COLORS });
+  window.lathe = Object.assign(window.lathe ?? {}, { RUN_COLORS: COLORS });
+  if (document.querySelector("[data-runs]")) comparePlots(); // not if the run or the database is missing
 })();

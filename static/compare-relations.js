@@ -11,7 +11,7 @@
 
   function plotly() {
     if (window.Plotly) return Promise.resolve(window.Plotly);
-    loading ??= import(document.querySelector('meta[name="lathe-plotly"]').content).then(() => window.Plotly);
+    loading ??= import(document.querySelector("[data-plotly]").dataset.plotly).then(() => window.Plotly);
     return loading;
   }
 

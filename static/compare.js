@@ -1,30 +1,8 @@
-// The page Compare: links and switches that change the view, the address that holds it, copying, and the field that adds runs.
+// The page Compare: copying, and the field that adds runs.
 (() => {
   "use strict";
   const WAIT = 200; // milliseconds after a key before a search
   const MOST = 8; // runs in the list
-
-  // One part of the page: sends what is pressed, keeps the address.
-  function compare(element, trigger, watch) {
-    window.lathe.sendClicks(element, trigger);
-    element.addEventListener("change", ({ target }) => {
-      if (target.dataset.field) trigger("select", { [target.dataset.field]: target.checked });
-    });
-    element.addEventListener("click", copy);
-    function drawn() {
-      const query = element.querySelector("[data-query]")?.dataset.query;
-      if (query !== undefined) history.replaceState(null, "", query ? `/compare?${query}` : "/compare");
-      window.lathe.updateTimes();
-    }
-    let focused = null;
-    element.addEventListener("focusin", ({ target }) => (focused = target.id || target.dataset.send || null));
-    watch("value", () => {
-      drawn();
-      if (!focused || document.activeElement !== document.body) return;
-      [...element.querySelectorAll("[id], [data-send]")].find((one) => (one.id || one.dataset.send) === focused)?.focus();
-    });
-    drawn();
-  }
 
   async function copy({ target }) {
     const button = target.closest("[data-copy-from], [data-copy-link]");
@@ -59,9 +37,9 @@
   }
 
   // The field that adds runs: a list of matching runs, finished ones first. Keys: arrows, Enter, Escape.
-  function addRun(element, trigger) {
-    const field = element.querySelector("input");
-    const list = element.querySelector("ul");
+  function addRun(form) {
+    const field = form.querySelector("input");
+    const list = form.querySelector("ul");
     let timer = null;
     let call = 0;
     let at = -1;
@@ -115,7 +93,9 @@
       if (!run) return;
       field.value = "";
       open(false);
-      trigger("select", { add: run });
+      const query = new URLSearchParams(location.search);
+      query.set("runs", [...(query.get("runs")?.split(",") ?? []), run].join(","));
+      window.lathe.view.go(`?${query}`.replaceAll("%2C", ","));
     }
 
     // Enter right after typing adds the best match of what was typed, not of the list before.
@@ -147,5 +127,7 @@
     });
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { addRun, compare });
+  document.addEventListener("click", copy);
+  const field = document.querySelector(".add-run");
+  if (field) addRun(field); // not if the database was unreachable
 })();

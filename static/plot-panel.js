@@ -226,7 +226,10 @@
         button.title = this.shared.hidden.has(key) ? "Show" : "Hide";
         button.addEventListener("click", () => this.shared.toggle(key));
         const swatch = button.appendChild(make("i"));
-        swatch.style.background = lines[0].color.startsWith("--") ? `var(${lines[0].color})` : lines[0].color;
+        const ink = lines[0].color.startsWith("--") ? `var(${lines[0].color})` : lines[0].color;
+        const dash = DASHES[(lines[0].dash ?? 0) % DASHES.length];
+        swatch.classList.toggle("dashed", dash.length > 0);
+        swatch.style.background = dash.length ? dashed(ink, dash) : ink;
         button.append(make("span", "", lines[0].label));
         for (const line of lines) {
           const cell = button.appendChild(make("b"));
@@ -271,6 +274,13 @@
       const values = this.cells.map(([cell, line]) => `${line.label}${line.rank > 0 ? ` of rank ${line.rank}` : ""} ${cell.textContent}`);
       return `${this.title.textContent}. Last values: ${values.join(", ")}. Arrow keys move the cursor, plus and minus zoom, 0 shows all.`;
     }
+  }
+
+  // The dash pattern of a line as a background.
+  function dashed(ink, dash) {
+    let at = 0;
+    const stops = dash.map((length, index) => `${index % 2 ? "transparent" : ink} ${at}px ${(at += length)}px`);
+    return `repeating-linear-gradient(90deg, ${stops.join(", ")})`;
   }
 
   function stroke(ctx, ink, dash, [fromX, fromY, toX, toY]) {

@@ -8,8 +8,7 @@ from gradio.components import Navbar
 from gradio.events import Dependency
 from gradio.routes import App
 
-from app.pages import import_file, settings, sweeps, system, tour
-from app.pages.compare import page as compare
+from app.pages import compare, import_file, settings, sweep, sweeps, system, tour
 from app.pages.dataset import page as dataset
 from app.pages.datasets import page as datasets
 from app.pages.diagnose import page as diagnose
@@ -18,7 +17,6 @@ from app.pages.new_sweep import page as new_sweep
 from app.pages.playground import page as playground
 from app.pages.run import page as run
 from app.pages.runs import page as runs
-from app.pages.sweep import page as sweep
 from app.web.addresses import PAGES
 
 BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
@@ -29,12 +27,10 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/start": tour.build,
     "/import": import_file.build,
     "/run": run.build,
-    "/sweep": sweep.build,
     "/new-sweep": new_sweep.build,
-    "/compare": compare.build,
 }
 
-VIEWS = (dataset.view, runs.view, settings.view, sweeps.view, system.view)
+VIEWS = (compare.view, dataset.view, runs.view, settings.view, sweep.view, sweeps.view, system.view)
 
 _CLEANUP_SECONDS, _UPLOAD_SECONDS = 600, 3600  # Gradio deletes an upload that was not imported after an hour
 

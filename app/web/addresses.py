@@ -25,8 +25,8 @@ PAGES = (
     Address("/start", "Tour", in_header=False),
     Address("/import", "Import a configuration", in_header=False),
     Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
-    Address("/sweep", "Sweep", in_header=False),  # of one sweep: /sweep?id=SWEEP_ID
+    Address("/sweep", "Sweep", in_header=False, is_read=True),  # of one sweep: /sweep?id=SWEEP_ID
     Address("/new-sweep", "New sweep", in_header=False),
-    Address("/compare", "Compare", in_header=False),  # of several runs: /compare?runs=ID,ID
+    Address("/compare", "Compare", in_header=False, is_read=True),  # of several runs: /compare?runs=ID,ID
     Address("/dataset", "Data set", in_header=False, is_read=True),  # of one data set: /dataset?id=ID
 )

@@ -35,14 +35,14 @@ def _folder(package: str) -> Path:
 _COMMON = Files(("lathe.css", "data.css"), ("lathe.js", "share.js", "notify.js"))
 # uPlot draws the plots; the package uplot-python includes it.
 _PLOTS = Files(("uPlot.min.css", "plots.css"), ("uPlot.iife.js", "plot-data.js", "plot-panel.js", "plots.js"))
-_COMPARE = Files(("compare.css",), ("compare.js", "compare-relations.js", "compare-plots.js"))
+_RUN_PLOTS = _PLOTS + Files(("compare.css",), ("compare-relations.js", "compare-plots.js"))
 _BY_PAGE = {
     "/": Files(("runs.css",), ("runs.js",)),
     "/new": Files(("new-run.css",), ("new-run.js",)),
     "/run": _PLOTS + Files((), ("log.js", "run.js")),
-    "/compare": _PLOTS + _COMPARE,
+    "/compare": _RUN_PLOTS + Files((), ("compare.js",)),
     "/sweeps": Files(("sweeps.css",)),
-    "/sweep": _PLOTS + _COMPARE + Files(("sweeps.css",)),
+    "/sweep": _RUN_PLOTS + Files(("sweeps.css",)),
     "/new-sweep": Files(("sweeps.css",)),
     "/dataset": Files((), ("histogram.js", "dataset.js")),
     "/diagnose": Files((), ("diagnose.js",)),
@@ -83,9 +83,8 @@ def scripts(path: str, nonce: str) -> Markup:
 
 
 def head(path: str) -> Markup:
-    """What else a page's head has: style sheets, which come after Gradio's, the icon and addresses that scripts need."""
-    meta = Markup('<meta name="lathe-plotly" content="{}">').format(plotly_url())
-    return _style(_COMMON + _BY_PAGE.get(path, Files())) + meta
+    """What else a page's head has: style sheets, which come after Gradio's, and the icon."""
+    return _style(_COMMON + _BY_PAGE.get(path, Files()))
 
 
 def view_head(path: str) -> Markup:

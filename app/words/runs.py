@@ -1,6 +1,7 @@
 """Texts about a run, and about how a form of its result compares with what was trained, for pages and commands. Pure."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from app.words import numbers
@@ -10,15 +11,35 @@ from training.run_folder.model_card import quality_loss
 from training.scoring.paired import Paired
 from training.scoring.words import in_words
 from training.units import NONE
+from worker.store.tables import Request, Run, Status
 
 _END = 12
 DIFFERS = "result differs"
 """Beside the status of a run whose result does not compute what was trained."""
 
 
+_SHORT_ID = 8  # ids begin with the time
+
+
 def result_noun(config: Mapping[str, Any]) -> str:
     """What a run with this configuration trains: "adapter", or "model" after full fine-tuning."""
     return "model" if config.get("method") == Method.FULL else "adapter"
+
+
+def status(run: Run) -> tuple[str, str]:
+    """The color of a run's status, as a status, and the word: a run with a request to stop is stopping."""
+    if run.differs:
+        return Status.FAILED.value, f"{run.status.value}, {DIFFERS}"
+    if run.status is Status.FINISHED and run.diverged and not run.stepped_down:
+        return Status.DIVERGED.value, "finished, loss not finite"
+    stopping = run.status is Status.RUNNING and run.request is Request.STOP
+    return run.status.value, "stopping" if stopping else run.status.value
+
+
+def names(runs: Collection[Run]) -> dict[str, str]:
+    """The names of runs by id; a name that several have is followed by the beginning of the id."""
+    counts = Counter(run.name for run in runs)
+    return {run.id: run.name if counts[run.name] == 1 else f"{run.name} ({run.id[:_SHORT_ID]})" for run in runs}
 
 
 def progress(values: dict[str, Any]) -> str:

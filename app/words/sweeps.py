@@ -4,6 +4,7 @@ from typing import Any
 
 from app.words import numbers
 from training.units import NONE, byte_size
+from worker.store.tables import Status
 from worker.sweeps.expand import words as values_in_words
 
 _NEVER_EARLY = "stops no run early: the first rung is at the last step. Lower min_steps."
@@ -28,6 +29,43 @@ def lost(sweep: dict[str, Any]) -> str:
     finished = sum(run["status"] == "finished" for run in runs)
     results = f", and the results of {numbers.plural(finished, 'finished run')}" if finished else ""
     return f"This deletes its {numbers.plural(len(runs), 'run')}: settings, metrics, logs and checkpoints are lost{results}."
+
+
+def stopping(sweep: dict[str, Any]) -> str:
+    """What stopping a sweep does."""
+    runs = [run for trial in sweep["trials"] for run in trial["runs"] if not Status(run["status"]).ended]
+    return f"{numbers.plural(len(runs), 'run')} will stop. Running ones save a checkpoint first; Resume continues a run later."
+
+
+def state(sweep: dict[str, Any]) -> str:
+    """Whether a sweep is queued, running, stopping, stopped or finished."""
+    if sweep["stopped_at"]:
+        return "stopped" if sweep["ended"] else "stopping"
+    return "finished" if sweep["ended"] else "running" if "running" in sweep["statuses"] else "queued"
+
+
+def share_done(sweep: dict[str, Any]) -> float:
+    """The share of the runs' steps that are done, 0 to 1; an ended run counts as whole."""
+    runs = [run for trial in sweep["trials"] for run in trial["runs"]]
+    shares = [1.0 if Status(run["status"]).ended else _share(run["step"], run["total_steps"]) for run in runs]
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def _share(step: int, total: int | None) -> float:
+    return min(step / total, 1.0) if total else 0.0
+
+
+def run_state(run: dict[str, Any], *, several: bool) -> str:
+    """The state of a run of a trial: "running, step 4 of 40"; with its seed and value if the trial has several runs."""
+    word = str(run["state"])
+    if word in ("paused", "stopped early"):
+        word += f" at step {run['step']:,}"
+    elif word == "running" and run["total_steps"]:
+        word += f", step {run['step']:,} of {run['total_steps']:,}"
+    if not several:
+        return word
+    value = f" {numbers.decimal(run['value'])}" if run["value"] is not None else ""
+    return f"seed {run['seed']}: {word}{value}"
 
 
 def plan_notes(plan: dict[str, Any]) -> list[str]:

@@ -71,7 +71,7 @@ def _measure(folder: Path, runs: int, first: bool, arguments: argparse.Namespace
         pages |= {
             "Run, live": (f"/run?id={live}", ".standing .live-facts"),
             "Run, live: first plot": (f"/run?id={live}", ".plots canvas"),
-            "Compare": (f"/compare?runs={','.join([*long_runs.values(), live])}", ".compare-page table td"),
+            "Compare": (f"/compare?runs={','.join([*long_runs.values(), live])}", ".compared-runs table td"),
             "New run": ("/new", "#setting-learning_rate textarea"),
             "Data sets": ("/datasets", "table.sets"),
             "Data set": (f"/dataset?id={dataset}", ".rows, table"),

@@ -1,5 +1,6 @@
 """A diagnosis as HTML, for the pages Diagnose and Run."""
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -7,6 +8,7 @@ from markupsafe import Markup
 
 from app.pages.common import form
 from app.pages.common.html import each, facts, panel
+from app.web.templating import TEMPLATES
 from app.words import numbers
 from training.config.fields import settings
 from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN
@@ -80,3 +82,34 @@ def changes_link(changes: dict[str, Any], run_id: str = "") -> Markup:
 
 def _value(name: str, value: Any) -> str:
     return settings()[name].in_words(value) if name in settings() and value is not None else str(value)
+
+
+def known_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes of settings that this version has, as its form takes them."""
+    return {name: form.shown(settings()[name], value) for name, value in changes.items() if name in settings()}
+
+
+def new_run_address(values: Mapping[str, Any], run_id: str = "") -> str:
+    """The address of New run with these settings, as a clone of a run if one is given."""
+    clone = {"clone": run_id} if run_id else {}
+    return "/new?" + urlencode(clone | {name: numbers.plain(value) for name, value in values.items()})
+
+
+def settings_in_words(values: Mapping[str, Any]) -> str:
+    """Settings by their labels: "Micro batch size: 2, LoRA r: 8"."""
+    return ", ".join(form.in_words(name, value) for name, value in values.items())
+
+
+def setting_value(name: str, value: Any) -> str:
+    """A value as pages show it; that of an unknown setting as it is."""
+    return settings()[name].in_words(value) if name in settings() and value is not None else str(value)
+
+
+TEMPLATES.filters["setting_label"] = form.label
+TEMPLATES.globals |= {
+    "UNEXPLAINED": (UNKNOWN, NO_FAILURE),
+    "known_settings": known_settings,
+    "new_run_address": new_run_address,
+    "setting_value": setting_value,
+    "settings_in_words": settings_in_words,
+}

@@ -1,10 +1,9 @@
 """The page Compare in a real browser: the tables, copying, adding and removing runs, the switch of settings, the plots."""
 
-import json
-
 import pytest
 from browser import IN_BROWSER, opened, says
 from played_run import SUMMARY, PlayedRun
+from web import client
 
 from training.run_folder.events import Metrics
 from worker.store import database, runs
@@ -80,10 +79,10 @@ class TestOfOnePage:
 
 def test_a_run_is_removed_and_the_address_follows(two):
     page, _, second = two
-    page.locator("button.remove").first.click()
-    says(page, ".compare-notices", "Add another run to see what differs.")
+    page.locator("a.remove").first.click()
+    says(page, ".compared-runs", "Add another run to see what differs.")
     page.wait_for_function(f"location.search === '?runs={second.id}'")
-    assert page.locator(".run-name a").all_inner_texts() == ["second"]
+    assert page.locator(".run-name bdi").all_inner_texts() == ["second"]
     page.reload()
     says(page, "table.compared", "second")
     page.locator(".plot-line", has_text="first").first.wait_for(state="detached")
@@ -94,7 +93,7 @@ def test_a_run_is_found_and_added_by_keyboard_finished_runs_first(page):
     done = trained("letters done")
     page.goto("/compare")
     says(page, ".empty", "No runs to compare", "page Runs")
-    page.locator(".add-run input").fill("letters")
+    page.locator(".add-run [role=combobox]").fill("letters")
     page.locator(".add-run li bdi", has_text="letters waiting").wait_for()
     assert page.locator(".add-run li bdi").all_inner_texts() == ["letters done", "letters waiting"]
     page.keyboard.press("Enter")
@@ -122,9 +121,9 @@ def test_the_switch_shows_all_settings_and_is_kept_in_the_address(two):
 def test_the_table_is_sorted_by_a_click_on_a_heading(page):
     ids = [trained(name).id for name in ("b", "c", "a")]
     page.goto(f"/compare?runs={','.join(ids)}")
-    page.locator("table.compared th button", has_text="Name").click()
+    page.locator("table.compared th a", has_text="Name").click()
     page.locator("th[aria-sort=ascending]").wait_for()
-    assert page.locator(".run-name a").all_inner_texts() == ["a", "b", "c"]
+    assert page.locator(".run-name bdi").all_inner_texts() == ["a", "b", "c"]
     assert plotted(page) == ["b", "c", "a"]  # colors stay those of the address
 
 
@@ -134,9 +133,32 @@ def test_unknown_and_deleted_runs_are_named_and_the_others_shown(page):
         runs.delete(session=session, run_id=deleted.id)
     page.goto(f"/compare?runs={deleted.id},{kept.id},<b>none")
     says(page, ".run-name", "kept")
-    says(page, ".compare-notices", f"Run “{deleted.id}” does not exist.", "Run “<b>none” does not exist.")
-    page.locator(".alert button").first.click()
+    says(page, ".compared-runs", f"Run “{deleted.id}” does not exist.", "Run “<b>none” does not exist.")
+    page.locator(".alert a").first.click()
     page.locator(".alert", has_text=deleted.id).wait_for(state="detached")
+
+
+def test_runs_of_one_name_are_told_apart_by_their_ids(page):
+    first, second = trained("same"), trained("same", lora_r=64)
+    page.goto(f"/compare?runs={first.id},{second.id}")
+    assert plotted(page) == [f"same ({run.id[:8]})" for run in (first, second)]
+
+
+def test_the_legend_shows_the_dashes_of_runs_that_share_a_color(page):
+    ids = [trained(f"r{number}", steps=2).id for number in range(11)]
+    page.goto(f"/compare?runs={','.join(ids)}")
+    plotted(page)
+    assert page.locator(".compare-plots .plot").first.locator(".plot-line:has(i.dashed)").all_inner_texts() == [
+        "r10\n2"
+    ]
+
+
+def test_without_a_script_the_field_adds_runs_and_links_sort(page):
+    first, second = trained("b"), trained("a")
+    text = client().get(f"/compare?runs={first.id}&add={second.id}").text
+    assert f'href="?runs={first.id},{second.id}&amp;order=name"' in text
+    text = client().get(f"/compare?runs={first.id},{second.id}&order=name").text
+    assert text.index(">a</bdi>") < text.index(">b</bdi>") and 'aria-sort="ascending"' in text
 
 
 def test_a_running_run_brings_new_points(page):
@@ -184,4 +206,4 @@ def test_a_hostile_name_is_shown_as_text_and_does_not_widen_the_page(page):
     assert page.evaluate("window.harmed") is None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".run-name a bdi").count() == 2
-    assert json.loads(page.locator("button.remove").first.get_attribute("data-send")) == {"remove": run.id}
+    assert page.locator("a.remove").first.get_attribute("href") == f"?runs={other.id}"

@@ -1,0 +1,143 @@
+"""The page Compare, at /compare?runs=ID,ID,...: runs in one table, their settings side by side, their metrics in the same plots."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.datastructures import QueryParams
+
+from app.documents.comparison.document import MOST_RUNS, Comparison, compare, split_ids
+from app.documents.comparison.line import Line
+from app.documents.comparison.results import same_data
+from app.pages.common.run_plots import plotted
+from app.pages.common.view import Context, View
+from app.words import numbers
+from app.words.evaluations import label
+from app.words.runs import method, names, status
+from training.scoring.paired import Verdict
+from training.scoring.words import in_words
+from worker.store import database
+
+_LIVE_SECONDS, _ENDED_SECONDS = 3.0, 20.0
+_LONGEST_ID, _LONGEST_KEY = 40, 60
+_CLASSES = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Verdict.NONE: "none"}
+_FIRST = {"name": "Name", "status": "Status", "method": "Method"}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What an address asks for: runs (ids, or what was typed), the column that sorts the table, and which settings are shown.
+
+    `dropped` counts runs beyond the most that one page shows.
+    """
+
+    runs: tuple[str, ...] = ()
+    order: str = ""
+    descending: bool = False
+    all_settings: bool = False
+    dropped: int = 0
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "Selection":
+        """The selection in an address; `add` names further runs, as the field does without a script."""
+        typed = split_ids(f"{query.get('runs', '')} {query.get('add', '')}")
+        return cls(
+            order=query.get("order", "")[:_LONGEST_KEY],
+            descending=query.get("descending") == "1",
+            all_settings=query.get("all") == "1",
+        ).showing(typed)
+
+    def showing(self, ids: Sequence[str]) -> "Selection":
+        """The selection of other runs, each once."""
+        unique = list(dict.fromkeys(run_id[:_LONGEST_ID] for run_id in ids))
+        return replace(self, runs=tuple(unique[:MOST_RUNS]), dropped=max(len(unique) - MOST_RUNS, 0))
+
+    def without(self, run_id: str) -> str:
+        """The address without a run."""
+        return self.showing([other for other in self.runs if other != run_id]).query
+
+    def ordered_by(self, order: str) -> str:
+        """The address sorted by a column: ascending, then descending, then again in the order of the address."""
+        if order != self.order:
+            return replace(self, order=order, descending=False).query
+        return replace(self, order="" if self.descending else order, descending=not self.descending).query
+
+    def sort(self, key: str) -> str:
+        """How the table is sorted by a column, as aria-sort."""
+        return ("descending" if self.descending else "ascending") if self.order == key else "none"
+
+    def values(self) -> dict[str, str]:
+        """The selection as an address has it, without default values."""
+        values = {
+            "runs": ",".join(self.runs),
+            "order": self.order,
+            "descending": "1" if self.descending else "",
+            "all": "1" if self.all_settings else "",
+        }
+        return {name: value for name, value in values.items() if value}
+
+    @property
+    def query(self) -> str:
+        """The same as the query of an address."""
+        return "?" + urlencode(self.values(), safe=",")
+
+
+def comparison(query: QueryParams) -> Context:
+    """The comparison that an address asks for."""
+    asked = Selection.of(query)
+    with database.read() as session:
+        compared = compare(session, asked.runs, all_settings=asked.all_settings)
+    missing = [str(error.problem.value) for error in compared.missing]
+    scores = dict.fromkeys(score for other in compared.against for score in other.scores)
+    selection = replace(asked.showing([*(run.id for run in compared.runs), *missing]), dropped=asked.dropped)
+    lines = [line for line in compared.results if not line.minor]
+    return {
+        "selection": selection,
+        "comparison": compared,
+        "names": names(compared.runs),
+        "methods": [method(run.config | run.stepped_down) for run in compared.runs],
+        "status": status,
+        "place_of": {run.id: place for place, run in enumerate(compared.runs)},
+        "places": _places(selection, compared, lines),
+        "first_columns": _FIRST,
+        "groups": [(group, list(members)) for group, members in groupby(lines, key=lambda line: line.group)],
+        "scores": list(scores),
+        "score_labels": list(map(label, scores)),
+        "verdict_classes": _CLASSES,
+        "notes": list(_notes(selection, compared)),
+        "plotted": plotted(compared.runs),
+        "in_words": in_words,
+        "seconds": _ENDED_SECONDS if all(run.status.ended for run in compared.runs) else _LIVE_SECONDS,
+    }
+
+
+def _notes(selection: Selection, compared: Comparison) -> Iterator[str]:
+    """What to know about a comparison."""
+    if selection.dropped:
+        left_out = numbers.plural(selection.dropped, "run")
+        yield f"Showing the first {MOST_RUNS} runs. {left_out} of the address did not fit."
+    if len(compared.runs) == 1:
+        yield "Add another run to see what differs."
+    if not same_data(compared.runs, evaluated=True):
+        yield "The runs have different tasks or evaluation data: compare their losses and scores with care."
+
+
+def _places(selection: Selection, compared: Comparison, lines: Sequence[Line]) -> list[int]:
+    """The places of the runs in the order of the table; runs without a value come last."""
+    places = list(range(len(compared.runs)))
+    columns: dict[str, list[Any]] = {line.key: line.values for line in lines} | {
+        "name": [run.name.lower() for run in compared.runs],
+        "status": [run.status.value for run in compared.runs],
+        "method": [method(run.config | run.stepped_down) for run in compared.runs],
+    }
+    if selection.order not in columns:
+        return places
+    values = columns[selection.order]
+    valued = sorted((place for place in places if values[place] is not None), key=lambda place: values[place])
+    without = [place for place in places if values[place] is None]
+    return (valued[::-1] if selection.descending else valued) + without
+
+
+view = View("/compare", "compare.html", comparison)

@@ -1,0 +1,60 @@
+"""The page Sweep, at /sweep?id=SWEEP_ID: progress, results and plots of one sweep, which it stops or deletes."""
+
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from app.access import callers
+from app.documents.comparison.document import MOST_RUNS
+from app.documents.sweep import document
+from app.pages.common import diagnosis  # noqa: F401 what the template calls
+from app.pages.common.cache import TimedCache
+from app.pages.common.run_plots import plotted
+from app.pages.common.view import Context, MissingError, View
+from app.words import sweeps as words
+from training.config.fields import settings
+from worker.machine.sizes import size_of
+from worker.settings import get_settings
+from worker.store import database, sweeps
+from worker.store.sweeps import SweepNotFound
+
+_LONGEST_ID = 40
+_sizes: TimedCache[str, int] = TimedCache(seconds=60.0)
+
+
+def sweep(query: QueryParams) -> Context:
+    """The sweep of the address, with its runs in the order of its trials.
+
+    Raises:
+        MissingError: the address names none.
+    """
+    sweep_id = query.get("id", "")[:_LONGEST_ID]
+    try:
+        with database.read() as session:
+            shown = document(session, sweep_id)
+            by_id = {run.id: run for run in sweeps.runs_of(session=session, sweep_ids=[shown["id"]])}
+    except SweepNotFound as error:
+        reason = str(error) if sweep_id else "The address has no sweep id."
+        raise MissingError("No such sweep", reason, "/sweeps", "All sweeps") from None
+    runs = [run for trial in shown["trials"] for run in trial["runs"]]
+    may_change = callers.current().may_change(shown["owner"])
+    return {
+        "sweep": shown,
+        "runs": runs,
+        "compared": ",".join(run["id"] for run in runs[:MOST_RUNS]),
+        "words": words,
+        "setting_kind": lambda name: settings()[name].kind,
+        "may_change": may_change,
+        "freed": _freed(shown["id"], runs) if may_change and shown["ended"] else 0,
+        "may_share": callers.current().may_share(shown["owner"]),
+        "plotted": plotted([by_id[run["id"]] for run in runs if run["id"] in by_id][:MOST_RUNS]),
+    }
+
+
+def _freed(sweep_id: str, runs: list[dict[str, Any]]) -> int:
+    """The bytes that deleting the sweep frees."""
+    folder = get_settings().runs_dir
+    return _sizes.get(sweep_id, lambda: sum(size_of(folder / run["id"]).bytes for run in runs))
+
+
+view = View("/sweep", "sweep.html", sweep, seconds=3.0)

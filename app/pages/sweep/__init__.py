@@ -1,1 +1,0 @@
-"""The page Sweep: progress, results and plots of one sweep."""
