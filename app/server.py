@@ -51,6 +51,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         sharing,
         sweeps,
         system,
+        tour,
         users,
     )
     from app.web.rest import settings as settings_routes
@@ -67,10 +68,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     runs_and_queue = (api, downloads, order, live, records, comparing, sweeps, evaluations)
     before = (before_run, dataset_imports, datasets, tokens, diagnoses)
     models = (model_endpoint, playground)
-    for part in (*runs_and_queue, *before, *models, sharing, system, users, settings_routes, notifications, reference):
+    of_users = (users, settings_routes, notifications, tour)
+    for part in (*runs_and_queue, *before, *models, sharing, system, *of_users, reference):
         app.include_router(part.router, responses=ERRORS)
     for view in pages.VIEWS:
         app.include_router(view.router())
+    app.include_router(pages.POSTED)
     app.include_router(sharing.links)
     app.include_router(api.rest)
     api.install_error_handlers(app)

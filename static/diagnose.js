@@ -1,20 +1,39 @@
-// The page Diagnose: its buttons, and the address, which names a shared diagnosis.
+// The page Diagnose: the answer appears beside the form, which keeps what was typed; a chosen file is diagnosed at once.
 (() => {
   "use strict";
-  function diagnosis(element, trigger, watch) {
-    window.lathe.sendClicks(element, trigger);
-    window.lathe.copies(element);
-    function drawn() {
-      const address = element.querySelector("[data-address]")?.dataset.address;
-      const link = element.querySelector("[data-copy]");
-      if (link) link.dataset.copy = new URL(link.dataset.copy, location.href).href;
-      const leaves = !address && location.search && element.querySelector("#share");
-      if (address || leaves) history.replaceState(null, "", address ?? "/diagnose");
-      window.lathe.updateTimes();
-    }
-    watch("value", drawn);
-    drawn();
+  const form = document.getElementById("diagnose-form");
+  if (!form) return; // the diagnosis or the database is missing
+  const answer = document.getElementById("answer");
+  const { log, file } = form.elements;
+
+  function shows() {
+    for (const link of answer.querySelectorAll("[data-copy]")) link.dataset.copy = new URL(link.dataset.copy, location.href).href;
+    lathe.updateTimes();
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { diagnosis });
+  async function ask(submitter) {
+    answer.setAttribute("aria-busy", "true");
+    lathe.view.say("");
+    try {
+      const reply = await fetch(form.action, { method: "POST", body: new FormData(form, submitter) });
+      if (reply.redirected) return void location.assign(reply.url); // shared
+      if (!reply.ok) throw new Error((await reply.json()).error?.message ?? `The server answered ${reply.status}.`);
+      const page = new DOMParser().parseFromString(await reply.text(), "text/html");
+      answer.replaceChildren(...page.getElementById("answer").childNodes);
+      history.replaceState(null, "", form.action); // no longer of a shared diagnosis
+      shows();
+    } catch (error) {
+      lathe.view.say(`Could not diagnose the log: ${error.message}`);
+    }
+    answer.removeAttribute("aria-busy");
+  }
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    ask(event.submitter);
+  });
+  file.addEventListener("change", () => file.value && ask());
+  log.addEventListener("input", () => (file.value = "")); // what was typed last counts
+  lathe.copies(answer);
+  shows();
 })();

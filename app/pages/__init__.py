@@ -8,10 +8,9 @@ from gradio.components import Navbar
 from gradio.events import Dependency
 from gradio.routes import App
 
-from app.pages import compare, import_file, settings, sweep, sweeps, system, tour
+from app.pages import compare, diagnose, import_file, settings, sweep, sweeps, system, tour
 from app.pages.dataset import page as dataset
 from app.pages.datasets import page as datasets
-from app.pages.diagnose import page as diagnose
 from app.pages.new_run import page as launch
 from app.pages.new_sweep import page as new_sweep
 from app.pages.playground import page as playground
@@ -23,14 +22,25 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/datasets": datasets.build,
     "/new": launch.build,
     "/playground": playground.build,
-    "/diagnose": diagnose.build,
-    "/start": tour.build,
     "/import": import_file.build,
     "/run": run.build,
     "/new-sweep": new_sweep.build,
 }
 
-VIEWS = (compare.view, dataset.view, runs.view, settings.view, sweep.view, sweeps.view, system.view)
+VIEWS = (
+    compare.view,
+    dataset.view,
+    diagnose.view,
+    runs.view,
+    settings.view,
+    sweep.view,
+    sweeps.view,
+    system.view,
+    tour.view,
+)
+
+POSTED = diagnose.posted
+"""The routes to which forms of these pages are posted."""
 
 _CLEANUP_SECONDS, _UPLOAD_SECONDS = 600, 3600  # Gradio deletes an upload that was not imported after an hour
 

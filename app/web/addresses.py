@@ -19,10 +19,10 @@ PAGES = (
     Address("/new", "New run"),
     Address("/sweeps", "Sweeps", is_read=True),
     Address("/playground", "Playground"),
-    Address("/diagnose", "Diagnose"),
+    Address("/diagnose", "Diagnose", is_read=True),
     Address("/system", "System", is_read=True),
     Address("/settings", "Settings", is_read=True),
-    Address("/start", "Tour", in_header=False),
+    Address("/start", "Tour", in_header=False, is_read=True),
     Address("/import", "Import a configuration", in_header=False),
     Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
     Address("/sweep", "Sweep", in_header=False, is_read=True),  # of one sweep: /sweep?id=SWEEP_ID

@@ -25,7 +25,7 @@ from app.web.theme import chosen, frame
 from training.errors import Problem, openai_form
 from worker.settings import Settings
 
-UPLOAD_PATHS = ("/gradio_api/upload", "/api/datasets", "/api/datasets/check", "/api/archives")
+UPLOAD_PATHS = ("/gradio_api/upload", "/api/datasets", "/api/datasets/check", "/api/archives", "/diagnose")
 BODY_LIMIT = 4 * 1024**2
 """Maximum bytes of a request that is not an upload."""
 

@@ -7,34 +7,13 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from app.pages.common import form
-from app.pages.common.html import each, facts, panel
+from app.pages.common.html import each, panel
 from app.web.templating import TEMPLATES
 from app.words import numbers
 from training.config.fields import settings
 from worker.diagnosis.diagnosis import NO_FAILURE, UNKNOWN
 
 _SHOWN = 600  # characters of a line
-
-
-def diagnosis_html(diagnosis: dict[str, Any]) -> Markup:
-    """The cause, the evidence and the fixes of a diagnosis; with a button where a fix is a change of settings."""
-    rank = diagnosis["first_failed_rank"]
-    pairs: list[tuple[str, Any]] = [("Cause", Markup("<code>{}</code>").format(diagnosis["cause"]))]
-    pairs += (
-        [("Confidence", numbers.percent(diagnosis["confidence"], 0))]
-        if diagnosis["cause"] not in (UNKNOWN, NO_FAILURE)
-        else []
-    )
-    pairs += [] if rank is None else [("First rank to fail", str(rank))]
-    fixes = each("<li>{}</li>", [(fix,) for fix in diagnosis["fix"]])
-    body = Markup("<p>{}</p>{}{}{}{}").format(
-        diagnosis["explanation"].removeprefix(diagnosis["title"]).strip() or diagnosis["explanation"],
-        facts(pairs),
-        evidence_html(diagnosis),
-        Markup('<ul class="fixes">{}</ul>').format(fixes) if fixes else "",
-        changes_link(diagnosis["changes"]),
-    )
-    return panel(diagnosis["title"], body, classes="diagnosis")
 
 
 def evidence_html(diagnosis: dict[str, Any]) -> Markup:

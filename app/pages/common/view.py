@@ -104,6 +104,10 @@ class View:
 
     def page(self, request: Request) -> Response:
         """The whole page."""
+        return self.whole(request, lambda: self.context(self._query(request)))
+
+    def whole(self, request: Request, context: Callable[[], Context]) -> Response:
+        """The whole page with this context, as after a form was posted."""
         values: Context = {
             "head": assets.view_head(self.path),
             "header": header(self.path),
@@ -115,14 +119,14 @@ class View:
         }
         template, status = self.template, 200
         try:
-            context = self.context(self._query(request))
+            shown = context()
         except UNREACHABLE:
             template, values["unreachable"] = "page.html", True
         except MissingError as missing:
             template, status, values["missing"] = "missing.html", 404, missing
         else:
-            values["version"] = _version(self._rendered(context))
-            values |= context
+            values["version"] = _version(self._rendered(shown))
+            values |= shown
         text = TEMPLATES.get_template(template).render(values)
         return HTMLResponse(text, status, headers={"Content-Security-Policy": _POLICY})
 

@@ -30,7 +30,7 @@ TAGS = {
     "Playground": ("/api/served", "/api/prompt-sets"),
     "System": ("/api/system", "/healthz"),
     "Users": ("/api/users",),
-    "Settings": ("/api/settings", "/api/notifications"),
+    "Settings": ("/api/settings", "/api/notifications", "/api/tour"),
 }
 """The subjects in their order, and the paths of each."""
 
@@ -47,6 +47,7 @@ _PARAMETERS = {
     "order": "row: as in the file; lowest, highest: by the metric; worse, better: by its difference.",
     "served_id": "The id of served models.",
     "set_id": "The id of a prompt set.",
+    "step": "diagnose or take_away.",
     "name": "The name of the account or machine.",
     "form": "csv, json or markdown.",
     "status": "Only runs with this status.",
