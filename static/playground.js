@@ -15,6 +15,7 @@
     let suggestions = [];
     let cancel = null;
     let sets = null;
+    let opened = false;
 
     const models = () => offered[at("base").selectedIndex]?.models ?? [];
     const chosen = () => [...at("models").querySelectorAll("input:checked")].map((box) => box.value);
@@ -31,12 +32,13 @@
       drawModels();
     }
 
-    // Checked at first: the run in the address, or what is served, or the newest result; and the base model.
+    // Checked at first: the run in the address, or what is served, or the newest result (a checkpoint if there is none); and the
+    // base model.
     function first() {
       const of = (test) => models().filter(test).map((model) => model.name);
       const wanted = of((model) => model.run_id === asked.get("run") && model.kind !== "base").slice(0, 1);
       const present = served?.state !== "ended" ? of((model) => served?.models.includes(model.name)) : [];
-      const newest = of((model) => model.kind !== "base").slice(0, 1);
+      const newest = [...of((model) => model.kind === "result"), ...of((model) => model.kind === "checkpoint")].slice(0, 1);
       if (present.length && (!wanted.length || present.includes(wanted[0]))) return present;
       return [baseModel()?.name, ...(wanted.length ? wanted : newest)];
     }
@@ -49,19 +51,29 @@
 
     function drawModels() {
       const checked = first();
-      const base = baseModel();
-      const listed = [base, ...models().filter((model) => model.kind !== "base")].filter(Boolean);
-      const boxes = listed.map((model) => {
-        const line = element("label", "model");
-        const box = line.appendChild(element("input"));
-        Object.assign(box, { type: "checkbox", value: model.name, checked: checked.includes(model.name) });
-        line.appendChild(element("span", "", model.label));
-        line.appendChild(element("span", "faint", about(model)));
-        line.title = `${model.label}: ${model.name}`;
-        return line;
-      });
-      at("models").replaceChildren(at("models").querySelector("legend"), ...boxes);
+      const box = (model) => modelBox(model, checked.includes(model.name));
+      const results = [baseModel(), ...models().filter((model) => model.kind === "result")].filter(Boolean);
+      const checkpoints = models().filter((model) => model.kind === "checkpoint");
+      at("models").replaceChildren(at("models").querySelector("legend"), ...results.map(box));
+      if (checkpoints.length) at("models").append(folded(checkpoints, box));
       changed();
+    }
+
+    function modelBox(model, checked) {
+      const line = element("label", "model");
+      Object.assign(line.appendChild(element("input")), { type: "checkbox", value: model.name, checked });
+      line.append(element("span", "", model.label), element("span", "faint", about(model)));
+      line.title = `${model.label}: ${model.name}`;
+      return line;
+    }
+
+    // The checkpoints below a heading, opened if one of them is checked or it was opened before.
+    function folded(checkpoints, box) {
+      const fold = element("details", "checkpoints");
+      fold.append(element("summary", "", `Checkpoints (${checkpoints.length})`), ...checkpoints.map(box));
+      fold.open = opened || Boolean(fold.querySelector("input:checked"));
+      fold.addEventListener("toggle", () => (opened = fold.open));
+      return fold;
     }
 
     function about(model) {
@@ -152,7 +164,6 @@
     }
 
     async function poll() {
-      if (!root.isConnected) return;
       if (!document.hidden) await refresh().catch((error) => { at("state").textContent = error.message; });
       setTimeout(poll, POLL[served?.state] ?? 5000);
     }
@@ -222,13 +233,18 @@
       at("user").value = row.prompt ?? messages.at(-1).content;
       at("mode").value = row.messages ? "chat" : "text";
       const turns = history.length ? `${history.length} earlier messages are sent too. ` : "";
-      at("expected").textContent = `${turns}Expected: ${row.expected}`;
+      expects(turns + (row.expected ? `Expected: ${row.expected}` : ""));
+    }
+
+    function expects(text) {
+      at("expected").textContent = text;
+      at("expected").hidden = !text;
     }
 
     at("base").addEventListener("change", drawModels);
     at("models").addEventListener("change", changed);
     at("rows").addEventListener("change", useRow);
-    at("user").addEventListener("input", () => { history = []; at("expected").textContent = ""; at("rows").value = ""; });
+    at("user").addEventListener("input", () => { history = []; expects(""); at("rows").value = ""; });
     at("ask").addEventListener("click", askAll);
     at("cancel").addEventListener("click", () => cancel?.abort());
     root.addEventListener("keydown", (event) => {
@@ -238,5 +254,5 @@
     poll();
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { playground });
+  if (document.querySelector(".playground")) playground(document.querySelector("main")); // not if the database was unreachable
 })();

@@ -70,7 +70,8 @@
   function follow() {
     source?.close();
     source = null;
-    if (document.hidden) return;
+    const isStill = shown && !main.querySelector("[data-part]"); // a page without parts, that is not one without a database
+    if (document.hidden || isStill) return;
     source = new EventSource(address());
     source.addEventListener("message", (event) => {
       shown = event.lastEventId;

@@ -89,7 +89,7 @@ def _compared(run: Run) -> list[dict[str, Any]]:
     except (OSError, ValueError, KeyError):
         return []
     return [
-        _suggestion(row.get("messages"), row["text"], row["expected"], f"row {row['row'] + 1}")
+        _suggestion(row.get("messages"), row["text"], row.get("expected_text", "").strip(), f"row {row['row'] + 1}")
         for row in rows[:_MOST_SUGGESTIONS]
         if not row.get("tools")
     ]

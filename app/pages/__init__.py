@@ -8,12 +8,11 @@ from gradio.components import Navbar
 from gradio.events import Dependency
 from gradio.routes import App
 
-from app.pages import compare, diagnose, import_file, settings, sweep, sweeps, system, tour
+from app.pages import compare, diagnose, import_file, playground, settings, sweep, sweeps, system, tour
 from app.pages.dataset import page as dataset
 from app.pages.datasets import page as datasets
 from app.pages.new_run import page as launch
 from app.pages.new_sweep import page as new_sweep
-from app.pages.playground import page as playground
 from app.pages.run import page as run
 from app.pages.runs import page as runs
 from app.web.addresses import PAGES
@@ -21,7 +20,6 @@ from app.web.addresses import PAGES
 BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/datasets": datasets.build,
     "/new": launch.build,
-    "/playground": playground.build,
     "/import": import_file.build,
     "/run": run.build,
     "/new-sweep": new_sweep.build,
@@ -31,6 +29,7 @@ VIEWS = (
     compare.view,
     dataset.view,
     diagnose.view,
+    playground.view,
     runs.view,
     settings.view,
     sweep.view,

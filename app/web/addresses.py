@@ -18,7 +18,7 @@ PAGES = (
     Address("/datasets", "Data sets"),
     Address("/new", "New run"),
     Address("/sweeps", "Sweeps", is_read=True),
-    Address("/playground", "Playground"),
+    Address("/playground", "Playground", is_read=True),
     Address("/diagnose", "Diagnose", is_read=True),
     Address("/system", "System", is_read=True),
     Address("/settings", "Settings", is_read=True),

@@ -1,7 +1,7 @@
 """Building blocks of pages. Text from people and files goes through Markup.format, which escapes it."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 
@@ -9,7 +9,6 @@ import gradio as gr
 from markupsafe import Markup, escape
 
 from app.access import callers
-from app.web.first_drawing.drawing import FIRST
 from app.words import numbers
 from app.words.runs import DIFFERS
 from training.errors import UserError
@@ -35,18 +34,11 @@ def html(
     script: str | None = None,
     classes: str = "",
     visible: bool = True,
-    first: Callable[[], str] | None = None,
 ) -> gr.HTML:
-    """A component of our own escaped HTML; `script` runs once with `element`, `trigger`, `props` and `watch`.
-
-    `first` makes the HTML of the first drawing (app/web/first_drawing/), if the script changes it before the page is live.
-    """
-    part = gr.HTML(
+    """A component of our own escaped HTML; `script` runs once with `element`, `trigger`, `props` and `watch`."""
+    return gr.HTML(
         value, js_on_load=script, elem_classes=classes or None, visible=visible, apply_default_css=False, padding=False
     )
-    if first is not None:
-        setattr(part, FIRST, lambda _: {"value": first()})
-    return part
 
 
 def title(heading: str, aside: Markup | str = "") -> gr.HTML:
@@ -183,11 +175,6 @@ def table(classes: str, heads: Markup | Iterable[Any], body: Markup) -> Markup:
         '<div class="table-wrap"><table class="{}"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
     )
     return template.format(classes, cells, body)
-
-
-def plain_table(classes: str, heads: Sequence[str], rows: Iterable[Iterable[Any]]) -> Markup:
-    """The same with rows of plain cells."""
-    return table(classes, heads, each(f"<tr>{'<td>{}</td>' * len(heads)}</tr>", rows))
 
 
 def share_button(kind: Literal["runs", "sweeps", "datasets"], object_id: str, owner: str) -> Markup:

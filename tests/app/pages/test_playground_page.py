@@ -13,7 +13,7 @@ from browser import IN_BROWSER, says
 from paths import ROOT
 from patience import eventually
 from played_run import PlayedRun
-from run_files import folder_of
+from run_files import checkpoint, folder_of
 from safetensors.numpy import save_file
 from sqlmodel import delete
 
@@ -147,3 +147,21 @@ def test_without_a_run_the_page_leads_to_one(page):
     page.goto("/playground")
     says(page, "#playground-empty", "No model to try yet", "New run")
     assert not page.locator(".playground").is_visible()
+
+
+def test_results_come_first_checkpoints_are_folded_and_the_expected_answer_is_text(page):
+    run = finished_run()
+    (folder_of(run.id) / "parity").mkdir()
+    row = {"row": 4, "text": "two mugs", "messages": None, "tools": None, "expected": [7, 8], "expected_text": " {} "}
+    (folder_of(run.id) / "parity" / "rows.json").write_text(json.dumps({"prompts": [row]}))
+    training = PlayedRun("training", model=str(STARTER)).claim()
+    (checkpoint(training.id, 10) / "adapter_config.json").write_text("{}")
+    page.goto("/playground")
+    says(page, "#playground-models .checkpoints summary", "Checkpoints (1)")
+    assert page.locator(f"input[value='{run.id}']").is_checked()
+    assert not page.locator(f"input[value='{training.id}:checkpoint-10']").is_visible()
+    ask = page.locator("#playground-ask").bounding_box()
+    page.locator("#playground-rows option", has_text="row 5: two mugs").wait_for(state="attached")
+    page.select_option("#playground-rows", "0")
+    assert page.locator("#playground-expected").inner_text() == "Expected: {}"
+    assert page.locator("#playground-ask").bounding_box() == ask

@@ -5,7 +5,7 @@ Written at the end of training to PARITY_FOLDER: rows.json, and logits.safetenso
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Prompt:
     Of a reward model it is the row with its chosen answer, which the `messages` then end with: it is `complete`.
     `answer` holds the tokens that the reference model generates, including the end token if it stops, or the class that a
     classifier gives; `expected` those of the row's own answer, as far as they were trained, and `loss` their mean cross-entropy
-    in nats.
+    in nats. `expected_text` is that answer as text.
     """
 
     row: int
@@ -49,6 +49,7 @@ class Prompt:
     tools: list[Row] | None = None
     complete: bool = False
     expected: list[int] = field(default_factory=list)
+    expected_text: str = ""
     answer: list[int] = field(default_factory=list)
     loss: float | None = None
 
@@ -124,7 +125,7 @@ def prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, c
         return []
     found: list[Prompt] = []
     for row, example, item in _rows(data):
-        text, _ = renderer.question(example)
+        text, answer = renderer.question(example)
         if not text:
             continue
         marked = (
@@ -132,7 +133,8 @@ def prompts(config: RunConfig, data: Data, tokenizer: PreTrainedTokenizerBase, c
         )  # the last tokens with loss are the answer
         parts = _prompt_and_answer(item) if marked else None
         ids, expected = parts or (encoder.prompt(renderer.last_turn(example)), [])
-        found.append(_prompt(row, example, ids, text, expected, templated=renderer.templates))
+        prompt = _prompt(row, example, ids, text, templated=renderer.templates)
+        found.append(replace(prompt, expected=expected, expected_text=answer))
         if len(found) == count:
             break
     return found
@@ -145,7 +147,7 @@ def _scored(config: RunConfig, data: Data, renderer: Renderer, tokenizer: PreTra
         if len(ids) >= config.max_length:
             continue
         if config.task is Task.CLASSIFICATION:
-            yield _prompt(row, example, ids, renderer.question(example)[0], [], templated=renderer.templates)
+            yield _prompt(row, example, ids, renderer.question(example)[0], templated=renderer.templates)
         elif example.messages is not None and renderer.templates:
             yield Prompt(row, ids, "", example.messages, example.tools, complete=True)
         else:
@@ -176,11 +178,11 @@ def _prompt_and_answer(item: Mapping[str, Any]) -> tuple[list[int], list[int]] |
     return [int(token) for token in row["input_ids"][:start]], [int(token) for token in row["input_ids"][start:end]]
 
 
-def _prompt(row: int, example: Example, ids: list[int], text: str, expected: list[int], *, templated: bool) -> Prompt:
+def _prompt(row: int, example: Example, ids: list[int], text: str, *, templated: bool) -> Prompt:
     if example.messages is None or not templated:
-        return Prompt(row, ids, text, expected=expected)
+        return Prompt(row, ids, text)
     last = max(index for index, message in enumerate(example.messages) if message["role"] == "assistant")
-    return Prompt(row, ids, text, example.messages[:last], example.tools, expected=expected)
+    return Prompt(row, ids, text, example.messages[:last], example.tools)
 
 
 def end_tokens(data: Data, tokenizer: PreTrainedTokenizerBase) -> list[int]:
