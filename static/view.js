@@ -16,7 +16,13 @@
     return `${main.dataset.live}?${query}`;
   }
 
-  // The focus stays on the same control of the same row, which the new part has again; what was opened or scrolled remains so.
+  // True for a field whose value is not the one that the server has put there.
+  function isChanged(field) {
+    if (field.type === "checkbox") return field.checked !== field.defaultChecked;
+    return field.options ? [...field.options].some((one) => one.selected !== one.defaultSelected) : field.value !== field.defaultValue;
+  }
+
+  // The focus stays on the same control of the same row, which the new part has again; what was typed, opened or scrolled remains so.
   function fill(part, html) {
     const focused = part.contains(document.activeElement) ? document.activeElement : null;
     const key = focused?.closest("[data-key]")?.dataset.key;
@@ -27,9 +33,11 @@
     const folds = new Map([...part.querySelectorAll("details[id]")].map((fold) => [fold.id, fold.open]));
     const boxes = () => [...part.querySelectorAll("[data-scroll], .table-wrap")].map((box, index) => [box.dataset.scroll ?? index, box]);
     const scrolled = new Map(boxes().map(([key, box]) => [key, [box.scrollLeft, box.scrollTop]]));
+    const fields = [...part.querySelectorAll("form[data-do] :is(input, textarea, select)[id]")].filter(isChanged);
     filling = true; // the browser tells of a change in the field that it removes
     part.innerHTML = html;
     filling = false;
+    for (const { id, value, checked } of fields) Object.assign(document.getElementById(id) ?? {}, { value, checked });
     for (const [id, open] of folds) document.getElementById(id)?.toggleAttribute("open", open);
     for (const [key, box] of boxes()) [box.scrollLeft, box.scrollTop] = scrolled.get(key) ?? [0, 0];
     const again = focused?.id ? document.getElementById(focused.id) : focused && rowOf().querySelectorAll(CONTROLS)[index];
@@ -120,15 +128,19 @@
     told.scrollIntoView({ block: "nearest" });
   }
 
-  // The JSON body of a form: `name[]` is a list, a box that is alone true or false; a list without a choice is left out.
+  // The values of a form. `name[]` is a list, of what is checked; a box that is alone is true or false; `outer/name` is a value in
+  // another one. Fields with data-kind are numbers or lists; those with data-optional are left out if they are empty.
   function written(form) {
+    const kinds = { number: Number, list: (text) => text.split(",").map((item) => item.trim()).filter(Boolean) };
     const body = {};
     for (const field of form.elements) {
-      if (!field.name) continue;
-      const list = field.name.endsWith("[]") && field.name.slice(0, -2);
-      if (list) body[list] = [...(body[list] ?? []), ...(field.checked ? [field.value] : [])];
-      else if (field.type === "checkbox") body[field.name] = field.checked;
-      else if (field.value || field.tagName !== "SELECT") body[field.name] = field.value;
+      if (!field.name || (!field.value && ("optional" in field.dataset || field.tagName === "SELECT"))) continue;
+      const path = field.name.replace("[]", "").split("/");
+      const last = path.pop();
+      const inner = path.reduce((outer, key) => (outer[key] ??= {}), body);
+      if (field.name.endsWith("[]")) inner[last] = [...(inner[last] ?? []), ...(field.checked ? [field.value] : [])];
+      else if (field.type === "checkbox") inner[last] = field.checked;
+      else inner[last] = kinds[field.dataset.kind]?.(field.value) ?? field.value;
     }
     return body;
   }
@@ -142,7 +154,9 @@
   // Sends the request of a button, a form, or a list with what is chosen in it; what the server refuses is thrown.
   async function send(source) {
     const [method, path] = source.dataset.do.split(" ", 2);
-    const answer = await lathe.request(path, method, bodyOf(source));
+    const body = bodyOf(source);
+    const request = "query" in source.dataset ? [`${path}?${new URLSearchParams(body)}`, method] : [path, method, body];
+    const answer = await lathe.request(...request);
     const { then, told } = source.dataset;
     const address = then?.replace(/\{(\w+)\}/g, (_, key) => encodeURIComponent(answer[key]));
     if (address && !address.startsWith("?")) return void location.assign(address);
@@ -151,15 +165,24 @@
     if (told) tell(told, answer);
   }
 
+  // Shows in the form, or above the page, why its request was refused; or nothing.
+  function refuse(source, text) {
+    const alert = source.querySelector(".alert");
+    if (!alert) return say(text);
+    alert.textContent = text;
+    alert.hidden = !text;
+  }
+
   async function sent(source) {
     const button = source.matches("form") ? source.querySelector("[type=submit]") : source;
     button.disabled = true;
-    say("");
+    refuse(source, "");
     try {
       await send(source);
       if (source.matches("form[data-do^=POST]")) source.reset();
+      source.closest("dialog")?.close();
     } catch (error) {
-      say(error.message);
+      refuse(source, error.message);
       for (const option of source.options ?? []) option.selected = option.defaultSelected;
     }
     button.disabled = false;
@@ -194,6 +217,8 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-do]");
     if (button) return void (button.dataset.ask ? question(JSON.parse(button.dataset.ask), () => send(button)) : sent(button));
+    const opener = event.target.closest("[data-open]");
+    if (opener) return void document.getElementById(opener.dataset.open).showModal();
     if (event.target.closest("dialog [data-close]")) return void event.target.closest("dialog").close();
     const link = event.target.closest("main a[href^='?']");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;

@@ -3,7 +3,10 @@
 A template (app/pages/templates/) extends page.html. Each of its blocks, apart from `main`, is a part: it stands in an element with
 the block's name as `data-part`, which static/view.js fills again with what the server sends. What a page shows is in its address:
 links like `?sort=name` and forms with `data-live` change the address and the parts, without loading the page again. Buttons call
-REST (`action` in app/pages/templates/parts.html). Of a table whose rows have a `data-key`, only the rows that changed are sent.
+REST (`action` in app/pages/templates/parts.html), and so do forms with `data-do` ("POST /api/..."): their fields are the values of
+the request's body, or with `data-query` of its query (`written` in static/view.js). A button with `data-open` opens the dialog of
+this id, which stands outside of the parts. Of a table whose
+rows have a `data-key`, only the rows that changed are sent.
 """
 
 import asyncio
@@ -14,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from html import unescape
 from typing import Annotated, Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import HTMLResponse
@@ -68,6 +71,14 @@ TEMPLATES.globals |= {
 }
 
 
+def link(query: QueryParams, **changes: Any) -> str:
+    """The address of what the page shows with these values of its query; empty ones are left out."""
+    return "?" + urlencode({name: value for name, value in {**query, **changes}.items() if value not in ("", None)})
+
+
+TEMPLATES.globals["link"] = link
+
+
 @dataclass(frozen=True)
 class MissingError(Exception):
     """The page's address names something that does not exist (any more); `link` and `label` lead to what there is."""
@@ -119,7 +130,7 @@ class View:
         }
         template, status = self.template, 200
         try:
-            shown = context()
+            shown = {"query": self._query(request), **context()}
         except UNREACHABLE:
             template, values["unreachable"] = "page.html", True
         except MissingError as missing:
@@ -173,7 +184,7 @@ class View:
 
         def made() -> Now:
             try:
-                context = self.context(query)
+                context = {"query": query, **self.context(query)}
             except UNREACHABLE:
                 return None, self.seconds
             return self._rendered(context), float(context.get("seconds", self.seconds))

@@ -269,6 +269,19 @@ class TestInChromium:
         assert page.evaluate("location.search") == "?sort=age"
         assert page.evaluate("window.same")
 
+    def test_a_form_sends_its_fields_as_values_of_their_kinds_and_says_why_it_is_refused(self, page: Any) -> None:
+        page.goto("/sweeps")
+        fields = '<input name="judge/url" value="u"><input name="rows" data-kind="number" value="3"><input name="empty" data-optional>'
+        fields += '<input name="tags" data-kind="list" value="a, b"><p class="alert" role="alert" hidden></p>'
+        for box in ("f1", "rouge1"):
+            fields += f'<input type="checkbox" name="metrics[]" value="{box}" checked>'
+        put(page, f'<form data-do="POST /api/runs/gone/stop">{fields}<button type="submit">Send</button></form>')
+        with page.expect_request("**/api/runs/gone/stop") as sent:
+            page.get_by_role("button", name="Send").click()
+        values = {"judge": {"url": "u"}, "rows": 3, "tags": ["a", "b"], "metrics": ["f1", "rouge1"]}
+        assert sent.value.post_data_json == values
+        says(page, "form .alert", "gone")
+
 
 def put(page: Any, markup: str) -> None:
     """Adds HTML to the page's main part, as its template could have it."""
