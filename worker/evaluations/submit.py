@@ -1,5 +1,6 @@
 """Checks what an evaluation asks for, then stores and queues it."""
 
+import ast
 import re
 import shutil
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from training.config.choices import Task
 from training.config.fields import ConfigError
 from training.data.row_formats import UNKNOWN, UNKNOWN_FIX
 from training.errors import Problem
-from training.evaluation.request import ACCURACY, JUDGE, RESULT, EvaluationRequest, evaluation_dir
+from training.evaluation.request import ACCURACY, DEFAULT_METRICS, JUDGE, RESULT, EvaluationRequest, evaluation_dir
 from training.run_folder.paths import saved_result
 from worker.allowed_paths import EVERYTHING, AllowedPaths
 from worker.datasets import datasets, run_data
@@ -33,6 +34,8 @@ def submit(
     run_id: str, values: dict[str, Any], *, data: str = "", reach: AllowedPaths = EVERYTHING, owner: str = LOCAL
 ) -> Evaluation:
     """Queues an evaluation of a run on `data` (a path or data set id); `values` are those of EvaluationRequest.
+
+    A judge, and each function of a file of own code of which `metrics` names none, are metrics too.
 
     Raises:
         RunNotFound: no run has this id.
@@ -81,11 +84,31 @@ def remove(evaluation_id: str) -> None:
 
 def _with_defaults(run: Run, values: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in values.items() if value is not None}
-    if not given.get("metrics"):
-        given.pop("metrics", None)
-        if run.config.get("task") == Task.CLASSIFICATION:
-            given["metrics"] = [ACCURACY]
-    return given
+    usual = [ACCURACY] if run.config.get("task") == Task.CLASSIFICATION else DEFAULT_METRICS
+    metrics = list(given.get("metrics") or usual)
+    if given.get("judge") and JUDGE not in metrics:
+        metrics.append(JUDGE)
+    for file, code in (given.get("own") or {}).items():
+        if not any(metric.startswith(f"{file}:") for metric in metrics):
+            metrics += [f"{file}:{function}" for function in _functions(file, code)]
+    return given | {"metrics": metrics}
+
+
+def _functions(file: str, code: str) -> list[str]:
+    """The functions in the code of a user, apart from those with a leading underscore.
+
+    Raises:
+        ConfigError: the code is not valid Python, or has no such function.
+    """
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        raise ConfigError([Problem("metrics", file, f"is not valid Python: {line}.", "Correct the line.")]) from None
+    names = [part.name for part in body if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
+    if not names:
+        raise ConfigError([Problem("metrics", file, "has no function.", "Write def NAME(prompt, answer, expected).")])
+    return names
 
 
 def _parsed(values: dict[str, Any]) -> tuple[EvaluationRequest, list[Problem]]:

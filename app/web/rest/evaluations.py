@@ -70,7 +70,9 @@ class Asked(BodyForm):
     columns: str | None = Field(None, description="Column of each role: prompt=question, completion=answer.")
     metrics: list[str] | None = None
     max_new_tokens: int | None = Field(None, description="Longest answer in tokens. Default: the run's setting.")
-    own: dict[str, str] | None = Field(None, description="Code of own metrics by file name.")
+    own: dict[str, str] | None = Field(
+        None, description="Code by file name; each function is a metric if `metrics` names none."
+    )
     judge: dict[str, Any] | None = Field(None, description="url and model of a judge, and optionally prompt and scale.")
     lm_eval: list[str] | None = Field(None, description="Tasks of lm-eval, instead of data and metrics.")
 
