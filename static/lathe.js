@@ -198,14 +198,5 @@
     });
   }
 
-  // Rows of a table whose cells have variants, of which the list in the row chooses one.
-  function variants(element) {
-    element.addEventListener("change", (event) => {
-      const list = event.target.closest("select.variants");
-      if (!list) return;
-      for (const part of list.closest("tr").querySelectorAll("[data-variant]")) part.hidden = part.dataset.variant !== list.value;
-    });
-  }
-
-  window.lathe = Object.assign(window.lathe ?? {}, { color, copies, firstDrawing, live, mixture, problems, request, sendClicks, sets, updateTimes, variants });
+  window.lathe = Object.assign(window.lathe ?? {}, { color, copies, firstDrawing, live, mixture, problems, request, sendClicks, sets, updateTimes });
 })();

@@ -111,7 +111,7 @@
     step: { label: "Step", text: (value) => Math.round(value).toLocaleString("en-US"), least: 4 },
     tokens: { label: "Tokens", text: (value) => compact.format(value), least: 4 },
     epoch: { label: "Epoch", text: (value) => String(Number(value.toFixed(3))), least: 1e-3 },
-    time: { label: "Wall clock", text: clock, least: 2, incrs: [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 604800] },
+    time: { label: "Elapsed", text: clock, least: 2, incrs: [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 604800] },
   };
 
   window.lathe = Object.assign(window.lathe ?? {}, {

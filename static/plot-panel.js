@@ -33,7 +33,7 @@
     }
 
     describe(spec) {
-      this.spec = { scale: 1, unit: "", marks: [], limits: [], height: 150, ...spec };
+      this.spec = { scale: 1, unit: "", marks: [], limits: [], height: 170, ...spec };
       this.title.textContent = this.spec.unit ? `${this.spec.title}, ${this.spec.unit}` : this.spec.title;
       this.canvas.style.height = `${this.spec.height}px`;
       this.canvas.setAttribute("aria-label", this.title.textContent); // until there are points

@@ -4,7 +4,7 @@
 //
 // panels  [{key, title, unit, scale, log, fromZero, height, lines, marks, limits}]
 //           scale     factor from a stored value to one in `unit` (1)       log       the option "Log scale" applies (false)
-//           fromZero  the value axis begins at 0 (false)                    height    of the plot in pixels (150)
+//           fromZero  the value axis begins at 0 (false)                    height    of the plot in pixels (170)
 //           lines     [{key, label, color, group, rank, ranks, dash, smooth}]
 //                       key     unique within the element                   color     a variable of the style sheet ("--chart-1") or a color
 //                       group   lines of a group have one entry in the readout and differ in dash by `rank`: a metric of 2 to 4 ranks

@@ -21,7 +21,6 @@ BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
     "/datasets": datasets.build,
     "/new": launch.build,
     "/import": import_file.build,
-    "/run": run.build,
     "/new-sweep": new_sweep.build,
 }
 
@@ -30,6 +29,7 @@ VIEWS = (
     dataset.view,
     diagnose.view,
     playground.view,
+    run.view,
     runs.view,
     settings.view,
     sweep.view,

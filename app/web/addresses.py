@@ -24,7 +24,7 @@ PAGES = (
     Address("/settings", "Settings", is_read=True),
     Address("/start", "Tour", in_header=False, is_read=True),
     Address("/import", "Import a configuration", in_header=False),
-    Address("/run", "Run", in_header=False),  # of one run: /run?id=RUN_ID
+    Address("/run", "Run", in_header=False, is_read=True),  # of one run: /run?id=RUN_ID
     Address("/sweep", "Sweep", in_header=False, is_read=True),  # of one sweep: /sweep?id=SWEEP_ID
     Address("/new-sweep", "New sweep", in_header=False),
     Address("/compare", "Compare", in_header=False, is_read=True),  # of several runs: /compare?runs=ID,ID

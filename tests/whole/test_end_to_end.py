@@ -159,11 +159,11 @@ def test_a_run_started_in_the_browser_under_zero_2_learns_the_skill_of_the_quick
     page.locator("#start").click()
     page.wait_for_url(re.compile(r"/run\?id="))
 
-    page.wait_for_function(f"{POINTS} > 2")
+    page.wait_for_function(f"() => {POINTS} > 2")
     before = points(page)
-    page.wait_for_function(f"{POINTS} > {before}")
+    page.wait_for_function(f"() => {POINTS} > {before}")
     page.reload()
-    page.wait_for_function(f"{POINTS} > {before}")
+    page.wait_for_function(f"() => {POINTS} > {before}")
 
     download = page.get_by_role("link", name="Download adapter")
     download.wait_for()

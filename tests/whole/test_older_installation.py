@@ -63,7 +63,7 @@ def test_its_runs_are_listed_with_their_results_and_the_adapter_can_be_downloade
 def test_its_pages_show_its_runs_and_data(old_home):
     runs = client().get("/").text
     assert "Finished" in runs and "Stopped" in runs
-    assert "6 of 6" in html(client(), f"/run?id={run_named('Finished').id}")
+    assert "6 of 6" in client().get(f"/run?id={run_named('Finished').id}").text
     assert "rows.jsonl" in html(client(), "/datasets")
 
 

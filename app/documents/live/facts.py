@@ -1,47 +1,43 @@
 """The current facts of a run as texts: what the top of its page shows, at first from the page, then from its stream."""
 
-import hashlib
-import json
 import time
 from typing import Any
 
 from app.words import numbers
 from app.words.runs import eta
-from training.units import NONE
+from training.units import NONE, byte_size
 from worker.store.tables import Run, Status
-
-GIB = 1024**3
 
 Queue = dict[str, Any] | None
 
 
 def facts(run: Run, queue: Queue, speed: float | None) -> dict[str, Any]:
-    """Texts by name. `share` is the share of the work done (None: unknown), `until` the expected end in seconds since the epoch."""
+    """Texts by name. `share` is the share of the work done (None: unknown), `since` the start of a running run and `until` its
+    expected end, in seconds since the epoch.
+
+    `speed` is in tokens per second: the latest of a run that has not ended, else the mean.
+    """
     left = eta(run.model_dump(include={"seconds_per_step", "total_steps", "step"}))
     running = run.status is Status.RUNNING
     return {
         "status": run.status.value,
-        "state": state(run),
         "phase": phase(run, queue),
         "step": f"{run.step:,} of {run.total_steps:,}" if run.total_steps else NONE,
-        "loss": numbers.decimal(run.final_loss),
+        "loss": "not finite" if run.status is Status.DIVERGED else numbers.decimal(run.final_loss),
+        "speed_label": "Mean speed" if run.status.ended else "Speed",
         "speed": numbers.rate(speed, "tokens"),
+        "since": run.started_at if running else None,
+        "elapsed": numbers.duration(_seconds(run)),
+        "devices": ", ".join(run.devices) or NONE,
         "memory": memory(run),
         "until": round(time.time() + left) if running and left is not None else None,
         "share": share(run),
     }
 
 
-def state(run: Run) -> str:
-    """A short text that changes when the page has to draw more than facts, points, events and log lines."""
-    parts = [run.status, run.attempt, run.request, bool(run.plan), bool(run.error), bool(run.summary), run.diverged]
-    parts += [
-        run.name,
-        run.stepped_down,
-        "" if run.step else run.phase,
-        run.step // 50 if (run.plan or {}).get("sets") else 0,
-    ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
+def _seconds(run: Run) -> float | None:
+    """From the first start to the end; None before the end."""
+    return run.finished_at - run.started_at if run.started_at and run.finished_at else None
 
 
 def phase(run: Run, queue: Queue) -> str:
@@ -63,11 +59,9 @@ def phase(run: Run, queue: Queue) -> str:
 
 
 def memory(run: Run) -> str:
-    """The highest memory of a rank so far, and the limit if it has one: "3.1 of 80.0 GiB"."""
-    if run.peak_bytes is None:
-        return NONE
+    """The highest memory of a rank so far, and the limit if it has one: "3.1 GiB of 80.0 GiB"."""
     limit = (run.forecast or {}).get("limit_bytes")
-    return f"{run.peak_bytes / GIB:.1f}{f' of {limit / GIB:.1f}' if limit else ''} GiB"
+    return byte_size(run.peak_bytes) + (f" of {byte_size(limit)}" if limit and run.peak_bytes is not None else "")
 
 
 def share(run: Run) -> float | None:

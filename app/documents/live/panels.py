@@ -25,11 +25,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Metrics that share a value axis; `height` in pixels, `scale` from a stored value to `unit`."""
+    """Metrics that share a value axis; `scale` from a stored value to `unit`."""
 
     key: str
     title: str
-    height: int
     lines: tuple[Line, ...]
     unit: str = ""
     scale: float = 1.0
@@ -41,21 +40,18 @@ PANELS = (
     Panel(
         "loss",
         "Loss",
-        230,
         (Line("loss", "training", "--chart-1", smooth=True), Line("eval_loss", "evaluation", "--chart-2")),
         log=True,
     ),
     Panel(
         "accuracy",
         "Accuracy",
-        120,
         (Line("accuracy", "training", "--chart-1", smooth=True), Line("eval_accuracy", "evaluation", "--chart-2")),
         from_zero=True,
     ),
     Panel(
         "answers",
         "Answers to held-out rows",
-        150,
         (
             Line("eval_exact_match", "exact match", "--chart-1"),
             Line("eval_f1", "token F1", "--chart-2"),
@@ -68,16 +64,14 @@ PANELS = (
     Panel(
         "margin",
         "Reward margin (chosen - rejected)",
-        120,
         (Line("margin", "training", "--chart-1", smooth=True), Line("eval_margin", "evaluation", "--chart-2")),
     ),
-    Panel("learning_rate", "Learning rate", 110, (Line("learning_rate", "learning rate", "--chart-3"),), log=True),
-    Panel("grad_norm", "Gradient norm", 110, (Line("grad_norm", "gradient norm", "--chart-4", smooth=True),), log=True),
-    Panel("speed", "Speed", 110, (Line("tokens_per_second", "speed", "--chart-5", smooth=True),), unit="tokens/s"),
+    Panel("learning_rate", "Learning rate", (Line("learning_rate", "learning rate", "--chart-3"),), log=True),
+    Panel("grad_norm", "Gradient norm", (Line("grad_norm", "gradient norm", "--chart-4", smooth=True),), log=True),
+    Panel("speed", "Speed", (Line("tokens_per_second", "speed", "--chart-5", smooth=True),), unit="tokens/s"),
     Panel(
         "memory",
         "Memory",
-        190,
         (
             Line("memory_allocated", "allocated", "--chart-1"),
             Line("memory_reserved", "reserved", "--chart-3"),
@@ -88,11 +82,9 @@ PANELS = (
         scale=1 / GIB,
         from_zero=True,
     ),
-    Panel(
-        "gpu_utilization", "GPU utilization", 110, (Line("gpu_utilization", "GPU", "--chart-1"),), "%", from_zero=True
-    ),
-    Panel("gpu_temperature", "GPU temperature", 110, (Line("gpu_temperature", "GPU", "--chart-2"),), "°C"),
-    Panel("gpu_power", "GPU power", 110, (Line("gpu_power", "GPU", "--chart-4"),), "W", from_zero=True),
+    Panel("gpu_utilization", "GPU utilization", (Line("gpu_utilization", "GPU", "--chart-1"),), "%", from_zero=True),
+    Panel("gpu_temperature", "GPU temperature", (Line("gpu_temperature", "GPU", "--chart-2"),), "°C"),
+    Panel("gpu_power", "GPU power", (Line("gpu_power", "GPU", "--chart-4"),), "W", from_zero=True),
 )
 
 _SET_PANELS = ((LOSS_OF, "Training loss of each data set"), (f"eval_{LOSS_OF}", "Evaluation loss of each data set"))
@@ -140,7 +132,6 @@ def _document(panel: Panel) -> dict[str, Any]:
         "scale": panel.scale,
         "log": panel.log,
         "fromZero": panel.from_zero,
-        "height": panel.height,
     }
 
 
@@ -163,7 +154,6 @@ def _set_panels(ranks: Ranks) -> list[Panel]:
         Panel(
             prefix.strip("/").replace("/", "_") + "_of_sets",
             title,
-            150,
             tuple(Line(f"{prefix}{name}", name, color, smooth=prefix == LOSS_OF) for name, color in colors.items()),
             log=True,
         )

@@ -26,6 +26,7 @@ _EVENTS = 5
 _TEXT = 400  # characters of log lines or events in a tick
 _COUNTERS = ("tokens", "epoch")
 _BYTES = 1100  # of points in a tick
+_SPEED = "tokens_per_second"
 _ABSENT = ""  # in a column; null is NaN
 
 
@@ -76,7 +77,8 @@ class Reader:
             lines = logs.tail(session=session, run_id=run.id, after_id=self.cursor.line, limit=GAP + 1)
             points, restarted = self._points(session, run)
             queue = place(session, run)
-        news = self._changed(facts(run, queue, self._speed)) | self._texts(events, lines)
+            speed = mean_speed(session, run) if run.status.ended else self._speed
+        news = self._changed(facts(run, queue, speed)) | self._texts(events, lines)
         if restarted or len({point.step for point in points}) > GAP or len(lines) > GAP:
             news = {"facts": news["facts"]} if "facts" in news else {}
             news["reload"] = True
@@ -127,11 +129,11 @@ class Reader:
         if first:
             self._start(series.latest(session=session, run_id=run.id))
         self._seen, self._stored = ends, stored
-        self._speed = next((one.value for one in reversed(points) if one.name == "tokens_per_second"), self._speed)
+        self._speed = next((one.value for one in reversed(points) if one.name == _SPEED), self._speed)
         return points, restarted
 
     def _start(self, latest: Mapping[Key, tuple[int, float | None]]) -> None:
-        self._speed = latest.get(("tokens_per_second", -1), (0, None))[1]
+        self._speed = latest_speed(latest)
         self._of_ranks.clear()
         for (name, rank), (_, value) in latest.items():
             self._keep(name, rank, value)
@@ -190,3 +192,17 @@ def end(session: Session, run: Run) -> Cursor:
     events = history.events(session=session, run_id=run.id, limit=1)
     lines = logs.tail(session=session, run_id=run.id, limit=1)
     return Cursor(events[-1].id or 0 if events else 0, lines[-1].id or 0 if lines else 0, run.step)
+
+
+def latest_speed(latest: Mapping[Key, tuple[int, float | None]]) -> float | None:
+    """The newest tokens per second, of the newest value of each series."""
+    return latest.get((_SPEED, -1), (0, None))[1]
+
+
+def mean_speed(session: Session, run: Run) -> float | None:
+    """Tokens per second of an ended run: as it has reported them, else the mean of what it has measured."""
+    if reported := (run.summary or {}).get(_SPEED):
+        return float(reported)
+    measured = series.series(session=session, run_id=run.id, names=(_SPEED,))
+    values = [value for line in measured for value in line.value if value is not None]
+    return fmean(values) if values else None

@@ -1,34 +1,48 @@
-"""The attempts of a run with their settings, phases and out-of-memory reports, for the page Run."""
+"""The attempts of a run with their settings, phases and out-of-memory reports, for the page Run. Pure."""
 
-import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from markupsafe import Markup, escape
-
-from app.pages.common.html import each, pairs_table, panel
 from app.words import numbers
 from training.config.fields import in_words
 from training.run_folder.events import OutOfMemory
 from worker.store.memory_words import facts
 from worker.store.tables import Attempt, Run, RunEvent, Status
 
-Durations = dict[str, float]
-_SHADES = 6  # colors of the segments, in turn
 _INTERRUPTED = "training"
 
 
-def attempts_html(attempts: Sequence[Attempt]) -> Markup:
-    """Each attempt with its changed settings and its outcome; nothing for a single attempt with enough memory."""
+@dataclass(frozen=True)
+class Phase:
+    """A phase of an attempt: `seconds` in all its `times`, its share of the attempt, and `since` when the current one counts."""
+
+    name: str
+    seconds: float
+    share: float
+    times: int
+    since: float | None
+
+    @property
+    def each(self) -> float | None:
+        """The seconds of one of several interruptions of training: what a checkpoint or an evaluation costs."""
+        return self.seconds / self.times if self.times > 1 and self.name != _INTERRUPTED else None
+
+
+def listed(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """Each attempt with its changed settings and its outcome; none for a single attempt with enough memory."""
     if len(attempts) < 2 and not any(attempt.out_of_memory for attempt in attempts):
-        return Markup("")
-    lines = [
-        (attempt.number, in_words(attempt.stepped_down) or "unchanged", _outcome(attempt) + _report(attempt))
+        return []
+    return [
+        {
+            "number": attempt.number,
+            "settings": in_words(attempt.stepped_down) or "unchanged",
+            "outcome": _outcome(attempt),
+            "memory": facts(OutOfMemory(**attempt.out_of_memory)) if attempt.out_of_memory else [],
+        }
         for attempt in attempts
     ]
-    heads = Markup("<thead><tr><th>Attempt</th><th>Settings</th><th>Outcome</th></tr></thead>")
-    body = each("<tr><th>{}</th><td>{}</td><td>{}</td></tr>", lines)
-    return panel("Attempts", Markup('<table class="attempts">{}<tbody>{}</tbody></table>').format(heads, body))
 
 
 def proposal(run: Run) -> str:
@@ -37,77 +51,31 @@ def proposal(run: Run) -> str:
     return f"Resume with {in_words(proposed)}" if proposed else ""
 
 
-def _outcome(attempt: Attempt) -> Markup:
-    if attempt.ended_at is None:
-        return Markup("running")
-    duration = numbers.duration(attempt.ended_at - attempt.started_at)
-    return escape(f"{attempt.outcome} after {duration}. {attempt.reason}".strip())
-
-
-def _report(attempt: Attempt) -> Markup:
-    if not attempt.out_of_memory:
-        return Markup("")
-    pairs = pairs_table(facts(OutOfMemory(**attempt.out_of_memory)))
-    return Markup("<details><summary>Memory</summary>{}</details>").format(pairs)
-
-
-def durations(phases: Sequence[RunEvent], end: float) -> Durations:
-    """Seconds in each phase of an attempt, in the order in which the phases first began."""
-    seconds: Durations = {}
-    for phase, ended in zip(phases, [*(later.time for later in phases[1:]), end], strict=True):
-        seconds[phase.message] = seconds.get(phase.message, 0.0) + max(ended - phase.time, 0.0)
-    return seconds
-
-
-def phases_html(attempts: Sequence[Attempt], phases: Sequence[RunEvent]) -> Markup:
-    """The phases of the latest attempt, and folded those of the earlier ones; nothing before the first phase."""
-    lines = []
+def timelines(attempts: Sequence[Attempt], events: Sequence[RunEvent], now: float) -> list[tuple[int, list[Phase]]]:
+    """The number and the phases of each attempt that has begun one, the latest attempt first."""
+    found = []
     for attempt in reversed(attempts):
-        own = [phase for phase in phases if phase.attempt == attempt.number]
-        if own:
-            lines.append((attempt, own))
-    if not lines:
-        return Markup("")
-    (latest, own), *earlier = lines
-    folded = Markup("").join(
-        Markup("<h3>Attempt {}</h3>{}").format(attempt.number, _attempt(attempt, own)) for attempt, own in earlier
-    )
-    details = Markup("<details><summary>Phases of {}</summary>{}</details>").format(
-        numbers.plural(len(earlier), "earlier attempt"), folded
-    )
-    body = _attempt(latest, own) + (details if earlier else "")
-    return Markup('<section class="panel phase-times" aria-label="Phases">{}</section>').format(body)
+        if own := [event for event in events if event.attempt == attempt.number]:
+            found.append((attempt.number, _phases(own, attempt.ended_at, now)))
+    return found
 
 
-def _attempt(attempt: Attempt, phases: Sequence[RunEvent]) -> Markup:
-    now = time.time()
-    seconds = durations(phases, attempt.ended_at or now)
-    running = None if attempt.ended_at else phases[-1]
+def _phases(events: Sequence[RunEvent], ended: float | None, now: float) -> list[Phase]:
+    """In the order in which they first began; `ended` is None while the last of them goes on."""
+    seconds: dict[str, float] = {}
+    for event, end in zip(events, [*(later.time for later in events[1:]), ended or now], strict=True):
+        seconds[event.message] = seconds.get(event.message, 0.0) + max(end - event.time, 0.0)
     whole = sum(seconds.values()) or 1.0
-    bar = each(
-        '<i class="shade-{}" style="flex-grow:{:.4f}" title="{} {}"></i>',
-        [(n % _SHADES, took / whole, name, numbers.duration(took)) for n, (name, took) in enumerate(seconds.items())],
-    )
-    times = Counter(phase.message for phase in phases)
-    items = each(
-        '<li><i class="shade-{}"></i>{} {}{}</li>',
-        [
-            (n % _SHADES, name, _took(name, took, running, now), _each(name, took, times[name]))
-            for n, (name, took) in enumerate(seconds.items())
-        ],
-    )
-    return Markup('<div class="phase-bar" aria-hidden="true">{}</div><ol class="phase-list">{}</ol>').format(bar, items)
+    times = Counter(event.message for event in events)
+    current = None if ended else events[-1].message
+    return [
+        Phase(name, took, round(took / whole, 2), times[name], now - took if name == current else None)
+        for name, took in seconds.items()
+    ]
 
 
-def _took(name: str, took: float, running: RunEvent | None, now: float) -> Markup:
-    """The time of a phase; the browser counts on in the current one."""
-    if running is None or running.message != name:
-        return Markup("<b>{}</b>").format(numbers.duration(took))
-    return Markup('<b data-since="{}">{}</b>').format(f"{now - took:.0f}", numbers.duration(took))
-
-
-def _each(name: str, took: float, times: int) -> Markup:
-    """How often an interruption of training occurred, and how long one took: what a checkpoint or an evaluation costs."""
-    if times < 2 or name == _INTERRUPTED:
-        return Markup("")
-    return Markup(" <small>{} &times; {}</small>").format(times, numbers.duration(took / times))
+def _outcome(attempt: Attempt) -> str:
+    if attempt.ended_at is None:
+        return "running"
+    duration = numbers.duration(attempt.ended_at - attempt.started_at)
+    return f"{attempt.outcome} after {duration}. {attempt.reason}".strip()

@@ -1,81 +1,56 @@
-"""Why a run failed, in one box: one cause, one message, one next action; everything else is folded. Pure."""
+"""Why a run failed: one cause, one message, one next action. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from markupsafe import Markup
-
-from app.pages.common.diagnosis import changes_link, comparison_html, evidence_html
-from app.pages.common.html import each
 from app.pages.run.attempts import proposal
 from app.words import numbers
-from worker.store.tables import Attempt, LogLine, Run, damaged
+from worker.store.tables import Attempt, Run, Status, damaged
 from worker.supervision.failure_cause import DIVERGED, failure_cause
 
 
 @dataclass(frozen=True)
-class Cause:
-    """What the box says: `action` is a button or link, empty where the fix needs a person."""
+class Failure:
+    """What the box says: `proposal` is the label of a button that resumes the run, `changes` are settings for a new run."""
 
     title: str
     message: str
     fix: str
-    action: Markup | str = ""
+    proposal: str = ""
+    changes: dict[str, Any] = field(default_factory=dict)
+    facts: str = ""
+    """How sure the diagnosis is, and the rank that failed first."""
 
 
-def failure(run: Run, attempts: Sequence[Attempt], log: Sequence[LogLine], compared: dict[str, Any] | None) -> Markup:
-    """The box; nothing for a healthy run. `compared` is the run beside one that finished."""
-    error = run.error
+def failure(run: Run, attempts: Sequence[Attempt]) -> Failure | None:
+    """The failure; None for a healthy run."""
     if unread := damaged(run):
         fix = "The rest of it is here. Restore the run from an archive, or delete it."
-        return _box(Cause("Damaged", f"These fields of its row cannot be read: {', '.join(unread)}.", fix))
-    if not error:
-        return _box(Cause(*DIVERGED)) if run.diverged else Markup("")
-    return _box(_cause(run, error, attempts), _details(error, log, compared))
+        return Failure("Damaged", f"These fields of its row cannot be read: {', '.join(unread)}.", fix)
+    if run.error:
+        return _explained(run, run.error, attempts)
+    return _diverged(run, attempts) if run.status is Status.DIVERGED or run.diverged else None
 
 
-def _cause(run: Run, error: dict[str, Any], attempts: Sequence[Attempt]) -> Cause:
-    """The cause, with the button or link that applies its fix."""
+def _explained(run: Run, error: dict[str, Any], attempts: Sequence[Attempt]) -> Failure:
     report, proposed = attempts[-1].out_of_memory if attempts else None, proposal(run)
     cause = failure_cause(error, report, proposed=bool(proposed))
-    button = Markup('<button type="button" class="button primary" data-press="step-down">{}</button>')
-    action = button.format(proposed) if proposed else changes_link(cause.changes, run.id)
-    return Cause(cause.title, cause.message, cause.fix, action)
+    return Failure(cause.title, cause.message, cause.fix, proposed, cause.changes, _certainty(error.get("diagnosis")))
 
 
-def _details(error: dict[str, Any], log: Sequence[LogLine], compared: dict[str, Any] | None) -> Markup:
-    diagnosis = error.get("diagnosis")
-    tail = str(error.get("log_tail") or "\n".join(line.text for line in log))
-    folded: list[tuple[str, Markup]] = []
-    if diagnosis:
-        folded.append(("Evidence", _evidence(error, diagnosis)))
-        others = each("<li>{}</li>", [(fix,) for fix in diagnosis["fix"][1:]])
-        folded.append(("Other fixes", Markup('<ul class="fixes">{}</ul>').format(others) if others else others))
-    folded.append(("What is different from a run that finished", comparison_html(compared)))
-    folded += [
-        (name, _lines(text))
-        for name, text in (("Last log lines", tail), ("Traceback", str(error.get("traceback") or "")))
-    ]
-    shown = [(summary, body) for summary, body in folded if body]
-    return each("<details><summary>{}</summary>{}</details>", shown)
+def _diverged(run: Run, attempts: Sequence[Attempt]) -> Failure:
+    """The step at which the loss was no longer finite, and a run with half the learning rate."""
+    title, message, fix = DIVERGED
+    reason = attempts[-1].reason if attempts and run.status is Status.DIVERGED else ""
+    rate = (run.config | run.stepped_down).get("learning_rate")
+    changes = {"learning_rate": rate / 2} if run.status.ended and isinstance(rate, float) else {}
+    return Failure(title, reason or message, fix, changes=changes)
 
 
-def _evidence(error: dict[str, Any], diagnosis: dict[str, Any]) -> Markup:
+def _certainty(diagnosis: dict[str, Any] | None) -> str:
+    if not diagnosis:
+        return ""
     rank = diagnosis["first_failed_rank"]
-    facts = [f"Cause {diagnosis['cause']}", f"confidence {numbers.percent(diagnosis['confidence'], 0)}"]
-    facts += [] if rank is None else [f"first failed rank {rank}"]
-    return Markup('<p class="note">{}. {}</p>{}').format(
-        ", ".join(facts), error.get("message") or "", evidence_html(diagnosis)
-    )
-
-
-def _lines(text: str) -> Markup:
-    return Markup("<pre>{}</pre>").format(text) if text.strip() else Markup("")
-
-
-def _box(cause: Cause, details: Markup | str = "") -> Markup:
-    fix = Markup('<p class="first-fix">{}<span>{}</span></p>').format(cause.action, cause.fix)
-    return Markup('<section class="panel failure" role="alert"><h2>{}</h2><p class="what">{}</p>{}{}</section>').format(
-        cause.title, cause.message, fix if cause.fix or cause.action else "", details
-    )
+    first = "" if rank is None else f", first failed rank {rank}"
+    return f"Confidence {numbers.percent(diagnosis['confidence'], 0)}{first}."

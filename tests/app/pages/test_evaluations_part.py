@@ -48,34 +48,48 @@ def finished(run, data, right, source, **besides):
     return item.id
 
 
-def choose(page, field, text):
-    page.locator(f"#{field} input").click()
-    page.locator("[role=option]", has_text=text).first.click()
-
-
 def test_an_evaluation_is_queued_from_the_page_and_its_problems_shown(page, run):
+    run_id, data = run
+    page.goto(f"/run?id={run_id}")
+    says(page, "#evaluations", "No evaluations yet.")
+    page.get_by_role("button", name="Evaluate").click()
+    says(page, "#evaluations .alert", "is missing.", "Give a data file or a data set id.")
+    page.get_by_label("Data set").first.select_option(data)
+    page.get_by_label("ROUGE-1").check()
+    page.get_by_role("button", name="Evaluate").click()
+    says(page, "table.evaluations", "queued", "held.jsonl")
+    with database.read() as session:
+        (item,) = evaluations.of_run(session=session, run_id=run_id)
+    assert (item.request["metrics"], item.request["rows"]) == (["exact_match", "f1", "rouge1"], None)
+
+
+def test_what_is_typed_for_an_evaluation_stays_while_the_page_changes(page, run, tmp_path):
     run_id, _ = run
     page.goto(f"/run?id={run_id}")
-    says(page, ".evaluations", "No evaluations yet.")
-    page.locator("#evaluate").click()
-    says(page, ".evaluations .alert", "is missing.", "Give a data file or a data set id.")
-    choose(page, "evaluation-data", "held.jsonl")
-    page.locator("#evaluate").click()
-    says(page, "table.evaluations", "queued", "held.jsonl")
+    page.locator("#evaluation-more summary").click()
+    page.locator("#evaluation-own").fill("def words(prompt")
+    page.get_by_label("Token F1").uncheck()
+    (tmp_path / "more.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    datasets.add_file(path=tmp_path / "more.jsonl", name="more.jsonl")
+    page.evaluate("lathe.view.follow()")
+    page.locator("#evaluation-data option", has_text="more.jsonl").wait_for(state="attached")
+    assert page.locator("#evaluation-own").input_value() == "def words(prompt"
+    assert not page.get_by_label("Token F1").is_checked() and page.get_by_label("Exact match").is_checked()
+    assert page.locator("#evaluation-own").is_visible()
 
 
 @pytest.mark.nightly
 def test_metrics_written_in_the_form_are_queued_by_the_names_of_their_functions(page, run):
-    run_id, _ = run
+    run_id, data = run
     page.goto(f"/run?id={run_id}")
-    choose(page, "evaluation-data", "held.jsonl")
-    page.locator("#evaluation-more button").first.click()
-    code = page.locator("#evaluation-own .cm-content")
+    page.get_by_label("Data set").first.select_option(data)
+    page.locator("#evaluation-more summary").click()
+    code = page.locator("#evaluation-own")
     code.fill("def _help(x):\n    return x\n\ndef words(prompt, answer, expected)")
-    page.locator("#evaluate").click()
-    says(page, ".evaluations .alert", "own.py", "is not valid Python: line 4")
+    page.get_by_role("button", name="Evaluate").click()
+    says(page, "#evaluations .alert", "own.py", "is not valid Python: line 4")
     code.fill("def words(prompt, answer, expected): return len(answer.split())")
-    page.locator("#evaluate").click()
+    page.get_by_role("button", name="Evaluate").click()
     says(page, "table.evaluations", "queued")
     with database.read() as session:
         (item,) = evaluations.of_run(session=session, run_id=run_id)
@@ -96,10 +110,12 @@ def test_answers_are_compared_and_sorted_and_an_evaluation_deleted_after_a_quest
         "better by 50.0 points",
         "Answered by transformers. vllm: the adapter <b> uses",
     )
-    choose(page, "evaluation-chooser", result)
+    page.get_by_role("link", name=result).click()
     says(page, "table.rows-of-evaluation", "Difference", "result <b>")
-    choose(page, "evaluation-order", "Most better first")
-    page.wait_for_function("document.querySelector('table.rows-of-evaluation tbody td').innerText === '11'")
-    page.locator("#evaluation-delete").click()
-    page.locator("#confirm-delete-evaluation").click()
+    page.get_by_label("Order").select_option("Most better first")
+    page.wait_for_function("() => document.querySelector('table.rows-of-evaluation tbody td').innerText === '11'")
+    page.get_by_label("Compared with").select_option("no other evaluation")
+    page.locator("table.rows-of-evaluation", has_not_text="Difference").wait_for()
+    page.get_by_role("button", name=f"Delete evaluation {result}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.locator("table.evaluations th", has_text=result).wait_for(state="detached")

@@ -57,7 +57,7 @@ def plotted(page):
 
 
 def wait_for_points(page, count):
-    page.wait_for_function(f"lathe.plotsOfRun()?.panels[0]?.lines[0]?.x.length === {count}")
+    page.wait_for_function(f"() => lathe.plotsOfRun()?.panels[0]?.lines[0]?.x.length === {count}")
 
 
 def test_an_empty_history_leads_to_a_new_run(page):
@@ -151,7 +151,7 @@ def test_new_points_arrive_during_training_and_the_zoom_is_kept(page):
     page.goto(f"/run?id={run.id}")
     wait_for_points(page, 40)
     page.evaluate("lathe.plotsOfRun().zoom(5, 60)")
-    page.wait_for_function("lathe.plotsOfRun().range")
+    page.wait_for_function("() => lathe.plotsOfRun().range")
     run.report(Metrics(step=41, values={"loss": 1.9})).prints("step 41 of 80")
     says(page, ".log", "step 41 of 80")
     says(page, ".standing", "41 of 80", "1.9000")
@@ -174,13 +174,13 @@ def test_a_line_that_arrives_while_the_log_is_loaded_is_kept(page):
 def test_stop_asks_for_confirmation_and_reaches_the_run(page):
     run = trained("sums")
     page.goto(f"/run?id={run.id}")
-    page.locator("#stop").click()
-    says(page, ".dialog", "saves a checkpoint", "Resume continues")
+    page.get_by_role("button", name="Stop").click()
+    says(page, "#ask", "saves a checkpoint", "Resume continues")
     page.keyboard.press("Escape")
-    page.locator(".dialog").wait_for(state="hidden")
+    page.locator("#ask").wait_for(state="hidden")
     assert run.row.request is None
-    page.locator("#stop").click()
-    page.locator("#confirm-stop").click()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop and save").click()
     says(page, ".run-title", "stopping")
     assert run.row.request == "stop"
 
@@ -194,7 +194,7 @@ def test_a_failed_run_shows_its_error_and_fix_and_can_be_resumed(page):
     assert not page.locator(".failure pre", has_text="last words").is_visible()
     page.locator(".failure summary", has_text="Last log lines").click()
     says(page, ".failure pre", "last words")
-    page.locator("#resume").click()
+    page.get_by_role("button", name="Resume", exact=True).click()
     says(page, ".run-title", "queued")
 
 
@@ -206,24 +206,24 @@ def test_a_refused_resume_shows_why(page):
         row.config = row.config | {"model": "/nowhere/model"}
         session.add(row)
     page.goto(f"/run?id={run.id}")
-    page.locator("#resume").click()
-    page.locator(".alert", has_text="/nowhere/model").wait_for()
+    page.get_by_role("button", name="Resume", exact=True).click()
+    says(page, "#said", "/nowhere/model")
     says(page, ".run-title", "failed")
 
 
 def test_a_stopped_run_is_resumed_on_other_processes_and_a_refusal_stays_in_the_dialog(page):
     run = trained("sums", gradient_accumulation_steps=4).end(Status.STOPPED)
     page.goto(f"/run?id={run.id}")
-    page.locator("#resume-elsewhere").click()
-    says(page, ".dialog", "The global batch size stays the same")
-    assert page.locator("#resume-processes textarea").input_value() == "1"
-    page.locator("#resume-processes textarea").fill("2")
-    page.locator("#confirm-resume").click()
-    page.locator(".dialog .alert", has_text="strategy").wait_for()  # "single" has one process
-    page.locator("#resume-strategy input").click()
-    page.get_by_role("option", name="ZeRO stage 2").click()
-    page.locator("#confirm-resume").click()
-    page.locator("#confirm-resume").wait_for(state="hidden")
+    page.get_by_role("button", name="Resume on ...").click()
+    dialog = page.get_by_role("dialog", name="Resume on other processes")
+    says(page, "#resume-on", "The global batch size stays the same")
+    assert dialog.get_by_label("Processes").input_value() == "1"
+    dialog.get_by_label("Processes").fill("2")
+    dialog.get_by_role("button", name="Resume").click()
+    says(page, "#resume-on .alert", "strategy")  # "single" has one process
+    dialog.get_by_label("Strategy").select_option("ZeRO stage 2")
+    dialog.get_by_role("button", name="Resume").click()
+    dialog.wait_for(state="hidden")
     assert run.row.status is Status.QUEUED
     config = run.row.config | run.row.stepped_down
     assert (config["strategy"], config["num_processes"], config["gradient_accumulation_steps"]) == ("zero2", 2, 2)
@@ -243,6 +243,34 @@ def test_a_clone_starts_with_the_runs_settings_and_keeps_edits_on_a_refresh(page
     page.reload()
     page.wait_for_function("document.querySelector('#setting-learning_rate textarea')?.value === '0.0005'")
     assert field(page, "lora_r").input_value() == "32"
+
+
+def test_name_tags_and_note_of_a_run_are_edited(page):
+    run = trained("sums")
+    page.goto(f"/run?id={run.id}")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Name").fill(SCRIPT)
+    page.get_by_label("Tags").fill("Paper, second try")
+    page.get_by_label("Note").fill("With a longer warmup.")
+    page.get_by_role("button", name="Save").click()
+    says(page, "h1", SCRIPT)
+    says(page, ".run-title", "paper", "second try", "With a longer warmup.")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Note").fill("")
+    page.get_by_role("button", name="Save").click()
+    page.locator(".run-note").wait_for(state="detached")
+    assert (run.row.tags, run.row.notes) == (["paper", "second try"], "")
+    assert page.evaluate("window.harmed") is None
+
+
+def test_an_ended_run_is_deleted_after_a_question(page):
+    run = trained("sums").end()
+    page.goto(f"/run?id={run.id}")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    says(page, ".empty", "No runs yet")
+    page.goto(f"/run?id={run.id}")
+    says(page, ".empty", "Run not found")
 
 
 @pytest.mark.nightly

@@ -1,6 +1,10 @@
 """The phases of attempts as the Run page shows them."""
 
-from app.pages.run.attempts import phases_html
+from played_run import PlayedRun
+from web import client
+
+from app.pages.run.attempts import timelines
+from training.run_folder.events import PhaseStarted
 from worker.store.tables import Attempt, RunEvent
 
 
@@ -11,10 +15,27 @@ def phase(name: str, time: float, attempt: int = 1) -> RunEvent:
 def test_repeated_interruptions_are_counted_and_training_is_not() -> None:
     names = ["training", "saving", "training", "saving", "training"]
     attempt = Attempt(run_id="r", number=1, started_at=0.0, ended_at=50.0, outcome="finished")
-    html = phases_html([attempt], [phase(name, 10.0 * n) for n, name in enumerate(names)])
-    assert "saving <b>20 s</b> <small>2 &times; 10 s</small>" in html
-    assert "training <b>30 s</b></li>" in html
+    events = [phase(name, 10.0 * n) for n, name in enumerate(names)]
+    ((_, phases),) = timelines([attempt], events, now=99.0)
+    assert [(one.name, one.seconds, one.times, one.each) for one in phases] == [
+        ("training", 30.0, 3, None),
+        ("saving", 20.0, 2, 10.0),
+    ]
+
+
+def test_the_present_phase_counts_from_its_time_before_so_that_the_page_stays_the_same() -> None:
+    attempt = Attempt(run_id="r", number=1, started_at=0.0)
+    events = [phase("training", 100.0), phase("saving", 110.0), phase("training", 115.0)]
+    for now in (130.0, 190.0):
+        ((_, phases),) = timelines([attempt], events, now)
+        assert [one.since for one in phases] == [105.0, None]
 
 
 def test_an_attempt_without_phases_shows_nothing() -> None:
-    assert phases_html([Attempt(run_id="r", number=1, started_at=0.0)], []) == ""
+    assert timelines([Attempt(run_id="r", number=1, started_at=0.0)], [], now=1.0) == []
+
+
+def test_the_page_folds_those_of_earlier_attempts(home: None) -> None:
+    run = PlayedRun().claim().report(PhaseStarted(phase="loading model"))
+    text = client().get(f"/run?id={run.id}").text
+    assert "loading model" in text and "earlier attempt" not in text

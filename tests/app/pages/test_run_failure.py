@@ -2,12 +2,11 @@
 
 import pytest
 from played_run import PlayedRun
+from prepared import prepared_installation  # noqa: F401
+from web import client
 
-from app.pages.run.failure import failure
 from training.run_folder.events import OutOfMemory
 from worker.diagnosis.diagnosis import diagnose
-from worker.store import database as db
-from worker.store import runs
 from worker.store.memory_words import summary
 from worker.store.tables import Status
 
@@ -17,9 +16,10 @@ STEP_DOWN = {"micro_batch_size": 2, "gradient_accumulation_steps": 4}
 
 def shown(run):
     """The box without what is folded, and all of it."""
-    with db.read() as session:
-        whole = failure(run.row, runs.attempts(session=session, run_id=run.id), [], None)
-    return whole.partition("<details>")[0], whole
+    text = client().get(f"/run?id={run.id}").text
+    _, mark, rest = text.partition('<section class="panel failure"')
+    whole = rest.partition("</section>")[0] if mark else ""
+    return whole.partition("<details")[0], whole
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_out_of_memory_has_one_action_that_resumes_with_less_memory(run):
     box, whole = shown(out_of_memory(run, "cuda"))
     assert "<h2>Out of GPU memory</h2>" in box
     assert box.count("<button") == 1
-    assert 'data-press="step-down"' in box
+    assert f'data-do="POST /api/runs/{run.id}/resume?step_down=true"' in box
     assert "<a " not in box
     assert "Other fixes" in whole
 
@@ -78,3 +78,22 @@ def test_an_error_that_the_user_can_fix_is_shown_as_it_is(run):
     assert "Failed while loading data on rank 0" in box
     assert "row 3 is empty." in box
     assert "Fill it." in box
+
+
+def test_a_diverged_run_names_the_step_and_offers_half_the_learning_rate(run):
+    run.end(
+        Status.DIVERGED,
+        reason="The loss or gradient was not finite at step 7. It had no checkpoint with finite weights.",
+    )
+    box, _ = shown(run)
+    assert "not finite at step 7" in box
+    assert f"/new?clone={run.id}&amp;learning_rate=0.0001" in box
+    page = client().get(f"/run?id={run.id}").text
+    assert "status-diverged" in page and "status-finished" not in page and "not finite" in page
+
+
+def test_another_user_is_offered_no_button_that_is_refused(prepared):
+    page = (
+        client().get(f"/run?id={prepared.failed}", headers={"Authorization": f"Bearer {prepared.tokens['bob']}"}).text
+    )
+    assert "letters" in page and "/resume" not in page and "DELETE" not in page and 'data-open="edit"' not in page

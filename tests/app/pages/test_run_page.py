@@ -35,7 +35,7 @@ def training_run():
 
 def shown(page, run):
     page.goto(f"/run?id={run.id}")
-    page.wait_for_function("lathe.plotsOfRun()?.panels[0]?.plot")
+    page.wait_for_function("() => lathe.plotsOfRun()?.panels[0]?.plot")
     return page.locator(".plot-canvas").first
 
 
@@ -78,14 +78,14 @@ class TestPlots:
             page.mouse.down()
             page.mouse.move(box["x"] + 260, box["y"] + 60, steps=3)
             page.mouse.up()
-        page.wait_for_function("(xs => xs[1] - xs[0] === 1)(lathe.plotsOfRun().panels[0].lines[0].x)")
+        page.wait_for_function("() => (xs => xs[1] - xs[0] === 1)(lathe.plotsOfRun().panels[0].lines[0].x)")
         ranges = page.evaluate(
             "lathe.plotsOfRun().panels.map(panel => [panel.plot.scales.x.min, panel.plot.scales.x.max])"
         )
         assert ranges == [ranges[0]] * len(ranges)
         assert ranges[0][1] - ranges[0][0] < 500
         canvas.dblclick()
-        page.wait_for_function("lathe.plotsOfRun().panels[0].lines[0].x.length === 376")
+        page.wait_for_function("() => lathe.plotsOfRun().panels[0].lines[0].x.length === 376")
 
     def test_the_keyboard_moves_the_cursor_and_zooms(self, page):
         page.mouse.move(0, 0)
@@ -95,9 +95,9 @@ class TestPlots:
         page.keyboard.press("ArrowLeft")
         says(page, ".plot-readout", "step 2,999")
         page.keyboard.press("+")
-        page.wait_for_function("lathe.plotsOfRun().range")
+        page.wait_for_function("() => lathe.plotsOfRun().range")
         page.keyboard.press("0")
-        page.wait_for_function("lathe.plotsOfRun().range === null")
+        page.wait_for_function("() => lathe.plotsOfRun().range === null")
         assert "training 1." in page.locator(".plot-canvas").first.get_attribute("aria-label")
 
     def test_phases_have_durations(self, page):
@@ -106,7 +106,7 @@ class TestPlots:
     def test_the_x_axis_can_be_tokens(self, page):
         page.locator(".plot-tools option[value=tokens]").wait_for(state="attached")
         page.locator(".plot-tools select").first.select_option("tokens")
-        page.wait_for_function("lathe.plotsOfRun().panels[0].lines[0].x.at(-1) === 300000")
+        page.wait_for_function("() => lathe.plotsOfRun().panels[0].lines[0].x.at(-1) === 300000")
         says(page, ".plot-where", "last")
 
 
@@ -115,7 +115,7 @@ def test_the_facts_and_plots_follow_the_stream(page, run):
     says(page, ".standing", "3,000 of 4,000")
     run.report(Metrics(step=3001, values={"loss": 0.5, "tokens_per_second": 1234.0}))
     says(page, ".standing", "3,001 of 4,000", "0.5000", "1,234 tokens/s")
-    page.wait_for_function("lathe.plotsOfRun().panels[0].lines[0].x.at(-1) === 3001")
+    page.wait_for_function("() => lathe.plotsOfRun().panels[0].lines[0].x.at(-1) === 3001")
 
 
 def test_a_run_that_goes_back_draws_the_steps_again(page, run):
@@ -169,7 +169,7 @@ def test_new_log_lines_arrive_and_following_stops_while_somebody_reads(page, run
     shown(page, run)
     says(page, ".log", "line 99")
     page.locator(".log").evaluate("box => { box.scrollTop = 200 }")
-    page.wait_for_function("!document.querySelector('.log-follow input').checked")
+    page.wait_for_function("() => !document.querySelector('.log-follow input').checked")
     run.prints("the newest")
     says(page, ".log", "the newest")
     assert page.locator(".log").evaluate("box => box.scrollTop") == 200

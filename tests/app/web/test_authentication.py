@@ -189,25 +189,6 @@ def test_everybody_sees_every_run_with_its_owner(served):
     assert one(served, "GET", f"/api/runs/{run}", bearer(served[2]["bob"]))[1]["owner"] == "alice"
 
 
-def test_page_handlers_change_only_data_of_the_user(served):
-    run = new_run("alice", served[3])
-    config = one(served, "GET", "/config", bearer(served[2]["bob"]))[1]
-    changing = [
-        item
-        for item in config["dependencies"]
-        if item["api_name"] in ("stopped", "resumed", "resumed_with_less_memory")
-    ]
-    assert len(changing) == 3
-    for item in changing:
-        body = {"fn_index": item["id"], "data": [False, 0.0, None], "session_hash": "bob"}
-        path = f"/gradio_api/run/predict?id={run}"
-        headers = {**bearer(served[2]["bob"]), "Referer": f"{served[0].address}/run?id={run}"}
-        status, answer = one(served, "POST", path, headers, body)
-        assert (status, answer["error"]["field"], answer["error"]["value"]) == (403, "run", run)
-    with database.read() as session:
-        assert session.get(Run, run).status == "queued"
-
-
 def test_only_owner_and_admins_remove_and_map_a_data_set(served):
     """Calls the pages' handlers like a browser."""
     config = one(served, "GET", "/config", bearer(served[2]["bob"]))[1]

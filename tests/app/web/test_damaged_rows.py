@@ -6,7 +6,7 @@ import math
 import pytest
 from played_run import PlayedRun
 from sqlalchemy import text
-from web import client, html
+from web import client
 
 from worker.store import database
 from worker.store.tables import Status
@@ -56,6 +56,6 @@ def test_a_damaged_run_is_listed_shown_and_deleted(api, subtests):
             for path in ("/api/runs.csv", "/v1/models", f"/api/compare?runs={run.id},{whole.id}"):
                 assert api.get(path).status_code < 500, path
             assert "damaged" in api.get("/").text and "whole" in api.get("/").text
-            assert f"cannot be read: {column}." in html(api, f"/run?id={run.id}")
+            assert f"cannot be read: {column}." in api.get(f"/run?id={run.id}").text
             assert api.delete(f"/api/runs/{run.id}").status_code == 204
     assert api.get(f"/api/runs/{whole.id}").json()["damaged"] == []

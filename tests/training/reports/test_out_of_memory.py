@@ -171,7 +171,7 @@ def test_a_report_is_stored_with_its_attempt_and_shown_as_a_sentence(failed_run:
         values = document(session, failed_run.id)
         (attempt,) = runs.attempts(session=session, run_id=failed_run.id)
     assert values["attempts"][0]["out_of_memory"]["batches"] == asdict(REPORT)["batches"]
-    for words in (page(values, 0), str(run_attempts.attempts_html([attempt]))):
+    for words in (page(values, 0), str(run_attempts.listed([attempt]))):
         assert (
             "Out of GPU memory on rank 1 in the backward pass of step 12, micro step 2. Tried to allocate 2.0 GiB"
             in words
