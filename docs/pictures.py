@@ -91,9 +91,9 @@ def make_files(folder: Path) -> list[Path]:
 
 def add(page: Page, address: str, files: list[Path]) -> dict[str, str]:
     """Uploads the files on the page Data sets; their ids by name."""
-    page.goto(f"{address}/datasets")
-    page.wait_for_selector("#first-drawing", state="detached")
     for file in files:
+        page.goto(f"{address}/new-dataset")
+        page.wait_for_selector("#first-drawing", state="detached")
         page.locator(SELECTORS["upload"]).set_input_files(file)
         page.locator("a[href*='/dataset?id=']", has_text=file.name).first.wait_for()
         settle(page)

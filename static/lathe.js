@@ -105,18 +105,6 @@
     });
   }
 
-  // The list of data sets: the address holds the search.
-  function sets(element, trigger, watch) {
-    function keep() {
-      const search = element.querySelector("[data-search]")?.dataset.search;
-      if (search !== undefined) history.replaceState(null, "", search ? `/datasets?${new URLSearchParams({ search })}` : "/datasets");
-      updateTimes();
-    }
-    sendClicks(element, trigger);
-    watch("value", keep);
-    updateTimes();
-  }
-
   // The server's drawing of the page (app/web/first_drawing/), in place until the live page is complete. What it shows of a
   // form that this browser keeps comes from a cookie; without the cookie it would show another form.
   let pressed = false;
@@ -198,5 +186,5 @@
     });
   }
 
-  window.lathe = Object.assign(window.lathe ?? {}, { color, copies, firstDrawing, live, mixture, problems, request, sendClicks, sets, updateTimes });
+  window.lathe = Object.assign(window.lathe ?? {}, { color, copies, firstDrawing, live, mixture, problems, request, sendClicks, updateTimes });
 })();

@@ -1,12 +1,23 @@
-"""Imports of data sets from the server's folders and the hub, in the background, for pages and REST."""
+"""Imports of data sets in the background, for pages and REST: from uploads, the server's folders, the hub, and the sample."""
 
 import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 from app.access import callers
 from app.access.intake import intakes
 from worker.datasets import datasets, folders, hub
-from worker.settings import get_settings
+from worker.settings import ROOT, get_settings
 from worker.store.tables import Dataset
+
+_STARTER = ROOT / "static" / "starter"
+ONE_SET, PAIR, SEPARATE = "one data set", "training + validation", "separate data sets"
+WAYS = [ONE_SET, PAIR, SEPARATE]
+
+_HELD_OUT = re.compile(r"(^|[^a-z])(val|valid|validation|eval|evaluation|dev|test|held-?_?out)([^a-z]|$)")
 
 
 def from_folder(name: str) -> int:
@@ -36,6 +47,22 @@ def from_hub(dataset_id: str, split: str, config: str, revision: str) -> int:
     return intakes.begin(dataset_id, 0, add, owner=owner)
 
 
+def from_sample() -> int:
+    """Imports the sample data, training and held-out rows; returns the import's id."""
+    train, *held_out = samples()
+    owner = callers.current().name
+
+    def add() -> list[Dataset]:
+        return [datasets.add_file(path=path, name=path.name, owner=owner) for path in (train, *held_out)]
+
+    return intakes.begin("Starter sample", train.stat().st_size, add, paired=True, owner=owner)
+
+
+def samples() -> list[Path]:
+    """The files of sample data."""
+    return sorted(_STARTER.glob("*.jsonl"), reverse=True)
+
+
 def folder_choices() -> list[str]:
     """Files in the allowed folders."""
     return [str(name) for name in folders.listing()]
@@ -53,3 +80,55 @@ def hub_reason() -> str:
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return "This server works offline (HF_HUB_OFFLINE is set). Upload the file instead."
     return ""
+
+
+def from_uploads(paths: Sequence[Path], way: str) -> None:
+    """Imports uploaded files as one data set, as training and validation data, or separately, and deletes the uploads."""
+    owner = callers.current().name  # the thread that reads the file has no caller
+    if len(paths) > 1 and way == ONE_SET:
+        _begin(paths, lambda: [_many(paths, owner)], owner)
+    elif len(paths) == 2 and way == PAIR:
+        first, second = in_order(paths)
+        _begin((first, second), lambda: [_one(first, owner), _one(second, owner)], owner, paired=True)
+    else:
+        for path in paths:
+            _begin([path], partial(_separate, path, owner), owner)
+
+
+def in_order(paths: Sequence[Path]) -> list[Path]:
+    """Training data, then validation data: by their names, else the larger file is training data."""
+
+    def key(path: Path) -> tuple[bool, int]:
+        return bool(_HELD_OUT.search(path.stem.lower())), -path.stat().st_size
+
+    return sorted(paths, key=key)
+
+
+def _begin(paths: Sequence[Path], add: Callable[[], Sequence[Dataset]], owner: str, *, paired: bool = False) -> None:
+    names = " + ".join(path.name for path in paths)
+    intakes.begin(names, sum(path.stat().st_size for path in paths), add, paired=paired, owner=owner)
+
+
+def _separate(path: Path, owner: str) -> list[Dataset]:
+    return [_one(path, owner)]
+
+
+def _one(path: Path, owner: str) -> Dataset:
+    try:
+        return datasets.add_file(path=path, name=path.name, move=True, owner=owner)
+    finally:
+        _remove_folder(path)
+
+
+def _many(paths: Sequence[Path], owner: str) -> Dataset:
+    try:
+        return datasets.add_many(paths=paths, names=[path.name for path in paths], owner=owner)
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+            _remove_folder(path)
+
+
+def _remove_folder(path: Path) -> None:
+    with suppress(OSError):  # the folder may hold another upload of the same bytes
+        path.parent.rmdir()

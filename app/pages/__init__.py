@@ -8,9 +8,20 @@ from gradio.components import Navbar
 from gradio.events import Dependency
 from gradio.routes import App
 
-from app.pages import compare, diagnose, import_file, playground, settings, sweep, sweeps, system, tour
+from app.pages import (
+    compare,
+    datasets,
+    diagnose,
+    import_file,
+    new_dataset,
+    playground,
+    settings,
+    sweep,
+    sweeps,
+    system,
+    tour,
+)
 from app.pages.dataset import page as dataset
-from app.pages.datasets import page as datasets
 from app.pages.new_run import page as launch
 from app.pages.new_sweep import page as new_sweep
 from app.pages.run import page as run
@@ -18,15 +29,16 @@ from app.pages.runs import page as runs
 from app.web.addresses import PAGES
 
 BUILDERS: dict[str, Callable[[gr.Blocks], None]] = {
-    "/datasets": datasets.build,
     "/new": launch.build,
     "/import": import_file.build,
     "/new-sweep": new_sweep.build,
+    "/new-dataset": new_dataset.build,
 }
 
 VIEWS = (
     compare.view,
     dataset.view,
+    datasets.view,
     diagnose.view,
     playground.view,
     run.view,

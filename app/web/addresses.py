@@ -15,7 +15,7 @@ class Address:
 
 PAGES = (
     Address("/", "Runs", is_read=True),
-    Address("/datasets", "Data sets"),
+    Address("/datasets", "Data sets", is_read=True),
     Address("/new", "New run"),
     Address("/sweeps", "Sweeps", is_read=True),
     Address("/playground", "Playground", is_read=True),
@@ -27,6 +27,7 @@ PAGES = (
     Address("/run", "Run", in_header=False, is_read=True),  # of one run: /run?id=RUN_ID
     Address("/sweep", "Sweep", in_header=False, is_read=True),  # of one sweep: /sweep?id=SWEEP_ID
     Address("/new-sweep", "New sweep", in_header=False),
+    Address("/new-dataset", "Add data", in_header=False),
     Address("/compare", "Compare", in_header=False, is_read=True),  # of several runs: /compare?runs=ID,ID
     Address("/dataset", "Data set", in_header=False, is_read=True),  # of one data set: /dataset?id=ID
 )

@@ -10,6 +10,7 @@ from training.data.issues import Issue
 from training.data.row_formats import UNKNOWN
 from training.errors import DataError, Problem
 from worker.datasets.datasets import Refused
+from worker.store.dataset_uses import DatasetUse
 
 
 def data_words(value: str | None, names: Mapping[str, str]) -> str:
@@ -105,3 +106,20 @@ def issue_lines(issues: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{issue.get('level', 'error')}: {where(issue)}{': ' if where(issue) else ''}{issue['message']} {issue['fix']}".strip()
         for issue in issues
     ]
+
+
+def removal(name: str, uses: Sequence[DatasetUse]) -> dict[str, str]:
+    """The question before a data set is removed, with the runs that use it; without a label while they need it."""
+    heading, needed = f"Remove {name}?", [use for use in uses if use.needs_it]
+    if needed:
+        return {"heading": heading, "text": f"In use by {_named(needed)}. Stop these runs first.", "label": ""}
+    text = "No run uses it. Lathe deletes its copy; your own file is not changed."
+    if uses:
+        kept = "These runs keep their settings and results, but cannot be resumed; a clone needs other data."
+        text = f"Used by {_named(uses)}. {kept}"
+    return {"heading": heading, "text": text, "label": "Remove"}
+
+
+def _named(uses: Sequence[DatasetUse]) -> str:
+    shown = ", ".join(use.name for use in uses[:5])
+    return shown + (f" and {len(uses) - 5} more" if len(uses) > 5 else "")

@@ -9,10 +9,8 @@ import gradio as gr
 
 from app.access import uploads
 from training.data.files.formats import FORMATS
-from worker.settings import ROOT
 
 FILE_TYPES = [f".{name}" for name in (*FORMATS, "gz", "zip")]
-_STARTER = ROOT / "static" / "starter"
 
 
 def upload_box(*, several: bool = False) -> gr.File:
@@ -55,8 +53,3 @@ def deleted_afterwards(uploads: Sequence[str]) -> Iterator[list[Path]]:
             path.unlink(missing_ok=True)
             with suppress(OSError):
                 path.parent.rmdir()
-
-
-def samples() -> list[Path]:
-    """The files of sample data."""
-    return sorted(_STARTER.glob("*.jsonl"), reverse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from app.access import callers
-from app.pages.common.upload_box import samples
+from app.access.dataset_imports import samples
 from app.pages.new_run import data_cost, data_mix
 from app.web.templating import filled, macros
 from app.words import numbers

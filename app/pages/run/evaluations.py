@@ -4,8 +4,8 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
+from app.access.dataset_imports import samples
 from app.documents.results import evaluations as document
-from app.pages.common.upload_box import samples
 from app.pages.run.answers import paged
 from app.words import evaluations as words
 from training.evaluation.request import ACCURACY, BASE, BUILT_IN, RESULT

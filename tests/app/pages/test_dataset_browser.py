@@ -14,9 +14,9 @@ SCRIPT = "<img src=x onerror='window.harmed = true'>"
 
 
 def upload(page, path):
-    page.goto("/datasets")
-    page.locator(".empty, table.sets").first.wait_for()
+    page.goto("/new-dataset")
     page.set_input_files("#upload input[type=file]", path)
+    page.wait_for_url("**/datasets")
 
 
 def test_a_file_is_uploaded_and_tokenized_and_its_maximum_length_dragged(page, tmp_path):
@@ -90,11 +90,11 @@ def test_an_unusable_file_is_explained_and_a_data_set_is_removed_after_a_confirm
     says(page, ".incoming .refused", "bad.jsonl")
     good = tmp_path / "good.csv"
     good.write_text("text\nhello\n")
-    page.set_input_files("#upload input[type=file]", good)
+    upload(page, good)
     row = page.locator("table.sets tr", has_text="good.csv")
     row.locator("button", has_text="Remove").click()
-    says(page, ".dialog", "Remove good.csv?", "No run uses it.")
-    page.locator("#confirm-remove").click()
+    says(page, "#ask", "Remove good.csv?", "No run uses it.")
+    page.locator("#ask [data-confirm]").click()
     row.wait_for(state="detached")
 
 

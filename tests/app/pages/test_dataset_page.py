@@ -8,7 +8,6 @@ from html import unescape
 import psutil
 import pytest
 from patience import eventually
-from played_run import PlayedRun
 from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 from web import account, client
@@ -19,17 +18,11 @@ from app.pages.common import form
 from app.pages.dataset import page as dataset
 from app.pages.dataset import snapshot
 from app.pages.dataset.state import TABS, ViewState
-from app.pages.datasets import page as datasets
-from app.pages.datasets import sources
-from app.pages.datasets.page import Shown
 from app.pages.new_run import data_chooser, data_cost
 from training.errors import DataError
 from worker.datasets import datasets as store
 from worker.datasets import token_counts
 from worker.settings import get_settings
-from worker.store import database as db
-from worker.store import runs
-from worker.store.tables import Run
 
 MODEL = "static/starter"
 
@@ -213,7 +206,7 @@ def test_an_import_that_fails_with_an_unexpected_error_names_it(home):
 def test_names_or_else_sizes_distinguish_training_from_validation_data(tmp_path, names, first):
     for size, name in zip((200, 100), names, strict=True):
         (tmp_path / name).write_text("x" * size)
-    assert sources.in_order([tmp_path / name for name in reversed(names)])[0].name == first
+    assert dataset_imports.in_order([tmp_path / name for name in reversed(names)])[0].name == first
 
 
 def test_multiple_uploads_become_one_data_set_a_pair_or_separate_data_sets(home, tmp_path):
@@ -223,35 +216,20 @@ def test_multiple_uploads_become_one_data_set_a_pair_or_separate_data_sets(home,
         for name, word in contents.items():
             (folder / f"{name}.jsonl").write_text(json.dumps({"text": f"{word} {way}"}) + "\n")
         known = {intake.id for intake in intakes.all()}
-        sources.import_uploads(sorted(folder.iterdir()), way)
+        dataset_imports.from_uploads(sorted(folder.iterdir()), way)
         new = [intake for intake in settled(intakes) if intake.id not in known]
         assert not folder.exists()
         return [(intake.paired, [name for _, name in intake.added]) for intake in new]
 
-    assert upload(sources.ONE_SET, a="x", b="y") == [(False, ["a.jsonl + b.jsonl"])]
-    assert upload(sources.PAIR, valid="x", train="y") == [(True, ["train.jsonl", "valid.jsonl"])]
-    assert upload(sources.SEPARATE, c="x", d="y") == [(False, ["c.jsonl"]), (False, ["d.jsonl"])]
+    assert upload(dataset_imports.ONE_SET, a="x", b="y") == [(False, ["a.jsonl + b.jsonl"])]
+    assert upload(dataset_imports.PAIR, valid="x", train="y") == [(True, ["train.jsonl", "valid.jsonl"])]
+    assert upload(dataset_imports.SEPARATE, c="x", d="y") == [(False, ["c.jsonl"]), (False, ["d.jsonl"])]
 
 
 def test_an_unavailable_source_says_why(home, monkeypatch):
     assert "LATHE_DATA_FOLDERS" in dataset_imports.folder_reason()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE" in dataset_imports.hub_reason()
-
-
-def test_a_data_set_of_a_queued_run_is_not_removed_and_an_unused_one_is(item):
-    with db.write() as session:
-        run = session.get(Run, PlayedRun().id)
-        run.dataset_id = item.id
-        session.add(run)
-    dialog, message, confirm, *_ = datasets.removed("", Shown(removing=item.id))
-    assert "Could not remove" in message and not confirm["interactive"]
-    with db.write() as session:
-        runs.request_stop(session=session, run_id=run.id)
-    dialog, *_ = datasets.removed("", Shown(removing=item.id))
-    assert dialog["visible"] is False
-    with db.read() as session:
-        assert store.listing(session=session) == []
 
 
 def test_rest_lists_data_sets_and_shows_one(item):

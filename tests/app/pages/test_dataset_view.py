@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 from dataset_parts import body, parts
 
-from app.access.intake import Intake
 from app.documents.lengths import curve
 from app.documents.mapping import KINDS, for_kind, kind_of, missing_roles, partial, paths
 from app.documents.row_tokens import counts, pieces
 from app.pages.dataset.state import ViewState
-from app.pages.datasets.html import intakes_html, list_html, removal_html
 from app.web.templating import macros
 from app.words.datasets import share
 from app.words.rows import visible
-from worker.store.dataset_uses import DatasetUse
-from worker.store.tables import Dataset, Status
+from worker.store.tables import Dataset
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -320,35 +317,3 @@ def test_facts_contain_the_format_its_reason_and_the_full_sha256():
     assert SCRIPT not in html
     assert f'data-copy="{"f" * 64}"' in html and "Prompt/completion, because it is so." in html
     assert "18 rows of prompt/completion, 2 rows of text" in html
-
-
-def test_the_list_counts_runs_and_an_empty_list_offers_the_sample():
-    users = {"0" * 16: [DatasetUse("r1", "mine", Status.FINISHED)]}
-    html = str(list_html([dataset(name=SCRIPT, warnings=[{"message": "odd"}])], users, ""))
-    assert SCRIPT not in html and "1 run" in html and "1 warning" in html
-    assert "needs a mapping" in list_html([dataset(shape="unknown")], {}, "")
-    assert "No data sets match “nothing like it”." in list_html([dataset()], {}, "nothing like it")
-    assert "Add the starter sample" in list_html([], {}, "")
-
-
-def test_removal_names_the_runs_that_use_the_data_set():
-    running, ended = DatasetUse("r1", SCRIPT, Status.RUNNING), DatasetUse("r2", "old", Status.FINISHED)
-    assert "In use by" in removal_html(dataset(), [running, ended]) and SCRIPT not in removal_html(dataset(), [running])
-    assert "keep their settings and results" in removal_html(dataset(), [ended])
-
-
-def test_imports_are_shown_while_checking_when_refused_and_when_done():
-    checking = Intake(1, SCRIPT, 2**20, 0.0)
-    refused = Intake(
-        2,
-        "b.csv",
-        1,
-        0.0,
-        "refused",
-        problems=[{"level": "error", "file": "b.csv", "line": 3, "message": "is odd.", "fix": "Mend it."}],
-    )
-    ready = Intake(3, "c", 1, 0.0, "done", added=[("1", "train.jsonl"), ("2", "val.jsonl")], paired=True)
-    html = str(intakes_html([checking, refused, ready]))
-    assert SCRIPT not in html and "1.0 MiB" in html and "b.csv, row 3:" in html
-    assert 'Could not import <b class="bad">b.csv</b>.' in html
-    assert "/new?data=1&amp;validation_data=2" in html

@@ -74,7 +74,7 @@ class TestItsHtml:
         links = re.findall(r'<a class="button small" (.*?)>(\w+)</a>', text)
         assert [label for _, label in links] == ["First", "Previous", "Next", "Last"]
         assert links[1][0] == 'href="?order=name&amp;ascending=1"'
-        assert links[2][0] == links[3][0] == 'aria-disabled="true"'
+        assert links[2][0] == links[3][0] == 'role="link" aria-disabled="true"'
 
     def test_groups_have_their_name_and_the_number_of_their_runs(self, home):
         PlayedRun("one"), PlayedRun("two"), PlayedRun("other", method="full")

@@ -46,7 +46,7 @@ def test_the_first_response_has_the_runs_of_the_database_escaped(home):
 
 
 def test_it_is_of_the_address(home):
-    assert "two</textarea>" in html(client(), "/datasets?search=two")
+    assert "Cloned from" in html(client(), f"/new?clone={stored('one')}")
 
 
 def test_every_page_has_one_and_every_control_in_it_is_inert(home):

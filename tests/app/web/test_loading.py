@@ -49,7 +49,7 @@ def test_a_page_without_one_of_its_files_loads_again_by_itself(page, file):
 @pytest.mark.nightly
 def test_without_its_first_script_it_loads_again_too(page):
     lose(page, "**/lathe.js?*", times=1)
-    page.goto("/datasets")
+    page.goto("/new-dataset")
     page.wait_for_function("performance.getEntriesByType('navigation')[0].type === 'reload'")
     becomes_live(page)
 

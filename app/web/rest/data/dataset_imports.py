@@ -70,10 +70,11 @@ class HubData(BodyForm):
 
 
 class NewImport(BodyForm):
-    """What to import: a data set on the hub, or a file in a folder of the server (one of `GET /api/datasets/files`)."""
+    """What to import: a data set on the hub, a file in a folder of the server (one of `GET /api/datasets/files`), or the sample."""
 
     hub: HubData | None = None
     file: str | None = Field(default=None, max_length=4000)
+    sample: bool = False
 
 
 @router.get("/files", **answers(Files))
@@ -90,9 +91,9 @@ def start_import(wanted: Annotated[NewImport, Body()]) -> dict[str, Any]:
         ConfigError: the body names neither or both, or this server works offline; answered with 422.
         DataError: the file is in no data folder; answered with 422.
     """
-    if (wanted.hub is None) == (wanted.file is None):
-        fix = 'Send {"hub": {"name": "owner/name"}} or {"file": "folder/rows.jsonl"}.'
-        raise ConfigError([Problem("body", None, "names neither or both of hub and file.", fix)])
+    if (wanted.hub is not None) + (wanted.file is not None) + wanted.sample != 1:
+        fix = 'Send {"hub": {"name": "owner/name"}}, {"file": "folder/rows.jsonl"} or {"sample": true}.'
+        raise ConfigError([Problem("body", None, "names none or several of hub, file and sample.", fix)])
     return _document(intakes.get(_begun(wanted)))
 
 
@@ -116,6 +117,8 @@ def dismiss_import(import_id: int) -> None:
 
 
 def _begun(wanted: NewImport) -> int:
+    if wanted.sample:
+        return dataset_imports.from_sample()
     if wanted.hub is None:
         return dataset_imports.from_folder(wanted.file or "")
     if reason := dataset_imports.hub_reason():
