@@ -1,5 +1,4 @@
-// Scripts that need no server: relative times, dialogs that close on Escape, marks on invalid
-// fields. Components call them from `js_on_load`.
+// Scripts that need no server: relative times, marks on invalid fields. Components call them from `js_on_load`.
 (() => {
   "use strict";
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -135,9 +134,6 @@
     performance.mark("lathe-live");
   }
 
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") document.querySelector(".dialog .dialog-cancel")?.click();
-  });
   setInterval(updateTimes, 1000);
 
   // The menu of a phone does not stay open when the screen becomes wide.
