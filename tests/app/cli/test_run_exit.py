@@ -5,7 +5,7 @@ from commands import lathe
 from played_run import SUMMARY, PlayedRun
 
 from app.cli.runs import run as cli_run
-from app.pages.common.html import status_word
+from app.words import runs as words
 from worker.store.tables import Status
 
 SAME = {"prompt_ids_equal": True, "answers_equal": True, "equal": True}
@@ -32,5 +32,5 @@ def test_the_end_of_a_run_is_its_exit_code_and_its_status(home, capsys, status, 
     row = next(line for line in lathe("runs").stdout.splitlines() if line.startswith(played.id))
     assert f" {word}  " in row
     run = played.row
-    assert f"</i>{word}</span>" in status_word(run.status, run.request, differs=run.differs)
+    assert words.status(run)[1] == word
     assert run.has_result is (summary is not None)

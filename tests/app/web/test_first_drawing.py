@@ -30,7 +30,6 @@ DOUBLED = (
     "[...document.querySelectorAll('[id]')].map((one) => one.id).filter((id, at, all) => id && all.indexOf(id) !== at)"
 )
 FILLED = tuple(page.path for page in PAGES if not page.is_read)
-STEADY = FILLED
 
 
 def stored(name, **settings):
@@ -97,7 +96,7 @@ class TestInABrowser:
     pytestmark = IN_BROWSER
 
     def test_the_live_page_takes_its_place_without_a_shift(self, opened, subtests):
-        for path in STEADY:
+        for path in FILLED:
             with subtests.test(path):
                 opened.goto(path)
                 before = opened.evaluate(PLACES)
