@@ -23,7 +23,8 @@
       this.shared = shared;
       this.element = make("section", "plot");
       const header = this.element.appendChild(make("header"));
-      header.append((this.title = make("h3")), (this.readout = make("div", "plot-readout")));
+      this.menu = window.lathe.plotMenu(this);
+      header.append((this.title = make("h3")), (this.readout = make("div", "plot-readout")), this.menu.menu);
       this.canvas = this.element.appendChild(make("div", "plot-canvas"));
       this.canvas.tabIndex = 0;
       this.canvas.setAttribute("role", "img");
@@ -35,7 +36,8 @@
     describe(spec) {
       this.spec = { scale: 1, unit: "", marks: [], limits: [], height: 170, ...spec };
       this.title.textContent = this.spec.unit ? `${this.spec.title}, ${this.spec.unit}` : this.spec.title;
-      this.canvas.style.height = `${this.spec.height}px`;
+      this.menu.name(this.title.textContent);
+      this.canvas.style.height = `${window.lathe.heightOfPlot(this)}px`;
       this.canvas.setAttribute("aria-label", this.title.textContent); // until there are points
       this.lines = [];
     }
@@ -150,7 +152,7 @@
     }
 
     size() {
-      return { width: Math.max(this.canvas.clientWidth, 120), height: this.spec.height };
+      return { width: Math.max(this.canvas.clientWidth, 120), height: window.lathe.heightOfPlot(this) };
     }
 
     // Limits far above the values are not in the range; they are named at the upper edge.
@@ -205,6 +207,7 @@
     }
 
     resize() {
+      this.canvas.style.height = `${window.lathe.heightOfPlot(this)}px`;
       this.plot?.setSize(this.size());
       this.reserve();
     }

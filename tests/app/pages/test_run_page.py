@@ -100,6 +100,24 @@ class TestPlots:
         page.wait_for_function("() => lathe.plotsOfRun().range === null")
         assert "training 1." in page.locator(".plot-canvas").first.get_attribute("aria-label")
 
+    def test_a_plot_is_saved_as_points_and_as_a_picture(self, page):
+        for label, name in (("Points (CSV)", "loss.csv"), ("Picture (PNG)", "loss.png")):
+            page.get_by_label("Menu of the plot Loss").click()
+            with page.expect_download() as download:
+                page.get_by_role("button", name=label).first.click()
+            assert download.value.suggested_filename == name
+            content = download.value.path().read_bytes()
+            assert content.startswith(b"step,training\n" if name == "loss.csv" else b"\x89PNG")
+
+    def test_a_plot_fills_the_screen_until_escape(self, page):
+        canvas = page.locator(".plot-canvas").first
+        page.get_by_label("Menu of the plot Loss").click()
+        page.get_by_role("button", name="Full screen").first.click()
+        page.wait_for_function("() => document.querySelector('.plot-canvas').clientHeight > 500")
+        page.evaluate("document.exitFullscreen()")
+        page.wait_for_function("() => document.querySelector('.plot-canvas').clientHeight === 170")
+        assert canvas.is_visible()
+
     def test_phases_have_durations(self, page):
         says(page, ".phase-list", "loading model", "training")
 
