@@ -16,7 +16,8 @@ def test_every_handler_answers_a_call_without_values(home):
             failed.add(item["api_name"])
         if answer.status_code == 422:
             refused.add(item["api_name"])
-    assert called and failed == refused == set()
+    assert len(called) > 40 and failed == set()
+    assert refused == set()
 
 
 def test_a_value_that_a_component_refuses_is_answered_with_the_reason(home, capfd):
