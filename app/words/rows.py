@@ -38,6 +38,19 @@ def any_long(values: Iterable[Any]) -> bool:
     return any(map(_is_long, values))
 
 
+def token_signs(tokens: Iterable[Any]) -> set[str]:
+    """Which of the signs special, cut and continued a legend of these tokens explains."""
+    signs: set[str] = set()
+    for token in tokens:
+        if token.special:
+            signs.add("special")
+        if token.cut:
+            signs.add("cut")
+        if not token.text:
+            signs.add("continued")
+    return signs
+
+
 def visible(text: str) -> str:
     """A token's text with visible white space; other unprintable characters as their code point."""
     shown = text.translate(_VISIBLE)

@@ -35,7 +35,7 @@ from app.web.templating import TEMPLATES
 from app.web.theme import chosen, header
 from app.words import numbers
 from app.words.datasets import where
-from app.words.rows import CONTINUED, visible
+from app.words.rows import CONTINUED, token_signs, visible
 from training.units import NONE, byte_size
 from worker.store.database import UNREACHABLE
 from worker.store.sight import HIDDEN
@@ -67,6 +67,7 @@ TEMPLATES.globals |= {
     "HIDDEN": HIDDEN,
     "place_of": where,
     "visible": visible,
+    "token_signs": token_signs,
     "CONTINUED": CONTINUED,
 }
 

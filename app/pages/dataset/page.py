@@ -26,6 +26,7 @@ from worker.store import database
 from worker.store.tables import Dataset
 
 WAITING_SECONDS, QUIET_SECONDS = 1.5, 10.0
+_PAGES = {"first": "First", "previous": "← Previous", "next": "Next →", "last": "Last"}
 
 Move = tuple[str, str, str | None]
 """A link to another row: its id, its label, and its address; None if there is nothing to go to."""
@@ -37,10 +38,7 @@ def shown(query: QueryParams) -> Context:
     view = ViewState.of(pairs)
     item, document = _read(view.id)
     view = _complete(replace(view, id=item.id), document)
-    values = (
-        _measured(view, item) if view.tab in MEASURED else {"rows": _rows, "columns": _columns}[view.tab](view, item)
-    )
-    caller = callers.current()
+    tab, caller = {"rows": _rows, "columns": _columns}.get(view.tab, _measured), callers.current()
     return {
         "view": view,
         "dataset": document,
@@ -53,7 +51,7 @@ def shown(query: QueryParams) -> Context:
         "words": words,
         "row_words": row_words,
         "seconds": QUIET_SECONDS,
-    } | values
+    } | tab(view, item)
 
 
 def _read(dataset_id: str) -> tuple[Dataset, dict[str, Any]]:
@@ -78,8 +76,8 @@ def _rows(view: ViewState, item: Dataset) -> Context:
     try:
         return _found(view, item) if view.search else _page(view, item)
     except DataError as error:
-        place = f"Row {error.line:,}" if error.line else "The file"
-        return {"unreadable": f"{place} {error.message}", "fix": error.fix}
+        subject = f"Row {error.line:,}" if error.line else "The file"
+        return {"unreadable": f"{subject} {error.message}", "fix": error.fix}
 
 
 def _page(view: ViewState, item: Dataset) -> Context:
@@ -87,16 +85,14 @@ def _page(view: ViewState, item: Dataset) -> Context:
     first = snapshot.first_row(view)
     last = rows[-1]["row"] if rows else first
     following = min(first + PAGE_ROWS, last + 1)
-
-    def move(row: int, *, exists: bool) -> str | None:
-        return view.link(row=row, whole=0) if exists else None
-
-    moves: list[Move] = [
-        ("rows-first", "First", move(1, exists=first > 1)),
-        ("rows-previous", "← Previous", move(max(first - PAGE_ROWS, 1), exists=first > 1)),
-        ("rows-next", "Next →", move(following, exists=following <= reachable)),
-        ("rows-last", "Last", move((reachable - 1) // PAGE_ROWS * PAGE_ROWS + 1, exists=last < reachable)),
-    ]
+    moves = _moves(
+        view,
+        "row",
+        first=1 if first > 1 else None,
+        previous=max(first - PAGE_ROWS, 1) if first > 1 else None,
+        next=following if following <= reachable else None,
+        last=(reachable - 1) // PAGE_ROWS * PAGE_ROWS + 1 if last < reachable else None,
+    )
     return {"rows": rows, "first": first, "last": last, "reachable": reachable, "moves": moves, "search": None}
 
 
@@ -105,14 +101,12 @@ def _found(view: ViewState, item: Dataset) -> Context:
     state = search.state  # read before the rows: the last of them are not missed
     rows, count = snapshot.matches(item, view, search), len(search.matches)
     first = (view.match - 1) // PAGE_ROWS * PAGE_ROWS + 1
-
-    def move(match: int, *, exists: bool) -> str | None:
-        return view.link(match=match, whole=0) if exists else None
-
-    moves: list[Move] = [
-        ("rows-previous", "← Previous", move(max(first - PAGE_ROWS, 1), exists=first > 1)),
-        ("rows-next", "Next →", move(first + PAGE_ROWS, exists=first + PAGE_ROWS <= count)),
-    ]
+    moves = _moves(
+        view,
+        "match",
+        previous=max(first - PAGE_ROWS, 1) if first > 1 else None,
+        next=first + PAGE_ROWS if first + PAGE_ROWS <= count else None,
+    )
     return {
         "rows": rows,
         "search": search,
@@ -122,6 +116,14 @@ def _found(view: ViewState, item: Dataset) -> Context:
         "moves": moves,
         "seconds": WAITING_SECONDS if state == "running" else QUIET_SECONDS,
     }
+
+
+def _moves(view: ViewState, name: str, **targets: int | None) -> list[Move]:
+    """Links to the pages of rows that begin with these values of `name`; None where there is no such page."""
+    return [
+        (f"rows-{page}", _PAGES[page], view.link(**{name: target, "whole": 0}) if target else None)
+        for page, target in targets.items()
+    ]
 
 
 def _columns(view: ViewState, item: Dataset) -> Context:

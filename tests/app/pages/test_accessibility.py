@@ -28,6 +28,9 @@ PAGES = {
     "New sweep": ("/new-sweep?clone={finished}", "#start-sweep"),
     "Data sets": ("/datasets", "table.sets"),
     "Data set": ("/dataset?id={dataset}", "table"),
+    "Data set, columns": ("/dataset?id={dataset}&tab=columns", ".as-seen"),
+    "Data set, tokens": ("/dataset?id={dataset}&tab=tokens&model=static/starter&max_length=8", ".tokens"),
+    "Data set, lengths": ("/dataset?id={dataset}&tab=lengths&model=static/starter&max_length=none", "figure svg"),
     "Playground": ("/playground", "#playground-models input"),
     "Diagnose": ("/diagnose", "textarea"),
     "Import": ("/import", "textarea"),
@@ -35,7 +38,18 @@ PAGES = {
     "Tour": ("/start", "section.step"),
     "System": ("/system", "section.panel table"),
 }
-RARE = ("Runs, none", "Run, unknown", "Sweeps, none", "New sweep", "Import", "Settings", "Tour")
+RARE = (
+    "Runs, none",
+    "Run, unknown",
+    "Sweeps, none",
+    "New sweep",
+    "Import",
+    "Settings",
+    "Tour",
+    "Data set, columns",
+    "Data set, tokens",
+    "Data set, lengths",
+)
 STILL = """document.getAnimations().forEach((one) =>
   one.effect.getComputedTiming().endTime === Infinity ? one.cancel() : one.finish())"""
 """Ends what fades and moves."""
