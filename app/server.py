@@ -37,26 +37,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     uploads = _own_upload_folder(settings.uploads_dir)
     _prepare_gradio(uploads)
     from app import pages
-    from app.web import api, authentication, downloads, gradio_calls, model_endpoint, order, security, serving
-    from app.web.rest import (
-        before_run,
-        comparing,
-        diagnoses,
-        evaluations,
-        notifications,
-        openapi,
-        playground,
-        records,
-        reference,
-        sharing,
-        sweeps,
-        system,
-        tour,
-        users,
-    )
-    from app.web.rest import settings as settings_routes
-    from app.web.rest.data import dataset_imports, datasets, tokens
-    from app.web.rest.openapi import ERRORS
+    from app.web import api, authentication, framing, gradio_calls, model_endpoint, security, serving
+    from app.web.rest import application, openapi, reference, sharing
     from app.web.streams import live
 
     app = FastAPI(title="Lathe", docs_url=None, redoc_url=None, openapi_url=openapi.DOCUMENT_PATH)
@@ -65,12 +47,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.feeds = live.Feeds()
     server_token.server_token(settings)  # creates the token if there is none
-    runs_and_queue = (api, downloads, order, live, records, comparing, sweeps, evaluations)
-    before = (before_run, dataset_imports, datasets, tokens, diagnoses)
-    models = (model_endpoint, playground)
-    of_users = (users, settings_routes, notifications, tour)
-    for part in (*runs_and_queue, *before, *models, sharing, system, *of_users, reference):
-        app.include_router(part.router, responses=ERRORS)
+    routers = [*map(application.router, application.ROUTERS), model_endpoint.router, reference.router]
+    for router in routers:
+        app.include_router(router, responses=openapi.ERRORS)
     for view in pages.VIEWS:
         app.include_router(view.router())
     app.include_router(pages.POSTED)
@@ -93,7 +72,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(serving.RequestLimits, most=settings.connections)
     app.add_middleware(authentication.Authentication, rules=rules, settings=settings)
     app.add_middleware(security.Hosts, rules=rules)
-    app.add_middleware(security.BrowserRules)
+    app.add_middleware(framing.BrowserRules)
     app.add_middleware(serving.Turns)
     with warnings.catch_warnings():
         # Gradio warns for every app with several pages, even with ssr_mode=False.

@@ -34,7 +34,12 @@ def written(value: Any) -> str:
 
 
 class UserError(Exception):
-    """An error that the user can fix; `problems` has at least one entry. `message` and `fix` are those of the first."""
+    """An error that the user can fix; `problems` has at least one entry. `message` and `fix` are those of the first.
+
+    `status` is that of the answer to an HTTP request.
+    """
+
+    status = 422
 
     def __init__(self, field: str, value: Any, message: str, fix: str = "", *others: Problem) -> None:
         self.problems = [Problem(field, value, message, fix), *others]
@@ -52,6 +57,18 @@ class UserError(Exception):
     @property
     def fix(self) -> str:
         return self.problem.fix
+
+
+class NotFound(UserError):  # noqa: N818
+    """What was named does not exist, or the user does not see it."""
+
+    status = 404
+
+
+class Conflict(UserError):  # noqa: N818
+    """The state of what was named does not allow the change."""
+
+    status = 409
 
 
 def openai_form(status: int, problem: Problem) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from typing import Any
 
 from app.access import callers, server_token
-from training.errors import UserError
+from training.errors import Conflict
 from worker.settings import get_settings
 from worker.store import accounts, database
 
 
-class NoOwnToken(UserError):  # noqa: N818
+class NoOwnToken(Conflict):
     """The caller's token cannot be replaced here."""
 
 

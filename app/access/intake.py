@@ -15,7 +15,7 @@ from typing import Any
 from app.access.permissions import check_change
 from app.errors import storage_problem
 from app.words.datasets import problems_of
-from training.errors import DataError, UserError
+from training.errors import DataError, NotFound
 from worker.store import sight
 from worker.store.tables import LOCAL, Dataset
 
@@ -41,7 +41,7 @@ class Intake:
     ended: float = field(default=0.0)
 
 
-class ImportNotFound(UserError):  # noqa: N818
+class ImportNotFound(NotFound):
     """No import has this id."""
 
 

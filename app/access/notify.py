@@ -21,6 +21,8 @@ TEST_SECONDS = 10.0
 class TooSoon(UserError):  # noqa: N818
     """The channel was tested a moment ago."""
 
+    status = 429
+
 
 @dataclass(frozen=True)
 class Wish:

@@ -9,6 +9,8 @@ from worker.store.tables import LOCAL
 class Forbidden(UserError):  # noqa: N818
     """The caller may not change another user's run or data set; the message names the owner if the caller sees them."""
 
+    status = 403
+
 
 def check_change(field: str, value: str, owner: str) -> None:
     """Checks that the caller may change what `owner` owns.

@@ -8,7 +8,7 @@ from sqlmodel import Session, select
 
 from app.access import callers
 from app.access.ownership import own_dataset, own_run, own_sweep
-from training.errors import UserError
+from training.errors import NotFound, UserError
 from worker.settings import get_settings
 from worker.store import accounts, database, shares
 from worker.store.shares import LINK, Kind
@@ -19,7 +19,7 @@ MOST = 100
 """Users with whom one thing may be shared."""
 
 
-class LinkNotFound(UserError):  # noqa: N818
+class LinkNotFound(NotFound):
     """No link has this key; its owner may have withdrawn it."""
 
 

@@ -1,6 +1,5 @@
 """The REST API. Every error is {"error": {field, value, message, fix}}; a user error also lists all its `problems`."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, FastAPI, Query, Request
@@ -10,43 +9,23 @@ from sqlalchemy import exc
 from starlette.exceptions import HTTPException
 
 from app.access import callers, changes, quickstart
-from app.access.account import NoOwnToken
-from app.access.intake import ImportNotFound
-from app.access.notify import TooSoon
-from app.access.permissions import Forbidden
-from app.access.sharing import LinkNotFound
 from app.documents.run import brief, document
 from app.errors import is_full, storage_problem
-from app.web.rest.before_run import settings_object
 from app.web.rest.openapi import RUN_BODY, methods_of
-from app.web.rest.routing import Answer, JsonRouter, Key, Limit, Offset, Step, answers
+from app.web.rest.routing import Answer, JsonRouter, Key, Limit, Offset, Step, answers, malformed, settings_object
 from app.web.rest.run_answers import RunAnswer, RunList, SeriesList
 from app.web.security import HEADERS, ErrorResponse, error
 from app.words.datasets import data_problems
 from training.config.choices import Strategy
 from training.config.fields import parse
-from training.errors import DataError, Problem, UserError
-from worker.datasets.datasets import DatasetInUse, DatasetNotFound
-from worker.disk.background import AlreadyFreeing
+from training.errors import DataError, UserError
 from worker.runs import submit
-from worker.runs.shared_diagnoses import DiagnosisNotFound, TooManyShared
 from worker.store import database, runs
-from worker.store.accounts import AccountNotFound
 from worker.store.database import UNREACHABLE
-from worker.store.evaluations import EvaluationActive, EvaluationEnded, EvaluationNotFound
 from worker.store.listed import run_list
 from worker.store.measured import series
-from worker.store.notifications.channels import ChannelNotFound
-from worker.store.playground.prompt_sets import PromptSetNotFound
-from worker.store.playground.serving import ServedNotFound
-from worker.store.runs import NotEnded, NotResumable, NotRunning, RunNotFound
-from worker.store.schema import NewerDatabase
-from worker.store.submissions import KeyReused, Submission
-from worker.store.sweeps import SweepActive, SweepEnded, SweepNotFound
-from worker.store.system.aside import NotAside
-from worker.store.system.machines import MachineNotFound, MachineReports
+from worker.store.submissions import Submission
 from worker.store.tables import Status
-from worker.store.waiting import NotWaiting
 
 
 class Health(Answer):
@@ -54,39 +33,6 @@ class Health(Answer):
 
     status: Literal["ok"]
 
-
-_STATUS: dict[type[UserError], int] = {
-    RunNotFound: 404,
-    DatasetNotFound: 404,
-    DatasetInUse: 409,
-    AccountNotFound: 404,
-    NotRunning: 409,
-    NotResumable: 409,
-    NotEnded: 409,
-    NotWaiting: 409,
-    SweepNotFound: 404,
-    SweepEnded: 409,
-    SweepActive: 409,
-    EvaluationNotFound: 404,
-    EvaluationEnded: 409,
-    EvaluationActive: 409,
-    MachineNotFound: 404,
-    MachineReports: 409,
-    NotAside: 409,
-    AlreadyFreeing: 409,
-    KeyReused: 409,
-    ChannelNotFound: 404,
-    NoOwnToken: 409,
-    TooSoon: 429,
-    Forbidden: 403,
-    ImportNotFound: 404,
-    LinkNotFound: 404,
-    DiagnosisNotFound: 404,
-    TooManyShared: 409,
-    ServedNotFound: 404,
-    PromptSetNotFound: 404,
-    NewerDatabase: 503,
-}
 
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"]
 
@@ -208,11 +154,9 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(UserError)
     async def refused(_: Request, refused: UserError) -> JSONResponse:
         found = data_problems(refused) if isinstance(refused, DataError) else refused.problems
-        return ErrorResponse(_STATUS.get(type(refused), 422), *found)
+        return ErrorResponse(refused.status, *found)
 
-    @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, problem: RequestValidationError) -> JSONResponse:
-        return ErrorResponse(422, *(_malformed(one) for one in problem.errors()))
+    app.add_exception_handler(RequestValidationError, malformed)  # type: ignore[arg-type]
 
     async def not_stored(_: Request, error: Exception) -> JSONResponse:
         problem = storage_problem(error)
@@ -235,20 +179,6 @@ def install_error_handlers(app: FastAPI) -> None:
         )
         answer.headers.update(HEADERS)  # this answer passes no middleware
         return answer
-
-
-def _malformed(problem: Mapping[str, Any]) -> Problem:
-    """A value that has the wrong type or is out of bounds, as an error."""
-    place, *rest = (str(part) for part in problem["loc"])
-    invalid = problem["type"] == "json_invalid"
-    field, value = (place, None) if invalid or not rest else (_joined(rest), str(problem["input"])[:200])
-    message = f"is not valid JSON: {problem['ctx']['error']}." if invalid else f"{problem['msg']}."
-    return Problem(field, value, message, "Correct it and send the request again.")
-
-
-def _joined(names: list[str]) -> str:
-    """The name of a value inside others, without positions in lists."""
-    return ".".join(name for name in names if not name.isdigit()) or names[0]
 
 
 def _document(run_id: str) -> dict[str, Any]:

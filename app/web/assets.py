@@ -6,7 +6,6 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-import gradio as gr
 from markupsafe import Markup
 
 STATIC = Path(__file__).resolve().parents[2] / "static"
@@ -117,5 +116,5 @@ def static_url(name: str) -> str:
 @cache
 def plotly_url() -> str:
     """The address of the Plotly that Gradio includes."""
-    assets = Path(gr.__file__).parent / "templates" / "frontend" / "assets"
+    assets = _folder("gradio") / "templates" / "frontend" / "assets"
     return f"/assets/{next(assets.glob('PlotlyPlot-*.js')).name}"

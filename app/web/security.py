@@ -1,27 +1,22 @@
-"""Security between the network and the pages: allowed hosts, origins, routes, body sizes and browser headers.
+"""Security between the network and the pages: allowed hosts, origins, routes and body sizes, and the form of refusals.
 
 Plain ASGI middleware outside Gradio, so it does not depend on Gradio's own checks.
 """
 
 import re
-import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from anyio import to_thread
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException
-from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.peers import hostname, is_loopback
 from app.errors import shortened
 from app.web.addresses import PAGES
-from app.web.first_drawing.drawing import FirstDrawings
-from app.web.theme import chosen, frame
 from training.errors import Problem, openai_form
 from worker.settings import Settings
 
@@ -49,12 +44,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
 }
-# Gradio compiles its templates in the browser and needs unsafe-eval; inline scripts run only with the nonce.
-_CONTENT_POLICY = (
-    "default-src 'self'; script-src 'self' 'nonce-{nonce}' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; base-uri 'self'; "
-    "form-action 'self'; frame-ancestors 'none'"
-)
 
 
 @dataclass(frozen=True)
@@ -116,7 +105,7 @@ class Gate:
         if refusal is not None:
             await refusal(scope, receive, send)
         elif scope["type"] == "http":
-            await self.app(_without(scope, b"x-forwarded-host"), receive, send)
+            await self.app(without_header(scope, b"x-forwarded-host"), receive, send)
         else:
             await self.app(scope, receive, send)
 
@@ -180,57 +169,6 @@ class _Unless:
             await self.send(message)
 
 
-class BrowserRules:
-    """Adds security headers, and our frame around Gradio's pages."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        nonce = secrets.token_urlsafe(16)
-        return await self.app(_uncompressed(scope), receive, _Framing(scope, nonce, send))
-
-
-class _Framing:
-    """Forwards a response with added headers; buffers an HTML page to frame it."""
-
-    def __init__(self, scope: Scope, nonce: str, send: Send) -> None:
-        self.scope, self.path, self.nonce, self.send = scope, scope["path"], nonce, send
-        self.start: Message | None = None
-        self.body = b""
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            headers.update(HEADERS)
-            if self.path.startswith("/assets/") or (self.path == "/theme.css" and b"v=" in self.scope["query_string"]):
-                headers["Cache-Control"] = "public, max-age=31536000, immutable"  # their addresses contain a hash
-            if headers.get("content-type", "").startswith("text/html"):
-                headers.setdefault("Content-Security-Policy", _CONTENT_POLICY.format(nonce=self.nonce))
-                headers["Cache-Control"] = "no-store"
-                self.start = message
-                return
-        if self.start is None:
-            await self.send(message)
-        else:
-            await self._hold(message, self.start)
-
-    async def _hold(self, message: Message, start: Message) -> None:
-        self.body += message.get("body", b"")
-        if message.get("more_body"):
-            return
-        if b"<gradio-app" in self.body:
-            drawings: FirstDrawings = self.scope["app"].state.first_drawings
-            request = Request(self.scope)
-            first, links = await to_thread.run_sync(drawings.draw, request), drawings.links(self.path)
-            self.body = frame(self.body.decode(), self.path, self.nonce, first, links, chosen(request.cookies)).encode()
-            MutableHeaders(scope=start)["Content-Length"] = str(len(self.body))
-        await self.send(start)
-        await self.send({"type": "http.response.body", "body": self.body})
-
-
 class ErrorResponse(JSONResponse):
     """Problems in the form of all errors of the API; below /v1/ in that of OpenAI's API, which has only the first."""
 
@@ -252,14 +190,8 @@ def error(status: int, field: str, value: str | None, message: str, fix: str) ->
     return ErrorResponse(status, Problem(field, value, message, fix))
 
 
-def _uncompressed(scope: Scope) -> Scope:
-    """Removes accept-encoding for pages, which we edit; the large files of a page stay compressed."""
-    if "." in scope["path"] or scope["path"].startswith(("/gradio_api/", "/api/")):
-        return scope
-    return _without(scope, b"accept-encoding")
-
-
-def _without(scope: Scope, header: bytes) -> Scope:
+def without_header(scope: Scope, header: bytes) -> Scope:
+    """The scope of the same request without a header."""
     return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name != header]}
 
 

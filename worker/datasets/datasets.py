@@ -15,7 +15,7 @@ from training.data.files.formats import file_format
 from training.data.inspection import Inspection
 from training.data.issues import Issue
 from training.data.row_formats import UNKNOWN
-from training.errors import DataError, UserError
+from training.errors import Conflict, DataError, NotFound
 from worker.datasets import bundles, incoming, row_pages, token_cache
 from worker.datasets.checking import check_file
 from worker.datasets.incoming import plain_name
@@ -28,11 +28,11 @@ from worker.store.tables import LOCAL, Dataset, Run
 ID_LENGTH = 16
 
 
-class DatasetNotFound(UserError):  # noqa: N818
+class DatasetNotFound(NotFound):
     """No data set has this id."""
 
 
-class DatasetInUse(UserError):  # noqa: N818
+class DatasetInUse(Conflict):
     """A queued or running run uses it."""
 
 

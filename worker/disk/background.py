@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from training.errors import UserError
+from training.errors import Conflict
 from worker.disk import freeing, usage
 from worker.disk.freeing import MayChange, Progress
 from worker.disk.offers import Freeable
@@ -20,7 +20,7 @@ FRESH_SECONDS = 60.0
 _SHARE = 20  # a measurement takes at most this share of the time: one of a minute is repeated after 20 minutes
 
 
-class AlreadyFreeing(UserError):  # noqa: N818
+class AlreadyFreeing(Conflict):
     """Disk space is being freed already."""
 
 

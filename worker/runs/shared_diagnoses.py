@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from training.errors import UserError
+from training.errors import Conflict, NotFound
 from training.redaction import clean, redact_all
 from training.whole_file import write_whole
 from worker.settings import get_settings
@@ -27,11 +27,11 @@ _HEAD_BYTES = LOG_BYTES // 4
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
-class DiagnosisNotFound(UserError):  # noqa: N818
+class DiagnosisNotFound(NotFound):
     """No shared diagnosis has this id."""
 
 
-class TooManyShared(UserError):  # noqa: N818
+class TooManyShared(Conflict):
     """The owner has shared as many diagnoses as an owner may."""
 
 

@@ -35,6 +35,8 @@ class AccountError(UserError):
 class AccountNotFound(AccountError):  # noqa: N818
     """There is no such account."""
 
+    status = 404
+
 
 def add(*, session: Session, name: str, admin: bool = False, limits: Limits | None = None) -> str:
     """Creates an account and returns its token.

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import or_
 from sqlmodel import Session, col, delete, select
 
-from training.errors import UserError
+from training.errors import Conflict, NotFound
 from training.redaction import redact_all
 from worker.store import database, quotas, runs, waiting
 from worker.store.tables import Evaluation, Run, Status
@@ -17,15 +17,15 @@ from worker.store.work import EVALUATION
 _FREE: dict[str, Any] = {"device": "", "stopping": False, "phase": "", "done": 0, "total": 0}
 
 
-class EvaluationNotFound(UserError):  # noqa: N818
+class EvaluationNotFound(NotFound):
     """No evaluation has this id."""
 
 
-class EvaluationEnded(UserError):  # noqa: N818
+class EvaluationEnded(Conflict):
     """The evaluation has ended and cannot be stopped."""
 
 
-class EvaluationActive(UserError):  # noqa: N818
+class EvaluationActive(Conflict):
     """The evaluation is queued or running and cannot be deleted."""
 
 

@@ -15,7 +15,7 @@ from sqlmodel import delete as delete_from
 
 from training.config.fields import in_words
 from training.config.run_config import Changes, RunConfig
-from training.errors import UserError
+from training.errors import Conflict, NotFound, UserError
 from worker.file_store import run_files
 from worker.settings import get_settings
 from worker.store import database, history, shares
@@ -28,19 +28,19 @@ ID_LENGTH = 12
 SHORTEST_PREFIX = 4
 
 
-class RunNotFound(UserError):  # noqa: N818
+class RunNotFound(NotFound):
     """No run has this id, or several begin with it."""
 
 
-class NotRunning(UserError):  # noqa: N818
+class NotRunning(Conflict):
     """The run has ended and cannot be stopped."""
 
 
-class NotResumable(UserError):  # noqa: N818
+class NotResumable(Conflict):
     """The run is neither failed nor stopped."""
 
 
-class NotEnded(UserError):  # noqa: N818
+class NotEnded(Conflict):
     """The run is queued or running, so it cannot be deleted or archived."""
 
 

@@ -19,6 +19,8 @@ MIGRATIONS = ROOT / "migrations"
 class NewerDatabase(UserError):  # noqa: N818
     """A newer version of Lathe has changed the tables: this one would read and write them wrongly."""
 
+    status = 503
+
 
 @cache
 def revisions() -> list[str]:

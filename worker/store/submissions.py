@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlmodel import Session, col, delete, select
 
-from training.errors import UserError
+from training.errors import Conflict
 from worker.store import database
 from worker.store.tables import IdempotencyKey
 
@@ -19,7 +19,7 @@ KEPT_SECONDS = 24 * 3600.0
 LONGEST_KEY = 200
 
 
-class KeyReused(UserError):  # noqa: N818
+class KeyReused(Conflict):
     """The key was sent before, with another body."""
 
 

@@ -8,22 +8,22 @@ from typing import Any
 
 from sqlmodel import Session, col, func, select
 
-from training.errors import UserError
+from training.errors import Conflict, NotFound
 from worker.store import database
 from worker.store.measured.metrics import WHOLE_RUN
 from worker.store.runs import SHORTEST_PREFIX, new_id
 from worker.store.tables import Metric, Run, Status, Sweep
 
 
-class SweepNotFound(UserError):  # noqa: N818
+class SweepNotFound(NotFound):
     """No sweep has this id, or several begin with it."""
 
 
-class SweepEnded(UserError):  # noqa: N818
+class SweepEnded(Conflict):
     """All runs of the sweep have ended, so it cannot be stopped."""
 
 
-class SweepActive(UserError):  # noqa: N818
+class SweepActive(Conflict):
     """A run of the sweep is queued or running, so it cannot be deleted."""
 
 
@@ -68,11 +68,11 @@ def locked(*, session: Session, sweep_id: str) -> Sweep:
     return found
 
 
-def listing(*, session: Session, limit: int = 200) -> list[Sweep]:
-    """The sweeps, newest first."""
+def listing(*, session: Session, limit: int = 200, offset: int = 0) -> list[Sweep]:
+    """The sweeps, newest first, without the first `offset`."""
     kept = select(Sweep).where(col(Sweep.deleted_at).is_(None))
     newest = kept.order_by(col(Sweep.created_at).desc(), col(Sweep.id).desc())
-    return list(session.exec(newest.limit(limit)))
+    return list(session.exec(newest.limit(limit).offset(offset)))
 
 
 def deleted(*, session: Session) -> list[str]:

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, update
 from sqlmodel import Session, col, select
 from sqlmodel.sql.expression import SelectOfScalar
 
-from training.errors import UserError
+from training.errors import Conflict
 from worker.store import database, history, quotas, runs
 from worker.store.tables import QueueState, Run, Status
 
@@ -20,7 +20,7 @@ HIGH, NORMAL, LOW = 1, 0, -1
 PRIORITIES = {"high": HIGH, "normal": NORMAL, "low": LOW}
 
 
-class NotWaiting(UserError):  # noqa: N818
+class NotWaiting(Conflict):
     """The run is not queued, so its place in the queue cannot change."""
 
 

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.access import callers
 from app.web.rest.openapi import RUN_BODY, ErrorEntry, raw_body
-from app.web.rest.routing import Answer, JsonRouter, answers
+from app.web.rest.routing import Answer, JsonRouter, answers, settings_object
 from app.words import forecast as forecast_words
 from app.words import forecast as solving_words
 from app.words import templates as template_words
@@ -274,18 +274,6 @@ async def import_configuration(request: Request) -> dict[str, Any]:
     """
     text = (await request.body()).decode("utf-8", "replace")
     return await run_in_threadpool(lambda: import_text(text, None, "body").document())
-
-
-def settings_object(values: Any) -> dict[str, Any]:
-    """The body of a request that has to be an object of settings.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    if isinstance(values, dict):
-        return values
-    fix = 'Send the settings, for example {"model": "Qwen/Qwen3-0.6B", "data": "0123456789abcdef"}.'
-    raise ConfigError([Problem("body", None, "is not a JSON object.", fix)])
 
 
 def _reached(config: RunConfig) -> RunConfig:

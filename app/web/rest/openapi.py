@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict
 
 from training.config.fields import settings
 from training.config.run_config import RunConfig
-from worker.sweeps.spec import SweepSpec
 
 DOCUMENT_PATH = "/api/openapi.json"
 SETTINGS = "#/components/schemas/RunConfig"
@@ -116,6 +115,8 @@ def install(app: FastAPI) -> None:
 
 def described(app: FastAPI) -> dict[str, Any]:
     """The document of an application."""
+    from worker.sweeps.spec import SweepSpec
+
     document = get_openapi(
         title="Lathe",
         version=version("lathe-workbench"),

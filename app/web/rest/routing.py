@@ -1,19 +1,24 @@
-"""What routes share: bounded parameters, JSON bodies within the limits of training/config/json_text.py, and the forms of answers.
+"""What routes share: bounded parameters, JSON bodies within the limits of training/config/json_text.py, the forms of answers,
+and the answer to malformed requests.
 
 Answers are dictionaries of `app/documents`, sent as they are: the forms describe them and convert nothing. A test compares real
 answers with them.
 """
 
 import json
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from sqlmodel import SQLModel
 
+from app.web.security import ErrorResponse
 from training.config import json_text
+from training.config.fields import ConfigError
+from training.errors import Problem
 from worker.store import submissions
 
 MOST = 2**53 - 1
@@ -112,5 +117,35 @@ def sends(media: str, description: str) -> dict[str, Any]:
     return {"response_model": None, "response_class": Response, "responses": described}
 
 
+def settings_object(values: Any) -> dict[str, Any]:
+    """The body of a request that has to be an object of settings.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if isinstance(values, dict):
+        return values
+    fix = 'Send the settings, for example {"model": "Qwen/Qwen3-0.6B", "data": "0123456789abcdef"}.'
+    raise ConfigError([Problem("body", None, "is not a JSON object.", fix)])
+
+
 def _is_binary(media: str) -> bool:
     return media in ("application/zip", "application/octet-stream")
+
+
+async def malformed(_: Request, error: RequestValidationError) -> ErrorResponse:
+    """The answer to values that have the wrong type or are out of bounds."""
+    return ErrorResponse(422, *map(_problem, error.errors()))
+
+
+def _problem(invalid: Mapping[str, Any]) -> Problem:
+    place, *rest = (str(part) for part in invalid["loc"])
+    unread = invalid["type"] == "json_invalid"
+    field, value = (place, None) if unread or not rest else (_joined(rest), str(invalid["input"])[:200])
+    message = f"is not valid JSON: {invalid['ctx']['error']}." if unread else f"{invalid['msg']}."
+    return Problem(field, value, message, "Correct it and send the request again.")
+
+
+def _joined(names: list[str]) -> str:
+    """The name of a value inside others, without positions in lists."""
+    return ".".join(name for name in names if not name.isdigit()) or names[0]

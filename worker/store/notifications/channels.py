@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from sqlmodel import Session, col, or_, select
 
-from training.errors import UserError
+from training.errors import NotFound, UserError
 from worker.store import database
 from worker.store.tables import ChannelKind, Event, NotificationChannel, WebhookFormat
 
@@ -23,7 +23,7 @@ class ChannelError(UserError):
     """The channel cannot be stored."""
 
 
-class ChannelNotFound(UserError):  # noqa: N818
+class ChannelNotFound(NotFound):
     """There is no such channel, or it belongs to another user."""
 
 

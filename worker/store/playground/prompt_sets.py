@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlmodel import Session, col, select
 
-from training.errors import UserError
+from training.errors import NotFound, UserError
 from worker.store import database
 from worker.store.tables import PromptSet
 
@@ -14,7 +14,7 @@ _MOST_CHARACTERS = 20_000
 _MOST_NAME = 120
 
 
-class PromptSetNotFound(UserError):  # noqa: N818
+class PromptSetNotFound(NotFound):
     """No prompt set has this id."""
 
 

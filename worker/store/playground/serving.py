@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement
 from sqlmodel import Session, col, select
 
-from training.errors import UserError
+from training.errors import NotFound
 from training.redaction import redact
 from worker.store import database
 from worker.store.tables import DeviceLease, ServedModel, ServedState
@@ -16,7 +16,7 @@ from worker.store.work import SERVED
 REPLACED = "Its user asked for other models."
 
 
-class ServedNotFound(UserError):  # noqa: N818
+class ServedNotFound(NotFound):
     """No served model has this id."""
 
 

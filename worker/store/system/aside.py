@@ -3,7 +3,7 @@ no run uses them after a failure of their hardware."""
 
 from sqlmodel import Session, col, delete, func, select
 
-from training.errors import UserError
+from training.errors import Conflict
 from training.redaction import redact
 from worker.store import database
 from worker.store.tables import MachineAside, MachineFailure
@@ -12,7 +12,7 @@ FAILURES = 2
 """So many within LATHE_PUT_ASIDE_HOURS put a machine aside."""
 
 
-class NotAside(UserError):  # noqa: N818
+class NotAside(Conflict):
     """The machine is not put aside."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy
 from sqlmodel import Session, col, delete, select
 
-from training.errors import UserError
+from training.errors import Conflict, NotFound
 from worker.store import database
 from worker.store.tables import DeviceLease, Machine, Run, ServedModel, Status
 
@@ -18,11 +18,11 @@ SERVING = "serving"
 """The phase in the lease of a served model, which has no run."""
 
 
-class MachineNotFound(UserError):  # noqa: N818
+class MachineNotFound(NotFound):
     """No machine has this name."""
 
 
-class MachineReports(UserError):  # noqa: N818
+class MachineReports(Conflict):
     """The machine's worker is running, so the machine cannot be removed."""
 
 

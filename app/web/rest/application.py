@@ -1,0 +1,67 @@
+"""The routes of the REST API, and an application of some of them for commands, without middleware, pages and Gradio."""
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+
+from app.web.rest.routing import malformed
+
+ROUTERS = {
+    "app.web.api": "runs healthz",
+    "app.web.downloads": "adapter model merged card answers outputs archive config static",
+    "app.web.order": "runs queue",
+    "app.web.streams.live": "live log log-window plots pages",
+    "app.web.rest.records": "log events stream archives",
+    "app.web.rest.comparing": "compare",
+    "app.web.rest.sweeps": "sweeps",
+    "app.web.rest.evaluations": "evaluations",
+    "app.web.rest.before_run": "checks forecasts renderings targets imports",
+    "app.web.rest.data.dataset_imports": "imports files",
+    "app.web.rest.data.datasets": "datasets",
+    "app.web.rest.data.tokens": "tokens",
+    "app.web.rest.diagnoses": "diagnosis diagnoses",
+    "app.web.rest.playground": "served prompt-sets prompts",
+    "app.web.rest.sharing": "shares",
+    "app.web.rest.system": "system",
+    "app.web.rest.users": "users",
+    "app.web.rest.settings": "settings",
+    "app.web.rest.notifications": "notifications",
+    "app.web.rest.tour": "tour",
+}
+"""The modules with routes, in the order in which their paths are compared, and a word in each path of theirs."""
+
+
+def router(module: str) -> APIRouter:
+    """The routes of a module, which is imported."""
+    found: APIRouter = import_module(module).router
+    return found
+
+
+def application(path: str) -> FastAPI:
+    """An application with the routes that a path can mean. Their caller is the user who runs the server.
+
+    What a route raises is raised to the caller, but for malformed parameters, which are answered as by the server.
+    """
+    return _of(modules(path))
+
+
+def modules(path: str) -> tuple[str, ...]:
+    """The modules with routes that a path can mean."""
+    words = {part.partition(".")[0] for part in path.split("/")}
+    return tuple(module for module, named in ROUTERS.items() if words & set(named.split()))
+
+
+@cache
+def _of(modules: tuple[str, ...]) -> FastAPI:
+    handlers: Any = {RequestValidationError: malformed, Exception: _raised}
+    made = FastAPI(openapi_url=None, exception_handlers=handlers)
+    for module in modules:
+        made.include_router(router(module))
+    return made
+
+
+async def _raised(_: Request, error: Exception) -> None:
+    raise error
