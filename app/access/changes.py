@@ -1,28 +1,28 @@
 """Changes by users to runs, the queue and data sets, each with a permission check.
 
-Pages and REST use these functions, which also raise the errors of the worker functions that they call.
+Pages and REST use these functions, which also raise the errors of the worker functions that they call. What only one of them
+needs is imported there, since every command would wait for it.
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from app.access import callers, sharing
+from app.access import callers, installation, sharing
 from app.access.ownership import own_dataset, own_evaluation, own_run, own_sweep
 from app.access.permissions import Forbidden, check_admin, check_change
 from training.config.choices import Strategy
 from worker.datasets import datasets
-from worker.disk import background
-from worker.disk.offers import Freeable
-from worker.evaluations import submit as evaluating
-from worker.runs import shared_diagnoses, submit
+from worker.runs import submit
 from worker.store import database, evaluations, runs, waiting
 from worker.store.sight import ANOTHER_RUN
 from worker.store.submissions import Submission
-from worker.store.system import aside, machines
 from worker.store.tables import Evaluation, Run
-from worker.sweeps import delete as sweep_delete
-from worker.sweeps import start
-from worker.sweeps.spec import SweepSpec
+
+if TYPE_CHECKING:
+    from worker.sweeps.spec import SweepSpec
+
+# The page System uses these.
+free_disk, remove_machine, use_machine = installation.free_disk, installation.remove_machine, installation.use_machine
 
 
 def stop(run_id: str) -> None:
@@ -47,12 +47,14 @@ def resume(
     submit.resume(own_run(run_id), step_down=step_down, strategy=strategy, num_processes=num_processes, reach=reach)
 
 
-def start_sweep(spec: SweepSpec, submission: Submission | None = None) -> str:
+def start_sweep(spec: "SweepSpec", submission: Submission | None = None) -> str:
     """Queues the runs of a sweep, which belong to the caller; returns its id, that of the first sweep for a known `submission`.
 
     Raises:
         ConfigError: no run can start.
     """
+    from worker.sweeps import start
+
     caller = callers.current()
     return start.start(spec, reach=caller.reach, owner=caller.name, submission=submission).id
 
@@ -63,6 +65,8 @@ def stop_sweep(sweep_id: str) -> None:
     Raises:
         Forbidden: another user owns it.
     """
+    from worker.sweeps import start
+
     start.stop(own_sweep(sweep_id))
 
 
@@ -73,7 +77,9 @@ def delete_sweep(sweep_id: str) -> None:
         Forbidden: another user owns it.
         SweepActive: one of its runs is queued or running.
     """
-    sweep_delete.delete(own_sweep(sweep_id))
+    from worker.sweeps import delete
+
+    delete.delete(own_sweep(sweep_id))
 
 
 def edit(
@@ -136,6 +142,8 @@ def evaluate(run_id: str, data: str, values: dict[str, Any]) -> Evaluation:
     Raises:
         Forbidden: another user owns the run.
     """
+    from worker.evaluations import submit as evaluating
+
     caller = callers.current()
     return evaluating.submit(own_run(run_id), values, data=data, reach=caller.reach, owner=caller.name)
 
@@ -157,6 +165,8 @@ def delete_evaluation(evaluation_id: str) -> None:
     Raises:
         Forbidden: another user owns its run.
     """
+    from worker.evaluations import submit as evaluating
+
     evaluating.remove(own_evaluation(evaluation_id))
 
 
@@ -221,6 +231,8 @@ def delete_shared_diagnosis(diagnosis_id: str) -> None:
         DiagnosisNotFound: there is none.
         Forbidden: another user shared it.
     """
+    from worker.runs import shared_diagnoses
+
     shared = shared_diagnoses.get(diagnosis_id)
     check_change("diagnosis", shared.id, shared.owner)
     shared_diagnoses.delete(shared.id)
@@ -235,39 +247,3 @@ def _check_passing(run_id: str, passed: list[Run]) -> None:
         error = Forbidden("run", run_id, message, "Ask an admin to move it.")
         callers.refuse(error.problem)
         raise error
-
-
-def free_disk(kinds: Collection[Freeable]) -> None:
-    """Starts to free disk space; checkpoints only of runs that the caller may change.
-
-    Raises:
-        Forbidden: a kind belongs to the whole installation, and the caller is no admin.
-    """
-    for kind in kinds:
-        if not kind.of_runs:
-            check_admin("kinds", kind.value)
-    caller = callers.current()
-    background.disk().free(tuple(kinds), caller.may_change, caller.name)
-
-
-def remove_machine(name: str) -> None:
-    """Removes a machine that no longer reports.
-
-    Raises:
-        Forbidden: the caller is no admin.
-    """
-    check_admin("machine", name)
-    with database.write() as session:
-        machines.remove(session=session, name=name)
-
-
-def use_machine(name: str) -> None:
-    """Takes back a machine that was put aside after failures.
-
-    Raises:
-        Forbidden: the caller is no admin.
-        NotAside: it is not put aside.
-    """
-    check_admin("machine", name)
-    with database.write() as session:
-        aside.use(session=session, host=name)

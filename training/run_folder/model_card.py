@@ -5,9 +5,7 @@ import re
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
-
-import huggingface_hub
+from typing import TYPE_CHECKING, Any
 
 from training.config import name_values
 from training.config.choices import Task
@@ -20,6 +18,9 @@ from training.run_folder.lineage import Lineage
 from training.run_folder.paths import CARD_FILE
 from training.scoring.paired import Paired
 from training.scoring.words import in_words
+
+if TYPE_CHECKING:
+    import huggingface_hub
 
 _PACKAGES = (
     "lathe-workbench", "torch", "transformers", "peft", "trl", "accelerate", "deepspeed", "bitsandbytes", "torchao", "torch-optimi",
@@ -75,8 +76,10 @@ def write_parity(folder: Path, found: dict[str, Any]) -> None:
     card.write_text(before + section + mark + after, encoding="utf-8")
 
 
-def metadata(config: RunConfig, lineage: Lineage, kind: str) -> huggingface_hub.ModelCardData:
+def metadata(config: RunConfig, lineage: Lineage, kind: str) -> "huggingface_hub.ModelCardData":
     """The card's metadata, without names that are not valid on a hub: a hub rejects a card with such a name."""
+    import huggingface_hub
+
     base, relation = shared(config).model, {"adapter": "adapter", "merged": "merge", "model": "finetune"}[kind]
     names = [source.name for source in lineage.data if _HUB_NAME.fullmatch(source.name)]
     base_model: dict[str, Any] = {}

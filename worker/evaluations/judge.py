@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-import httpx
 
 from training.errors import Problem, UserError
 from training.evaluation.request import Judge
 from worker.settings import get_settings
 
+if TYPE_CHECKING:
+    import httpx
+
 _ROUTE = "/chat/completions"
-_TIMEOUT = httpx.Timeout(10.0, read=120.0)
+_CONNECT_SECONDS, _READ_SECONDS = 10.0, 120.0
 _LONGEST_REPLY = 200_000  # bytes
 _AT_ONCE = 4
 _TRIES, _WAIT_SECONDS = 4, 1.0
@@ -65,7 +66,10 @@ def judged(
     Raises:
         JudgeError: the judge did not answer, or refused; names the row.
     """
-    with httpx.Client(timeout=_TIMEOUT, headers=_headers(judge.url)) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
+    import httpx
+
+    timeout = httpx.Timeout(_CONNECT_SECONDS, read=_READ_SECONDS)
+    with httpx.Client(timeout=timeout, headers=_headers(judge.url)) as client, ThreadPoolExecutor(_AT_ONCE) as pool:
         done = 0
         for start in range(0, len(records), _AT_ONCE * 4):
             if stopped():
@@ -85,7 +89,9 @@ def score_in(reply: str, scale: float) -> float | None:
     return value / scale if 0 <= value <= scale else None
 
 
-def _ask(client: httpx.Client, judge: Judge, record: dict[str, Any]) -> Judgement:
+def _ask(client: "httpx.Client", judge: Judge, record: dict[str, Any]) -> Judgement:
+    import httpx
+
     content = judge.filled(record["prompt"], record["answer"], record["expected"])
     body = {"model": judge.model, "temperature": 0, "messages": [{"role": "user", "content": content}]}
     for attempt in range(_TRIES):
@@ -103,7 +109,7 @@ def _ask(client: httpx.Client, judge: Judge, record: dict[str, Any]) -> Judgemen
     raise JudgeError("judge_url", judge.url, f"row {record['row'] + 1:,}: {reason}.", _FIX)
 
 
-def _post(client: httpx.Client, address: str, body: dict[str, Any]) -> tuple[int, str]:
+def _post(client: "httpx.Client", address: str, body: dict[str, Any]) -> tuple[int, str]:
     """Status and text of the answer; redirects are not followed, and a longer answer is cut."""
     with closing(client.send(client.build_request("POST", address, json=body), stream=True)) as answer:
         received = b""

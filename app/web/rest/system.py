@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Body, Query
 from pydantic import Field
 
-from app.access import callers, changes
+from app.access import callers, installation
 from app.documents import system as system_document
 from app.web.rest.routing import Answer, BodyForm, JsonRouter, answers, columns
 from app.web.rest.users import AccountUse
@@ -255,7 +255,7 @@ def show_run_sizes(ids: Annotated[str, Query(description="Ids of runs, separated
 @router.post("/api/system/free", status_code=202, **answers(System, 202))
 def free_disk(wanted: Annotated[Wanted, Body()]) -> dict[str, Any]:
     """Starts to free the `kinds` of files; `disk.freeing` of the answer and of `GET /api/system` is the progress."""
-    changes.free_disk(wanted.kinds)
+    installation.free_disk(wanted.kinds)
     return system_document.document(callers.current().may_change)
 
 
@@ -269,12 +269,12 @@ def measure_disk() -> dict[str, Any]:
 @router.post("/api/system/machines/{name}/remove", **answers(RemovedMachine))
 def remove_machine(name: str) -> dict[str, Any]:
     """Removes a machine that no longer reports."""
-    changes.remove_machine(name)
+    installation.remove_machine(name)
     return {"name": name, "removed": True}
 
 
 @router.post("/api/system/machines/{name:path}/use", **answers(UsedMachine))
 def use_machine(name: str) -> dict[str, Any]:
     """Takes back a machine that was put aside after failures."""
-    changes.use_machine(name)
+    installation.use_machine(name)
     return {"name": name, "put_aside": False}
