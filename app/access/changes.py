@@ -7,7 +7,7 @@ needs is imported there, since every command would wait for it.
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from app.access import callers, installation, sharing
+from app.access import callers, sharing
 from app.access.ownership import own_dataset, own_evaluation, own_run, own_sweep
 from app.access.permissions import Forbidden, check_admin, check_change
 from training.config.choices import Strategy
@@ -20,9 +20,6 @@ from worker.store.tables import Evaluation, Run
 
 if TYPE_CHECKING:
     from worker.sweeps.spec import SweepSpec
-
-# The page System uses these.
-free_disk, remove_machine, use_machine = installation.free_disk, installation.remove_machine, installation.use_machine
 
 
 def stop(run_id: str) -> None:

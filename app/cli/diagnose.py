@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
+from app.cli.client import connect, path_of
 from app.cli.errors import CommandError
-from app.cli.options import ready
-from app.cli.sources.server import chosen, run_path
 from app.words import numbers
 from training.model_info.dimensions import read_dimensions
 from worker.diagnosis.diagnosis import Diagnosis, diagnose
@@ -68,13 +67,7 @@ def _of_log(parts: list[Excerpt], model: str | None, micro_batch: int | None) ->
 
 
 def _of_run(run_id: str, model: str | None, micro_batch: int | None) -> dict[str, Any]:
-    if server := chosen():
-        return dict(server.get(run_path(run_id, "/diagnosis"), model=model, micro_batch=micro_batch))
-    from worker.supervision import run_diagnosis
-
-    ready()
-    shape = read_dimensions(model) if model else None
-    return run_diagnosis.of_run(run_id, dimensions=shape, micro_batch=micro_batch)
+    return dict(connect().get(path_of("runs", run_id, "/diagnosis"), model=model, micro_batch=micro_batch))
 
 
 def _read(log: str) -> list[Excerpt]:

@@ -5,8 +5,8 @@ from typing import Any, NoReturn
 
 import click
 
+from app.cli.client import check_here
 from app.cli.options import Group
-from app.cli.sources.server import check_command
 from app.errors import storage_problem
 from training.errors import DataError, Problem, UserError
 
@@ -18,9 +18,12 @@ class CommandError(UserError):
 class Reporting(click.Command):
     """A command that prints user errors on stderr, or with --json as {"error": [...]} on stdout, and exits with 1."""
 
+    only_here = False
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            check_command(ctx.command_path.split()[1:])
+            if self.only_here:
+                check_here(ctx.command_path)
             return super().invoke(ctx)
         except Exception as error:
             problems = explain(error)
@@ -31,6 +34,12 @@ class Reporting(click.Command):
 
 class Command(Reporting):
     """A command of `lathe`."""
+
+
+class LocalCommand(Command):
+    """A command that works on the machine of the installation only."""
+
+    only_here = True
 
 
 class ReportingGroup(Reporting, Group):

@@ -1,14 +1,12 @@
 """`lathe notify`: the webhooks and e-mail addresses that get a message when a run ends or its loss is not finite."""
 
 import json
-from typing import Any
-from urllib.parse import quote
 
 import click
 
+from app.cli.client import connect, path_of
 from app.cli.errors import Command
-from app.cli.options import Group, json_option, ready
-from app.cli.sources.server import chosen
+from app.cli.options import Group, json_option
 
 _PATH = "/api/notifications"
 
@@ -31,7 +29,7 @@ def listing(as_json: bool) -> None:
     """List your channels, and the latest messages with their outcome."""
     from app.words import numbers
 
-    found = _document()
+    found = connect().get(_PATH)
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -67,7 +65,9 @@ def add(address: str, events: tuple[str, ...], form: str | None, everyone: bool,
 
     ADDRESS is the URL of a webhook (Slack, Discord, Mattermost, ntfy or your own), or an e-mail address.
     """
-    made = _add(address, events or ("finished", "failed", "diverged"), form, everyone=everyone)
+    events = events or ("finished", "failed", "diverged")
+    wanted = {"address": address, "events": events, "format": form, "everyone": everyone}
+    made = connect().send("POST", _PATH, json=wanted)
     said = f"Added {made['address']} as {made['id']}. `lathe notify test {made['id']}` sends a test."
     click.echo(json.dumps(made) if as_json else said)
 
@@ -77,13 +77,7 @@ def add(address: str, events: tuple[str, ...], form: str | None, everyone: bool,
 @json_option
 def remove(channel_id: str, as_json: bool) -> None:
     """Remove a channel."""
-    if server := chosen():
-        server.send("DELETE", f"{_PATH}/{quote(channel_id, safe='')}")
-    else:
-        from app.access import notify
-
-        ready()
-        notify.remove(channel_id)
+    connect().send("DELETE", path_of("notifications", channel_id))
     click.echo(json.dumps({"id": channel_id, "removed": True}) if as_json else f"Removed {channel_id}.")
 
 
@@ -93,44 +87,8 @@ def remove(channel_id: str, as_json: bool) -> None:
 @click.pass_context
 def test(ctx: click.Context, channel_id: str, as_json: bool) -> None:
     """Send a test message and print the outcome. Exit code 1 if it was not accepted."""
-    sent = _test(channel_id)
+    sent = connect().send("POST", path_of("notifications", channel_id, "/test"))
     delivered = sent["state"] == "delivered"
     said = "Delivered." if delivered else f"Not delivered. {sent['reason']}"
     click.echo(json.dumps(sent) if as_json else said)
     ctx.exit(0 if delivered else 1)
-
-
-def _document() -> dict[str, Any]:
-    """The channels and the latest messages, as `lathe notify list --json` prints them."""
-    if server := chosen():
-        return dict(server.get(_PATH))
-    from app.access import notify
-    from app.documents.notifications import document
-
-    ready()
-    return document(notify.listing(), notify.history())
-
-
-def _add(address: str, events: tuple[str, ...], form: str | None, *, everyone: bool) -> dict[str, Any]:
-    """Adds a channel and returns it."""
-    if server := chosen():
-        wanted = {"address": address, "events": list(events), "format": form, "everyone": everyone}
-        return dict(server.send("POST", _PATH, json=wanted))
-    from app.access import notify
-    from app.documents.notifications import channel_document
-    from worker.store.tables import WebhookFormat
-
-    ready()
-    wish = notify.Wish(address, events, WebhookFormat(form) if form else None, everyone)
-    return channel_document(notify.add(wish))
-
-
-def _test(channel_id: str) -> dict[str, Any]:
-    """Sends a test message and returns it with the outcome."""
-    if server := chosen():
-        return dict(server.send("POST", f"{_PATH}/{quote(channel_id, safe='')}/test"))
-    from app.access import notify
-    from app.documents.notifications import message_document
-
-    ready()
-    return message_document(notify.test(channel_id))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.errors import Command
+from app.cli.errors import Command, LocalCommand
 from app.cli.options import json_option, path_type
 from training.config.choices import Quantization
 from training.run_folder.gguf_types import GgufType
@@ -49,7 +49,7 @@ def export(
     cli_export.export(run_id, output, to, form, force=force, as_json=as_json)
 
 
-@click.command(cls=Command)
+@click.command(cls=LocalCommand)
 @run_argument
 @click.option("--to", metavar="FOLDER", type=path_type, required=True, help="A folder that does not exist yet.")
 @click.option("--step", metavar="N", type=click.IntRange(min=1), help="The checkpoint's step. Default: the newest.")
@@ -64,7 +64,7 @@ def gather(run_id: str, to: Path, step: int | None, as_json: bool) -> None:
     cli_export.gather(run_id, to, step, as_json=as_json)
 
 
-@click.command(cls=Command)
+@click.command(cls=LocalCommand)
 @run_argument
 @click.argument("forms", metavar="[FORM]...", nargs=-1, type=click.Choice(FORMS))
 @json_option
@@ -81,7 +81,7 @@ def verify(run_id: str, forms: tuple[str, ...], as_json: bool) -> None:
     cli_verify.verify(run_id, forms, as_json=as_json)
 
 
-@click.command(cls=Command)
+@click.command(cls=LocalCommand)
 @run_argument
 @click.argument("repo", metavar="OWNER/NAME")
 @merged_option

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from app.cli.errors import Command
+from app.cli.errors import Command, LocalCommand
 from app.cli.options import Group, json_option
 
 FREEABLE = ("finished_checkpoints", "tokens", "uploads", "resumable_checkpoints", "unknown_runs")
@@ -15,7 +15,7 @@ port_type = click.IntRange(1, 65535)
 port_option = click.option("--port", type=port_type, help="Port to listen on.  [default: LATHE_PORT or 7860]")
 
 
-@click.command(cls=Command)
+@click.command(cls=LocalCommand)
 @host_option
 @port_option
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
@@ -31,7 +31,7 @@ def up(ctx: click.Context, host: str | None, port: int | None, open_browser: boo
     ctx.exit(serve.up(host, port, open_browser=open_browser))
 
 
-@click.command(cls=Command)
+@click.command(cls=LocalCommand)
 @host_option
 @port_option
 def web(host: str | None, port: int | None) -> None:
@@ -41,7 +41,7 @@ def web(host: str | None, port: int | None) -> None:
     serve.web(host, port)
 
 
-@click.command(cls=Command)
+@click.command(cls=LocalCommand)
 @click.option(
     "--drain", is_flag=True, help="On stop, wait until the runs here have saved a checkpoint and are requeued."
 )
@@ -86,7 +86,7 @@ def machines() -> None:
     """
 
 
-@machines.command()
+@machines.command(cls=Command)
 @click.argument("name")
 def use(name: str) -> None:
     """Let runs on several machines use NAME again."""
@@ -96,7 +96,7 @@ def use(name: str) -> None:
     click.echo(f"Runs on several machines use {name} again.")
 
 
-@click.command(cls=Command)
+@click.command(cls=LocalCommand)
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:

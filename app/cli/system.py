@@ -2,13 +2,11 @@
 
 import json
 from typing import Any
-from urllib.parse import quote
 
 import click
 
+from app.cli.client import MACHINES, connect, path_of
 from app.cli.errors import CommandError
-from app.cli.options import ready
-from app.cli.sources.server import chosen
 from app.words import numbers
 from app.words.system import (
     FREEABLE,
@@ -30,6 +28,7 @@ from training.units import NONE, byte_size
 from worker.disk.offers import Freeable
 from worker.disk.usage import Kind
 
+_PATH = "/api/system"
 _SECONDS = 600.0  # disks can be large
 
 
@@ -189,45 +188,19 @@ def services(document: dict[str, Any]) -> list[tuple[str, str]]:
 
 def read() -> dict[str, Any]:
     """The installation, as `lathe system --json` prints it; measures the disk use first."""
-    if server := chosen():
-        return dict(server.send("GET", "/api/system", params={"wait": True}, seconds=_SECONDS))
-    from app.documents import system
-
-    ready()
-    return system.document(everything, wait=True)
+    return dict(connect().send("GET", _PATH, params={"wait": True}, seconds=_SECONDS))
 
 
 def freed(kinds: list[str]) -> dict[str, Any]:
     """Frees disk space, and returns what was freed and what could not be."""
-    if server := chosen():
-        server.send("POST", "/api/system/free", json={"kinds": kinds}, seconds=_SECONDS)
-        return dict(read()["disk"]["freeing"])
-    from app.documents import disk
-    from worker.disk import background
-    from worker.store.tables import LOCAL
-
-    ready()
-    progress = background.disk().free(tuple(Freeable(kind) for kind in kinds), everything, LOCAL)
-    return dict(disk.document(background.disk().wait(), progress, everything)["freeing"])
+    connect().send("POST", f"{_PATH}/free", json={"kinds": kinds}, seconds=_SECONDS)
+    return dict(read()["disk"]["freeing"])
 
 
 def use_machine(name: str) -> None:
     """Takes back a machine that was put aside after failures.
 
     Raises:
-        NotAside: it is not put aside.
+        NotAside, ServerError: it is not put aside.
     """
-    if server := chosen():
-        server.send("POST", f"/api/system/machines/{quote(name, safe='')}/use")
-        return
-    from worker.store import database
-    from worker.store.system import aside
-
-    ready()
-    with database.write() as session:
-        aside.use(session=session, host=name)
-
-
-def everything(_owner: str) -> bool:
-    """The permission of a user of the command line."""
-    return True
+    connect().send("POST", path_of(MACHINES, name, "/use"))

@@ -6,12 +6,16 @@ from typing import Any
 
 import click
 
-from app.cli.errors import Command, CommandError
+from app.cli.client import connect, path_of
+from app.cli.errors import Command, CommandError, LocalCommand
 from app.cli.options import Group, json_option
 from app.words.numbers import table
 from training.units import parse_size
 
 name_argument = click.argument("name", metavar="NAME")
+
+_PATH = "/api/users"
+_MOST = 100_000  # accounts in a list
 
 _NO_LIMIT = "none"
 _DISK = "max_disk_bytes"
@@ -45,16 +49,10 @@ def user() -> None:
 @json_option
 def add(name: str, admin: bool, as_json: bool, **limits: str | None) -> None:
     """Create an account and print its token, once."""
-    from app.access.server_token import server_token
-    from worker.settings import get_settings
-    from worker.store import accounts, database
-
-    given = _given(limits)
-    database.migrate()
-    server_token(get_settings())  # a server with an account has its own token too
-    with database.write() as session:
-        token = accounts.add(session=session, name=name, admin=admin, limits=given)
-    _tell(name, token, as_json=as_json)
+    client, values = connect(), {"name": name, "admin": admin} | _given(limits)
+    if not client.remote:
+        _prepare()
+    _tell(client.send("POST", _PATH, json=values), as_json=as_json)
 
 
 @user.command(cls=Command)
@@ -63,14 +61,10 @@ def add(name: str, admin: bool, as_json: bool, **limits: str | None) -> None:
 @json_option
 def limit(name: str, as_json: bool, **limits: str | None) -> None:
     """Change what an account may use at once. What it uses already stays."""
-    from app.access import users
-    from app.cli.options import ready
-
     given = _given(limits)
     if not given:
         raise CommandError("", None, "No limit is given.", f"Give one, such as {_LIMITS[0][0]} 2.")
-    ready()
-    changed = users.limit(name, given)
+    changed = connect().send("PATCH", path_of("users", name), json=given)
     click.echo(json.dumps(changed) if as_json else _page([changed]))
 
 
@@ -78,11 +72,7 @@ def limit(name: str, as_json: bool, **limits: str | None) -> None:
 @json_option
 def listing(as_json: bool) -> None:
     """List the accounts, and what each uses of what it may use at once."""
-    from app.access import users
-    from app.cli.options import ready
-
-    ready()
-    listed = users.listing()
+    listed = connect().listed(_PATH, "users", _MOST)
     if as_json:
         click.echo(json.dumps(listed))
     elif listed:
@@ -96,13 +86,7 @@ def listing(as_json: bool) -> None:
 @json_option
 def rotate(name: str, as_json: bool) -> None:
     """Replace an account's token and print the new one, once."""
-    from app.cli.options import ready
-    from worker.store import accounts, database
-
-    ready()
-    with database.write() as session:
-        token = accounts.rotate(session=session, name=name)
-    _tell(name, token, as_json=as_json)
+    _tell(connect().send("POST", path_of("users", name, "/token")), as_json=as_json)
 
 
 @user.command(cls=Command)
@@ -110,16 +94,11 @@ def rotate(name: str, as_json: bool) -> None:
 @json_option
 def remove(name: str, as_json: bool) -> None:
     """Remove an account. Its runs and data sets stay; admins can change them."""
-    from app.cli.options import ready
-    from worker.store import accounts, database
-
-    ready()
-    with database.write() as session:
-        accounts.remove(session=session, name=name)
+    connect().send("DELETE", path_of("users", name))
     click.echo(json.dumps({"name": name, "removed": True}) if as_json else f"Removed the account {name}.")
 
 
-@click.command(cls=Command)
+@click.command(cls=LocalCommand)
 @click.option("--rotate", is_flag=True, help="Replace the token; the old one stops working.")
 @json_option
 def token(rotate: bool, as_json: bool) -> None:
@@ -168,9 +147,18 @@ def _page(listed: list[dict[str, Any]]) -> str:
     return table([["NAME", "ROLE", "DEVICES", "WAITING", "DISK"], *rows])
 
 
-def _tell(name: str, token: str, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"name": name, "token": token}))
-        return
-    click.echo(token)
-    click.echo(f"Token of {name}. It is shown only once; replace it with `lathe user rotate {name}`.", err=True)
+def _prepare() -> None:
+    """Creates the tables, and the server's own token: a server with accounts has one too."""
+    from app.access.server_token import server_token
+    from worker.settings import get_settings
+    from worker.store import database
+
+    database.migrate()
+    server_token(get_settings())
+
+
+def _tell(created: dict[str, str], *, as_json: bool) -> None:
+    name = created["name"]
+    click.echo(json.dumps(created) if as_json else created["token"])
+    if not as_json:
+        click.echo(f"Token of {name}. It is shown only once; replace it with `lathe user rotate {name}`.", err=True)

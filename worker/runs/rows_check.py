@@ -60,6 +60,11 @@ def as_document(checked: list[CheckedSet]) -> dict[str, Any]:
     return {"data_sets": [{"name": one.name, **one.report.as_json()} for one in checked]}
 
 
+def of_document(document: dict[str, Any]) -> list[CheckedSet]:
+    """The reports in such a dictionary."""
+    return [CheckedSet(one.pop("name"), Report.from_json(one)) for one in map(dict, document["data_sets"])]
+
+
 def _invalid(config: RunConfig) -> list[Problem]:
     """What makes the template or its arguments unusable."""
     return [

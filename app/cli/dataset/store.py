@@ -3,22 +3,16 @@
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 
-from app.cli.options import ready
-from app.cli.sources.runs import pages
-from app.cli.sources.server import chosen
-from app.documents import rows as rows_document
-from app.documents.dataset import find
+from app.cli import sent_files
+from app.cli.client import connect, path_of
 from app.words import numbers
 from app.words.datasets import issue_lines
 from training.data.row_formats import UNKNOWN
 from training.units import byte_size
-from worker.store import database
 
-_SEARCH_SECONDS = 3600.0  # the process that searches has a limit of its own
 _SHOWN = 2000  # characters of a value
 
 
@@ -30,13 +24,13 @@ def add(files: tuple[Path, ...], name: str | None, columns: str | None, *, as_js
     """
     if len(files) > 1 and name:
         raise click.UsageError("--name works with one file only; several files are named after their names.")
-    values = _imported(files, name, columns)
+    values = sent_files.upload(connect(), "/api/datasets", *files, name=name or files[0].name, columns=columns)
     click.echo(json.dumps(values) if as_json else _added(values))
 
 
 def listing(search: str, limit: int, *, as_json: bool) -> None:
     """Prints the data sets, newest first."""
-    listed = _listed(search, limit)
+    listed = connect().listed("/api/datasets", "datasets", limit, search=search)
     if as_json:
         click.echo(json.dumps(listed))
     elif listed:
@@ -51,7 +45,7 @@ def show(dataset_id: str, *, as_json: bool) -> None:
     Raises:
         DatasetNotFound: no data set has this id.
     """
-    values = _document(dataset_id)
+    values = connect().get(path_of("datasets", dataset_id))
     click.echo(json.dumps(values) if as_json else page(values))
 
 
@@ -61,17 +55,13 @@ def remove(dataset_id: str, *, yes: bool, as_json: bool) -> None:
     Raises:
         DatasetNotFound, DatasetInUse: it does not exist, or a run still needs it.
     """
-    item = _document(dataset_id)
+    client = connect()
+    item = client.get(path_of("datasets", dataset_id))
     if not yes:
         used = f", used by {numbers.plural(len(item['runs']), 'run')}" if item["runs"] else ""
         rows = numbers.plural(item["rows"], "row")
         click.confirm(f"Delete {item['name']} ({rows}{used})?", abort=True, err=True)
-    if server := chosen():
-        server.send("DELETE", f"/api/datasets/{item['id']}")
-    else:
-        from app.access import changes
-
-        changes.remove_dataset(item["id"])
+    client.send("DELETE", path_of("datasets", item["id"]))
     click.echo(json.dumps({"removed": item["id"]}) if as_json else f"Deleted {item['name']} ({item['id']}).")
 
 
@@ -125,52 +115,6 @@ def _added(item: dict[str, Any]) -> str:
     return "\n".join([added, *warnings, numbers.pairs(facts)])
 
 
-def _listed(search: str, limit: int) -> list[dict[str, Any]]:
-    """The data sets, newest first, as `lathe dataset list --json` prints them."""
-    if server := chosen():
-        return pages(server, "/api/datasets", "datasets", limit, search=search)
-    from app.documents import dataset
-    from worker.store import database
-
-    ready()
-    with database.read() as session:
-        return dataset.listing(session, search, limit)
-
-
-def _document(dataset_id: str) -> dict[str, Any]:
-    """One data set, as `lathe dataset show --json` prints it."""
-    if server := chosen():
-        return dict(server.get(f"/api/datasets/{quote(dataset_id, safe='')}"))
-    from app.documents import dataset
-    from worker.store import database
-
-    ready()
-    with database.read() as session:
-        return dataset.document(session, dataset_id)
-
-
-def _imported(files: tuple[Path, ...], name: str | None, columns: str | None) -> dict[str, Any]:
-    """Imports a file, or several as one data set, and returns it."""
-    if server := chosen():
-        from app.cli.sources.data_files import upload, upload_together
-
-        if len(files) == 1:
-            return upload(server, files[0], name or files[0].name, columns)
-        return upload_together(server, files)
-    from worker.datasets import datasets
-    from worker.settings import get_settings
-
-    ready()
-    get_settings().make_folders()
-    if len(files) == 1:
-        item = datasets.add(path=files[0], name=name or files[0].name, columns=columns).dataset
-    else:
-        item = datasets.add_many(paths=list(files), names=[file.name for file in files])
-    if columns and item.columns_map != columns:  # the file was already stored
-        item = datasets.save_mapping(item.id, columns)
-    return _document(item.id)
-
-
 def rows(dataset_id: str, offset: int, limit: int, search: str, *, as_json: bool) -> None:
     """Prints rows after the first `offset`, with their numbers from 1.
 
@@ -178,10 +122,10 @@ def rows(dataset_id: str, offset: int, limit: int, search: str, *, as_json: bool
         DatasetNotFound: no data set has this id.
         DataError: the rows cannot be read.
     """
-    ready()
-    with database.read() as session:
-        item = find(session, dataset_id)
-    answer = rows_document.document(item, offset, limit, search, seconds=_SEARCH_SECONDS)
+    client, path = connect(), path_of("datasets", dataset_id, "/rows")
+    answer = client.get(path, offset=offset, limit=limit, search=search)
+    while not answer.get("complete", True):  # a long search, of which each answer tells more
+        answer = client.get(path, offset=offset, limit=limit, search=search)
     click.echo(json.dumps(answer) if as_json else rows_page(answer, search))
 
 

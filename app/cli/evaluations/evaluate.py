@@ -5,16 +5,15 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 
+from app.cli import sent_files
+from app.cli.client import connect, path_of
 from app.cli.errors import CommandError
-from app.cli.options import ready
 from app.cli.runs.follow import POLL_SECONDS, QUIET_SECONDS
 from app.cli.runs.run import EXIT
 from app.cli.runs.screen import Screen, screen_for
-from app.cli.sources.server import chosen, run_path
 from app.words import evaluations as words
 from app.words import numbers
 from worker.store.tables import Status
@@ -26,7 +25,9 @@ def evaluate(run_id: str, options: dict[str, Any], *, only_queue: bool, as_json:
     Raises:
         CommandError, ConfigError: an option is invalid; nothing is queued.
     """
-    found = _submit(run_id, options["data"], request(options))
+    client, values = connect(), request(options)
+    body = values | {"data": sent_files.data(client, options["data"])}
+    found = client.send("POST", path_of("runs", run_id, "/evaluations"), json=body)
     if only_queue:
         text = f"Queued evaluation {found['id']}. Show it with: lathe evaluations {found['run_id']}"
         click.echo(json.dumps(found) if as_json else text)
@@ -45,7 +46,7 @@ def listing(run_id: str, *, as_json: bool) -> None:
     Raises:
         RunNotFound, ServerError: no run has this id.
     """
-    found = _of_run(run_id)
+    found = connect().get(path_of("runs", run_id, "/evaluations"))["evaluations"]
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -109,45 +110,6 @@ def _follow(found: dict[str, Any], screen: Screen) -> dict[str, Any]:
         line = "Waiting for a device; `lathe up` starts a worker" if waiting else words.progress(found)
         screen.update(line, found["phase"] or found["status"])
         time.sleep(POLL_SECONDS)
-        found = _document(found["id"])
+        found = connect().get(path_of("evaluations", found["id"]))
     screen.close()
     return found
-
-
-def _submit(run_id: str, data: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Queues an evaluation and returns it. A data file of this machine is sent to the server first."""
-    if server := chosen():
-        from app.cli.sources.data_files import sent_file
-
-        body = values | {"data": sent_file(server, data) if data else ""}
-        return dict(server.send("POST", run_path(run_id, "/evaluations"), json=body))
-    from app.documents.results.evaluations import document
-    from worker.evaluations import submit
-    from worker.settings import get_settings
-
-    ready()
-    get_settings().make_folders()
-    return document(submit.submit(run_id, values, data=data))
-
-
-def _of_run(run_id: str) -> list[dict[str, Any]]:
-    """The evaluations of a run, newest first."""
-    if server := chosen():
-        return list(server.get(run_path(run_id, "/evaluations"))["evaluations"])
-    from app.documents.results.evaluations import listing
-    from worker.store import database
-
-    ready()
-    with database.read() as session:
-        return listing(session, run_id)
-
-
-def _document(evaluation_id: str) -> dict[str, Any]:
-    """One evaluation."""
-    if server := chosen():
-        return dict(server.get(f"/api/evaluations/{quote(evaluation_id, safe='')}"))
-    from app.documents.results.evaluations import show
-    from worker.store import database
-
-    with database.read() as session:
-        return show(session, evaluation_id)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import click
 
+from app.cli.client import connect, path_of
 from app.cli.errors import Command, CommandError
-from app.cli.options import json_option, ready
-from app.cli.sources.server import chosen
+from app.cli.options import json_option
 
 runs_argument = click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
 
@@ -35,13 +35,13 @@ def edit(
     as_json: bool,
 ) -> None:
     """Change the name, notes or tags of runs, pin or archive them."""
-    from app.cli.sources import runs
-
     if name is not None and len(run_ids) > 1:
         raise CommandError("name", name, "is for one run.", "Give one run, or leave out --name.")
 
+    values = {"name": name, "notes": notes, "pinned": pin, "archived": archive, "add_tags": tag, "remove_tags": untag}
+
     def change(run_id: str) -> None:
-        runs.edit(run_id, {"name": name, "notes": notes, "pinned": pin, "archived": archive}, tag, untag)
+        connect().send("PATCH", path_of("runs", run_id), json=values)
 
     ctx.exit(_each(run_ids, change, "changed", as_json=as_json))
 
@@ -53,25 +53,24 @@ def edit(
 @click.pass_context
 def delete(ctx: click.Context, /, run_ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete ended runs with their results, checkpoints and metrics."""
-    from app.cli.sources import runs
-
     if not yes:
         _ask(run_ids)
-    ctx.exit(_each(run_ids, runs.delete, "deleted", as_json=as_json))
+
+    def remove(run_id: str) -> None:
+        connect().send("DELETE", path_of("runs", run_id))
+
+    ctx.exit(_each(run_ids, remove, "deleted", as_json=as_json))
 
 
 def _ask(run_ids: tuple[str, ...]) -> None:
-    from app.cli.sources import runs
     from training.units import byte_size
-    from worker.machine.sizes import size_of
-    from worker.settings import get_settings
 
-    found = [runs.document(run_id) for run_id in run_ids]
-    named = ", ".join(f"{run['name']} ({run['id']})" for run in found)
-    lost = "Results, checkpoints and metrics are lost."
-    if chosen() is None:
-        size = sum(size_of(get_settings().runs_dir / run["id"]).bytes for run in found)
-        lost = f"{lost} This frees {byte_size(size)}."
+    client = connect()
+    runs = [client.get(path_of("runs", run_id)) for run_id in run_ids]
+    named = ", ".join(f"{run['name']} ({run['id']})" for run in runs)
+    sizes = client.get("/api/system/runs", ids=",".join(run["id"] for run in runs))["runs"]
+    freed = byte_size(sum(size["bytes"] for size in sizes.values()))
+    lost = f"Results, checkpoints and metrics are lost. This frees {freed}."
     click.confirm(f"Delete {named}? {lost}", abort=True, err=True)
 
 
@@ -80,8 +79,6 @@ def _each(run_ids: tuple[str, ...], change: Callable[[str], object], done: str, 
     from app.access import bulk
     from app.words.numbers import plural
 
-    if chosen() is None:
-        ready()
     outcome = bulk.each(run_ids, change)
     if as_json:
         click.echo(json.dumps(outcome.document()))

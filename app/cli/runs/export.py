@@ -5,20 +5,21 @@ import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 import click
 
+from app.cli import sent_files
+from app.cli.client import Client, connect, path_of, whole
 from app.cli.errors import CommandError
 from app.cli.options import ready
-from app.cli.sources import data_files
-from app.cli.sources import runs as source
-from app.cli.sources.server import Server, chosen, run_path, whole
 from training.errors import UserError
 from training.run_folder import hub_upload
 from training.run_folder.gguf_types import ADAPTER_GGUF_FILE, GgufType
 from training.run_folder.paths import ARCHIVE_FILE, MERGED_FILE
 from training.units import byte_size
-from worker.runs import archive, results, run_archive
+from worker.runs import archive, results
 from worker.settings import hub_token
 from worker.store import database, runs
 from worker.store.tables import Run
@@ -76,8 +77,9 @@ def export(run_id: str, output: Path | None, to: Path | None, form: Form, *, for
     """
     if (output is None) == (to is None):
         raise CommandError("--output", None, "expected either a ZIP file or a folder.", "Give --output or --to.")
-    if server := chosen():
-        target = _download(server, run_id, output or to, form, unpack=to is not None, force=force)
+    client = connect()
+    if client.remote:
+        target = _download(client, run_id, output or to, form, unpack=to is not None, force=force)
         _tell(target, as_json=as_json)
         return
     run = _run(run_id)
@@ -130,18 +132,11 @@ def archive_run(run_id: str, output: Path, *, force: bool, as_json: bool) -> Non
         CommandError: the file exists.
         OSError: it cannot be written.
     """
-    server = chosen()
-    full_id = source.document(run_id)["id"]
+    client = connect()
+    full_id = client.get(path_of("runs", run_id))["id"]
     target = output / f"{full_id}.lathe.zip" if output.is_dir() else output
     _refuse_existing(target, "FILE", force=force)
-    if server:
-        server.download(run_path(full_id, "/archive.zip"), target)
-        _tell(target, as_json=as_json)
-        return
-    chunks = run_archive.packed(full_id)
-    with whole(target) as part, part.open("wb") as stream:
-        for chunk in chunks:
-            stream.write(chunk)
+    client.download(path_of("runs", full_id, "/archive.zip"), target)
     _tell(target, as_json=as_json)
 
 
@@ -149,9 +144,15 @@ def restore_run(archive_file: Path, *, as_json: bool) -> None:
     """Imports the run in an archive.
 
     Raises:
-        BadArchive: the file is not the archive of a run.
+        CommandError: the file is not the archive of a run.
     """
-    run = data_files.restored(archive_file)
+    try:
+        restored = sent_files.upload(connect(), "/api/archives", archive_file)
+    except UserError as error:
+        if error.problem.field != "body":
+            raise
+        raise CommandError("FILE", str(archive_file), error.message, error.fix) from None
+    run = {name: restored[name] for name in ("id", "name")}
     message = f"Imported run {run['id']}: {run['name']}\nShow  lathe show {run['id']}"
     click.echo(json.dumps(run) if as_json else message)
 
@@ -162,17 +163,33 @@ def _gguf(run: Run, form: Form) -> Path:
     )
 
 
-def _download(server: Server, run_id: str, target: Path | None, form: Form, *, unpack: bool, force: bool) -> Path:
+def _download(client: Client, run_id: str, target: Path | None, form: Form, *, unpack: bool, force: bool) -> Path:
     """Downloads a result of the server to a file, or unpacked into a folder."""
     assert target is not None
-    full_id = source.document(run_id)["id"]
+    full_id = client.get(path_of("runs", run_id))["id"]
     unpack = unpack and not form.is_file
     if target.is_dir() and not unpack:
         target = target / f"{full_id}{form.ending}"
     if not (unpack and target.is_dir() and not any(target.iterdir())):
         _refuse_existing(target, "--to" if unpack else "--output", force=force)
-    data_files.result(server, full_id, target, form.download, unpack=unpack)
+    path = path_of("runs", full_id, f"/{form.download}")
+    if unpack:
+        _download_folder(client, path, target)
+    else:
+        client.download(path, target)
     return target
+
+
+def _download_folder(client: Client, path: str, target: Path) -> None:
+    """Downloads a zip and unpacks it as the folder `target`, which is replaced."""
+    with TemporaryDirectory(dir=target.absolute().parent, prefix=".lathe-") as folder:
+        packed, part = Path(folder, "result.zip"), Path(folder, "result")
+        client.download(path, packed)
+        with ZipFile(packed) as zipped:
+            zipped.extractall(part)
+        if target.is_dir():
+            shutil.rmtree(target)
+        part.replace(target)
 
 
 def _run(run_id: str) -> Run:

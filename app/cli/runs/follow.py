@@ -5,10 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from app.cli.client import Unreachable, connect, path_of
 from app.cli.runs.screen import Screen
-from app.cli.sources import logs
-from app.cli.sources import runs as source
-from app.cli.sources.server import Unreachable
 from app.words import numbers as text
 from app.words.runs import eta
 from training.units import NONE, byte_size
@@ -41,8 +39,9 @@ def read(run_id: str, after_event: int) -> Snapshot:
     Raises:
         RunNotFound: the run was deleted.
     """
-    run = source.document(run_id)  # before the events: an ended run has no later ones
-    page = logs.events(run_id, after_event)
+    client = connect()
+    run = client.get(path_of("runs", run_id))  # before the events: an ended run has no later ones
+    page = client.get(path_of("runs", run_id, "/events"), after=after_event)
     return Snapshot(run, run["latest"], run["queue"], page["events"], page["next"])
 
 

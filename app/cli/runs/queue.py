@@ -1,13 +1,16 @@
 """`lathe queue`: the waiting runs in their order, and what changes it."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from app.cli.client import connect, path_of
 from app.cli.errors import Command, ReportingGroup
-from app.cli.options import json_option, ready
-from app.cli.sources.server import chosen, run_path
+from app.cli.options import json_option
+
+_PATH = "/api/queue"
 
 PRIORITIES = ("high", "normal", "low")
 run_argument = click.argument("run_id", metavar="RUN")
@@ -19,7 +22,7 @@ run_argument = click.argument("run_id", metavar="RUN")
 def queue(ctx: click.Context, as_json: bool) -> None:
     """Show the waiting runs in the order in which they start, or change it."""
     if ctx.invoked_subcommand is None:
-        _show(as_json=as_json)
+        _show(connect().get(_PATH), as_json=as_json)
 
 
 @queue.command(cls=Command)
@@ -33,15 +36,8 @@ def move(run_id: str, before: str | None, first: bool, last: bool, as_json: bool
     if sum((before is not None, first, last)) != 1:
         raise click.UsageError("Give one of --before RUN, --first and --last.")
     if first:
-        before = next((run["id"] for run in _document()["waiting"]), None)
-    if server := chosen():
-        server.send("POST", run_path(run_id, "/move"), json={"before": before})
-    else:
-        from app.access import changes
-
-        ready()
-        changes.move(run_id, before)
-    _show(as_json=as_json)
+        before = next((run["id"] for run in connect().get(_PATH)["waiting"]), None)
+    _show(connect().send("POST", path_of("runs", run_id, "/move"), json={"before": before}), as_json=as_json)
 
 
 @queue.command(cls=Command)
@@ -49,7 +45,7 @@ def move(run_id: str, before: str | None, first: bool, last: bool, as_json: bool
 @json_option
 def hold(run_ids: tuple[str, ...], as_json: bool) -> None:
     """Hold queued runs: they keep their place and do not start."""
-    _hold(run_ids, held=True, as_json=as_json)
+    _change(run_ids, {"held": True}, as_json=as_json)
 
 
 @queue.command(cls=Command)
@@ -57,7 +53,7 @@ def hold(run_ids: tuple[str, ...], as_json: bool) -> None:
 @json_option
 def release(run_ids: tuple[str, ...], as_json: bool) -> None:
     """Release held runs."""
-    _hold(run_ids, held=False, as_json=as_json)
+    _change(run_ids, {"held": False}, as_json=as_json)
 
 
 @queue.command(cls=Command)
@@ -66,62 +62,35 @@ def release(run_ids: tuple[str, ...], as_json: bool) -> None:
 @json_option
 def priority(run_id: str, priority: str, as_json: bool) -> None:
     """Set the priority of a queued run; runs of a higher priority start first."""
-    from app.cli.sources import runs
-
-    runs.edit(run_id, {"priority": priority})
-    _show(as_json=as_json)
+    _change([run_id], {"priority": priority}, as_json=as_json)
 
 
 @queue.command(cls=Command)
 @json_option
 def pause(as_json: bool) -> None:
     """Pause the queue: running runs continue, no other run starts."""
-    _pause(paused=True, as_json=as_json)
+    _show(connect().send("POST", _PATH, json={"paused": True}), as_json=as_json)
 
 
 @queue.command(cls=Command)
 @json_option
 def resume(as_json: bool) -> None:
     """Let waiting runs start again."""
-    _pause(paused=False, as_json=as_json)
+    _show(connect().send("POST", _PATH, json={"paused": False}), as_json=as_json)
 
 
-def _hold(run_ids: tuple[str, ...], *, held: bool, as_json: bool) -> None:
-    from app.cli.sources import runs
-
+def _change(run_ids: Sequence[str], values: dict[str, Any], *, as_json: bool) -> None:
+    client = connect()
     for run_id in run_ids:
-        runs.edit(run_id, {"held": held})
-    _show(as_json=as_json)
+        client.send("PATCH", path_of("runs", run_id), json=values)
+    _show(client.get(_PATH), as_json=as_json)
 
 
-def _pause(*, paused: bool, as_json: bool) -> None:
-    if server := chosen():
-        server.send("POST", "/api/queue", json={"paused": paused})
-    else:
-        from app.access import changes
-
-        ready()
-        changes.pause_queue(paused=paused)
-    _show(as_json=as_json)
-
-
-def _document() -> dict[str, Any]:
-    """The queue, as `lathe queue --json` prints it."""
-    if server := chosen():
-        return dict(server.get("/api/queue"))
-    from app.documents import queue
-    from worker.store import database
-
-    ready()
-    with database.read() as session:
-        return queue.document(session)
-
-
-def _show(*, as_json: bool) -> None:
+def _show(values: dict[str, Any], *, as_json: bool) -> None:
+    """Prints the queue."""
     from app.words import numbers
     from app.words import queue as words
 
-    values = _document()
     if as_json:
         click.echo(json.dumps(values))
         return

@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from psutil import pid_exists
 
+from app.cli import sent_files
+from app.cli.client import connect, path_of
 from app.cli.import_files import refuse_foreign
 from app.cli.options import ready
 from app.cli.runs.follow import follow
 from app.cli.runs.screen import screen_for
 from app.cli.runs.show import failure, results
-from app.cli.sources import runs as source
-from app.cli.sources.server import chosen
-from app.local.lock import LOCK_FILE, address_of
 from app.words import numbers
 from app.words.runs import DIFFERS, result_noun, took
 from training.config.choices import Method
@@ -45,7 +43,8 @@ def run(path: Path | None, overrides: dict[str, Any], *, like: Path | None, foll
     if path and like:
         raise click.UsageError("Give either a configuration file or --like.")
     config = like_result(like, overrides) if like else configuration(path, overrides)
-    queued = source.submit(config)
+    client = connect()
+    queued = client.submit("/api/runs", sent_files.settings(client, config))
     if misfit := (queued.get("queue") or {}).get("memory"):  # empty, or absent from an older server
         click.echo(f"Warning: {misfit} `lathe forecast` lists settings that fit.", err=True)
     if not follow:
@@ -77,7 +76,7 @@ def like_result(folder: Path, overrides: dict[str, Any]) -> RunConfig:
         UserError: there is no record, the model or data is not here, or a setting is invalid here.
     """
     record = read_record(folder)
-    if chosen():
+    if connect().remote:
         return parse(alike.settings_of(record, None, overrides))
     ready()
     with database.read() as session:
@@ -93,7 +92,7 @@ def stop(run_id: str, *, as_json: bool) -> None:
     Raises:
         RunNotFound, NotRunning: it does not exist, or has ended.
     """
-    stopped = source.stop(run_id)
+    stopped = connect().send("POST", path_of("runs", run_id, "/stop"))
     if as_json:
         click.echo(json.dumps(stopped))
     elif stopped["status"] == Status.STOPPED:
@@ -112,21 +111,14 @@ def resume(
         RunNotFound: no run has this id.
         NotResumable: it has not failed, stopped or diverged, or there are no proposed settings to step down to.
     """
-    queued = source.resume(run_id, step_down=step_down, num_processes=num_processes, strategy=strategy)
+    changes = {"step_down": step_down, "num_processes": num_processes, "strategy": strategy}
+    queued = connect().send("POST", path_of("runs", run_id, "/resume"), params=changes)
     click.echo(json.dumps(queued) if as_json else _queued(queued))
 
 
 def page_url(run_id: str) -> str:
-    """The address of the run's page: on the chosen server, at the running `lathe up` of this data folder, or by the settings."""
-    if server := chosen():
-        return f"{server.address}/run?id={run_id}"
-    settings = get_settings()
-    try:
-        holder = json.loads((settings.data_dir / LOCK_FILE).read_text(encoding="utf-8"))
-        address = holder["address"] if pid_exists(holder["pid"]) else address_of(settings.host, settings.port)
-    except (OSError, ValueError, KeyError):
-        address = address_of(settings.host, settings.port)
-    return f"{address}/run?id={run_id}"
+    """The address of the run's page."""
+    return f"{connect().pages}/run?id={run_id}"
 
 
 def _follow(run_id: str, *, as_json: bool) -> int:
@@ -138,7 +130,7 @@ def _follow(run_id: str, *, as_json: bool) -> int:
         facts = [("Show", f"lathe show {run_id}"), ("Stop", f"lathe stop {run_id}")]
         click.echo(f"\nRun {run_id} continues in the background.\n{numbers.pairs(facts)}", err=True)
         return INTERRUPTED
-    values = source.document(run_id)
+    values = connect().get(path_of("runs", run_id))
     click.echo(json.dumps(values) if as_json else ending(values))
     return NOT_AS_TRAINED if values.get("differs") else EXIT[status]
 
@@ -156,7 +148,7 @@ def ending(values: dict[str, Any]) -> str:
         facts += [("Resume", f"lathe resume {run_id}")]
     else:
         noun = result_noun(values["config"])
-        facts += [] if chosen() else [(noun.capitalize(), str(adapter_dir(values)))]
+        facts += [] if connect().remote else [(noun.capitalize(), str(adapter_dir(values)))]
         facts += [("Export", f"lathe export {run_id} -o {noun}.zip")]
     if values.get("differs"):
         facts += [("Not as trained", f"lathe verify {run_id}")]

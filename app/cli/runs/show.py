@@ -6,10 +6,7 @@ from typing import Any
 
 import click
 
-from app.cli.options import ready
-from app.cli.sources import logs as log_lines
-from app.cli.sources import runs as source
-from app.cli.sources.server import chosen
+from app.cli.client import connect, path_of
 from app.words import numbers
 from app.words.datasets import data_words
 from app.words.numbers import plain
@@ -30,13 +27,14 @@ POLL_SECONDS = 1.0
 
 def listing(status: str | None, search: str, limit: int, *, as_json: bool) -> None:
     """Prints the runs, newest first."""
-    rows = source.listing(status, search, limit)
+    client = connect()
+    rows = client.listed("/api/runs", "runs", limit, status=status, search=search)
     if as_json:
         click.echo(json.dumps(rows))
     elif rows:
         click.echo(listing_table(rows, time.time()))
         queued = any(row["status"] == Status.QUEUED for row in rows)
-        if queued and chosen() is None and (overloaded := overload.in_words()):
+        if queued and not client.remote and (overloaded := overload.in_words()):
             click.echo(overloaded, err=True)
     elif status or search:
         click.echo("No matching runs.")
@@ -50,7 +48,7 @@ def show(run_id: str, *, as_json: bool) -> None:
     Raises:
         RunNotFound, ServerError: no run has this id.
     """
-    values = source.document(run_id)
+    values = connect().get(path_of("runs", run_id))
     click.echo(json.dumps(values) if as_json else page(values, time.time()))
 
 
@@ -210,23 +208,11 @@ def table(run_ids: list[str], form: str, *, all_settings: bool) -> None:
         RunNotFound: no run has one of these ids.
         TooManyRuns: there are more than 50.
     """
-    click.echo(_compared(run_ids, form, all_settings=all_settings).rstrip("\n"))
-
-
-def _compared(run_ids: list[str], form: str, *, all_settings: bool) -> str:
-    if server := chosen():
-        ending = {"json": "", "csv": ".csv", "markdown": ".md"}.get(form, ".txt")
-        place, query = f"/api/compare{ending}", {"runs": ",".join(run_ids), "all_settings": all_settings}
-        return json.dumps(server.get(place, **query)) if form == "json" else server.text(place, params=query)
-    from app.documents.comparison import texts
-    from app.documents.comparison.document import as_json, compare
-    from worker.store import database
-
-    ready()
-    with database.read() as session:
-        found = compare(session, run_ids, all_settings=all_settings).complete()
-    forms = {"json": lambda found: json.dumps(as_json(found)), "csv": texts.as_csv, "markdown": texts.markdown}
-    return forms.get(form, texts.plain)(found)
+    ending = {"json": "", "csv": ".csv", "markdown": ".md"}.get(form, ".txt")
+    path, query = f"/api/compare{ending}", {"runs": ",".join(run_ids), "all_settings": all_settings}
+    client = connect()
+    text = json.dumps(client.get(path, **query)) if form == "json" else client.text(path, params=query)
+    click.echo(text.rstrip("\n"))
 
 
 def logs(run_id: str, *, follow: bool, tail: int, as_json: bool) -> int:
@@ -235,13 +221,14 @@ def logs(run_id: str, *, follow: bool, tail: int, as_json: bool) -> int:
     Raises:
         RunNotFound, ServerError: no run has this id.
     """
-    page = log_lines.tail(run_id, tail)
+    client, path = connect(), path_of("runs", run_id, "/log")
+    page = client.get(path, last=True, limit=tail)
     _print_lines(page["lines"], as_json)
     if not page["lines"] and not as_json:
         click.echo(f"No output yet{': the run is queued' if page['status'] == 'queued' else ''}.", err=True)
     try:
         while follow:
-            page = log_lines.following(run_id, page["next"])
+            page = client.get(path, after=page["next"])
             _print_lines(page["lines"], as_json)
             if not page["lines"]:
                 if page["ended"]:

@@ -4,13 +4,12 @@ import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import click
 
+from app.cli.client import Client, connect, path_of
 from app.cli.errors import Command, ReportingGroup
-from app.cli.options import config_type, count_type, json_option, ready
-from app.cli.sources.server import Server, chosen
+from app.cli.options import config_type, count_type, json_option
 
 if TYPE_CHECKING:
     from worker.sweeps.spec import SweepSpec
@@ -45,12 +44,12 @@ def start(file: Path, dry_run: bool, as_json: bool) -> None:
     from app.words import sweeps as words
     from worker.sweeps.spec import read_sweep
 
-    spec = read_sweep(file)
+    client, spec = connect(), read_sweep(file)
     if dry_run:
-        plan = _planned(spec)
+        plan = client.send("POST", "/api/sweeps/plan", json=_sent(client, spec), seconds=_SECONDS)
         click.echo(json.dumps(plan) if as_json else _plan(plan))
         return
-    started = _started(spec)
+    started = client.submit("/api/sweeps", _sent(client, spec), seconds=_SECONDS)
     if as_json:
         click.echo(json.dumps(started))
         return
@@ -66,7 +65,7 @@ def list_(limit: int, as_json: bool) -> None:
     from app.words import numbers
     from app.words import sweeps as words
 
-    found = _listed(limit)
+    found = connect().listed("/api/sweeps", "sweeps", limit)
     if as_json:
         click.echo(json.dumps(found))
     elif not found:
@@ -85,7 +84,7 @@ def list_(limit: int, as_json: bool) -> None:
 @json_option
 def show(sweep_id: str, as_json: bool) -> None:
     """Show one sweep: progress, the best configuration, and all trials."""
-    values = _document(sweep_id)
+    values = connect().get(path_of("sweeps", sweep_id))
     click.echo(json.dumps(values) if as_json else _page(values))
 
 
@@ -100,7 +99,7 @@ def stop(sweep_id: str, yes: bool, as_json: bool) -> None:
     """
     if sys.stdin.isatty() and not yes and not as_json:
         click.confirm(f"Stop all runs of sweep {sweep_id}?", abort=True)
-    stopped = _stopped(sweep_id)
+    stopped = connect().send("POST", path_of("sweeps", sweep_id, "/stop"))
     click.echo(
         json.dumps(stopped) if as_json else f"Stopping sweep {stopped['id']}: its runs save a checkpoint and stop."
     )
@@ -117,16 +116,11 @@ def delete(sweep_id: str, yes: bool, as_json: bool) -> None:
     """
     from app.words import sweeps as words
 
-    found = _document(sweep_id)
+    client = connect()
+    found = client.get(path_of("sweeps", sweep_id))
     if not yes:
         click.confirm(f"Delete sweep {found['name']} ({found['id']})? {words.lost(found)}", abort=True, err=True)
-    if server := chosen():
-        server.send("DELETE", _path(found["id"]))
-    else:
-        from app.access import changes
-
-        ready()
-        changes.delete_sweep(found["id"])
+    client.send("DELETE", path_of("sweeps", found["id"]))
     click.echo(json.dumps({"id": found["id"], "deleted": True}) if as_json else f"Deleted sweep {found['id']}.")
 
 
@@ -171,75 +165,9 @@ def _page(values: dict[str, Any]) -> str:
     return f"Sweep {values['id']}: {values['name']}\n{told}\n\n{numbers.table(rows, right=frozenset({0, 3}))}"
 
 
-def _planned(spec: "SweepSpec") -> dict[str, Any]:
-    """The plan of a sweep. Data files of this machine are sent to the server first."""
-    if server := chosen():
-        return dict(server.send("POST", "/api/sweeps/plan", json=_sent(server, spec), seconds=_SECONDS))
-    from worker.sweeps import plan
-
-    _ready()
-    return plan.as_document(plan.make_plan(spec))
-
-
-def _started(spec: "SweepSpec") -> dict[str, Any]:
-    """Queues the runs of a sweep and returns it. Data files of this machine are sent to the server first."""
-    if server := chosen():
-        return server.submit("/api/sweeps", _sent(server, spec), seconds=_SECONDS)
-    from app.access import changes
-
-    _ready()
-    return _document(changes.start_sweep(spec))
-
-
-def _listed(limit: int) -> list[dict[str, Any]]:
-    """The sweeps, newest first."""
-    if server := chosen():
-        return list(server.get("/api/sweeps", limit=min(limit, 200))["sweeps"])
-    from app.documents.sweep import brief
-    from worker.store import database, sweeps
-
-    ready()
-    with database.read() as session:
-        return [brief(session, sweep) for sweep in sweeps.listing(session=session, limit=limit)]
-
-
-def _document(sweep_id: str) -> dict[str, Any]:
-    """A sweep with its trials."""
-    if server := chosen():
-        return dict(server.get(_path(sweep_id)))
-    from app.documents import sweep
-    from worker.store import database
-
-    ready()
-    with database.read() as session:
-        return sweep.document(session, sweep_id)
-
-
-def _stopped(sweep_id: str) -> dict[str, Any]:
-    """Requests all runs of a sweep to stop, and returns it."""
-    if server := chosen():
-        return dict(server.send("POST", _path(sweep_id, "/stop")))
-    from app.access import changes
-
-    ready()
-    changes.stop_sweep(sweep_id)
-    return _document(sweep_id)
-
-
-def _ready() -> None:
-    from worker.settings import get_settings
-
-    ready()
-    get_settings().make_folders()
-
-
-def _path(sweep_id: str, rest: str = "") -> str:
-    return f"/api/sweeps/{quote(sweep_id, safe='')}{rest}"
-
-
-def _sent(server: Server, spec: "SweepSpec") -> dict[str, Any]:
-    """The sweep with the ids of data sets on the server in place of this machine's files, which are sent."""
-    from app.cli.sources.data_files import sent_values
+def _sent(client: Client, spec: "SweepSpec") -> dict[str, Any]:
+    """The sweep as the client sends it."""
+    from app.cli import sent_files
 
     values = spec.model_dump(mode="json", exclude_unset=True)
-    return values | {"config": sent_values(server, values["config"])}
+    return values | {"config": sent_files.values(client, values["config"])}

@@ -24,7 +24,7 @@ from worker.store import database
 router = APIRouter()
 
 ARCHIVES = "/api/archives"
-MOST_LINES = 10_000
+MOST_LINES = 100_000
 
 POLL_SECONDS = 1.0
 _QUIET_POLLS = 15

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from fastapi import Body, Query
+from fastapi import Body
 from pydantic import Field
 
 from app.access import callers, changes
 from app.documents.sweep import brief, document
 from app.web.rest.openapi import SWEEP_BODY, ErrorEntry
-from app.web.rest.routing import Answer, JsonRouter, Key, answers
+from app.web.rest.routing import Answer, JsonRouter, Key, Limit, Offset, answers
 from worker.store import database, sweeps
 from worker.store.submissions import Submission
 from worker.store.tables import Status
@@ -132,10 +132,12 @@ router = JsonRouter()
 
 
 @router.get("/api/sweeps", **answers(SweepList))
-def list_sweeps(limit: Annotated[int, Query(ge=1, le=200)] = 50) -> dict[str, Any]:
+def list_sweeps(limit: Limit = 50, offset: Offset = 0) -> dict[str, Any]:
     """The sweeps, newest first, each with the statuses of its runs and its best configuration."""
     with database.read() as session:
-        return {"sweeps": [brief(session, sweep) for sweep in sweeps.listing(session=session, limit=limit)]}
+        return {
+            "sweeps": [brief(session, sweep) for sweep in sweeps.listing(session=session, limit=limit, offset=offset)]
+        }
 
 
 @router.post("/api/sweeps", status_code=201, openapi_extra=SWEEP_BODY, **answers(SweepAnswer, 201))

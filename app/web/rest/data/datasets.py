@@ -10,7 +10,7 @@ from app.access import callers, changes
 from app.documents import dataset as document
 from app.documents import rows as rows_document
 from app.documents.dataset import BRIEF
-from app.web.rest.data.received import Received, received
+from app.web.rest.data.received import Received, in_process, received
 from app.web.rest.routing import Answer, BodyForm, JsonRouter, Limit, Offset, answers, columns
 from training.data.issues import Issue
 from worker.datasets import datasets, row_pages, row_search
@@ -172,6 +172,7 @@ def show_dataset(dataset_id: str) -> dict[str, Any]:
 
 @router.get("/{dataset_id}/rows", **answers(Rows))
 def show_rows(
+    request: Request,
     dataset_id: str,
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=rows_document.MOST)] = 25,
@@ -182,7 +183,8 @@ def show_rows(
 ) -> dict[str, Any]:
     """Rows of a data set, or those that contain a text. A long search continues in the background: `complete` is then false."""
     item = _item(dataset_id)
-    row_pages.prepare(datasets.path_of(item))
+    if not in_process(request):
+        row_pages.prepare(datasets.path_of(item))
     return rows_document.document(item, offset, limit, search, seconds=wait)
 
 

@@ -37,9 +37,15 @@ class Received:
     fields: dict[str, str] = field(default_factory=dict)
 
 
+def in_process(request: Request) -> bool:
+    """True if a command calls the routes in its own process (app/cli/in_process.py); its request may name files of this machine."""
+    return hasattr(request.state, "files")
+
+
 @asynccontextmanager
 async def received(request: Request, name: str | None, owner: str = LOCAL) -> AsyncIterator[Received]:
     """The files of a request, in a folder that is deleted afterwards; `name` is that of a file which is the body itself.
+    A command of this machine names them instead.
 
     They are stored for `owner` later; what has no place in the owner's quota is not received to its end.
 
@@ -47,6 +53,9 @@ async def received(request: Request, name: str | None, owner: str = LOCAL) -> As
         NoFile: there is no file, or it has no name.
         OverQuota: the body is too large for the owner's quota.
     """
+    if in_process(request):
+        yield Received([*request.state.files], [file.name for file in request.state.files])
+        return
     quota = await run_in_threadpool(disk_quota.measured, owner)
     _refuse_over(quota, int(request.headers.get("content-length") or 0))
     folder = Path(tempfile.mkdtemp(dir=request.app.state.uploads, prefix="rest-"))
